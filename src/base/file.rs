@@ -1,0 +1,120 @@
+//! What the pure rooms ask of a disk, and what a disk answers. No path, no descriptor: a [`FileId`] names a file,
+//! the disk room (or the simulated disk) knows where it is.
+//!
+//! A write may tear at a power loss (any subset of its 512-byte sectors), and completes in any order with others.
+//! The pure rooms never have two writes in flight that overlap, and never write a file again that failed.
+
+use super::{PartitionId, TopicId, TopicName};
+use bytes::Bytes;
+use std::{fmt, sync::Arc};
+
+/// Number of one disk operation, chosen by the shard, unique while the process lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct OpId(pub u64);
+
+/// The folder of one partition: `<data-path>/topics/<topic>/<partition>`. The id is checked in every file below it.
+#[derive(PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct PartitionDir {
+    pub topic: TopicName,
+    pub topic_id: TopicId,
+    pub partition: PartitionId,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub enum FileId {
+    /// `node.meta`: the node's id and generation, two slots.
+    Node,
+    /// `journal/<n>`: one core's ring.
+    Journal(u16),
+    /// `topics/<topic>/topic.meta`. The partition in the folder is not looked at.
+    Topic(Arc<PartitionDir>),
+    /// `<partition>/<base offset, 20 digits>.segment`
+    Segment(Arc<PartitionDir>, i64),
+    /// `<partition>/<base offset, 20 digits>.commit`: the commit log of that segment.
+    Commit(Arc<PartitionDir>, i64),
+    /// `<partition>/state.0` and `state.1`: the partition's snapshot, written in turn.
+    Snapshot(Arc<PartitionDir>, u8),
+}
+
+impl fmt::Display for FileId {
+    /// The path below the data path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileId::Node => write!(f, "node.meta"),
+            FileId::Journal(core) => write!(f, "journal/{core}"),
+            FileId::Topic(d) => write!(f, "topics/{}/topic.meta", d.topic),
+            FileId::Segment(d, base) => write!(f, "topics/{}/{}/{base:020}.segment", d.topic, d.partition),
+            FileId::Commit(d, base) => write!(f, "topics/{}/{}/{base:020}.commit", d.topic, d.partition),
+            FileId::Snapshot(d, slot) => write!(f, "topics/{}/{}/state.{slot}", d.topic, d.partition),
+        }
+    }
+}
+
+/// When a write counts as done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// When the device has taken it; a later [`DiskOp::Sync`] of the file makes it durable.
+    Later,
+    /// When it is durable (the file is open O_DSYNC, or the write is followed by an fdatasync).
+    Durable,
+}
+
+#[derive(Clone, Debug)]
+pub enum DiskOp {
+    /// Writes `parts`, one after the other, at `at`. `at` and the sum of the parts are whole blocks;
+    /// the sum is at most [`super::IO_BYTES_MAX`]. The file exists and is allocated that far.
+    Write { file: FileId, at: u64, parts: Vec<Bytes>, durability: Durability },
+    /// Everything written to the file before is durable when this is done.
+    Sync { file: FileId },
+    /// Reads `len` bytes at `at`, both whole blocks, `len` at most [`super::IO_BYTES_MAX`].
+    /// Past the end of the file the answer is short.
+    Read { file: FileId, at: u64, len: usize },
+    /// Makes the file (and its folders) exist with `len` bytes of allocated space, zeros where nothing was written.
+    /// Durable (file size, folder entries) when done. A file that is longer already is left alone. ENOSPC changes nothing.
+    Allocate { file: FileId, len: u64 },
+    /// Cuts the file to `len` bytes, durable when done.
+    Truncate { file: FileId, len: u64 },
+    /// Unlinks files, durable when done. One that is gone already is not an error.
+    Remove { files: Vec<FileId> },
+    /// Unlinks a partition's folder and all in it.
+    RemovePartition { dir: Arc<PartitionDir> },
+}
+
+impl DiskOp {
+    pub fn file(&self) -> Option<&FileId> {
+        match self {
+            DiskOp::Write { file, .. }
+            | DiskOp::Sync { file }
+            | DiskOp::Read { file, .. }
+            | DiskOp::Allocate { file, .. }
+            | DiskOp::Truncate { file, .. } => Some(file),
+            DiskOp::Remove { .. } | DiskOp::RemovePartition { .. } => None,
+        }
+    }
+}
+
+/// What a finished operation brought.
+#[derive(Clone, Debug)]
+pub enum DiskDone {
+    Done,
+    Read(Bytes),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    #[error("{file}: no space left on the device")]
+    NoSpace { file: FileId },
+    #[error("{file}: {written} of {len} bytes were written at {at}")]
+    ShortWrite { file: FileId, at: u64, len: usize, written: usize },
+    #[error("{file}: {call} failed: {message} (os error {errno})")]
+    Io { file: FileId, call: &'static str, errno: i32, message: String },
+    #[error("{file}: not found")]
+    NotFound { file: FileId },
+}
+
+impl DiskError {
+    /// Space may come back; everything else says that the file can no longer be trusted with writes.
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, DiskError::NoSpace { .. })
+    }
+}

@@ -1,0 +1,28 @@
+//! Time as a pure room sees it: given with each event, never read.
+
+use std::{ops::Add, time::Duration};
+
+/// Monotonic nanoseconds since the process (or the simulation) began.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Ticks(pub u64);
+
+impl Ticks {
+    pub fn since(self, earlier: Ticks) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Ticks {
+    type Output = Ticks;
+    fn add(self, d: Duration) -> Ticks {
+        Ticks(self.0.saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// The two clocks at the moment of an event. Deadlines use `ticks`; what a message says about itself uses `unix_ns`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    pub ticks: Ticks,
+    /// Nanoseconds since 1970; may jump.
+    pub unix_ns: i64,
+}

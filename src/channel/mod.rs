@@ -1,0 +1,1 @@
+//! Tracks one channel on one partition. Pure.

@@ -1,0 +1,3 @@
+//! Turn bytes into commands and replies into bytes. Pure.
+
+pub mod nsq;

@@ -1,0 +1,1 @@
+//! The NSQ V2 protocol.

@@ -1,0 +1,298 @@
+//! The bytes of a journal file.
+//!
+//! ```text
+//! block 0, 1   checkpoint slots, written in turn; the valid one with the higher sequence counts
+//! from 8192    the ring: writes of whole blocks, one after the other; a write never wraps: when it does not fit
+//!              before the end of the file, the next one begins at the ring's start with the next lap
+//! a write      [WriteHeader 128][directory of this write][directory of the write before][records][zeros to a block]
+//! a record     [RecordHeader 48][payload][zeros to a multiple of 8]
+//! ```
+//! A write's own crc covers its header and both directories. A record's crc covers its header and payload; of a batch
+//! record the header and the batch's header only, since the batch's body has a crc of its own (one pass over the bytes).
+
+use crate::base::{CoreId, Position, TopicId};
+use crate::log::batch::BATCH_HEADER_LEN;
+use crate::log::format::{Bad, RawPosition, VERSION};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub const WRITE_MAGIC: [u8; 4] = *b"RQJ1";
+pub const CHECKPOINT_MAGIC: [u8; 4] = *b"RQK1";
+
+/// Position in the file at which the ring begins.
+pub const RING_START: u64 = 2 * crate::base::BLOCK as u64;
+
+/// Partition number of a record that concerns a topic as a whole.
+pub const WHOLE_TOPIC: u16 = u16::MAX;
+
+/// 128 bytes, then zeros to a block.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct Checkpoint {
+    pub magic: [u8; 4],
+    pub crc: U32,
+    pub version: U16,
+    pub core: U16,
+    pub reserved_32: U32,
+    /// Random, given when the file was created.
+    pub journal_id: [u8; 16],
+    /// The node's generation that owns the ring's content.
+    pub generation: U64,
+    /// Of this slot: even ones in block 0, odd ones in block 1.
+    pub slot_sequence: U64,
+    /// Where redo begins: file position, lap and sequence of the first write that it needs. When nothing is to be redone,
+    /// where the next write will stand.
+    pub position: U64,
+    pub lap: U64,
+    pub sequence: U64,
+    /// Every write up to this sequence was complete: a bad block among them is damage.
+    pub durable: U64,
+    /// Length of the file.
+    pub file_len: U64,
+    pub reserved: [u8; 40],
+}
+
+/// Head of one journal write. 128 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct WriteHeader {
+    pub magic: [u8; 4],
+    /// Of the header and both directories after it.
+    pub crc: U32,
+    pub version: U16,
+    pub core: U16,
+    /// Bytes of the write, a whole number of blocks.
+    pub len: U32,
+    pub journal_id: [u8; 16],
+    pub generation: U64,
+    pub lap: U64,
+    /// Rises by one with each write, from 1, over laps, within a generation.
+    pub sequence: U64,
+    /// Every write up to this sequence was complete when this one was issued.
+    pub durable: U64,
+    /// Sequence of the durable checkpoint.
+    pub checkpoint: U64,
+    /// File position of this header.
+    pub position: U64,
+    /// Entries of this write's directory, and of the repeated one of the write before.
+    pub directory: U32,
+    pub previous: U32,
+    pub records: U32,
+    /// Bytes of all records.
+    pub records_len: U32,
+    pub reserved: [u8; 32],
+}
+
+/// What a write touches: where a partition ends after it. 48 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct DirectoryEntry {
+    pub topic_id: [u8; 16],
+    /// Or [`WHOLE_TOPIC`].
+    pub partition: U16,
+    pub reserved: [u8; 6],
+    pub end: RawPosition,
+}
+
+impl DirectoryEntry {
+    pub fn new(topic_id: TopicId, partition: u16, end: Position) -> Self {
+        DirectoryEntry { topic_id: topic_id.0, partition: partition.into(), reserved: [0; 6], end: end.into() }
+    }
+}
+
+/// Head of one record. 48 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RecordHeader {
+    pub crc: U32,
+    /// Header and payload, padding not.
+    pub len: U32,
+    pub kind: U16,
+    /// Or [`WHOLE_TOPIC`].
+    pub partition: U16,
+    pub reserved_32: U32,
+    pub topic_id: [u8; 16],
+    /// Rises by one with each record of the partition (of the topic, for [`WHOLE_TOPIC`]), over generations:
+    /// redo skips what a partition has already.
+    pub sequence: U64,
+    pub epoch: U64,
+}
+
+pub const RECORD_HEADER_LEN: usize = size_of::<RecordHeader>();
+
+/// What a record says. Numbers are never reused; an unknown one stops the recovery with a clear error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u16)]
+pub enum RecordKind {
+    /// A whole batch.
+    Batch = 1,
+    /// A batch's header; the body stands, synced, in its segment.
+    DirectBatch = 2,
+    /// A channel and its cursor (`RawCursor`, name, intervals): it exists, and stands here. Creation, set, empty, pause.
+    Cursor = 3,
+    /// Messages finished since the last record: channel name and intervals, encoded as a cursor whose `confirmed` is not used.
+    Finished = 4,
+    /// A channel is gone: a cursor without intervals.
+    ChannelDelete = 5,
+    /// The log is cut: `RawPosition` of the new end, then the chain crc (u32, u32 zero).
+    Truncate = 6,
+    /// Retention: `RawPosition` of the new start.
+    Start = 7,
+    /// `TopicHeader`.
+    TopicCreate = 8,
+    TopicDelete = 9,
+    /// `RawPosition` at which the topic's next first channel starts in this partition.
+    CollectStart = 10,
+}
+
+impl RecordKind {
+    pub fn from_u16(kind: u16) -> Option<Self> {
+        use RecordKind::*;
+        [Batch, DirectBatch, Cursor, Finished, ChannelDelete, Truncate, Start, TopicCreate, TopicDelete, CollectStart]
+            .into_iter()
+            .find(|k| *k as u16 == kind)
+    }
+}
+
+impl RecordHeader {
+    /// A sealed header for `payload`.
+    pub fn new(kind: RecordKind, topic_id: TopicId, partition: u16, sequence: u64, epoch: u64, payload: &[u8]) -> Self {
+        let mut h = RecordHeader {
+            crc: 0.into(),
+            len: ((RECORD_HEADER_LEN + payload.len()) as u32).into(),
+            kind: (kind as u16).into(),
+            partition: partition.into(),
+            reserved_32: 0.into(),
+            topic_id: topic_id.0,
+            sequence: sequence.into(),
+            epoch: epoch.into(),
+        };
+        h.crc = h.crc_of(payload).into();
+        h
+    }
+
+    pub fn crc_of(&self, payload: &[u8]) -> u32 {
+        let covered =
+            if self.kind.get() == RecordKind::Batch as u16 { payload.len().min(BATCH_HEADER_LEN) } else { payload.len() };
+        let mut h = crc32fast::Hasher::new();
+        h.update(&WRITE_MAGIC);
+        h.update(&self.as_bytes()[4..]);
+        h.update(&payload[..covered]);
+        h.finalize()
+    }
+
+    pub fn padded_len(&self) -> usize {
+        (self.len.get() as usize).next_multiple_of(8)
+    }
+}
+
+/// A parsed write: the headers hold; the records were not looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParsedHead {
+    pub header: WriteHeader,
+    pub directory: Vec<DirectoryEntry>,
+    /// The directory of the write before.
+    pub previous: Vec<DirectoryEntry>,
+    /// Where the records begin in the write.
+    pub records_at: usize,
+}
+
+impl WriteHeader {
+    /// Bytes of header and directories.
+    pub fn head_len(directory: usize, previous: usize) -> usize {
+        size_of::<WriteHeader>() + (directory + previous) * size_of::<DirectoryEntry>()
+    }
+
+    /// Parses and verifies the head of the write at the start of `bytes` (which may end after the head).
+    /// Lengths are held against `len_max` before they are believed.
+    pub fn parse(bytes: &[u8], journal_id: &[u8; 16], core: CoreId, len_max: usize) -> Result<ParsedHead, Bad> {
+        let (h, rest) = WriteHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        if h.as_bytes().iter().all(|&b| b == 0) {
+            return Err(Bad::Zero);
+        }
+        if h.magic != WRITE_MAGIC {
+            return Err(Bad::Magic);
+        }
+        let (n, m) = (h.directory.get() as usize, h.previous.get() as usize);
+        let entry = size_of::<DirectoryEntry>();
+        let head_len = (n + m).checked_mul(entry).and_then(|d| d.checked_add(size_of::<WriteHeader>())).ok_or(Bad::Bounds)?;
+        if head_len > len_max {
+            return Err(Bad::Bounds);
+        }
+        if bytes.len() < head_len {
+            return Err(Bad::Short);
+        }
+        if h.crc.get() != crc32fast::hash(&bytes[8..head_len]) {
+            return Err(Bad::Crc);
+        }
+        if h.version.get() != VERSION {
+            return Err(Bad::Version(h.version.get()));
+        }
+        if h.journal_id != *journal_id || h.core.get() != core.0 {
+            return Err(Bad::Foreign);
+        }
+        let len = h.len.get() as usize;
+        if len > len_max || len % crate::base::BLOCK != 0 || head_len + h.records_len.get() as usize > len {
+            return Err(Bad::Bounds);
+        }
+        let parse = |bytes: &[u8]| -> Vec<DirectoryEntry> {
+            bytes
+                .chunks_exact(entry)
+                .map(|c| DirectoryEntry::read_from_bytes(c).expect("a chunk has an entry's length"))
+                .collect()
+        };
+        let (directory, previous) = (parse(&rest[..n * entry]), parse(&rest[n * entry..(n + m) * entry]));
+        Ok(ParsedHead { header: h, directory, previous, records_at: head_len })
+    }
+}
+
+/// The records of a write, in order; ends with an error at the first that does not hold.
+pub struct Records<'a> {
+    rest: &'a [u8],
+    left: u32,
+}
+
+impl<'a> Records<'a> {
+    /// `bytes` is the whole write.
+    pub fn new(head: &ParsedHead, bytes: &'a [u8]) -> Self {
+        let end = (head.records_at + head.header.records_len.get() as usize).min(bytes.len());
+        Records { rest: &bytes[head.records_at..end], left: head.header.records.get() }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    /// Kind, header, payload. A batch's body is not verified here.
+    type Item = Result<(RecordKind, RecordHeader, &'a [u8]), Bad>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let parsed = (|| {
+            let (h, _) = RecordHeader::read_from_prefix(self.rest).map_err(|_| Bad::Short)?;
+            let len = h.len.get() as usize;
+            if len < RECORD_HEADER_LEN || h.padded_len() > self.rest.len() {
+                return Err(Bad::Bounds);
+            }
+            let payload = &self.rest[RECORD_HEADER_LEN..len];
+            if h.crc.get() != h.crc_of(payload) {
+                return Err(Bad::Crc);
+            }
+            let kind = RecordKind::from_u16(h.kind.get()).ok_or(Bad::Bounds)?;
+            self.rest = &self.rest[h.padded_len()..];
+            Ok((kind, h, payload))
+        })();
+        if parsed.is_err() {
+            self.left = 0;
+        }
+        Some(parsed)
+    }
+}
+
+const _: () = {
+    assert!(size_of::<Checkpoint>() == 128);
+    assert!(size_of::<WriteHeader>() == 128);
+    assert!(size_of::<DirectoryEntry>() == 48);
+    assert!(size_of::<RecordHeader>() == 48);
+};

@@ -1,0 +1,5 @@
+//! Packs a turn's durable facts into aligned blocks of a ring, says when they are durable, and replays them.
+//!
+//! Pure. One journal per core.
+
+pub mod format;

@@ -1,0 +1,13 @@
+//! RingMQ: a message queue storage node for Linux.
+//!
+//! Pure rooms decide, IO rooms carry; docs/architecture.md has the table of rooms that tests/tidy.rs enforces.
+
+pub mod base;
+pub mod channel;
+pub mod codec;
+pub mod config;
+pub mod journal;
+pub mod log;
+pub mod metrics;
+pub mod session;
+pub mod shard;

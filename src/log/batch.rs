@@ -1,0 +1,382 @@
+//! A batch: the messages that are appended, replicated and committed together. One header, one checksummed body.
+//! Encoded once, by the leader; the same bytes stand in the journal, in the segment and in every replica.
+//!
+//! ```text
+//! header, 128 bytes
+//!   0 magic "RQB1"   4 header crc (of 8..128)   8 topic id   24 partition   26 flags   28 num
+//!  32 epoch         40 log id   48 last log id  56 offset    64 count       72 base timestamp
+//!  80 producer id   88 first sequence           96 body len 100 body crc   104 prev crc   108 version   110 zeros
+//! body: per message
+//!   0 len (of what follows)   4 flags   6 zero   8 delta us (from the base timestamp)   [12 due i64] [trace u64]
+//!   [ext len u16, ext]   body
+//! ```
+//! The body is position-independent: ids come from a message's index, times from the header's base timestamp.
+
+use super::format::{Bad, VERSION};
+use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
+use bytes::Bytes;
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub const BATCH_MAGIC: [u8; 4] = *b"RQB1";
+pub const BATCH_HEADER_LEN: usize = size_of::<BatchHeader>();
+/// A body is never longer; a length read from disk is held against it before it is believed.
+pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
+/// What one message costs beside its body, when it has no option.
+pub const MESSAGE_OVERHEAD: usize = 12;
+
+/// The batch has no body: its messages were lost to damage before they could be read. Readers step over it.
+pub const BATCH_LOST: u16 = 1;
+
+const MESSAGE_DUE: u16 = 1;
+const MESSAGE_TRACE: u16 = 2;
+const MESSAGE_EXT: u16 = 4;
+const MESSAGE_FLAGS: u16 = MESSAGE_DUE | MESSAGE_TRACE | MESSAGE_EXT;
+
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct BatchHeader {
+    pub magic: [u8; 4],
+    /// Of all bytes of the header after it. As the body's crc is among them, it names the batch's bytes.
+    pub header_crc: U32,
+    pub topic_id: [u8; 16],
+    pub partition: U16,
+    pub flags: U16,
+    pub num: U32,
+    /// The epoch in which the leader appended it. It stays when the batch is copied.
+    pub epoch: U64,
+    pub log_id: U64,
+    pub last_log_id: U64,
+    /// Virtual offset of this header's first byte.
+    pub offset: I64,
+    /// Messages of the partition before this batch.
+    pub count: I64,
+    pub base_unix_ns: I64,
+    /// Zero: no idempotent producer.
+    pub producer_id: U64,
+    pub first_sequence: U64,
+    /// With [`BATCH_LOST`] the bytes the lost messages occupied, not checksummed.
+    pub body_len: U32,
+    pub body_crc: U32,
+    /// Header crc of the batch before; zero at the very start.
+    pub prev_crc: U32,
+    pub version: U16,
+    pub reserved: [u8; 18],
+}
+
+const _: () = assert!(BATCH_HEADER_LEN == 128);
+
+impl BatchHeader {
+    /// The header at the start of `bytes`, whose crc, identity and bounds hold. The body is not looked at.
+    pub fn parse(bytes: &[u8], topic_id: TopicId, partition: PartitionId) -> Result<BatchHeader, Bad> {
+        let (h, _) = BatchHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        super::format::check(&h.magic, BATCH_MAGIC, h.as_bytes(), h.version.get())?;
+        if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
+            return Err(Bad::Foreign);
+        }
+        let (first, last, num) = (h.log_id.get(), h.last_log_id.get(), h.num.get() as u64);
+        let in_order = first >= 1 && last >= first && last <= LogId::MAX.0 && h.offset.get() >= 0 && h.count.get() >= 0;
+        let counted = h.is_lost() || (num >= 1 && last - first == num - 1);
+        if !in_order || !counted || h.body_len.get() as usize > BATCH_BODY_MAX {
+            return Err(Bad::Bounds);
+        }
+        Ok(h)
+    }
+
+    pub fn seal(&mut self) {
+        super::format::seal(self);
+    }
+
+    pub fn is_lost(&self) -> bool {
+        self.flags.get() & BATCH_LOST != 0
+    }
+
+    pub fn start(&self) -> Position {
+        Position { offset: self.offset.get(), count: self.count.get(), log_id: LogId(self.log_id.get()) }
+    }
+
+    pub fn end(&self) -> Position {
+        Position {
+            offset: self.offset.get() + self.len() as i64,
+            count: self.count.get() + self.num.get() as i64,
+            log_id: LogId(self.last_log_id.get() + 1),
+        }
+    }
+
+    /// Header and body.
+    #[expect(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        BATCH_HEADER_LEN + self.body_len.get() as usize
+    }
+}
+
+/// What a batch is stamped with when it is sealed.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    pub topic_id: TopicId,
+    pub partition: PartitionId,
+    pub epoch: Epoch,
+    /// Where it stands: the partition's end.
+    pub at: Position,
+    pub prev_crc: u32,
+}
+
+/// Builds one batch: bytes are copied in once, in their final place.
+#[derive(Debug, Default)]
+pub struct BatchBuilder {
+    bytes: Vec<u8>,
+    num: u32,
+    base_unix_ns: i64,
+}
+
+impl BatchBuilder {
+    pub fn is_empty(&self) -> bool {
+        self.num == 0
+    }
+
+    pub fn num(&self) -> u32 {
+        self.num
+    }
+
+    /// Bytes so far, header included.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Makes room for a body known to be large.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
+    }
+
+    /// Appends a message without options.
+    pub fn push(&mut self, unix_ns: i64, body: &[u8]) {
+        if self.num == 0 {
+            self.bytes.resize(BATCH_HEADER_LEN, 0);
+            self.base_unix_ns = unix_ns;
+        }
+        self.num += 1;
+        let delta_us = ((unix_ns - self.base_unix_ns) / 1000).clamp(0, u32::MAX as i64) as u32;
+        let mut head = [0; MESSAGE_OVERHEAD];
+        head[..4].copy_from_slice(&((MESSAGE_OVERHEAD - 4 + body.len()) as u32).to_le_bytes());
+        head[8..].copy_from_slice(&delta_us.to_le_bytes());
+        self.bytes.extend_from_slice(&head);
+        self.bytes.extend_from_slice(body);
+    }
+
+    /// Fills in the header and hands out the finished bytes; the builder is empty afterwards.
+    pub fn seal(&mut self, stamp: Stamp) -> Batch {
+        assert!(self.num > 0, "an empty batch has no meaning");
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let body = &bytes[BATCH_HEADER_LEN..];
+        let mut header = BatchHeader {
+            magic: BATCH_MAGIC,
+            header_crc: 0.into(),
+            topic_id: stamp.topic_id.0,
+            partition: stamp.partition.0.into(),
+            flags: 0.into(),
+            num: self.num.into(),
+            epoch: stamp.epoch.0.into(),
+            log_id: stamp.at.log_id.0.into(),
+            last_log_id: (stamp.at.log_id.0 + self.num as u64 - 1).into(),
+            offset: stamp.at.offset.into(),
+            count: stamp.at.count.into(),
+            base_unix_ns: self.base_unix_ns.into(),
+            producer_id: 0.into(),
+            first_sequence: 0.into(),
+            body_len: (body.len() as u32).into(),
+            body_crc: crc32fast::hash(body).into(),
+            prev_crc: stamp.prev_crc.into(),
+            version: VERSION.into(),
+            reserved: [0; 18],
+        };
+        header.seal();
+        bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
+        self.num = 0;
+        Batch { header, bytes: bytes.into() }
+    }
+}
+
+/// A whole batch whose header and body were verified (or built) once; the only form in which messages are handed on.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub header: BatchHeader,
+    /// Header and body; of a lost batch the header alone.
+    pub bytes: Bytes,
+}
+
+impl Batch {
+    /// Verifies the batch at the start of `bytes`, header and body, and takes it out without copying.
+    pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
+        let header = BatchHeader::parse(bytes, topic_id, partition)?;
+        if header.is_lost() {
+            return Ok(Batch { header, bytes: bytes.slice(..BATCH_HEADER_LEN) });
+        }
+        if bytes.len() < header.len() {
+            return Err(Bad::Short);
+        }
+        let bytes = bytes.slice(..header.len());
+        if crc32fast::hash(&bytes[BATCH_HEADER_LEN..]) != header.body_crc.get() {
+            return Err(Bad::Crc);
+        }
+        let batch = Batch { header, bytes };
+        // The index of a message is its id, so a body with another number of messages is not this batch.
+        if batch.messages().count() != header.num.get() as usize {
+            return Err(Bad::Bounds);
+        }
+        Ok(batch)
+    }
+
+    /// A batch that stands for messages that can no longer be read: `from .. to` in ids, counts and bytes.
+    /// `None` when the gap has no room for a header (then it is not a gap that whole batches left).
+    pub fn lost(
+        topic_id: TopicId,
+        partition: PartitionId,
+        epoch: Epoch,
+        from: Position,
+        to: Position,
+        prev_crc: u32,
+    ) -> Option<Batch> {
+        let body_len = u32::try_from(to.offset - from.offset - BATCH_HEADER_LEN as i64).ok()?;
+        let num = u32::try_from(to.count - from.count).ok()?;
+        let mut header = BatchHeader {
+            magic: BATCH_MAGIC,
+            header_crc: 0.into(),
+            topic_id: topic_id.0,
+            partition: partition.0.into(),
+            flags: BATCH_LOST.into(),
+            num: num.into(),
+            epoch: epoch.0.into(),
+            log_id: from.log_id.0.into(),
+            last_log_id: (to.log_id.0 - 1).into(),
+            offset: from.offset.into(),
+            count: from.count.into(),
+            base_unix_ns: 0.into(),
+            producer_id: 0.into(),
+            first_sequence: 0.into(),
+            body_len: body_len.into(),
+            body_crc: 0.into(),
+            prev_crc: prev_crc.into(),
+            version: VERSION.into(),
+            reserved: [0; 18],
+        };
+        header.seal();
+        Some(Batch { header, bytes: Bytes::copy_from_slice(header.as_bytes()) })
+    }
+
+    pub fn messages(&self) -> Messages<'_> {
+        Messages {
+            rest: &self.bytes[BATCH_HEADER_LEN..],
+            log_id: self.header.log_id.get(),
+            base_unix_ns: self.header.base_unix_ns.get(),
+        }
+    }
+}
+
+/// One message inside a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    pub log_id: LogId,
+    pub unix_ns: i64,
+    pub due_unix_ns: Option<i64>,
+    pub trace: u64,
+    pub ext: &'a [u8],
+    pub body: &'a [u8],
+}
+
+/// The messages of a body, in order. Ends early at a length that does not fit: [`Batch::parse`] counts.
+#[derive(Clone, Debug)]
+pub struct Messages<'a> {
+    rest: &'a [u8],
+    log_id: u64,
+    base_unix_ns: i64,
+}
+
+impl<'a> Messages<'a> {
+    /// Walks the body of a batch that a `Messages` was suspended on: `rest` begins at a message.
+    pub fn resume(rest: &'a [u8], log_id: LogId, base_unix_ns: i64) -> Self {
+        Messages { rest, log_id: log_id.0, base_unix_ns }
+    }
+
+    /// Bytes that were not walked yet.
+    pub fn rest_len(&self) -> usize {
+        self.rest.len()
+    }
+}
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        let (head, rest) = self.rest.split_at_checked(4)?;
+        let len = u32::from_le_bytes(head.try_into().ok()?) as usize;
+        let (entry, rest) = rest.split_at_checked(len)?;
+        let (head, mut tail) = entry.split_at_checked(MESSAGE_OVERHEAD - 4)?;
+        let flags = u16::from_le_bytes([head[0], head[1]]);
+        if flags & !MESSAGE_FLAGS != 0 {
+            return None;
+        }
+        let delta_us = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        let mut take_8 = || -> Option<[u8; 8]> {
+            let (v, t) = tail.split_at_checked(8)?;
+            tail = t;
+            v.try_into().ok()
+        };
+        let due_unix_ns = if flags & MESSAGE_DUE != 0 { Some(i64::from_le_bytes(take_8()?)) } else { None };
+        let trace = if flags & MESSAGE_TRACE != 0 { u64::from_le_bytes(take_8()?) } else { 0 };
+        let ext: &[u8] = if flags & MESSAGE_EXT != 0 {
+            let (len, t) = tail.split_at_checked(2)?;
+            let (ext, t) = t.split_at_checked(u16::from_le_bytes([len[0], len[1]]) as usize)?;
+            tail = t;
+            ext
+        } else {
+            &[]
+        };
+        let log_id = LogId(self.log_id);
+        self.log_id += 1;
+        self.rest = rest;
+        Some(Message { log_id, unix_ns: self.base_unix_ns + delta_us as i64 * 1000, due_unix_ns, trace, ext, body: tail })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp() -> Stamp {
+        Stamp {
+            topic_id: TopicId([7; 16]),
+            partition: PartitionId(3),
+            epoch: Epoch(2),
+            at: Position { offset: 1000, count: 41, log_id: LogId(42) },
+            prev_crc: 9,
+        }
+    }
+
+    #[test]
+    fn a_batch_comes_back_as_it_went() {
+        let mut b = BatchBuilder::default();
+        b.push(5_000_000, b"one");
+        b.push(5_007_000, b"");
+        let batch = b.seal(stamp());
+        assert!(b.is_empty());
+        let found = Batch::parse(&batch.bytes, TopicId([7; 16]), PartitionId(3)).unwrap();
+        assert_eq!(found.header, batch.header);
+        let m: Vec<_> = found.messages().map(|m| (m.log_id.0, m.unix_ns, m.body)).collect();
+        assert_eq!(m, [(42, 5_000_000, &b"one"[..]), (43, 5_007_000, b"")]);
+        assert_eq!(found.header.end(), Position { offset: 1000 + batch.bytes.len() as i64, count: 43, log_id: LogId(44) });
+    }
+
+    #[test]
+    fn no_changed_bit_passes() {
+        let mut b = BatchBuilder::default();
+        b.push(1, b"hello");
+        let batch = b.seal(stamp());
+        for bit in 0..batch.bytes.len() * 8 {
+            let mut bytes = batch.bytes.to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Batch::parse(&bytes.into(), TopicId([7; 16]), PartitionId(3)).is_err(), "bit {bit}");
+        }
+        assert_eq!(Batch::parse(&batch.bytes, TopicId([8; 16]), PartitionId(3)).unwrap_err(), Bad::Foreign);
+        assert_eq!(Batch::parse(&vec![0; 500].into(), TopicId([0; 16]), PartitionId(0)).unwrap_err(), Bad::Zero);
+    }
+}

@@ -1,0 +1,327 @@
+//! The bytes of a partition's files: segment, commit log, snapshot; and of `topic.meta` and `node.meta`.
+//!
+//! All integers are little-endian. Each structure starts with its magic and a crc32 of everything of it that follows
+//! the crc; so zero bytes are never valid. docs/on-disk.md draws them; tests/golden freezes them.
+//!
+//! ```text
+//! segment      [header block 4 KiB][batch][batch]...            batch at file position 4096 + offset - base offset
+//! commit log   [header block 4 KiB][record 64 B]...             record i at 4096 + 64 i, one per batch of the segment
+//! snapshot     [header][channel]...[padding to 4 KiB]           two files written in turn, the higher sequence wins
+//! ```
+
+use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub const VERSION: u16 = 1;
+
+pub const SEGMENT_MAGIC: [u8; 4] = *b"RQS1";
+pub const COMMIT_MAGIC: [u8; 4] = *b"RQC1";
+pub const SNAPSHOT_MAGIC: [u8; 4] = *b"RQP1";
+pub const TOPIC_MAGIC: [u8; 4] = *b"RQT1";
+pub const NODE_MAGIC: [u8; 4] = *b"RQN1";
+
+/// The first block of a segment and of a commit log file is its header.
+pub const FILE_HEADER_LEN: u64 = crate::base::BLOCK as u64;
+
+/// Sets the crc (bytes 4..8) of a structure that starts with magic and crc.
+pub fn seal<T: IntoBytes + Immutable + FromBytes>(value: &mut T) {
+    let bytes = value.as_mut_bytes();
+    let crc = crc32fast::hash(&bytes[8..]);
+    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Whether the crc of a structure that starts with magic and crc holds.
+pub fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.len() >= 8 && bytes[4..8] == crc32fast::hash(&bytes[8..]).to_le_bytes()
+}
+
+/// A [`Position`] as stored.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct RawPosition {
+    pub offset: I64,
+    pub count: I64,
+    pub log_id: U64,
+}
+
+impl From<Position> for RawPosition {
+    fn from(p: Position) -> Self {
+        RawPosition { offset: p.offset.into(), count: p.count.into(), log_id: p.log_id.0.into() }
+    }
+}
+
+impl From<RawPosition> for Position {
+    fn from(p: RawPosition) -> Self {
+        Position { offset: p.offset.get(), count: p.count.get(), log_id: LogId(p.log_id.get()) }
+    }
+}
+
+/// Start of a segment and of its commit log, padded with zeros to a block. 96 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct FileHeader {
+    /// [`SEGMENT_MAGIC`] or [`COMMIT_MAGIC`].
+    pub magic: [u8; 4],
+    pub crc: U32,
+    pub version: U16,
+    pub partition: U16,
+    /// Header crc of the batch before the first one here: the chain goes on over the border.
+    pub prev_crc: U32,
+    pub topic_id: [u8; 16],
+    pub base: RawPosition,
+    /// The epoch in which the file was begun.
+    pub epoch: U64,
+    pub created_unix_ns: I64,
+    pub reserved: [u8; 24],
+}
+
+impl FileHeader {
+    pub fn new(
+        magic: [u8; 4],
+        topic_id: TopicId,
+        partition: PartitionId,
+        base: Position,
+        prev_crc: u32,
+        epoch: Epoch,
+        now: i64,
+    ) -> Self {
+        let mut h = FileHeader {
+            magic,
+            crc: 0.into(),
+            version: VERSION.into(),
+            partition: partition.0.into(),
+            prev_crc: prev_crc.into(),
+            topic_id: topic_id.0,
+            base: base.into(),
+            epoch: epoch.0.into(),
+            created_unix_ns: now.into(),
+            reserved: [0; 24],
+        };
+        seal(&mut h);
+        h
+    }
+
+    /// The whole first block.
+    pub fn block(&self) -> Vec<u8> {
+        let mut block = vec![0; FILE_HEADER_LEN as usize];
+        block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
+        block
+    }
+
+    /// Why `bytes` is not the header of this file.
+    pub fn parse(bytes: &[u8], magic: [u8; 4], topic_id: TopicId, partition: PartitionId, base: i64) -> Result<Self, Bad> {
+        let (h, _) = Self::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        check(&h.magic, magic, h.as_bytes(), h.version.get())?;
+        if h.topic_id != topic_id.0 || h.partition.get() != partition.0 || h.base.offset.get() != base {
+            return Err(Bad::Foreign);
+        }
+        Ok(h)
+    }
+}
+
+/// Why found bytes are not what was expected there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Bad {
+    #[error("cut short")]
+    Short,
+    #[error("all zeros")]
+    Zero,
+    #[error("wrong magic")]
+    Magic,
+    #[error("checksum mismatch")]
+    Crc,
+    #[error("version {0} is not known to this build")]
+    Version(u16),
+    #[error("belongs to another topic, partition, place or time")]
+    Foreign,
+    #[error("a length or number out of its bounds")]
+    Bounds,
+    #[error("does not continue the batch before it")]
+    Chain,
+}
+
+/// Magic, crc, version, in this order, so that a foreign or torn block is not called a new version.
+pub fn check(found: &[u8; 4], magic: [u8; 4], bytes: &[u8], version: u16) -> Result<(), Bad> {
+    if bytes.iter().all(|&b| b == 0) {
+        return Err(Bad::Zero);
+    }
+    if *found != magic {
+        return Err(Bad::Magic);
+    }
+    if !is_sealed(bytes) {
+        return Err(Bad::Crc);
+    }
+    if version != VERSION {
+        return Err(Bad::Version(version));
+    }
+    Ok(())
+}
+
+/// One per durable batch, in log order: the index for recovery, search, dedup and catch-up. 64 bytes.
+/// The topic id and partition are those of the file's header; the crc is seeded with them ([`CommitRecord::crc_of`]),
+/// so that a record of another file never passes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct CommitRecord {
+    pub log_id: U64,
+    pub epoch: U64,
+    pub last_log_id: U64,
+    pub offset: I64,
+    pub count: I64,
+    /// The batch's base timestamp.
+    pub unix_ns: I64,
+    /// Header and body of the batch.
+    pub size: U32,
+    pub num: U32,
+    /// The batch's header crc.
+    pub batch_crc: U32,
+    pub crc: U32,
+}
+
+pub const COMMIT_RECORD_LEN: usize = size_of::<CommitRecord>();
+
+impl CommitRecord {
+    pub fn seal(mut self, topic_id: TopicId, partition: PartitionId) -> Self {
+        self.crc = self.crc_of(topic_id, partition).into();
+        self
+    }
+
+    pub fn crc_of(&self, topic_id: TopicId, partition: PartitionId) -> u32 {
+        let mut h = crc32fast::Hasher::new();
+        h.update(&COMMIT_MAGIC);
+        h.update(&topic_id.0);
+        h.update(&partition.0.to_le_bytes());
+        h.update(&self.as_bytes()[..COMMIT_RECORD_LEN - 4]);
+        h.finalize()
+    }
+
+    pub fn is_valid(&self, topic_id: TopicId, partition: PartitionId) -> bool {
+        self.log_id.get() != 0 && self.crc.get() == self.crc_of(topic_id, partition)
+    }
+
+    pub fn position(&self) -> Position {
+        Position { offset: self.offset.get(), count: self.count.get(), log_id: LogId(self.log_id.get()) }
+    }
+
+    pub fn end(&self) -> Position {
+        Position {
+            offset: self.offset.get() + self.size.get() as i64,
+            count: self.count.get() + self.num.get() as i64,
+            log_id: LogId(self.last_log_id.get() + 1),
+        }
+    }
+}
+
+/// Start of a partition's snapshot. The crc covers the whole snapshot up to `len`, header and channels. 224 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct SnapshotHeader {
+    pub magic: [u8; 4],
+    pub crc: U32,
+    pub version: U16,
+    pub partition: U16,
+    /// Bytes of the snapshot, this header included, padding not.
+    pub len: U32,
+    pub topic_id: [u8; 16],
+    /// Rises by one with each snapshot of the partition; even ones stand in `state.0`, odd ones in `state.1`.
+    pub sequence: U64,
+    /// Every journal record of this partition up to this partition sequence is contained.
+    pub applied: U64,
+    /// The epoch of the last batch before `end`.
+    pub epoch: U64,
+    /// First position still stored: retention moved it.
+    pub start: RawPosition,
+    /// End of what stands, synced, in segments and commit logs.
+    pub end: RawPosition,
+    /// The committed end when the snapshot was taken, at most `end`.
+    pub committed: RawPosition,
+    /// Where the topic's next first channel starts.
+    pub collect_start: RawPosition,
+    /// Header crc of the last batch before `end`.
+    pub chain_crc: U32,
+    pub channels: U32,
+    /// Base offset of the segment that holds `end`.
+    pub segment_base: I64,
+    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery.
+    pub flags: U32,
+    pub reserved: [u8; 52],
+}
+
+pub const SNAPSHOT_SUSPECT: u32 = 1;
+
+/// One channel in a snapshot and in a cursor record: followed by the name, then `intervals` x [`RawInterval`],
+/// then zeros to a multiple of 8. 64 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawCursor {
+    /// Bytes of this channel: this structure, name, intervals, padding.
+    pub len: U32,
+    pub name_len: U16,
+    /// Bit 0: paused. Bit 1: ordered.
+    pub flags: U16,
+    pub epoch: U64,
+    /// Raised by set, empty and backward moves.
+    pub generation: U64,
+    /// Start of the batch that holds the first unconfirmed message, messages confirmed contiguously, its log id.
+    pub confirmed: RawPosition,
+    pub intervals: U32,
+    pub reserved: [u8; 12],
+}
+
+pub const CURSOR_PAUSED: u16 = 1;
+pub const CURSOR_ORDERED: u16 = 2;
+
+/// Messages `start_id ..= end.log_id - 1` are confirmed. `end` is what the confirmed position becomes when everything
+/// before the interval is confirmed too; its offset is the start of the batch that holds `end.log_id`. 32 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawInterval {
+    pub start_id: U64,
+    pub end: RawPosition,
+}
+
+/// `topic.meta`: one block, then never rewritten under the same id. 192 bytes and zeros.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct TopicHeader {
+    pub magic: [u8; 4],
+    pub crc: U32,
+    pub version: U16,
+    pub partitions: U16,
+    pub name_len: U32,
+    pub topic_id: [u8; 16],
+    pub created_unix_ns: I64,
+    pub flags: U32,
+    pub name: [u8; 64],
+    pub reserved: [u8; 84],
+}
+
+/// `node.meta`: slots of a block each, written in turn, the higher sequence wins. 64 bytes and zeros.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct NodeHeader {
+    pub magic: [u8; 4],
+    pub crc: U32,
+    pub version: U16,
+    pub reserved_16: U16,
+    pub reserved_32: U32,
+    /// Random, given at the first start.
+    pub node_id: [u8; 16],
+    pub sequence: U64,
+    /// Raised durably at each start, after all journals were replayed: journals of lower generations are closed.
+    /// It is the epoch of a stand-alone node's batches.
+    pub generation: U64,
+    pub reserved: [u8; 16],
+}
+
+const _: () = {
+    assert!(size_of::<RawPosition>() == 24);
+    assert!(size_of::<FileHeader>() == 96);
+    assert!(size_of::<CommitRecord>() == 64);
+    assert!(size_of::<SnapshotHeader>() == 224);
+    assert!(size_of::<RawCursor>() == 64);
+    assert!(size_of::<RawInterval>() == 32);
+    assert!(size_of::<TopicHeader>() == 192);
+    assert!(size_of::<NodeHeader>() == 64);
+};

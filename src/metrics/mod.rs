@@ -1,0 +1,3 @@
+//! Counts, times (HDR histograms) and renders. Pure.
+
+pub mod stats;

@@ -1,0 +1,58 @@
+//! What /stats shows, gathered per core and merged by the HTTP room.
+
+use crate::shard::message::ClientInfo;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    pub core: u16,
+    pub connections: u64,
+    pub partitions: Vec<PartitionStats>,
+    /// Publishing clients on this core.
+    pub producers: Vec<ProducerStats>,
+    pub healthy: bool,
+    /// Why not, in a sentence.
+    pub health: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartitionStats {
+    pub topic: String,
+    pub partition: u16,
+    /// Messages stored that some channel has not confirmed; without channels all that are stored.
+    pub depth: u64,
+    pub message_count: u64,
+    pub message_bytes: u64,
+    pub channels: Vec<ChannelStats>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChannelStats {
+    pub channel: String,
+    pub depth: u64,
+    pub in_flight_count: u64,
+    pub deferred_count: u64,
+    pub message_count: u64,
+    pub requeue_count: u64,
+    pub timeout_count: u64,
+    pub paused: bool,
+    pub clients: Vec<ClientStats>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientStats {
+    pub info: ClientInfo,
+    pub ready_count: u64,
+    pub in_flight_count: u64,
+    pub message_count: u64,
+    pub finish_count: u64,
+    pub requeue_count: u64,
+    pub sample_rate: u8,
+    pub msg_timeout_ms: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProducerStats {
+    pub info: ClientInfo,
+    /// Topic name and messages published to it.
+    pub topics: Vec<(String, u64)>,
+}

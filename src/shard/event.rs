@@ -1,0 +1,92 @@
+//! What happens to a shard, and what it wants done: the whole contract between deciding and carrying.
+
+use super::message::{MeshMessage, MovedSession};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, OpId, Peer};
+
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A deadline has passed (or may have).
+    Tick,
+    /// Every event of this turn was given: seal the batches, pack the journal, hand out what goes to the sockets.
+    TurnEnd,
+    /// A client connected to this core's listener.
+    Opened {
+        conn: ConnId,
+        peer: Peer,
+    },
+    /// A connection came over from another core: its socket is `conn` here, its unread bytes follow as `Bytes`.
+    Adopted {
+        conn: ConnId,
+        session: Box<MovedSession>,
+    },
+    /// Bytes arrived. They are valid for this call only.
+    Bytes {
+        conn: ConnId,
+        bytes: &'a [u8],
+    },
+    /// The kernel took this many bytes of what was sent on the connection.
+    Sent {
+        conn: ConnId,
+        bytes: usize,
+    },
+    /// The connection is gone; nothing more comes for it.
+    Closed {
+        conn: ConnId,
+    },
+    Mesh {
+        from: CoreId,
+        message: MeshMessage,
+    },
+    Disk {
+        op: OpId,
+        outcome: Result<DiskDone, DiskError>,
+    },
+    /// Finish: answer what is in flight, close the connections, make all durable, then [`Effect::Stopped`].
+    Stop,
+}
+
+#[derive(Debug)]
+pub enum Effect {
+    /// At most one per connection and turn. Order per connection is kept.
+    Send {
+        conn: ConnId,
+        bytes: Vec<u8>,
+    },
+    /// Stop, or go on, receiving from a connection. What was received before still comes as `Bytes`.
+    PauseReading {
+        conn: ConnId,
+    },
+    ResumeReading {
+        conn: ConnId,
+    },
+    /// Close once what was sent before is out (or cannot be sent for a second); `Event::Closed` follows.
+    Close {
+        conn: ConnId,
+    },
+    /// Move the connection to another core: stop receiving, take what still completes, wait for its sends, then hand
+    /// the socket, `unread` followed by what was received since, and the session over. No `Closed` follows here.
+    Move {
+        conn: ConnId,
+        to: CoreId,
+        session: Box<MovedSession>,
+        unread: Vec<u8>,
+    },
+    Disk {
+        op: OpId,
+        request: DiskOp,
+    },
+    /// Pass to another core (or the HTTP thread). Order per pair of cores is kept.
+    Pass {
+        to: CoreId,
+        message: MeshMessage,
+    },
+    /// The shard cannot go on: an invariant of its files broke. The process stops with this sentence.
+    Halt {
+        reason: String,
+    },
+    /// Everything is durable and closed; the answer to [`Event::Stop`].
+    Stopped,
+}
+
+/// Effects in the order in which they are to be carried out.
+pub type Effects = Vec<Effect>;

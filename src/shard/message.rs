@@ -1,0 +1,202 @@
+//! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
+
+use crate::base::{ChannelName, ConnId, LogId, PartitionId, Peer, SubId, TopicName, TopicRef};
+
+/// Chosen by the asker, meaningful to it alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Why a publish was not acknowledged. `Unknown` says that it may still turn out to be stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error("the disk is full: free space on the data path; consumers go on")]
+    DiskFull,
+    #[error("the journal or log of this core failed and is read-only until a restart")]
+    ReadOnly,
+    #[error("too many bytes wait for the disk")]
+    TooMuchWaiting,
+    #[error("the topic could not be created")]
+    NoTopic,
+    #[error("the node is stopping")]
+    Stopping,
+    #[error("the outcome is unknown: the write failed after it was issued")]
+    Unknown,
+}
+
+/// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedBodies {
+    pub bytes: Vec<u8>,
+    pub ends: Vec<u32>,
+}
+
+impl OwnedBodies {
+    pub fn push(&mut self, body: &[u8]) {
+        self.bytes.extend_from_slice(body);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(s, &e)| &self.bytes[s as usize..e as usize])
+    }
+}
+
+/// How a subscription wants its messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubOptions {
+    pub msg_timeout_ms: u64,
+    /// Percent of messages to deliver; 0 means all.
+    pub sample_rate: u8,
+    /// For /stats.
+    pub client: ClientInfo,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ClientInfo {
+    pub client_id: String,
+    pub hostname: String,
+    pub user_agent: String,
+    pub remote_address: String,
+    pub connected_unix_s: i64,
+}
+
+/// A session between two cores: it has no reply outstanding, nothing unsent and no subscription.
+#[derive(Debug)]
+pub struct MovedSession {
+    pub peer: Peer,
+    /// What the session room needs to go on (identified options, counters).
+    pub state: crate::session::Carried,
+}
+
+#[derive(Debug)]
+pub enum MeshMessage {
+    // ---- topics: asked of the home core
+    EnsureTopic {
+        ticket: Ticket,
+        name: TopicName,
+    },
+    Topic {
+        ticket: Ticket,
+        result: Result<TopicRef, PublishError>,
+    },
+
+    // ---- publish: asked of the partition's core
+    Publish {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+        bodies: OwnedBodies,
+    },
+    Published {
+        ticket: Ticket,
+        result: Result<(), PublishError>,
+    },
+
+    // ---- consume: asked of the partition's core
+    Subscribe {
+        sub: SubId,
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+        options: SubOptions,
+    },
+    Subscribed {
+        sub: SubId,
+        partition: PartitionId,
+        result: Result<(), PublishError>,
+    },
+    Unsubscribe {
+        sub: SubId,
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
+    /// The connection's core lends `credit` more messages; the partition spends one per delivery.
+    Lend {
+        sub: SubId,
+        partition: PartitionId,
+        credit: u32,
+    },
+    /// Give unspent credit back; answered by `Returned`.
+    Recall {
+        sub: SubId,
+        partition: PartitionId,
+    },
+    Returned {
+        sub: SubId,
+        partition: PartitionId,
+        credit: u32,
+    },
+    /// Messages are there but no credit.
+    Hungry {
+        sub: SubId,
+        partition: PartitionId,
+    },
+    /// Frames ready for the socket; `messages` of them were paid from the lent credit.
+    Deliver {
+        sub: SubId,
+        partition: PartitionId,
+        frames: Vec<u8>,
+        messages: u32,
+    },
+    /// A message of this subscription timed out at the partition: one less in flight.
+    TimedOut {
+        sub: SubId,
+        partition: PartitionId,
+        messages: u32,
+    },
+    Finish {
+        sub: SubId,
+        partition: PartitionId,
+        ids: Vec<LogId>,
+    },
+    Requeue {
+        sub: SubId,
+        partition: PartitionId,
+        id: LogId,
+        delay_ms: u64,
+    },
+    Touch {
+        sub: SubId,
+        partition: PartitionId,
+        id: LogId,
+    },
+    /// A FIN, REQ or TOUCH named a message that is not in flight for this client.
+    NotInFlight {
+        sub: SubId,
+        partition: PartitionId,
+        id: LogId,
+        command: InFlightCommand,
+    },
+
+    // ---- connections
+    /// Carried by the IO rooms: the receiving runtime registers the socket and turns it into `Event::Adopted` + `Bytes`.
+    Connection {
+        fd: i32,
+        session: Box<MovedSession>,
+        unread: Vec<u8>,
+    },
+
+    // ---- /stats
+    StatsRequest {
+        ticket: Ticket,
+        topic: Option<TopicName>,
+        channel: Option<ChannelName>,
+        clients: bool,
+    },
+    Stats {
+        ticket: Ticket,
+        stats: Box<crate::metrics::stats::ShardStats>,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InFlightCommand {
+    Finish,
+    Requeue,
+    Touch,
+}
+
+/// For routing within a core.
+pub type SubKey = (ConnId, PartitionId);
