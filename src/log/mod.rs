@@ -4,4 +4,5 @@
 
 pub mod batch;
 pub mod cursor;
+pub mod fetch;
 pub mod format;
