@@ -101,8 +101,7 @@ impl<K: Copy> Wheel<K> {
             // Nothing stands relative to the old time: start from now, so that entries begin on low levels.
             self.elapsed = self.elapsed.max(now.0 / NS_PER_MS);
         }
-        let entry =
-            Entry { due_ms: deadline.0.div_ceil(NS_PER_MS), key, prev: NONE, next: NONE, level: FREE, slot: 0 };
+        let entry = Entry { due_ms: deadline.0.div_ceil(NS_PER_MS), key, prev: NONE, next: NONE, level: FREE, slot: 0 };
         let at = if self.free != NONE {
             let at = self.free;
             self.free = self.entries[at as usize].next;
@@ -168,6 +167,11 @@ impl<K: Copy> Wheel<K> {
     /// earlier when entries have to sink to a lower level first.
     pub fn next_deadline(&self) -> Option<Ticks> {
         self.next_slot().map(|(_, _, at_ms)| Ticks(at_ms.saturating_mul(NS_PER_MS)))
+    }
+
+    pub fn allocated_bytes(&self) -> usize {
+        let levels = self.levels.iter().flatten().count() * size_of::<Level>();
+        self.entries.capacity() * size_of::<Entry<K>>() + levels
     }
 
     /// Level, slot and first millisecond of the earliest occupied slot.
