@@ -179,8 +179,8 @@ impl Session {
         }
         let parsed = self.parse(now, bytes, host);
         if !self.ended && parsed < bytes.len() {
-            self.buffer.extend_from_slice(&bytes[parsed..]);
             self.make_room();
+            self.buffer.extend_from_slice(&bytes[parsed..]);
         }
     }
 
@@ -620,6 +620,11 @@ impl Session {
     /// Unparsed input, in bytes.
     pub fn buffered(&self) -> usize {
         self.buffer.len()
+    }
+
+    /// Memory held for input, output and replies, in bytes: none, or next to none, while a connection idles.
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.capacity() + self.out.capacity() + self.replies.held_bytes()
     }
 
     /// Output that the kernel has not taken yet, in bytes.

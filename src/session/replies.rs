@@ -66,6 +66,10 @@ impl Replies {
         self.frame_bytes
     }
 
+    pub fn held_bytes(&self) -> usize {
+        self.frame_bytes + self.runs.capacity() * size_of::<Run>()
+    }
+
     /// The slot that the next command gets.
     pub fn next_slot(&self) -> ReplySlot {
         ReplySlot(self.next)
