@@ -6,3 +6,7 @@ pub mod batch;
 pub mod cursor;
 pub mod fetch;
 pub mod format;
+pub mod meta;
+pub mod snapshot;
+pub mod state;
+pub mod storage;
