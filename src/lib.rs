@@ -9,5 +9,6 @@ pub mod config;
 pub mod journal;
 pub mod log;
 pub mod metrics;
+pub mod replica;
 pub mod session;
 pub mod shard;

@@ -429,7 +429,7 @@ impl Session {
         self.reply(slot, Ok(OK));
     }
 
-    /// The error for a publish or subscribe that was accepted and then failed: fatal, as in nsqd, with the code of its command.
+    /// The error for a publish or subscribe that was accepted and then failed, with the code of its command.
     pub fn fail(&mut self, slot: ReplySlot, why: PublishError) {
         if let Some(asked) = self.replies.asked(slot) {
             self.reply(slot, Err(failure(asked, why)));
@@ -667,12 +667,21 @@ fn roomy(out: &mut Vec<u8>, hint: u32) -> &mut Vec<u8> {
     out
 }
 
-fn failure(asked: Asked, why: PublishError) -> ClientError {
+/// How an outcome sounds to an NSQ client. What is fatal tells the client to stop, or to go elsewhere; a full or failed
+/// disk does not: the connection stays, so that the client may try again (nsqd, which loses its disk silently, closes it).
+pub fn failure(asked: Asked, why: PublishError) -> ClientError {
     let (code, name) = match asked {
         Asked::Publish => ("E_PUB_FAILED", "PUB"),
         Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
         Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
     };
     let code = if why == PublishError::TooMuchWaiting { "E_PUB_TOO_MUCH_WAITING" } else { code };
-    ClientError::fatal(code, format!("{name} failed {why}"))
+    let text = format!("{name} failed {why}");
+    match why {
+        _ if asked == Asked::Subscribe => ClientError::fatal(code, text),
+        PublishError::TooMuchWaiting | PublishError::Stopping => ClientError::fatal(code, text),
+        PublishError::DiskFull | PublishError::ReadOnly | PublishError::NoTopic | PublishError::Unknown => {
+            ClientError::passing(code, text)
+        }
+    }
 }

@@ -21,4 +21,5 @@ mod tests;
 pub use crate::codec::nsq::command::State;
 pub use crate::codec::nsq::{Bodies, ClientError, Limits};
 pub use host::{Host, NotInFlight, ReplySlot, Taken};
-pub use machine::{Carried, Session};
+pub use machine::{Carried, Session, failure};
+pub use replies::Asked;
