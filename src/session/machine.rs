@@ -1,14 +1,17 @@
 //! One connection's session: input to host calls, host answers to output.
 
+mod input;
+mod time;
+
 use super::host::{Host, NotInFlight, ReplySlot, Taken};
 use super::published::Published;
 use super::replies::{Asked, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
-use crate::codec::nsq::command::{self, Command, Context, Decoded, Progress, State};
+use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::identify::{Negotiated, Request};
-use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, HEARTBEAT, LINE_LEN_MAX, Limits, MAGIC, OK, frame};
+use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
 use crate::shard::message::{ClientInfo, InFlightCommand, PublishError, SubOptions};
-use std::{mem, sync::Arc, time::Duration};
+use std::{mem, sync::Arc};
 
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
 const BUFFER_KEPT: usize = 512;
@@ -156,123 +159,7 @@ impl Session {
         (carried, mem::take(&mut self.buffer))
     }
 
-    // ---- input
-
-    /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
-    /// the start of a command whose rest is still to come is copied.
-    pub fn on_bytes(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
-        if self.ended {
-            return;
-        }
-        while !self.buffer.is_empty() {
-            if self.stalled.is_some() {
-                return self.buffer.extend_from_slice(bytes);
-            }
-            bytes = self.fill(bytes);
-            if !self.has_what_is_wanted() {
-                return;
-            }
-            self.parse_buffer(now, host);
-            if self.ended {
-                return;
-            }
-        }
-        let parsed = self.parse(now, bytes, host);
-        if !self.ended && parsed < bytes.len() {
-            self.make_room();
-            self.buffer.extend_from_slice(&bytes[parsed..]);
-        }
-    }
-
-    /// Takes from `bytes` what the buffered command lacks and claims; gives back the rest.
-    fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
-        let lacking = match self.wanted {
-            Wanted::Newline => {
-                let window = bytes.len().min(LINE_LEN_MAX.saturating_sub(self.buffer.len()));
-                bytes[..window].iter().position(|&b| b == b'\n').map_or(window, |at| at + 1)
-            }
-            Wanted::Bytes { expect, .. } => expect.saturating_sub(self.buffer.len()).min(bytes.len()),
-        };
-        let (taken, rest) = bytes.split_at(lacking);
-        self.buffer.extend_from_slice(taken);
-        rest
-    }
-
-    fn has_what_is_wanted(&self) -> bool {
-        match self.wanted {
-            Wanted::Newline => self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX,
-            Wanted::Bytes { need, .. } => self.buffer.len() >= need,
-        }
-    }
-
-    /// Makes room for the whole command that the buffer begins, once. (One that takes more than it claimed grows it again;
-    /// the decoder bounds both.)
-    fn make_room(&mut self) {
-        if let Wanted::Bytes { expect, .. } = self.wanted {
-            self.buffer.reserve(expect.saturating_sub(self.buffer.len()));
-        }
-    }
-
-    fn parse_buffer(&mut self, now: Now, host: &mut impl Host) {
-        let mut buffer = mem::take(&mut self.buffer);
-        let parsed = self.parse(now, &buffer, host);
-        if self.ended {
-            return;
-        }
-        if parsed < buffer.len() {
-            buffer.drain(..parsed);
-            self.buffer = buffer;
-            self.make_room();
-        } else if buffer.capacity() <= BUFFER_KEPT {
-            buffer.clear();
-            self.buffer = buffer;
-        }
-    }
-
-    /// Runs the commands at the start of `bytes`; how many bytes they took. The rest is an incomplete or stalled command,
-    /// and what follows it.
-    fn parse(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) -> usize {
-        let mut at = 0;
-        while !self.ended && at < bytes.len() {
-            if !self.greeted {
-                let Some(magic) = bytes.first_chunk::<4>() else {
-                    self.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
-                    return 0;
-                };
-                self.greet(now, magic);
-                at += MAGIC.len();
-                continue;
-            }
-            let context = Context {
-                limits: &self.limits,
-                state: self.state,
-                has_heartbeats: self.negotiated.heartbeat_interval_ms.is_some(),
-            };
-            match command::decode(&bytes[at..], &mut self.progress, &context) {
-                Decoded::IncompleteLine => {
-                    self.wanted = Wanted::Newline;
-                    return at;
-                }
-                Decoded::IncompleteBody { need, expect } => {
-                    self.wanted = Wanted::Bytes { need, expect };
-                    return at;
-                }
-                Decoded::Command { command, len } => {
-                    if !self.run(now, command, host) {
-                        self.stalled = Some(Stalled { since: now.ticks, len });
-                        // Whole commands may stand in the buffer from now on: it is looked at as it is.
-                        self.wanted = Wanted::Bytes { need: 0, expect: 0 };
-                        return at;
-                    }
-                    self.read_since = now.ticks;
-                    at += len;
-                }
-                Decoded::Fault(error) => self.end_with(&error),
-                Decoded::LineTooLong => self.end(&[]),
-            }
-        }
-        at
-    }
+    // ---- commands
 
     fn greet(&mut self, now: Now, magic: &[u8; 4]) {
         if magic != MAGIC {
@@ -515,69 +402,6 @@ impl Session {
     pub fn is_output_full(&self) -> bool {
         self.out.len() + self.unsent > self.limits.output_full_bytes
             || self.sub_slot.is_some_and(|slot| !self.replies.has_left(slot))
-    }
-
-    // ---- time
-
-    /// Heartbeats, and giving up clients that say nothing, leave a command unfinished, or read nothing for two intervals.
-    pub fn tick(&mut self, now: Now) {
-        if self.is_dead {
-            return;
-        }
-        let now = now.ticks;
-        // While the node does not read, or owes an answer, a silent client is not to blame. That it takes its output is
-        // watched apart.
-        if !self.ended && (!self.wants_reading() || !self.replies.is_empty()) {
-            self.read_since = now;
-        }
-        if self.read_deadline().is_some_and(|deadline| now >= deadline) {
-            return self.give_up();
-        }
-        if !self.heartbeat_deadline().is_some_and(|deadline| now >= deadline) {
-            return;
-        }
-        self.schedule_heartbeat(now);
-        let is_stuck = self.unsent > 0 && !mem::take(&mut self.has_sent);
-        self.stuck_intervals = if is_stuck { self.stuck_intervals + 1 } else { 0 };
-        if self.stuck_intervals >= SILENT_INTERVALS_MAX {
-            self.give_up();
-        } else if !self.ended && !self.is_overfull() {
-            frame::response(roomy(&mut self.out, 0), HEARTBEAT);
-        }
-    }
-
-    /// When [`Self::tick`] next has work.
-    pub fn deadline(&self) -> Option<Ticks> {
-        if self.is_dead {
-            return None;
-        }
-        self.read_deadline().into_iter().chain(self.heartbeat_deadline()).min()
-    }
-
-    fn interval(&self) -> Option<Duration> {
-        self.negotiated.heartbeat_interval_ms.map(Duration::from_millis)
-    }
-
-    fn schedule_heartbeat(&mut self, now: Ticks) {
-        if let Some(interval) = self.interval() {
-            self.next_heartbeat = now + interval;
-        }
-    }
-
-    fn heartbeat_deadline(&self) -> Option<Ticks> {
-        (self.greeted && self.negotiated.heartbeat_interval_ms.is_some()).then_some(self.next_heartbeat)
-    }
-
-    /// Without heartbeats a client may be silent for ever, but one that has ended is not waited for longer than usual.
-    fn read_deadline(&self) -> Option<Ticks> {
-        let usual = Duration::from_millis(self.limits.heartbeat_interval_ms);
-        let interval = self.interval().or(self.ended.then_some(usual))?;
-        Some(self.read_since + interval * SILENT_INTERVALS_MAX)
-    }
-
-    fn give_up(&mut self) {
-        self.ignore_input();
-        self.is_dead = true;
     }
 
     // ---- for the shard

@@ -10,7 +10,7 @@ pub struct Published {
 
 impl Published {
     pub fn add(&mut self, topic: &str, messages: usize) {
-        if !self.counts.get(self.last).is_some_and(|(t, _)| **t == *topic) {
+        if self.counts.get(self.last).is_none_or(|(t, _)| **t != *topic) {
             self.last = match self.counts.binary_search_by(|(t, _)| (**t).cmp(topic)) {
                 Ok(at) => at,
                 Err(at) => {

@@ -228,7 +228,7 @@ fn ready(count: Option<&[u8]>, context: &Context<'_>) -> Result<Command<'static>
     }
 }
 
-fn valid_name<'a>(bytes: &'a [u8]) -> Option<&'a str> {
+fn valid_name(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|name| is_valid_name(name))
 }
 

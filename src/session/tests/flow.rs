@@ -115,6 +115,18 @@ fn a_stall_can_end_in_an_error() {
 }
 
 #[test]
+fn a_failed_stall_leaves_no_whole_command_lying() {
+    let (mut s, mut host) = (greeted(), MockHost::default());
+    host.next = vec![Taken::Stall];
+    s.on_bytes(at(0), &publishes(2), &mut host);
+    s.fail_stalled(ClientError::passing("E_PUB_FAILED", "x"));
+    // Neither a newline nor a body is lacking, although the next bytes bring none.
+    s.on_bytes(at(0), b"N", &mut host);
+    assert_eq!(host.calls, ["pub t 0", "pub t 1"]);
+    assert_eq!(s.buffered(), 1);
+}
+
+#[test]
 fn a_quiet_session_moves_with_what_it_stalls_on() {
     let (mut s, mut host) = (greeted(), MockHost::default());
     s.on_bytes(at(0), &with_body("IDENTIFY", br#"{"client_id":"me","msg_timeout":5000}"#), &mut host);

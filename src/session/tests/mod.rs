@@ -32,7 +32,7 @@ impl MockHost {
 
     fn in_flight(&mut self, what: String, id: MessageId) -> Result<(), NotInFlight> {
         self.calls.push(format!("{what} {:x}", id.0));
-        if id.0 % 2 == 0 { Ok(()) } else { Err(NotInFlight) }
+        if id.0.is_multiple_of(2) { Ok(()) } else { Err(NotInFlight) }
     }
 }
 
