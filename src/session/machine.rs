@@ -491,8 +491,7 @@ fn roomy(out: &mut Vec<u8>, hint: u32) -> &mut Vec<u8> {
     out
 }
 
-/// How an outcome sounds to an NSQ client. What is fatal tells the client to stop, or to go elsewhere; a full or failed
-/// disk does not: the connection stays, so that the client may try again (nsqd, which loses its disk silently, closes it).
+/// How an outcome sounds to an NSQ client: fatal, as in nsqd, with the code of its command.
 pub fn failure(asked: Asked, why: PublishError) -> ClientError {
     let (code, name) = match asked {
         Asked::Publish => ("E_PUB_FAILED", "PUB"),
@@ -500,12 +499,5 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
         Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
     };
     let code = if why == PublishError::TooMuchWaiting { "E_PUB_TOO_MUCH_WAITING" } else { code };
-    let text = format!("{name} failed {why}");
-    match why {
-        _ if asked == Asked::Subscribe => ClientError::fatal(code, text),
-        PublishError::TooMuchWaiting | PublishError::Stopping => ClientError::fatal(code, text),
-        PublishError::DiskFull | PublishError::ReadOnly | PublishError::NoTopic | PublishError::Unknown => {
-            ClientError::passing(code, text)
-        }
-    }
+    ClientError::fatal(code, format!("{name} failed {why}"))
 }
