@@ -168,19 +168,20 @@ impl Channel {
             self.skip_restored();
             let Some(mut reader) = self.reader.take().filter(|r| r.batch.header.offset.get() == self.next.offset) else {
                 turn.spend(0);
-                match source.fetch(self.next.offset) {
+                let to = match source.fetch(self.next.offset) {
                     Fetch::Batch(batch) if self.begin_batch(&batch) => {
                         let id = LogId(batch.header.log_id.get());
                         self.reader = Some(Reader { batch, at: BATCH_HEADER_LEN, id });
+                        continue;
                     }
-                    Fetch::Batch(batch) if self.pass_lost(batch.header.end()) => {}
-                    Fetch::Lost { to, .. } if self.pass_lost(to) => {}
-                    Fetch::Below { start } if self.pass_lost(start) => {}
+                    Fetch::Batch(batch) => batch.header.end(),
+                    Fetch::Lost { to, .. } => to,
+                    Fetch::Below { start } => start,
                     Fetch::Pending | Fetch::End => return Stop::NoMessage,
-                    answer => {
-                        tracing::error!(channel = %self.name(), next = ?self.next, ?answer, "the log answers with what lies behind");
-                        return Stop::NoMessage;
-                    }
+                };
+                if !self.pass_lost(to) {
+                    tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                    return Stop::NoMessage;
                 }
                 continue;
             };
