@@ -3,3 +3,4 @@
 //! Pure. One journal per core.
 
 pub mod format;
+pub mod replay;

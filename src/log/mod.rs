@@ -6,6 +6,7 @@ pub mod batch;
 pub mod cursor;
 pub mod format;
 pub mod meta;
+pub mod recovery;
 pub mod snapshot;
 pub mod state;
 pub mod storage;
