@@ -12,6 +12,7 @@ pub mod meta;
 pub mod notice;
 pub mod partition;
 pub mod read;
+pub mod recovery;
 pub mod retention;
 pub mod scrub;
 pub mod search;
