@@ -5,3 +5,4 @@
 pub mod batch;
 pub mod cursor;
 pub mod format;
+pub mod storage;
