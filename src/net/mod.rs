@@ -15,7 +15,7 @@
 //!         net.set_deadline(next);
 //!         if !net.submit()? { break }        // false: nothing waits, the next event will write the eventfd
 //!     } else { net.wake_fd().signal() }      // still busy: make the wait below short, the disk gets its turn
-//!     woken.await                            // a task of its own loops on waiter.wait() and sets `woken`
+//!     bell.wait().await                      // a task of its own loops: waiter.wait().await, bell.ring()
 //! }
 //! ```
 //!
@@ -29,9 +29,10 @@
 //! | ring | submission that never loses an entry, completions |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
-//! | wake | sleeping, and being woken |
+//! | wake, bell | sleeping, and being woken: from outside, and by tasks of the executor |
 //! | listen | listening sockets, socket options |
 
+mod bell;
 mod buffers;
 mod conn;
 mod engine;
@@ -41,6 +42,7 @@ mod ring;
 mod timer;
 mod wake;
 
+pub use bell::Bell;
 pub use engine::Net;
 pub use listen::listen;
 pub use wake::{Waiter, WakeFd};

@@ -1,0 +1,248 @@
+//! Echo of 128 B over loopback: this Net inside a glommio executor, glommio's TcpStream, a plain tokio server.
+//!
+//! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS`). Server on core 0, client (tokio) on core 1, closed loop:
+//! each connection sends its next request when it has the answer. The three take turns within a round; what is printed
+//! is the median of the rounds. "us CPU" is the server thread's user and system time per request.
+
+use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
+use glommio::{LocalExecutorBuilder, Placement};
+use ringmq::base::ConnId;
+use ringmq::net::{Bell, Net, NetEvent, NetOptions, Waiter, listen};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+const CONNECTIONS: [usize; 4] = [1, 8, 64, 256];
+const MESSAGE: usize = 128;
+
+/// Turns without a sleep after which the reactor gets its turn.
+const ROUNDS_PER_PASS: usize = 8;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Server {
+    Net,
+    Glommio,
+    Tokio,
+}
+
+#[derive(Clone, Copy)]
+struct Figures {
+    per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    cpu_us: f64,
+}
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let rounds = numbers.first().copied().unwrap_or(3);
+    let seconds = numbers.get(1).copied().unwrap_or(2);
+    println!("echo of {MESSAGE} B, server on core 0, client on core 1, {rounds} rounds of {seconds} s, medians");
+    println!("{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU", "connections", "server", "req/s", "p50 us", "p99 us", "us CPU");
+    for connections in CONNECTIONS {
+        let servers = [Server::Tokio, Server::Net, Server::Glommio];
+        let mut all = [const { Vec::new() }; 3];
+        for _ in 0..rounds {
+            for (i, server) in servers.into_iter().enumerate() {
+                all[i].push(run(server, connections, Duration::from_secs(seconds)));
+            }
+        }
+        let medians = all.map(|f| median(&f));
+        for (name, m) in ["tokio", "net", "glommio"].iter().zip(&medians) {
+            let (r, c) = (m.per_second / medians[0].per_second, m.cpu_us / medians[0].cpu_us);
+            println!(
+                "{connections:>11} | {name:>8} | {:>9.0} {:>8.0} {:>8.0} {:>8.2} | {r:.2} {c:.2}",
+                m.per_second, m.p50_us, m.p99_us, m.cpu_us
+            );
+        }
+    }
+}
+
+fn median(figures: &[Figures]) -> Figures {
+    let of = |f: fn(&Figures) -> f64| {
+        let mut v: Vec<f64> = figures.iter().map(f).collect();
+        v.sort_by(f64::total_cmp);
+        v[v.len() / 2]
+    };
+    Figures { per_second: of(|f| f.per_second), p50_us: of(|f| f.p50_us), p99_us: of(|f| f.p99_us), cpu_us: of(|f| f.cpu_us) }
+}
+
+fn run(server: Server, connections: usize, duration: Duration) -> Figures {
+    let listener = listen("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let thread = std::thread::spawn(move || match server {
+        Server::Net => serve_net(listener),
+        Server::Glommio => serve_glommio(listener, connections),
+        Server::Tokio => serve_tokio(listener, connections),
+    });
+    let mut ns = client(address, connections, duration);
+    let cpu = thread.join().expect("the server ends when its clients have");
+    ns.sort_unstable();
+    let at = |q: f64| ns[((ns.len() - 1) as f64 * q) as usize] as f64 / 1e3;
+    Figures {
+        per_second: ns.len() as f64 / duration.as_secs_f64(),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        cpu_us: cpu * 1e6 / ns.len() as f64,
+    }
+}
+
+fn executor() -> LocalExecutorBuilder {
+    // the timer must never fire: glommio 0.9.0 can hang when it does
+    LocalExecutorBuilder::new(Placement::Fixed(0)).preempt_timer(Duration::from_secs(3600)).ring_depth(1024)
+}
+
+fn serve_net(listener: TcpListener) -> f64 {
+    let serve = move || async move {
+        let mut net = Net::new(listener, NetOptions::default()).expect("a ring");
+        let bell = Bell::new();
+        let (waiter, rings) = (Waiter::new(net.wake_fd()).expect("a descriptor"), bell.clone());
+        let is_over = Rc::new(std::cell::Cell::new(false));
+        let ends = is_over.clone();
+        let waiting = glommio::spawn_local(async move {
+            while !ends.get() {
+                waiter.wait().await.expect("an eventfd can be read");
+                rings.ring();
+            }
+        });
+        let mut answers: Vec<(ConnId, Vec<u8>)> = Vec::new();
+        let mut was_used = false;
+        loop {
+            let mut round = 0;
+            loop {
+                net.poll(&mut |event| match event {
+                    NetEvent::Opened { .. } => was_used = true,
+                    NetEvent::Bytes { conn, bytes } => match answers.last_mut() {
+                        Some((last, answer)) if *last == conn => answer.extend_from_slice(bytes),
+                        _ => answers.push((conn, bytes.to_vec())),
+                    },
+                    _ => {}
+                });
+                answers.drain(..).for_each(|(conn, bytes)| net.send(conn, bytes));
+                if !net.submit().expect("the ring works") {
+                    break;
+                }
+                round += 1;
+                if round == ROUNDS_PER_PASS {
+                    net.wake_fd().signal();
+                    break;
+                }
+            }
+            if was_used && net.connections() == 0 {
+                break;
+            }
+            bell.wait().await;
+        }
+        is_over.set(true);
+        net.wake_fd().signal();
+        waiting.await;
+        thread_cpu()
+    };
+    executor().spawn(serve).expect("an executor").join().expect("it ends")
+}
+
+fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
+    let fd = listener.into_raw_fd();
+    let serve = move || async move {
+        // SAFETY: the descriptor is ours.
+        let listener = unsafe { glommio::net::TcpListener::from_raw_fd(fd) };
+        let mut tasks = Vec::new();
+        for _ in 0..connections {
+            let mut s = listener.accept().await.expect("a client");
+            s.set_nodelay(true).expect("a socket");
+            tasks.push(glommio::spawn_local(async move {
+                let mut b = [0u8; 16384];
+                while let Ok(n @ 1..) = s.read(&mut b).await {
+                    if s.write_all(&b[..n]).await.is_err() {
+                        break;
+                    }
+                }
+            }));
+        }
+        for task in tasks {
+            task.await;
+        }
+        thread_cpu()
+    };
+    executor().spawn(serve).expect("an executor").join().expect("it ends")
+}
+
+fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    pin(0);
+    listener.set_nonblocking(true).expect("a socket");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async move {
+        let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
+        let mut tasks = Vec::new();
+        for _ in 0..connections {
+            let (mut s, _) = listener.accept().await.expect("a client");
+            s.set_nodelay(true).expect("a socket");
+            tasks.push(tokio::spawn(async move {
+                let mut b = [0u8; 16384];
+                while let Ok(n @ 1..) = s.read(&mut b).await {
+                    if s.write_all(&b[..n]).await.is_err() {
+                        break;
+                    }
+                }
+            }));
+        }
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+    });
+    thread_cpu()
+}
+
+/// Round trip times in nanoseconds.
+fn client(address: SocketAddr, connections: usize, duration: Duration) -> Vec<u32> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let run = move || {
+        pin(1);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async move {
+            let end = Instant::now() + duration;
+            let one = move || async move {
+                let mut s = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+                s.set_nodelay(true).expect("a socket");
+                let (message, mut answer, mut ns) = ([7u8; MESSAGE], [0u8; MESSAGE], vec![]);
+                while Instant::now() < end {
+                    let sent_at = Instant::now();
+                    s.write_all(&message).await.expect("the server lives");
+                    s.read_exact(&mut answer).await.expect("the server answers");
+                    ns.push(sent_at.elapsed().as_nanos() as u32);
+                }
+                ns
+            };
+            let tasks: Vec<_> = (0..connections).map(|_| tokio::spawn(one())).collect();
+            let mut ns = vec![];
+            for task in tasks {
+                ns.extend(task.await.expect("no panic"));
+            }
+            ns
+        })
+    };
+    std::thread::spawn(run).join().expect("no panic")
+}
+
+fn pin(core: usize) {
+    // SAFETY: a plain C struct, and this thread only.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set);
+    }
+}
+
+/// User and system time of this thread in seconds.
+fn thread_cpu() -> f64 {
+    // SAFETY: a plain C struct that the call fills.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    };
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
