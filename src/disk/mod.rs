@@ -5,7 +5,7 @@
 //! killed. So a new process waits for them instead of racing with them.
 
 pub mod blocking;
-pub mod event;
+mod event;
 pub mod files;
 pub mod lock;
 mod open_files;
@@ -15,6 +15,5 @@ pub mod shard_disk;
 mod tests;
 
 pub use blocking::BlockingStorage;
-pub use event::LocalEvent;
 pub use lock::{DataLock, LockError};
 pub use shard_disk::{Completion, DiskOptions, DiskStartError, ShardDisk};

@@ -1,7 +1,7 @@
 //! Carries out the disk operations of one core on its glommio executor. Lives on that executor; decides nothing.
 //!
 //! ```text
-//! submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the drive loop's event
+//! submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the drive loop's bell
 //! ```
 //! What it must never do (docs/decisions/ has the traps of glommio and where each was met):
 //! - open any file before the probe file. glommio's first `dma_open` on an executor reads the very file it opens to
@@ -10,11 +10,11 @@
 //! - cancel a write. Dropping the future of a write does not undo it, so every operation is a detached task.
 //! - write a file again of which a write or a sync has failed. It is poisoned: further writes answer that error untried.
 
-use super::event::LocalEvent;
 use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId};
+use crate::net::Bell;
 use bytes::Bytes;
 use glommio::io::DmaFile;
 use std::cell::{Cell, RefCell};
@@ -65,12 +65,12 @@ struct Inner {
     queue: RefCell<VecDeque<(OpId, DiskOp)>>,
     in_flight: Cell<usize>,
     done: RefCell<Vec<Completion>>,
-    wake: Rc<LocalEvent>,
+    bell: Bell,
 }
 
 impl ShardDisk {
-    /// Must be the executor's first use of glommio's files. `wake` is set whenever something is done.
-    pub async fn start(data: &Path, options: DiskOptions, wake: Rc<LocalEvent>) -> Result<ShardDisk, DiskStartError> {
+    /// Must be the executor's first use of glommio's files. `bell` is rung whenever something is done.
+    pub async fn start(data: &Path, options: DiskOptions, bell: Bell) -> Result<ShardDisk, DiskStartError> {
         probe(data).await?;
         let files = Rc::new(OpenFiles::new(data.to_owned(), options.open_files_max));
         let inner = Inner {
@@ -80,7 +80,7 @@ impl ShardDisk {
             queue: RefCell::default(),
             in_flight: Cell::new(0),
             done: RefCell::default(),
-            wake,
+            bell,
         };
         Ok(ShardDisk { inner: Rc::new(inner) })
     }
@@ -120,7 +120,7 @@ impl ShardDisk {
     /// Waits for what is under way and closes the files, so that their locks are free when this returns.
     pub async fn stop(self) {
         while self.pending() > 0 {
-            self.inner.wake.wait().await;
+            self.inner.bell.wait().await;
         }
         self.inner.files.close_all().await;
     }
@@ -168,7 +168,7 @@ fn begin(inner: &Rc<Inner>, op: OpId, request: DiskOp) {
 fn finish(inner: &Rc<Inner>, op: OpId, outcome: Result<DiskDone, DiskError>) {
     inner.done.borrow_mut().push(Completion { op, outcome });
     inner.in_flight.set(inner.in_flight.get() - 1);
-    inner.wake.set();
+    inner.bell.ring();
     while inner.in_flight.get() < inner.options.in_flight_max {
         let Some((op, request)) = inner.queue.borrow_mut().pop_front() else { break };
         begin(inner, op, request);

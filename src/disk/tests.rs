@@ -1,16 +1,15 @@
 //! The disk of a core on a real file system, inside a real executor.
 
-use super::event::LocalEvent;
 use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::log::storage::Storage as _;
+use crate::net::Bell;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ fn write(file: &FileId, at: usize, fill: u8, len: usize, durability: Durability)
 
 struct Harness {
     disk: ShardDisk,
-    wake: Rc<LocalEvent>,
+    bell: Bell,
     next: std::cell::Cell<u64>,
 }
 
@@ -44,7 +43,7 @@ impl Harness {
         self.next.set(first + n as u64);
         let mut done: Vec<Completion> = vec![];
         while done.len() < n {
-            self.wake.wait().await;
+            self.bell.wait().await;
             self.disk.drain(&mut done);
         }
         done.sort_by_key(|c| c.op);
@@ -72,9 +71,9 @@ fn run<F: Future<Output = ()> + 'static>(data: &Path, options: DiskOptions, test
         .ring_depth(128)
         .io_memory(1 << 20)
         .spawn(move || async move {
-            let wake = Rc::new(LocalEvent::default());
-            let disk = ShardDisk::start(&data, options, wake.clone()).await.unwrap();
-            test(Harness { disk: disk.clone(), wake, next: Default::default() }).await;
+            let bell = Bell::new();
+            let disk = ShardDisk::start(&data, options, bell.clone()).await.unwrap();
+            test(Harness { disk: disk.clone(), bell, next: Default::default() }).await;
             disk.stop().await;
         })
         .unwrap()
@@ -180,7 +179,7 @@ fn an_executor_refuses_a_probe_that_would_poison_the_device() {
     std::fs::write(temp.path().join("probe"), b"").unwrap();
     let data = temp.path().to_owned();
     let executor = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(Duration::from_secs(3600));
-    let start = executor.spawn(move || async move { ShardDisk::start(&data, DiskOptions::default(), Rc::default()).await.err() });
+    let start = executor.spawn(move || async move { ShardDisk::start(&data, DiskOptions::default(), Bell::new()).await.err() });
     let error = start.unwrap().join().unwrap().expect("an empty probe file is refused");
     assert!(error.to_string().contains("it has 0 bytes"), "{error}");
 }

@@ -5,4 +5,7 @@
 pub mod batch;
 pub mod cursor;
 pub mod format;
+pub mod meta;
+pub mod snapshot;
+pub mod state;
 pub mod storage;

@@ -13,13 +13,9 @@
 
 pub mod account;
 pub mod clock;
-pub mod cores;
 pub mod machine;
-pub mod node;
 pub mod stop;
 pub mod turn;
 
-pub use cores::{CoresOptions, run_cores};
 pub use machine::Machine;
-pub use node::{Front, NodeError, run_node};
 pub use stop::StopHandle;

@@ -19,9 +19,9 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::CoresStop;
 use crate::base::{CoreId, Now};
-use crate::disk::{Completion, LocalEvent, ShardDisk};
+use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
-use crate::net::{Net, NetEvent, Waiter};
+use crate::net::{Bell, Net, NetEvent, Waiter};
 use crate::shard::event::{Effect, Effects, Event};
 use crate::shard::message::MeshMessage;
 use std::cell::Cell;
@@ -41,7 +41,7 @@ pub struct Core<M> {
     pub port: Port,
     pub disk: ShardDisk,
     /// Rung by the disk, and by the task that reads the eventfd.
-    pub bell: Rc<LocalEvent>,
+    pub bell: Bell,
     pub clock: Clock,
     pub stop: Arc<CoresStop>,
     pub stalls: StallDetector,
@@ -70,7 +70,7 @@ impl<M: Machine> Core<M> {
                     if let Err(e) = waiter.wait().await {
                         halt(&format!("the eventfd of a core cannot be read: {e}"));
                     }
-                    bell.set();
+                    bell.ring();
                 }
             }
         });

@@ -1,0 +1,198 @@
+//! A partition's snapshot: what of it does not follow from its segments (cursors, start), and how far the journal is
+//! contained, so that redo knows where to begin. Two files, `state.0` and `state.1`, written in turn.
+//!
+//! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the higher sequence.
+
+use super::cursor::CursorImage;
+use super::format::{Bad, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SnapshotHeader, VERSION};
+use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A longer snapshot is not believed: 16 thousand channels with a full window are far below.
+pub const SNAPSHOT_LEN_MAX: usize = 256 * 1024 * 1024;
+/// As many channels are not believed.
+pub const CHANNELS_MAX: usize = 1 << 16;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    pub topic_id: TopicId,
+    pub partition: PartitionId,
+    /// Rises by one with each snapshot of the partition; even ones stand in `state.0`, odd ones in `state.1`. From 1.
+    pub sequence: u64,
+    /// Every journal record of this partition up to this sequence is contained.
+    pub applied: u64,
+    /// Of the last batch before `end`.
+    pub epoch: Epoch,
+    /// First position still stored.
+    pub start: Position,
+    /// End of what stands, synced, in segments and commit logs.
+    pub end: Position,
+    /// The committed end, at most `end`.
+    pub committed: Position,
+    pub collect_start: Position,
+    /// Header crc of the last batch before `end`.
+    pub chain_crc: u32,
+    /// Base offset of the segment that holds `end`.
+    pub segment_base: i64,
+    pub suspect: bool,
+    pub channels: Vec<CursorImage>,
+}
+
+impl Snapshot {
+    /// The slot that a snapshot of this sequence is written to.
+    pub fn file(dir: &Arc<PartitionDir>, sequence: u64) -> FileId {
+        FileId::Snapshot(dir.clone(), (sequence % 2) as u8)
+    }
+
+    /// Bytes of the snapshot without padding.
+    pub fn encoded_len(&self) -> usize {
+        size_of::<SnapshotHeader>() + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
+    }
+
+    /// The whole snapshot, padded with zeros to blocks.
+    pub fn encode(&self) -> Vec<u8> {
+        let len = self.encoded_len();
+        assert!(len <= SNAPSHOT_LEN_MAX, "a snapshot that no reader would believe");
+        let header = SnapshotHeader {
+            magic: SNAPSHOT_MAGIC,
+            crc: 0.into(),
+            version: VERSION.into(),
+            partition: self.partition.0.into(),
+            len: (len as u32).into(),
+            topic_id: self.topic_id.0,
+            sequence: self.sequence.into(),
+            applied: self.applied.into(),
+            epoch: self.epoch.0.into(),
+            start: self.start.into(),
+            end: self.end.into(),
+            committed: self.committed.into(),
+            collect_start: self.collect_start.into(),
+            chain_crc: self.chain_crc.into(),
+            channels: (self.channels.len() as u32).into(),
+            segment_base: self.segment_base.into(),
+            flags: if self.suspect { SNAPSHOT_SUSPECT } else { 0 }.into(),
+            reserved: [0; 52],
+        };
+        let mut out = Vec::with_capacity(block_up(len as u64) as usize);
+        out.extend_from_slice(header.as_bytes());
+        for channel in &self.channels {
+            channel.encode(&mut out);
+        }
+        let crc = crc32fast::hash(&out[8..]);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+        out.resize(out.len().next_multiple_of(BLOCK), 0);
+        out
+    }
+
+    /// Bytes to read for the snapshot whose first block (or more) this is, when its header can be believed that far.
+    pub fn len_of(bytes: &[u8]) -> Result<usize, Bad> {
+        let (h, _) = SnapshotHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        if h.as_bytes().iter().all(|&b| b == 0) {
+            return Err(Bad::Zero);
+        }
+        if h.magic != SNAPSHOT_MAGIC {
+            return Err(Bad::Magic);
+        }
+        let len = h.len.get() as usize;
+        if !(size_of::<SnapshotHeader>()..=SNAPSHOT_LEN_MAX).contains(&len) || h.channels.get() as usize > CHANNELS_MAX {
+            return Err(Bad::Bounds);
+        }
+        Ok(len)
+    }
+
+    /// Verifies and decodes the snapshot at the start of `bytes`. The slot is not looked at.
+    pub fn decode(bytes: &[u8], topic_id: TopicId, partition: PartitionId) -> Result<Snapshot, Bad> {
+        let len = Self::len_of(bytes)?;
+        let bytes = bytes.get(..len).ok_or(Bad::Short)?;
+        let (h, mut rest) = SnapshotHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        super::format::check(&h.magic, SNAPSHOT_MAGIC, bytes, h.version.get())?;
+        if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
+            return Err(Bad::Foreign);
+        }
+        let mut channels = Vec::new();
+        for _ in 0..h.channels.get() {
+            let (channel, taken) = CursorImage::decode(rest)?;
+            channels.push(channel);
+            rest = &rest[taken..];
+        }
+        let snapshot = Snapshot {
+            topic_id,
+            partition,
+            sequence: h.sequence.get(),
+            applied: h.applied.get(),
+            epoch: Epoch(h.epoch.get()),
+            start: h.start.into(),
+            end: h.end.into(),
+            committed: h.committed.into(),
+            collect_start: h.collect_start.into(),
+            chain_crc: h.chain_crc.get(),
+            segment_base: h.segment_base.get(),
+            suspect: h.flags.get() & SNAPSHOT_SUSPECT != 0,
+            channels,
+        };
+        let in_order = |p: Position| p.offset >= 0 && p.count >= 0 && (1..=crate::base::LogId::MAX.0 + 1).contains(&p.log_id.0);
+        let positions = [snapshot.start, snapshot.end, snapshot.committed, snapshot.collect_start];
+        if !rest.is_empty() || !positions.into_iter().all(in_order) || snapshot.start.offset > snapshot.end.offset {
+            return Err(Bad::Bounds);
+        }
+        Ok(snapshot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{ChannelName, LogId};
+    use crate::log::cursor::Interval;
+
+    fn snapshot() -> Snapshot {
+        let at = |n: i64| Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) };
+        let channel = |name: &str, n| CursorImage {
+            name: ChannelName::new(name).unwrap(),
+            paused: false,
+            ordered: true,
+            epoch: Epoch(1),
+            generation: 2,
+            confirmed: at(3),
+            intervals: (0..n).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) }).collect(),
+        };
+        Snapshot {
+            topic_id: TopicId([5; 16]),
+            partition: PartitionId(2),
+            sequence: 7,
+            applied: 99,
+            epoch: Epoch(3),
+            start: at(1),
+            end: at(200),
+            committed: at(200),
+            collect_start: at(2),
+            chain_crc: 0x1234,
+            segment_base: 100,
+            suspect: true,
+            channels: vec![channel("a", 0), channel("b-long-name", 200)],
+        }
+    }
+
+    #[test]
+    fn a_snapshot_comes_back_as_it_went() {
+        let s = snapshot();
+        let bytes = s.encode();
+        assert_eq!(bytes.len() % BLOCK, 0);
+        assert_eq!(Snapshot::decode(&bytes, s.topic_id, s.partition).unwrap(), s);
+        assert_eq!(Snapshot::decode(&bytes, TopicId([6; 16]), s.partition).unwrap_err(), Bad::Foreign);
+        assert_eq!(Snapshot::decode(&vec![0; BLOCK], TopicId::default(), PartitionId(0)).unwrap_err(), Bad::Zero);
+        assert!((0..s.encoded_len()).all(|n| Snapshot::decode(&bytes[..n], s.topic_id, s.partition).is_err()));
+    }
+
+    #[test]
+    fn no_changed_byte_passes() {
+        let s = snapshot();
+        let good = s.encode();
+        for i in 0..s.encoded_len() {
+            let mut bytes = good.clone();
+            bytes[i] ^= 0x10;
+            assert!(Snapshot::decode(&bytes, s.topic_id, s.partition).is_err(), "byte {i}");
+        }
+    }
+}

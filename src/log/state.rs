@@ -1,0 +1,65 @@
+//! What recovery hands to the running engine: where every partition stands, and the journals it writes next.
+//!
+//! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
+
+use super::cursor::CursorImage;
+use crate::base::{Epoch, PartitionDir, Position, TopicRef};
+use std::sync::Arc;
+
+/// One segment (and its commit log): what its file header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    /// The first batch of the segment stands here; the files are named by the offset.
+    pub base: Position,
+    /// Header crc of the batch before it.
+    pub prev_crc: u32,
+}
+
+/// A partition whose files are repaired, synced and agree with each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecoveredPartition {
+    pub dir: Arc<PartitionDir>,
+    pub topic: TopicRef,
+    /// First position still stored.
+    pub start: Position,
+    /// Where the next batch goes.
+    pub end: Position,
+    /// Where the topic's next first channel starts.
+    pub collect_start: Position,
+    /// Header crc of the last batch before `end`; zero at the very start. After a lost batch it is that header's crc.
+    pub chain_crc: u32,
+    /// Epoch of the last batch before `end`. New batches take the generation, which is higher.
+    pub epoch: Epoch,
+    /// Something was cut, lost or set aside, now or before: not electable until it was compared.
+    pub suspect: bool,
+    /// Last journal sequence of the partition that was used; the next record takes the one after it.
+    pub record_sequence: u64,
+    /// Sequence of the newest snapshot on disk (0: none). The next one goes to the slot of its own parity.
+    pub snapshot_sequence: u64,
+    /// Ascending; empty when the partition never had a file. `end` lies in the last one.
+    pub segments: Vec<SegmentMeta>,
+    /// Bytes of the last segment's file and of its commit log, which are allocated.
+    pub segment_len: u64,
+    pub commit_len: u64,
+    /// Bytes of the last, partly filled block of the last segment: they end at `end`. Empty at a block's border.
+    pub tail: Vec<u8>,
+    /// The same of the last commit log.
+    pub commit_tail: Vec<u8>,
+    /// Records in the last commit log.
+    pub commit_records: u64,
+    pub channels: Vec<CursorImage>,
+    /// Ranges that were found to be lost at this recovery, ascending; a lost batch stands for each that recovery wrote.
+    pub lost: Vec<(Position, Position)>,
+}
+
+/// A journal that stands empty under a new generation: lap 1, sequence 1, the next write at
+/// [`RING_START`](crate::journal::format::RING_START).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalIdentity {
+    pub journal_id: [u8; 16],
+    pub generation: u64,
+    /// Length of the file, whole blocks.
+    pub file_len: u64,
+    /// Of the newest checkpoint slot; the next checkpoint takes the one after it, in the slot of its parity.
+    pub slot_sequence: u64,
+}
