@@ -39,7 +39,10 @@ fn main() {
     let rounds = numbers.first().copied().unwrap_or(3);
     let seconds = numbers.get(1).copied().unwrap_or(2);
     println!("echo of {MESSAGE} B, server on core 0, client on core 1, {rounds} rounds of {seconds} s, medians");
-    println!("{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU", "connections", "server", "req/s", "p50 us", "p99 us", "us CPU");
+    println!(
+        "{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU",
+        "connections", "server", "req/s", "p50 us", "p99 us", "us CPU"
+    );
     for connections in CONNECTIONS {
         let servers = [Server::Tokio, Server::Net, Server::Glommio];
         let mut all = [const { Vec::new() }; 3];

@@ -13,9 +13,13 @@
 
 pub mod account;
 pub mod clock;
+pub mod cores;
 pub mod machine;
+pub mod node;
 pub mod stop;
 pub mod turn;
 
+pub use cores::{CoresOptions, run_cores};
 pub use machine::Machine;
+pub use node::{Front, FrontStart, NodeError, Recovering, run_node};
 pub use stop::StopHandle;

@@ -134,7 +134,10 @@ pub fn exit_after(limit: Duration) -> impl Drop {
         let deadline = Instant::now() + limit;
         while !done.load(Ordering::Acquire) {
             if Instant::now() >= deadline {
-                tracing::error!("the node did not stop within {} s: the process ends now; what was acknowledged is durable", limit.as_secs());
+                tracing::error!(
+                    "the node did not stop within {} s: the process ends now; what was acknowledged is durable",
+                    limit.as_secs()
+                );
                 // SAFETY: as above.
                 unsafe { libc::_exit(1) }
             }
