@@ -20,6 +20,34 @@ pub struct PartitionDir {
     pub partition: PartitionId,
 }
 
+impl fmt::Display for PartitionDir {
+    /// The path below the data path.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "topics/{}/{}", topic_folder(&self.topic), self.partition)
+    }
+}
+
+/// The folder of a topic is its name, but for the two valid names that a file system takes for something else.
+/// (`%` is in no name.)
+pub fn topic_folder(name: &TopicName) -> &str {
+    match name.as_str() {
+        "." => "%2e",
+        ".." => "%2e%2e",
+        name => name,
+    }
+}
+
+/// The topic that a folder below `topics/` belongs to; `None` for a foreign one, or one that was set aside.
+pub fn topic_of_folder(folder: &str) -> Option<TopicName> {
+    let name = match folder {
+        "%2e" => ".",
+        "%2e%2e" => "..",
+        "." | ".." => return None,
+        name => name,
+    };
+    TopicName::new(name).ok()
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum FileId {
     /// `node.meta`: the node's id and generation, two slots.
@@ -42,10 +70,10 @@ impl fmt::Display for FileId {
         match self {
             FileId::Node => write!(f, "node.meta"),
             FileId::Journal(core) => write!(f, "journal/{core}"),
-            FileId::Topic(d) => write!(f, "topics/{}/topic.meta", d.topic),
-            FileId::Segment(d, base) => write!(f, "topics/{}/{}/{base:020}.segment", d.topic, d.partition),
-            FileId::Commit(d, base) => write!(f, "topics/{}/{}/{base:020}.commit", d.topic, d.partition),
-            FileId::Snapshot(d, slot) => write!(f, "topics/{}/{}/state.{slot}", d.topic, d.partition),
+            FileId::Topic(d) => write!(f, "topics/{}/topic.meta", topic_folder(&d.topic)),
+            FileId::Segment(d, base) => write!(f, "{d}/{base:020}.segment"),
+            FileId::Commit(d, base) => write!(f, "{d}/{base:020}.commit"),
+            FileId::Snapshot(d, slot) => write!(f, "{d}/state.{slot}"),
         }
     }
 }
@@ -116,5 +144,23 @@ impl DiskError {
     /// Space may come back; everything else says that the file can no longer be trusted with writes.
     pub fn is_no_space(&self) -> bool {
         matches!(self, DiskError::NoSpace { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_topic_name_leaves_the_topics_folder() {
+        for name in [".", "..", "...", "a", "a.b#ephemeral"] {
+            let topic = TopicName::new(name).unwrap();
+            let folder = topic_folder(&topic).to_owned();
+            assert!(folder != "." && folder != "..");
+            assert_eq!(topic_of_folder(&folder), Some(topic.clone()));
+            let dir = Arc::new(PartitionDir { topic, topic_id: TopicId::default(), partition: PartitionId(3) });
+            assert_eq!(FileId::Segment(dir, 42).to_string(), format!("topics/{folder}/3/00000000000000000042.segment"));
+        }
+        assert_eq!(topic_of_folder("a~old"), None);
     }
 }

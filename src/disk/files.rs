@@ -1,0 +1,168 @@
+//! What is done to files and folders with plain blocking calls: creating, cutting, removing, and making that durable.
+//! Runs on the blocking pool of an executor, or before there are executors. Never panics: a panic would end the pool.
+//!
+//! No lock is taken here: these calls are synchronous, so that a killed process's are over before its data path is free.
+
+use super::paths;
+use crate::base::{DiskError, FileId, PartitionDir};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// The error of a system call on a file.
+pub fn disk_error(file: &FileId, call: &'static str, error: &io::Error) -> DiskError {
+    disk_errno(file, call, error.raw_os_error().unwrap_or(0), error.to_string())
+}
+
+pub fn disk_errno(file: &FileId, call: &'static str, errno: i32, message: String) -> DiskError {
+    let file = file.clone();
+    match errno {
+        libc::ENOSPC | libc::EDQUOT => DiskError::NoSpace { file },
+        libc::ENOENT => DiskError::NotFound { file },
+        _ => DiskError::Io { file, call, errno, message },
+    }
+}
+
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+/// Makes the folders from `data` down to `folder`.
+fn create_folders(folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)
+}
+
+/// Syncs the folders from `folder` up to `data`, so that what was created below is found after a power loss, also when
+/// an earlier process created it and died before it could sync.
+fn sync_folders(data: &Path, folder: &Path) -> io::Result<()> {
+    for folder in folder.ancestors() {
+        sync_folder(folder)?;
+        if folder == data {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// See `DiskOp::Allocate`.
+pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
+    let path = paths::path_of(data, file);
+    let folder = path.parent().unwrap_or(data);
+    let failed = |call| move |e: io::Error| disk_error(file, call, &e);
+    let open = || {
+        create_folders(folder)?;
+        File::options().read(true).write(true).create(true).truncate(false).custom_flags(libc::O_CLOEXEC).open(&path)
+    };
+    let existed = path.exists();
+    // once more when a neighbour removed the topic's empty folder in between
+    let opened = open().or_else(|e| if e.kind() == io::ErrorKind::NotFound { open() } else { Err(e) }).map_err(failed("open"))?;
+    let old = opened.metadata().map_err(failed("stat"))?.len();
+    // long enough already: still synced below, since who made it so may have died before it could
+    if old < len
+        && let Err(e) = fallocate(&opened, len)
+    {
+        // what was had of the space goes back, so that the next try finds things as they were
+        let _ = opened.set_len(old);
+        if !existed {
+            let _ = fs::remove_file(&path);
+        }
+        return Err(disk_error(file, "fallocate", &e));
+    }
+    opened.sync_all().map_err(failed("fsync"))?;
+    sync_folders(data, folder).map_err(failed("fsync of the folder"))
+}
+
+fn fallocate(file: &File, len: u64) -> io::Result<()> {
+    let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    loop {
+        // SAFETY: no memory is passed.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len) } == 0 {
+            return Ok(());
+        }
+        let e = io::Error::last_os_error();
+        if e.kind() != io::ErrorKind::Interrupted {
+            return Err(e);
+        }
+    }
+}
+
+/// See `DiskOp::Truncate`. A file that is shorter stays as it is.
+pub fn truncate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
+    let failed = |call| move |e: io::Error| disk_error(file, call, &e);
+    let opened = File::options().write(true).open(paths::path_of(data, file)).map_err(failed("open"))?;
+    if opened.metadata().map_err(failed("stat"))?.len() > len {
+        opened.set_len(len).map_err(failed("truncate"))?;
+    }
+    opened.sync_all().map_err(failed("fsync"))
+}
+
+/// See `DiskOp::Remove`.
+pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
+    let mut folders: Vec<(PathBuf, &FileId)> = vec![];
+    for file in files {
+        let path = paths::path_of(data, file);
+        match fs::remove_file(&path) {
+            Ok(()) => {}
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+            Err(e) => return Err(disk_error(file, "unlink", &e)),
+        }
+        let folder = path.parent().unwrap_or(data).to_owned();
+        if matches!(file, FileId::Topic(_)) {
+            remove_if_empty(&folder);
+        }
+        if !folders.iter().any(|(f, _)| *f == folder) {
+            folders.push((folder, file));
+        }
+    }
+    for (folder, file) in folders {
+        sync_nearest(data, &folder).map_err(|e| disk_error(file, "fsync of the folder", &e))?;
+    }
+    Ok(())
+}
+
+/// See `DiskOp::RemovePartition`.
+pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>) -> Result<(), DiskError> {
+    let folder = paths::folder_of(data, dir);
+    let file = FileId::Topic(dir.clone());
+    match fs::remove_dir_all(&folder) {
+        Ok(()) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(disk_error(&file, "removing the partition's folder", &e)),
+    }
+    let topic = folder.parent().unwrap_or(data);
+    remove_if_empty(topic);
+    sync_nearest(data, topic).map_err(|e| disk_error(&file, "fsync of the folder", &e))
+}
+
+/// rmdir takes empty folders only; any failure leaves things as they are.
+fn remove_if_empty(folder: &Path) {
+    let _ = fs::remove_dir(folder);
+}
+
+/// Syncs the folder, or the nearest one above that is still there.
+fn sync_nearest(data: &Path, folder: &Path) -> io::Result<()> {
+    for folder in folder.ancestors() {
+        match sync_folder(folder) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && folder != data => {}
+            result => return result,
+        }
+    }
+    Ok(())
+}
+
+/// Writes the probe file if it is not there as it should be: whole blocks, not empty, known bytes.
+pub fn write_probe(data: &Path) -> io::Result<()> {
+    let path = data.join(paths::PROBE);
+    if fs::read(&path).is_ok_and(|bytes| bytes == probe_bytes()) {
+        return Ok(());
+    }
+    fs::write(&path, probe_bytes())?;
+    File::open(&path)?.sync_all()?;
+    sync_folder(data)
+}
+
+pub fn probe_bytes() -> Vec<u8> {
+    b"RingMQ".iter().copied().cycle().take(2 * crate::base::BLOCK).collect()
+}

@@ -1,0 +1,171 @@
+//! Keeps two processes out of one data path: the lock of the path itself, and the locks of single files.
+//!
+//! flock belongs to the open file description, not to the process: a killed process's lock lasts until its last
+//! descriptor is closed and its last request in flight has ended. That is what makes it a fence, and why taking one
+//! over waits some seconds instead of failing at once.
+
+use super::paths;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a restart waits for a killed process to be gone.
+pub const DATA_LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// How long a file waits for the last requests of a killed process.
+pub const FILE_LOCK_WAIT: Duration = Duration::from_secs(5);
+
+pub const LOCK_RETRY: Duration = Duration::from_millis(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("{path} is in use by pid {pid}: stop that process, or give this one another --data-path")]
+    InUse { path: PathBuf, pid: String },
+    #[error("{path}: {call} failed: {source}; the data path must exist or be creatable, and be writable")]
+    Io { path: PathBuf, call: &'static str, source: io::Error },
+}
+
+/// Takes the lock if it is free.
+pub fn try_flock(fd: RawFd) -> io::Result<bool> {
+    loop {
+        // SAFETY: flock has no memory effects; a bad descriptor is an error.
+        if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Ok(true);
+        }
+        let error = io::Error::last_os_error();
+        match error.raw_os_error() {
+            Some(libc::EWOULDBLOCK) => return Ok(false),
+            Some(libc::EINTR) => {}
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Takes the lock, waiting up to `wait` for another holder. Blocks the thread.
+pub fn flock_within(fd: RawFd, wait: Duration) -> io::Result<bool> {
+    let deadline = Instant::now() + wait;
+    loop {
+        if try_flock(fd)? {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(LOCK_RETRY);
+    }
+}
+
+/// The data path is ours while this lives.
+#[derive(Debug)]
+pub struct DataLock {
+    _file: File,
+}
+
+impl DataLock {
+    /// Makes the data path if it is not there, locks it and waits for the journals of a process that is just dying.
+    pub fn acquire(data: &Path, wait: Duration) -> Result<DataLock, LockError> {
+        let failed = |path: &Path, call| {
+            let path = path.to_owned();
+            move |source| LockError::Io { path, call, source }
+        };
+        std::fs::create_dir_all(data).map_err(failed(data, "mkdir"))?;
+        let path = data.join(paths::LOCK);
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed(&path, "open"))?;
+        if !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let pid = if pid.trim().is_empty() { "?".into() } else { pid.trim().into() };
+            return Err(LockError::InUse { path: data.to_owned(), pid });
+        }
+        // for the other's message only: who cannot write it holds the lock all the same
+        let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
+        wait_for_journals(data, wait)?;
+        Ok(DataLock { _file: file })
+    }
+}
+
+/// Requests in flight of a killed process hold its journals' locks after its descriptors are closed.
+fn wait_for_journals(data: &Path, wait: Duration) -> Result<(), LockError> {
+    let folder = data.join(paths::JOURNALS);
+    let failed = |path: &Path, call, source| LockError::Io { path: path.to_owned(), call, source };
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(&folder, "readdir", e)),
+    };
+    for entry in entries {
+        let path = entry.map_err(|e| failed(&folder, "readdir", e))?.path();
+        if !path.is_file() {
+            continue;
+        }
+        let file = File::options().read(true).write(true).open(&path).map_err(|e| failed(&path, "open", e))?;
+        if !flock_within(file.as_raw_fd(), wait).map_err(|e| failed(&path, "flock", e))? {
+            return Err(LockError::InUse { path, pid: "? (writes of a killed process do not end; look at dmesg)".into() });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_lock_names_the_first_and_a_released_one_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("a/b");
+        let first = DataLock::acquire(&data, Duration::ZERO).unwrap();
+        let refused = DataLock::acquire(&data, Duration::from_millis(30)).unwrap_err();
+        assert!(refused.to_string().contains(&format!("in use by pid {}", std::process::id())), "{refused}");
+        drop(first);
+        DataLock::acquire(&data, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_journal_that_is_still_written_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("journal")).unwrap();
+        let journal = File::create(dir.path().join("journal/0")).unwrap();
+        assert!(try_flock(journal.as_raw_fd()).unwrap());
+        assert!(DataLock::acquire(dir.path(), Duration::from_millis(30)).is_err());
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(journal);
+        });
+        DataLock::acquire(dir.path(), Duration::from_secs(5)).unwrap();
+        release.join().unwrap();
+    }
+
+    const HOLD: &str = "RINGMQ_TEST_HOLD_LOCK";
+
+    /// Not a test of its own: the process that the next one starts.
+    #[test]
+    fn holds_the_lock_in_another_process() {
+        let Ok(data) = std::env::var(HOLD) else { return };
+        let _lock = DataLock::acquire(Path::new(&data), Duration::ZERO).unwrap();
+        println!("locked");
+        std::thread::sleep(Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_killed_process_gives_its_lock_to_the_next_one_within_moments() {
+        use std::io::BufRead as _;
+        let dir = tempfile::tempdir().unwrap();
+        let mut holder = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "disk::lock::tests::holds_the_lock_in_another_process", "--nocapture"])
+            .env(HOLD, dir.path())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = io::BufReader::new(holder.stdout.take().unwrap());
+        assert!(said.lines().any(|line| line.unwrap().contains("locked")));
+        let refused = DataLock::acquire(dir.path(), Duration::ZERO).unwrap_err();
+        assert!(refused.to_string().contains(&format!("in use by pid {}", holder.id())), "{refused}");
+        holder.kill().unwrap();
+        DataLock::acquire(dir.path(), DATA_LOCK_WAIT).unwrap();
+        holder.wait().unwrap();
+    }
+}

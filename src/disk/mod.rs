@@ -1,0 +1,19 @@
+//! Performs the disk operations that the pure rooms ask for: with glommio on a core's executor ([`ShardDisk`]), and
+//!
+//! Two processes never write the same data path: [`DataLock`] keeps a second one out, and every file is flock'ed through
+//! the very description that writes it, which requests still in flight in the kernel hold too when their process is
+//! killed. So a new process waits for them instead of racing with them.
+
+pub mod blocking;
+mod event;
+pub mod files;
+pub mod lock;
+mod open_files;
+pub mod paths;
+pub mod shard_disk;
+#[cfg(test)]
+mod tests;
+
+pub use blocking::BlockingStorage;
+pub use lock::{DataLock, LockError};
+pub use shard_disk::{Completion, DiskOptions, DiskStartError, ShardDisk};

@@ -1,0 +1,295 @@
+//! Carries out the disk operations of one core on its glommio executor. Lives on that executor; decides nothing.
+//!
+//! ```text
+//! submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the drive loop's bell
+//! ```
+//! What it must never do (docs/decisions/ has the traps of glommio and where each was met):
+//! - open any file before the probe file. glommio's first `dma_open` on an executor reads the very file it opens to
+//!   find out whether the device can be polled; an empty file answers wrongly, and that is remembered. So [`ShardDisk::start`]
+//!   opens a file that is not empty, reads it back and refuses to start when that fails.
+//! - cancel a write. Dropping the future of a write does not undo it, so every operation is a detached task.
+//! - write a file again of which a write or a sync has failed. It is poisoned: further writes answer that error untried.
+
+use super::files::{self, disk_errno};
+use super::open_files::{OpenFiles, Used};
+use super::paths;
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId};
+use crate::net::Bell;
+use bytes::Bytes;
+use glommio::io::DmaFile;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug)]
+pub struct DiskOptions {
+    /// Files that may be open on this core before idle ones are closed for others. Files in use are not closed.
+    pub open_files_max: usize,
+    /// Operations under way; more wait their turn. Below the depth of the executor's rings.
+    pub in_flight_max: usize,
+}
+
+impl Default for DiskOptions {
+    fn default() -> Self {
+        DiskOptions { open_files_max: 256, in_flight_max: 512 }
+    }
+}
+
+#[derive(Debug)]
+pub struct Completion {
+    pub op: OpId,
+    pub outcome: Result<DiskDone, DiskError>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DiskStartError {
+    #[error("{path}: {call} failed: {message}; the data path needs a file system with O_DIRECT: see ringmq doctor")]
+    Probe { path: PathBuf, call: &'static str, message: String },
+    #[error(
+        "{path} does not read back what it holds ({got} of {wanted} bytes are right): the device's poll queue would misread files"
+    )]
+    Poisoned { path: PathBuf, got: usize, wanted: usize },
+}
+
+/// Cheap to clone; all clones are the same disk.
+#[derive(Clone)]
+pub struct ShardDisk {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    data: PathBuf,
+    options: DiskOptions,
+    files: Rc<OpenFiles>,
+    queue: RefCell<VecDeque<(OpId, DiskOp)>>,
+    in_flight: Cell<usize>,
+    done: RefCell<Vec<Completion>>,
+    bell: Bell,
+}
+
+impl ShardDisk {
+    /// Must be the executor's first use of glommio's files. `bell` is rung whenever something is done.
+    pub async fn start(data: &Path, options: DiskOptions, bell: Bell) -> Result<ShardDisk, DiskStartError> {
+        probe(data).await?;
+        let files = Rc::new(OpenFiles::new(data.to_owned(), options.open_files_max));
+        let inner = Inner {
+            data: data.to_owned(),
+            options,
+            files,
+            queue: RefCell::default(),
+            in_flight: Cell::new(0),
+            done: RefCell::default(),
+            bell,
+        };
+        Ok(ShardDisk { inner: Rc::new(inner) })
+    }
+
+    /// Begins an operation; its completion comes out of [`Self::drain`], also when it fails. Operations on different
+    /// places run at the same time and end in any order, but: a sync and a truncation wait for the writes to the file that
+    /// were submitted before, a removal for everything on it. What is to follow a removal must wait for its completion.
+    pub fn submit(&self, op: OpId, request: DiskOp) {
+        let inner = &self.inner;
+        // the journal never waits behind others: every acknowledgement of the core hangs on it
+        let is_journal = matches!(request.file(), Some(FileId::Journal(_)));
+        if is_journal || (inner.in_flight.get() < inner.options.in_flight_max && inner.queue.borrow().is_empty()) {
+            begin(inner, op, request);
+        } else {
+            inner.queue.borrow_mut().push_back((op, request));
+        }
+    }
+
+    /// Moves what is done to the end of `into`.
+    pub fn drain(&self, into: &mut Vec<Completion>) {
+        into.append(&mut self.inner.done.borrow_mut());
+    }
+
+    pub fn has_done(&self) -> bool {
+        !self.inner.done.borrow().is_empty()
+    }
+
+    /// Operations under way or waiting.
+    pub fn pending(&self) -> usize {
+        self.inner.in_flight.get() + self.inner.queue.borrow().len()
+    }
+
+    pub fn open_files(&self) -> usize {
+        self.inner.files.open_count()
+    }
+
+    /// Waits for what is under way and closes the files, so that their locks are free when this returns.
+    pub async fn stop(self) {
+        while self.pending() > 0 {
+            self.inner.bell.wait().await;
+        }
+        self.inner.files.close_all().await;
+    }
+}
+
+/// See the top of the file. The probe file is written by [`files::write_probe`] before there are executors.
+async fn probe(data: &Path) -> Result<(), DiskStartError> {
+    let path = data.join(paths::PROBE);
+    let failed = |call, message: String| DiskStartError::Probe { path: path.clone(), call, message };
+    let wanted = files::probe_bytes();
+    // looked at with std first: an empty one must not get as far as glommio
+    let found = std::fs::metadata(&path).map_err(|e| failed("stat", e.to_string()))?.len();
+    if found < wanted.len() as u64 {
+        return Err(failed("the check of its length", format!("it has {found} bytes, not {}", wanted.len())));
+    }
+    let file = DmaFile::open(&path).await.map_err(|e| failed("open", e.to_string()))?;
+    let read = file.read_at_aligned(0, wanted.len()).await.map_err(|e| failed("read", e.to_string()))?;
+    let got = read.iter().zip(&wanted).take_while(|(a, b)| a == b).count();
+    drop(read);
+    file.close().await.map_err(|e| failed("close", e.to_string()))?;
+    if got != wanted.len() {
+        return Err(DiskStartError::Poisoned { path, got, wanted: wanted.len() });
+    }
+    Ok(())
+}
+
+fn begin(inner: &Rc<Inner>, op: OpId, request: DiskOp) {
+    inner.in_flight.set(inner.in_flight.get() + 1);
+    // noted before the task first runs: operations on a file count in the order in which they were submitted
+    let started = Started::new(&inner.files, &request);
+    let inner = inner.clone();
+    glommio::spawn_local(async move {
+        let outcome = carry_out(&inner, &started, request).await;
+        if let (Some(used), Some(ticket)) = (&started.file, started.write) {
+            used.end_write(ticket);
+        }
+        if let Some(used) = started.file {
+            inner.files.release(used);
+        }
+        finish(&inner, op, outcome);
+    })
+    .detach();
+}
+
+fn finish(inner: &Rc<Inner>, op: OpId, outcome: Result<DiskDone, DiskError>) {
+    inner.done.borrow_mut().push(Completion { op, outcome });
+    inner.in_flight.set(inner.in_flight.get() - 1);
+    inner.bell.ring();
+    while inner.in_flight.get() < inner.options.in_flight_max {
+        let Some((op, request)) = inner.queue.borrow_mut().pop_front() else { break };
+        begin(inner, op, request);
+    }
+}
+
+/// What an operation holds while it is under way.
+struct Started {
+    file: Option<Used>,
+    write: Option<u64>,
+}
+
+impl Started {
+    fn new(files: &OpenFiles, request: &DiskOp) -> Self {
+        let file = request.file().map(|file| files.use_file(file));
+        let write = match (&file, request) {
+            (Some(used), DiskOp::Write { .. }) => Some(used.begin_write()),
+            _ => None,
+        };
+        Started { file, write }
+    }
+
+    fn used(&self) -> &Used {
+        self.file.as_ref().expect("operations on one file hold it")
+    }
+}
+
+async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Result<DiskDone, DiskError> {
+    match request {
+        DiskOp::Write { file, at, parts, durability } => {
+            let used = started.used();
+            if let Some(error) = used.poisoned() {
+                return Err(error);
+            }
+            let handle = inner.files.handle(used).await?;
+            let written = write(&handle, &file, at, &parts, durability).await;
+            written.inspect_err(|e| used.poison(e)).map(|()| DiskDone::Done)
+        }
+        DiskOp::Sync { file } => {
+            let used = started.used();
+            used.writes_before().await;
+            if let Some(error) = used.poisoned() {
+                return Err(error);
+            }
+            let handle = inner.files.handle(used).await?;
+            sync(&handle, &file).await.inspect_err(|e| used.poison(e)).map(|()| DiskDone::Done)
+        }
+        DiskOp::Read { file, at, len } => {
+            assert!(
+                at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len <= IO_BYTES_MAX,
+                "a read of whole blocks: {at} {len}"
+            );
+            let handle = inner.files.handle(started.used()).await?;
+            let read = handle.read_at_aligned(at, len).await.map_err(|e| glommio_error(&file, "read", &e))?;
+            Ok(DiskDone::Read(Bytes::copy_from_slice(&read)))
+        }
+        DiskOp::Allocate { .. } | DiskOp::Truncate { .. } if started.used().poisoned().is_some() => {
+            Err(started.used().poisoned().expect("just looked at"))
+        }
+        DiskOp::Allocate { file, len } => blocking(inner, move |data| files::allocate(data, &file, len)).await,
+        DiskOp::Truncate { file, len } => {
+            started.used().writes_before().await;
+            blocking(inner, move |data| files::truncate(data, &file, len)).await
+        }
+        DiskOp::Remove { files } => {
+            evict(inner, &files).await;
+            blocking(inner, move |data| files::remove(data, &files)).await
+        }
+        DiskOp::RemovePartition { dir } => {
+            let below =
+                |f: &FileId| matches!(f, FileId::Segment(d, _) | FileId::Commit(d, _) | FileId::Snapshot(d, _) if *d == dir);
+            evict(inner, &inner.files.known(below)).await;
+            blocking(inner, move |data| files::remove_partition(data, &dir)).await
+        }
+    }
+}
+
+async fn write(handle: &DmaFile, file: &FileId, at: u64, parts: &[Bytes], durability: Durability) -> Result<(), DiskError> {
+    let len = parts.iter().map(Bytes::len).sum::<usize>();
+    assert!(
+        at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && (1..=IO_BYTES_MAX).contains(&len),
+        "a write of whole blocks: {len} bytes at {at} of {file}"
+    );
+    let mut buffer = handle.alloc_dma_buffer(len);
+    let mut rest = buffer.as_bytes_mut();
+    for part in parts {
+        let (head, tail) = rest.split_at_mut(part.len());
+        head.copy_from_slice(part);
+        rest = tail;
+    }
+    let written = handle.write_at(buffer, at).await.map_err(|e| glommio_error(file, "write", &e))?;
+    if written != len {
+        return Err(DiskError::ShortWrite { file: file.clone(), at, len, written });
+    }
+    let is_synchronous = matches!(file, FileId::Journal(_));
+    if durability == Durability::Durable && !is_synchronous {
+        sync(handle, file).await?;
+    }
+    Ok(())
+}
+
+async fn sync(handle: &DmaFile, file: &FileId) -> Result<(), DiskError> {
+    handle.fdatasync().await.map_err(|e| glommio_error(file, "fdatasync", &e))
+}
+
+fn glommio_error(file: &FileId, call: &'static str, error: &glommio::GlommioError<()>) -> DiskError {
+    disk_errno(file, call, error.raw_os_error().unwrap_or(0), error.to_string())
+}
+
+/// Runs a blocking call on the executor's pool, where it does not stop the core.
+async fn blocking(
+    inner: &Rc<Inner>,
+    call: impl FnOnce(&Path) -> Result<(), DiskError> + Send + 'static,
+) -> Result<DiskDone, DiskError> {
+    let data = inner.data.clone();
+    glommio::executor().spawn_blocking(move || call(&data)).await.map(|()| DiskDone::Done)
+}
+
+/// Closes files that are about to go, after what is under way on them.
+async fn evict(inner: &Rc<Inner>, files: &[FileId]) {
+    for file in files {
+        inner.files.evict(file).await;
+    }
+}

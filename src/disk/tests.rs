@@ -1,0 +1,273 @@
+//! The disk of a core on a real file system, inside a real executor.
+
+use super::shard_disk::{Completion, DiskOptions, ShardDisk};
+use super::{BlockingStorage, files, lock};
+use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
+use crate::log::storage::Storage as _;
+use crate::net::Bell;
+use bytes::Bytes;
+use glommio::{LocalExecutorBuilder, Placement};
+use std::future::Future;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const K4: usize = 4096;
+
+fn dir(topic: &str, partition: u16) -> Arc<PartitionDir> {
+    let topic = TopicName::new(topic).unwrap();
+    Arc::new(PartitionDir { topic, topic_id: TopicId([1; 16]), partition: PartitionId(partition) })
+}
+
+fn write(file: &FileId, at: usize, fill: u8, len: usize, durability: Durability) -> DiskOp {
+    // in parts, as the store gives it
+    let parts = vec![Bytes::from(vec![fill; len - 100]), Bytes::from(vec![fill; 100])];
+    DiskOp::Write { file: file.clone(), at: at as u64, parts, durability }
+}
+
+struct Harness {
+    disk: ShardDisk,
+    bell: Bell,
+    next: std::cell::Cell<u64>,
+}
+
+impl Harness {
+    /// Submits all, waits for all; outcomes in the order of submission.
+    async fn all(&self, requests: Vec<DiskOp>) -> Vec<Result<DiskDone, DiskError>> {
+        let first = self.next.get();
+        let n = requests.len();
+        for (i, request) in requests.into_iter().enumerate() {
+            self.disk.submit(OpId(first + i as u64), request);
+        }
+        self.next.set(first + n as u64);
+        let mut done: Vec<Completion> = vec![];
+        while done.len() < n {
+            self.bell.wait().await;
+            self.disk.drain(&mut done);
+        }
+        done.sort_by_key(|c| c.op);
+        assert!(done.iter().enumerate().all(|(i, c)| c.op == OpId(first + i as u64)), "each operation completes once");
+        done.into_iter().map(|c| c.outcome).collect()
+    }
+
+    async fn one(&self, request: DiskOp) -> Result<DiskDone, DiskError> {
+        self.all(vec![request]).await.remove(0)
+    }
+
+    async fn read(&self, file: &FileId, at: usize, len: usize) -> Result<Bytes, DiskError> {
+        match self.one(DiskOp::Read { file: file.clone(), at: at as u64, len }).await? {
+            DiskDone::Read(bytes) => Ok(bytes),
+            DiskDone::Done => panic!("a read brings bytes"),
+        }
+    }
+}
+
+fn run<F: Future<Output = ()> + 'static>(data: &Path, options: DiskOptions, test: impl FnOnce(Harness) -> F + Send + 'static) {
+    files::write_probe(data).unwrap();
+    let data = data.to_owned();
+    LocalExecutorBuilder::new(Placement::Unbound)
+        .preempt_timer(Duration::from_secs(3600))
+        .ring_depth(128)
+        .io_memory(1 << 20)
+        .spawn(move || async move {
+            let bell = Bell::new();
+            let disk = ShardDisk::start(&data, options, bell.clone()).await.unwrap();
+            test(Harness { disk: disk.clone(), bell, next: Default::default() }).await;
+            disk.stop().await;
+        })
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+fn is_done(outcome: &Result<DiskDone, DiskError>) -> bool {
+    matches!(outcome, Ok(DiskDone::Done))
+}
+
+#[test]
+fn every_operation_does_what_it_says() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    let data = temp.path().to_owned();
+    run(temp.path(), DiskOptions::default(), move |h| async move {
+        let d = dir("t", 0);
+        let segment = FileId::Segment(d.clone(), 0);
+        let missing = h.one(write(&segment, 0, 1, K4, Durability::Later)).await;
+        assert_eq!(missing.unwrap_err(), DiskError::NotFound { file: segment.clone() });
+        assert!(is_done(&h.one(DiskOp::Allocate { file: segment.clone(), len: 1 << 20 }).await));
+        let outcomes = h
+            .all(vec![
+                write(&segment, 0, 1, K4, Durability::Later),
+                write(&segment, 512 * 1024, 2, 512 * 1024, Durability::Durable),
+                DiskOp::Sync { file: segment.clone() },
+            ])
+            .await;
+        assert!(outcomes.iter().all(is_done), "{outcomes:?}");
+        assert_eq!(h.read(&segment, 0, 2 * K4).await.unwrap(), [vec![1; K4], vec![0; K4]].concat());
+        assert_eq!(h.read(&segment, (1 << 20) - K4, 2 * K4).await.unwrap(), vec![2; K4], "short at the end");
+        assert_eq!(h.read(&segment, 1 << 20, K4).await.unwrap().len(), 0);
+        assert!(is_done(&h.one(DiskOp::Truncate { file: segment.clone(), len: K4 as u64 }).await));
+        assert_eq!(h.read(&segment, 0, 2 * K4).await.unwrap(), vec![1; K4]);
+        assert_eq!(h.disk.open_files(), 1);
+        // removed, made anew under the same name: nothing of the old one shows through the handle
+        let files = vec![segment.clone(), FileId::Commit(d.clone(), 0)];
+        assert!(is_done(&h.one(DiskOp::Remove { files }).await));
+        assert_eq!(h.disk.open_files(), 0);
+        assert!(is_done(&h.one(DiskOp::Allocate { file: segment.clone(), len: K4 as u64 }).await));
+        assert_eq!(h.read(&segment, 0, K4).await.unwrap(), vec![0; K4]);
+        let topic = FileId::Topic(d.clone());
+        assert!(is_done(&h.one(DiskOp::Allocate { file: topic.clone(), len: K4 as u64 }).await));
+        assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d.clone() }).await));
+        assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d }).await), "gone already is no error");
+        assert!(is_done(&h.one(DiskOp::Remove { files: vec![topic] }).await));
+        assert!(data.join("topics").exists() && !data.join("topics/t").exists(), "the empty folder of the topic goes too");
+    });
+}
+
+#[test]
+fn idle_handles_are_recycled_and_those_in_use_are_not() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    let options = DiskOptions { open_files_max: 3, in_flight_max: 4 };
+    run(temp.path(), options, move |h| async move {
+        let journal = FileId::Journal(0);
+        assert!(is_done(&h.one(DiskOp::Allocate { file: journal.clone(), len: K4 as u64 }).await));
+        assert!(is_done(&h.one(write(&journal, 0, 9, K4, Durability::Durable)).await));
+        let file = |i: u16| FileId::Segment(dir("many", i), 0);
+        let allocate = (0..20).map(|i| DiskOp::Allocate { file: file(i), len: 4 * K4 as u64 }).collect();
+        assert!(h.all(allocate).await.iter().all(is_done));
+        for round in 1..4u8 {
+            let writes =
+                (0..80).map(|n| write(&file(n % 20), n as usize / 20 * K4, round + n as u8, K4, Durability::Later)).collect();
+            assert!(h.all(writes).await.iter().all(is_done));
+            assert!(h.disk.open_files() <= 3 + 4, "{} open", h.disk.open_files());
+            for n in 0..80 {
+                let read = h.read(&file(n % 20), n as usize / 20 * K4, K4).await.unwrap();
+                assert_eq!(read, vec![round + n as u8; K4]);
+            }
+            assert!(h.disk.open_files() <= 3, "{} open", h.disk.open_files());
+        }
+        assert_eq!(h.disk.pending(), 0);
+    });
+}
+
+#[test]
+fn a_locked_file_is_waited_for_and_the_journal_stays_locked() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    let mut storage = BlockingStorage::new(temp.path());
+    storage.fill(&FileId::Journal(0), K4 as u64).unwrap(); // and keeps it open, locked
+    let release = std::thread::spawn({
+        let other = temp.path().join("journal/0");
+        move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(storage);
+            other
+        }
+    });
+    run(temp.path(), DiskOptions::default(), move |h| async move {
+        assert!(is_done(&h.one(write(&FileId::Journal(0), 0, 1, K4, Durability::Durable)).await));
+        let path = release.join().unwrap();
+        let other = std::fs::File::open(path).unwrap();
+        assert!(!lock::try_flock(other.as_raw_fd()).unwrap());
+    });
+    let other = std::fs::File::open(temp.path().join("journal/0")).unwrap();
+    assert!(lock::try_flock(other.as_raw_fd()).unwrap(), "a stopped disk holds no lock");
+}
+
+#[test]
+fn an_executor_refuses_a_probe_that_would_poison_the_device() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    std::fs::write(temp.path().join("probe"), b"").unwrap();
+    let data = temp.path().to_owned();
+    let executor = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(Duration::from_secs(3600));
+    let start = executor.spawn(move || async move { ShardDisk::start(&data, DiskOptions::default(), Bell::new()).await.err() });
+    let error = start.unwrap().join().unwrap().expect("an empty probe file is refused");
+    assert!(error.to_string().contains("it has 0 bytes"), "{error}");
+}
+
+/// A full file system, a real one: an ext4 image on a loop device. Needs root; without it the test says so and passes.
+struct SmallFileSystem {
+    _temp: tempfile::TempDir,
+    at: std::path::PathBuf,
+}
+
+impl SmallFileSystem {
+    fn mount(bytes: u64) -> Option<Self> {
+        let temp = tempfile::tempdir_in(".").unwrap();
+        let (image, at) = (temp.path().join("image"), temp.path().join("mounted"));
+        std::fs::create_dir(&at).unwrap();
+        std::fs::File::create(&image).unwrap().set_len(bytes).unwrap();
+        let ok = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
+        };
+        let made = ok("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_ref()])
+            && ok("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), at.as_ref()]);
+        made.then_some(SmallFileSystem { _temp: temp, at })
+    }
+}
+
+impl Drop for SmallFileSystem {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.at).status();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_allocations_and_changes_nothing() {
+    let Some(small) = SmallFileSystem::mount(16 << 20) else {
+        eprintln!("skipped: mounting a loop device needs root");
+        return;
+    };
+    let at = small.at.clone();
+    run(&small.at, DiskOptions::default(), move |h| async move {
+        let (first, second) = (FileId::Segment(dir("t", 0), 0), FileId::Segment(dir("t", 1), 0));
+        assert!(is_done(&h.one(DiskOp::Allocate { file: first.clone(), len: 4 << 20 }).await));
+        assert!(is_done(&h.one(write(&first, 0, 5, K4, Durability::Durable)).await));
+        for file in [&first, &second] {
+            let refused = h.one(DiskOp::Allocate { file: file.clone(), len: 64 << 20 }).await;
+            assert_eq!(refused.unwrap_err(), DiskError::NoSpace { file: file.clone() });
+        }
+        assert_eq!(std::fs::metadata(at.join("topics/t/0/00000000000000000000.segment")).unwrap().len(), 4 << 20);
+        assert!(!at.join("topics/t/1/00000000000000000000.segment").exists());
+        // what is allocated can be written on the full disk, and what was refused goes when there is room
+        assert!(is_done(&h.one(write(&first, K4, 6, K4, Durability::Durable)).await));
+        assert!(is_done(&h.one(DiskOp::Allocate { file: second, len: 1 << 20 }).await));
+    });
+}
+
+#[test]
+fn a_write_that_fails_poisons_its_file_and_no_other() {
+    let Some(small) = SmallFileSystem::mount(16 << 20) else {
+        eprintln!("skipped: mounting a loop device needs root");
+        return;
+    };
+    run(&small.at, DiskOptions::default(), move |h| async move {
+        let (bad, good) = (FileId::Segment(dir("t", 0), 0), FileId::Segment(dir("t", 1), 0));
+        for file in [&bad, &good] {
+            assert!(is_done(&h.one(DiskOp::Allocate { file: file.clone(), len: K4 as u64 }).await));
+        }
+        // writes beyond what is allocated, until the space ends: ENOSPC, or a short write before it
+        let mut at = K4;
+        let error = loop {
+            match h.one(write(&bad, at, 1, 512 * 1024, Durability::Later)).await {
+                Ok(_) => at += 512 * 1024,
+                Err(error) => break error,
+            }
+            assert!(at < 64 << 20, "a 16 MiB file system is full by now");
+        };
+        assert!(error.is_no_space() || matches!(error, DiskError::ShortWrite { .. }), "{error}");
+        // the space that it did not get would do for this one, which is not tried
+        for again in [
+            write(&bad, 0, 2, K4, Durability::Later),
+            DiskOp::Sync { file: bad.clone() },
+            DiskOp::Truncate { file: bad.clone(), len: 0 },
+            DiskOp::Allocate { file: bad.clone(), len: K4 as u64 },
+        ] {
+            assert_eq!(h.one(again).await.unwrap_err(), error);
+        }
+        assert_eq!(h.read(&bad, 0, K4).await.unwrap(), vec![0; K4], "reads go on");
+        assert!(is_done(&h.one(write(&good, 0, 3, K4, Durability::Durable)).await));
+        assert!(is_done(&h.one(DiskOp::Remove { files: vec![bad.clone()] }).await));
+        assert!(is_done(&h.one(DiskOp::Allocate { file: bad.clone(), len: K4 as u64 }).await));
+        assert!(is_done(&h.one(write(&bad, 0, 4, K4, Durability::Durable)).await), "a new file of the name is a new file");
+    });
+}

@@ -1,0 +1,229 @@
+//! One pinned glommio executor per shard: starts them, waits until each is ready, stops and joins them.
+
+use super::account::StallDetector;
+use super::clock::Clock;
+use super::machine::Machine;
+use super::stop::{CoresStop, StopHandle};
+use super::turn::Core;
+use crate::base::CoreId;
+use crate::disk::{DiskOptions, ShardDisk};
+use crate::mesh::{Port, Wake};
+use crate::net::{Bell, Net, NetOptions, WakeFd};
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// So long that it never fires: glommio 0.9.0 can park for good with a runnable task when it does (docs/decisions/).
+const PREEMPT_TIMER: Duration = Duration::from_secs(3600);
+const _: () = assert!(PREEMPT_TIMER.as_secs() >= 3600);
+
+/// Depth of each of an executor's three rings; what is above it would wait in user space.
+pub const RING_DEPTH: usize = 1024;
+
+/// Memory for disk buffers per executor that is registered with each of its three rings. What is in flight beyond it uses
+/// plain memory.
+pub const IO_MEMORY: usize = 4 << 20;
+
+/// Threads per core for blocking calls (creating, cutting and removing files), on any CPU that the process may use.
+const BLOCKING_THREADS: usize = 2;
+
+pub struct CoresOptions {
+    pub data: PathBuf,
+    pub net: NetOptions,
+    pub disk: DiskOptions,
+    /// Zero: park at once.
+    pub spin_before_park: Duration,
+    pub stall_log: Duration,
+    pub clock: Clock,
+}
+
+/// Makes a core's machine, on the core's own thread.
+pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
+
+/// What one core gets from outside.
+pub struct CoreParts<M> {
+    pub listener: TcpListener,
+    pub port: Port,
+    pub wake: Arc<WakeFd>,
+    pub build: Build<M>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CoresError {
+    #[error("core {core} cannot start: {what}")]
+    Start { core: u16, what: String },
+    #[error("core {core} ended: {what}")]
+    Ended { core: u16, what: String },
+    #[error("the CPUs that this process may use cannot be read: {0}")]
+    Affinity(io::Error),
+}
+
+/// Cores that are up.
+pub struct RunningCores {
+    stop: Arc<CoresStop>,
+    threads: Vec<(u16, ExecutorJoinHandle<Result<StallDetector, String>>)>,
+}
+
+/// The CPUs that this process may use, ascending.
+pub fn allowed_cpus() -> io::Result<Vec<usize>> {
+    // SAFETY: an all-zero set is a valid value; the call fills at most its size.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        set
+    };
+    // SAFETY: the number is below the set's size.
+    Ok((0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
+}
+
+/// Starts a core per part and returns when all are up, or none is. `stop` is asked to stop when a core ends by itself.
+/// The data path has its probe file, and io_uring was found to work (`doctor`): glommio ends the process otherwise.
+pub fn run_cores<M: Machine + 'static>(
+    options: &CoresOptions,
+    parts: Vec<CoreParts<M>>,
+    stop: &StopHandle,
+) -> Result<RunningCores, CoresError> {
+    let cpus = allowed_cpus().map_err(CoresError::Affinity)?;
+    assert!(!cpus.is_empty(), "a running process has a CPU");
+    let wakes = parts.iter().map(|part| part.wake.clone() as Arc<dyn Wake>).collect();
+    let cores_stop = Arc::new(CoresStop::new(wakes));
+    let (ready, is_ready) = mpsc::channel::<()>();
+    let count = parts.len();
+    let mut running = RunningCores { stop: cores_stop.clone(), threads: vec![] };
+    for (i, part) in parts.into_iter().enumerate() {
+        let core = CoreId(i as u16);
+        let guard = EndGuard { core: core.0, stop: stop.clone(), cores: cores_stop.clone(), is_orderly: AtomicBool::new(false) };
+        let start = Start {
+            core,
+            data: options.data.clone(),
+            net: options.net,
+            disk: options.disk,
+            stall_log: options.stall_log,
+            clock: options.clock,
+            stop: cores_stop.clone(),
+        };
+        let ready = ready.clone();
+        let mut builder = LocalExecutorBuilder::new(Placement::Fixed(cpus[i % cpus.len()]))
+            .name(&format!("core-{}", core.0))
+            .preempt_timer(PREEMPT_TIMER)
+            .ring_depth(RING_DEPTH)
+            .io_memory(IO_MEMORY)
+            .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
+        if !options.spin_before_park.is_zero() {
+            builder = builder.spin_before_park(options.spin_before_park);
+        }
+        let spawned = builder.spawn(move || async move {
+            let core = start.core(part).await?;
+            let _ = ready.send(());
+            drop(ready); // who waits for all cores sees that none is left
+            let ended = core.run().await.map_err(|e| e.to_string())?;
+            guard.is_orderly.store(true, Ordering::Release);
+            Ok(ended)
+        });
+        match spawned {
+            Ok(thread) => running.threads.push((core.0, thread)),
+            Err(e) => {
+                let error = CoresError::Start { core: core.0, what: e.to_string() };
+                running.abandon(count);
+                return Err(error);
+            }
+        }
+    }
+    drop(ready);
+    if is_ready.iter().count() == count {
+        return Ok(running);
+    }
+    let failed = running.join();
+    Err(failed.err().map_or_else(
+        || CoresError::Start { core: 0, what: "a core stopped before it was up".into() },
+        |e| match e {
+            CoresError::Ended { core, what } => CoresError::Start { core, what },
+            other => other,
+        },
+    ))
+}
+
+struct Start {
+    core: CoreId,
+    data: PathBuf,
+    net: NetOptions,
+    disk: DiskOptions,
+    stall_log: Duration,
+    clock: Clock,
+    stop: Arc<CoresStop>,
+}
+
+impl Start {
+    async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
+        let Start { core, data, net, disk, stall_log, clock, stop } = self;
+        let bell = Bell::new();
+        // before anything else on this executor touches a file
+        let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
+        let net = Net::with_wake(part.listener, net, part.wake).map_err(|e| e.to_string())?;
+        let machine = (part.build)(core);
+        let stalls = StallDetector::new(core.0, stall_log);
+        Ok(Core { id: core, machine, net, port: part.port, disk, bell, clock, stop, stalls })
+    }
+}
+
+/// A core that ends before all were asked to stop takes the node with it.
+struct EndGuard {
+    core: u16,
+    stop: StopHandle,
+    cores: Arc<CoresStop>,
+    is_orderly: AtomicBool,
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if !self.is_orderly.load(Ordering::Acquire) {
+            self.stop.request(&format!("core {} ended", self.core));
+            // the others must neither wait for it nor go on without it
+            self.cores.core_stopped();
+            self.cores.request();
+        }
+    }
+}
+
+impl RunningCores {
+    pub fn stop_handle(&self) -> Arc<CoresStop> {
+        self.stop.clone()
+    }
+
+    /// Asks all cores to stop; each finishes what it has.
+    pub fn request_stop(&self) {
+        self.stop.request();
+    }
+
+    /// Waits for the cores to end.
+    pub fn join(self) -> Result<Vec<StallDetector>, CoresError> {
+        let (mut ended, mut first) = (vec![], None);
+        for (core, thread) in self.threads {
+            let what = match thread.join() {
+                Ok(Ok(stalls)) => {
+                    ended.push(stalls);
+                    continue;
+                }
+                Ok(Err(what)) => what,
+                Err(e) => e.to_string(),
+            };
+            first.get_or_insert(CoresError::Ended { core, what });
+        }
+        first.map_or(Ok(ended), Err)
+    }
+
+    /// After a start that failed in the middle: those that were never started count as stopped.
+    fn abandon(self, wanted: usize) {
+        for _ in self.threads.len() + 1..wanted {
+            self.stop.core_stopped();
+        }
+        self.stop.request();
+        let _ = self.join();
+    }
+}

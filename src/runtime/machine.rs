@@ -1,0 +1,12 @@
+//! What a core drives. [`Shard`](crate::shard) in production; tests drive the same loop with a toy.
+
+use crate::base::{Now, Ticks};
+use crate::shard::event::{Effects, Event};
+
+pub trait Machine {
+    /// Takes one event and appends what it wants done. Never blocks, never fails.
+    fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects);
+
+    /// When [`Event::Tick`] next has work. A moment that is past means: at once.
+    fn deadline(&self) -> Option<Ticks>;
+}

@@ -1,0 +1,25 @@
+//! Drives the shards: starts one executor per core, collects what happened there, lets the shard decide, carries out what
+//! it wants, and accounts for the time. Owns threads, clocks and signals; decides nothing.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | machine | what a core drives: the shard, or a toy in tests |
+//! | turn | one core's loop: collect, step, carry out, sleep |
+//! | account | where a slow turn spent its time |
+//! | clock | the two clocks of [`crate::base::Now`] |
+//! | cores | one pinned executor per shard: start, wait, stop |
+//! | node | a whole node: lock, checks, recovery, cores, HTTP |
+//! | stop | asking the node to stop, also by signal |
+
+pub mod account;
+pub mod clock;
+pub mod cores;
+pub mod machine;
+pub mod node;
+pub mod stop;
+pub mod turn;
+
+pub use cores::{CoresOptions, run_cores};
+pub use machine::Machine;
+pub use node::{Front, FrontStart, NodeError, Recovering, run_node};
+pub use stop::StopHandle;

@@ -1,0 +1,183 @@
+//! A whole node, from its settings to its end: lock, checks, recovery, cores, HTTP, and back down.
+
+use super::clock::Clock;
+use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
+use super::machine::Machine;
+use super::stop::{self, StopHandle};
+use crate::config::Settings;
+use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
+use crate::doctor;
+use crate::mesh::{self, HttpPort, Wake};
+use crate::net::{self, NetError, NetOptions, WakeFd};
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A stop that takes longer is cut off.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("{failures} of the start-up checks failed (see above, or run `ringmq doctor`)")]
+    Doctor { failures: usize },
+    #[error("{path}: {source}; the data path must be writable")]
+    DataPath { path: String, source: io::Error },
+    #[error("recovery failed: {0}")]
+    Recovery(String),
+    #[error(transparent)]
+    Net(#[from] NetError),
+    #[error("cannot make an eventfd: {0}; raise the limit of open files (ulimit -n)")]
+    Eventfd(io::Error),
+    #[error(transparent)]
+    Cores(#[from] CoresError),
+    #[error("{0}")]
+    Front(String),
+}
+
+/// What the HTTP thread is given.
+pub struct FrontStart {
+    pub port: HttpPort,
+    pub cores: u16,
+    pub tcp_address: SocketAddr,
+}
+
+/// Ends the HTTP thread; returns when it takes no more and has answered.
+pub type StopFront = Box<dyn FnOnce()>;
+
+/// The HTTP room as the runtime sees it.
+pub struct Front {
+    /// Wakes the HTTP thread.
+    pub wake: Arc<dyn Wake>,
+    pub start: Box<dyn FnOnce(FrontStart) -> Result<StopFront, String>>,
+}
+
+/// What recovery gets.
+pub struct Recovering<'a> {
+    pub storage: &'a mut BlockingStorage,
+    pub settings: &'a Arc<Settings>,
+    /// Cores of this start.
+    pub cores: u16,
+    /// Nanoseconds since 1970.
+    pub now_unix_ns: i64,
+    /// Random, for ids.
+    pub seed: u64,
+}
+
+/// Runs a node until `stop` is asked to; returns when everything is durable and closed.
+///
+/// `recover` reads the data path and says how each core's machine is made; it runs before any executor does.
+pub fn run_node<M: Machine + 'static>(
+    settings: Arc<Settings>,
+    stop: StopHandle,
+    front: Front,
+    recover: impl FnOnce(Recovering<'_>) -> Result<Vec<Build<M>>, String>,
+) -> Result<(), NodeError> {
+    let clock = Clock::start();
+    let begun = Instant::now();
+    let data = Path::new(&settings.data_path);
+    let cores = cores_of(&settings)?;
+    let _lock = DataLock::acquire(data, lock::DATA_LOCK_WAIT)?;
+    examine(&settings)?;
+    files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
+
+    let mut storage = BlockingStorage::new(data);
+    let recovering =
+        Recovering { storage: &mut storage, settings: &settings, cores, now_unix_ns: clock.now().unix_ns, seed: random()? };
+    let builds = recover(recovering).map_err(NodeError::Recovery)?;
+    drop(storage); // and with it the locks, which the cores take over
+    assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
+    tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
+
+    let (parts, http_port, tcp_address) = parts(&settings, builds, front.wake)?;
+    let options = CoresOptions {
+        data: data.to_owned(),
+        net: NetOptions::default(),
+        disk: DiskOptions::default(),
+        spin_before_park: Duration::from_micros(settings.spin_before_park_us),
+        stall_log: Duration::from_millis(settings.stall_log_ms),
+        clock,
+    };
+    let running = cores::run_cores(&options, parts, &stop)?;
+    let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });
+    if started.is_ok() {
+        tracing::info!(tcp = %tcp_address, http = settings.http_address, cores, "ready");
+        let reason = stop.wait();
+        tracing::info!(reason, "stopping");
+    }
+    let _limit = stop::exit_after(STOP_LIMIT);
+    let failed = match started {
+        Ok(stop_front) => {
+            stop_front(); // first, since its requests wait for the cores
+            None
+        }
+        Err(what) => Some(what),
+    };
+    running.request_stop();
+    let ended = running.join()?;
+    for core in &ended {
+        tracing::debug!(turns = core.turns, stalls = core.stalls, longest_us = core.longest.as_micros() as u64, "core ended");
+    }
+    tracing::info!("stopped");
+    failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))
+}
+
+/// `--shards`, or as many as there are CPUs for us.
+fn cores_of(settings: &Settings) -> Result<u16, NodeError> {
+    if settings.shards > 0 {
+        return Ok(settings.shards);
+    }
+    let cpus = cores::allowed_cpus().map_err(|e| NodeError::Cores(CoresError::Affinity(e)))?;
+    Ok(cpus.len().clamp(1, 1024) as u16)
+}
+
+/// The doctor's checks: what warns or fails is logged.
+fn examine(settings: &Settings) -> Result<(), NodeError> {
+    let findings = doctor::check(settings);
+    for finding in &findings {
+        match finding.level {
+            doctor::Level::Ok => {}
+            doctor::Level::Warn => tracing::warn!("{finding}"),
+            doctor::Level::Fail => tracing::error!("{finding}"),
+        }
+    }
+    let failures = findings.iter().filter(|f| f.level == doctor::Level::Fail).count();
+    if failures > 0 { Err(NodeError::Doctor { failures }) } else { Ok(()) }
+}
+
+type Parts<M> = (Vec<CoreParts<M>>, HttpPort, SocketAddr);
+
+/// Listeners, mesh and wakes, all connected before the first core runs.
+fn parts<M>(settings: &Settings, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>) -> Result<Parts<M>, NodeError> {
+    let cores = builds.len() as u16;
+    let first = net::listen(&settings.tcp_address)?;
+    let named = |cause| NodeError::Net(NetError::Listen { address: settings.tcp_address.clone(), cause });
+    let address = first.local_addr().map_err(named)?;
+    let (mut ports, mut http_port) = mesh::mesh(cores);
+    let wakes = (0..cores).map(|_| WakeFd::new()).collect::<io::Result<Vec<_>>>().map_err(NodeError::Eventfd)?;
+    let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as Arc<dyn Wake>).collect();
+    for port in ports.iter_mut().chain([&mut http_port]) {
+        port.connect_wakers(&wakers, http_wake.clone());
+    }
+    let mut listeners = vec![first];
+    for _ in 1..cores {
+        listeners.push(net::listen(&address.to_string())?); // the port that the first got, when it was 0
+    }
+    let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
+    let parts = each.map(|(((listener, port), wake), build)| CoreParts { listener, port, wake, build }).collect();
+    Ok((parts, http_port, address))
+}
+
+/// 64 bits from the kernel.
+pub fn random() -> Result<u64, NodeError> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: eight writable bytes; short answers do not happen below 256 bytes.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if got != bytes.len() as isize {
+        return Err(NodeError::Recovery(format!("no random bytes: {}", io::Error::last_os_error())));
+    }
+    Ok(u64::from_le_bytes(bytes))
+}
