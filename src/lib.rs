@@ -8,6 +8,8 @@ pub mod codec;
 pub mod config;
 pub mod journal;
 pub mod log;
+pub mod mesh;
 pub mod metrics;
+pub mod net;
 pub mod session;
 pub mod shard;

@@ -1,0 +1,217 @@
+//! One connection's state, and ids that name one connection for ever.
+//!
+//! ```text
+//!              peer ends,                    grace over
+//!   Open ----- unanswered bytes ----> HalfClosed -----.
+//!     |  \---- peer ends, all answered -------------. |
+//!     |  \---- close() ---------------------------. | |
+//!     |                                           v v v       all sent, peer has not ended
+//!     |                                          Closing --------------------------------> Draining (Closed was told)
+//!     |                                             | all sent and peer ended, or time out     | peer ends, or time out
+//!     |  move_away()                                v                                          v
+//!     '-------------> Moving ---> gone (Moved)     gone (Closed)                              gone
+//! ```
+//! A broken connection (reset, failed send) goes from each state to gone once its operations have completed.
+//! HalfClosed: a client may send its commands, end its side and then read the answers (`nc -N` does); the shard has no
+//! notion of that, so its `Closed` is held back a little while there may be answers to come.
+//! Draining: closing a socket that has unread bytes resets it, and a reset can destroy what was just sent: the error
+//! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
+
+use crate::base::{ConnId, CoreId};
+use crate::shard::message::MovedSession;
+use slab::Slab;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// At most a million connections per core; 2^40 connections before a number would come again.
+const SLOT_BITS: u32 = 20;
+
+/// What the kind of an operation takes of its user data.
+const KIND_BITS: u32 = 4;
+
+pub(super) const CONNECTIONS_MAX: usize = 1 << SLOT_BITS;
+
+/// The multishot receive of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Receive {
+    Off,
+    Armed,
+    Cancelling,
+    /// Off, because there was no buffer; armed again when there are some.
+    Starved,
+}
+
+#[derive(Debug)]
+pub(super) enum Phase {
+    Open,
+    HalfClosed,
+    Closing,
+    Draining,
+    Moving(Box<Moving>),
+}
+
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub to: CoreId,
+    pub session: Box<MovedSession>,
+    pub unread: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub id: ConnId,
+    pub fd: OwnedFd,
+    pub phase: Phase,
+    pub receive: Receive,
+    pub paused: bool,
+    /// The receive has come to its end: nothing more will come in.
+    pub ended: bool,
+    /// Reset, or a send failed: nothing more can go out.
+    pub broken: bool,
+    /// Bytes came in after the last send.
+    pub unanswered: bool,
+    pub send_cancelled: bool,
+    /// When the phase is over.
+    pub until: Option<Instant>,
+    /// With the kernel; not touched until its completion. Empty: no send is in flight.
+    pub sending: Vec<u8>,
+    /// How much of it the kernel has taken.
+    pub sent: usize,
+    /// Goes next.
+    pub queued: Vec<u8>,
+}
+
+impl Conn {
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.receive, Receive::Armed | Receive::Cancelling)
+    }
+
+    pub fn is_sending(&self) -> bool {
+        !self.sending.is_empty()
+    }
+
+    pub fn is_expired(&self, now: Instant) -> bool {
+        self.until.is_some_and(|until| until <= now)
+    }
+}
+
+/// What an operation is; with the connection's id it makes the user data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Kind {
+    Accept = 1,
+    Receive,
+    Send,
+    Timer,
+    /// Cancels and updates: nobody waits for what they answer.
+    Control,
+}
+
+pub(super) fn user_data(kind: Kind, conn: ConnId) -> u64 {
+    conn.0 << KIND_BITS | kind as u64
+}
+
+pub(super) fn of_user_data(data: u64) -> Option<(Kind, ConnId)> {
+    let kind = match data & ((1 << KIND_BITS) - 1) {
+        1 => Kind::Accept,
+        2 => Kind::Receive,
+        3 => Kind::Send,
+        4 => Kind::Timer,
+        5 => Kind::Control,
+        _ => return None,
+    };
+    Some((kind, ConnId(data >> KIND_BITS)))
+}
+
+/// For operations of no connection: no connection has this number, as the first serial is 1.
+pub(super) const NO_CONN: ConnId = ConnId(0);
+
+/// The connections of a core by id.
+pub(super) struct Conns {
+    slots: Slab<Conn>,
+    serial: u64,
+}
+
+impl Conns {
+    pub fn new() -> Conns {
+        Conns { slots: Slab::new(), serial: 0 }
+    }
+
+    /// `None` when there are as many as an id can tell apart.
+    pub fn open(&mut self, fd: OwnedFd) -> Option<ConnId> {
+        if self.slots.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        self.serial += 1;
+        assert!(self.serial < 1 << (u64::BITS - SLOT_BITS - KIND_BITS), "2^40 connections were opened");
+        let place = self.slots.vacant_entry();
+        let id = ConnId(self.serial << SLOT_BITS | place.key() as u64);
+        place.insert(Conn {
+            id,
+            fd,
+            phase: Phase::Open,
+            receive: Receive::Off,
+            paused: false,
+            ended: false,
+            broken: false,
+            unanswered: false,
+            send_cancelled: false,
+            until: None,
+            sending: Vec::new(),
+            sent: 0,
+            queued: Vec::new(),
+        });
+        Some(id)
+    }
+
+    pub fn get_mut(&mut self, id: ConnId) -> Option<&mut Conn> {
+        let slot = (id.0 & (CONNECTIONS_MAX as u64 - 1)) as usize;
+        self.slots.get_mut(slot).filter(|c| c.id == id)
+    }
+
+    /// Nothing of the connection may be with the kernel any more.
+    pub fn remove(&mut self, id: ConnId) -> Conn {
+        let conn = self.slots.remove((id.0 & (CONNECTIONS_MAX as u64 - 1)) as usize);
+        assert!(conn.id == id && !conn.is_receiving() && !conn.is_sending(), "{id:?} is still in use");
+        conn
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Conn> {
+        self.slots.iter_mut().map(|(_, c)| c)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fd() -> OwnedFd {
+        std::fs::File::open("/dev/null").unwrap().into()
+    }
+
+    #[test]
+    fn an_id_names_one_connection_for_ever() {
+        let mut conns = Conns::new();
+        let first = conns.open(fd()).unwrap();
+        conns.remove(first);
+        let second = conns.open(fd()).unwrap();
+        assert_ne!(first, second);
+        assert!(conns.get_mut(first).is_none());
+        assert_eq!(conns.get_mut(second).unwrap().id, second);
+        assert_ne!(first, NO_CONN);
+    }
+
+    #[test]
+    fn user_data_keeps_kind_and_connection() {
+        let id = ConnId((1 << 60) - 1);
+        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control] {
+            assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
+        }
+        assert_eq!(of_user_data(0), None);
+    }
+
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Conn>() <= 128, "{}", size_of::<Conn>());
+    }
+}

@@ -1,0 +1,713 @@
+//! [`Net`]: commands in, completions out.
+//!
+//! A command or a completion changes a connection's state and notes it in `todo`; `settle` then does what the state asks
+//! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
+//! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
+//!
+//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, which is neither
+//! changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a completion always
+//! finds its connection.
+
+use super::buffers::{Buffers, GROUP};
+use super::conn::{CONNECTIONS_MAX, Conn, Conns, Kind, Moving, NO_CONN, Phase, Receive, of_user_data, user_data};
+use super::ring::{Completion, Ring};
+use super::timer::Timer;
+use super::{NetError, NetEvent, NetOptions, WakeFd, listen};
+use crate::base::{ConnId, CoreId, Peer};
+use crate::shard::message::MovedSession;
+use io_uring::{cqueue, opcode, types};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Completions that one `poll` handles: bounds how long a turn is.
+const COMPLETIONS_MAX: usize = 512;
+
+/// How long a closing connection may take to send what it has, and then its peer to end.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long answers may still go out to a client that has ended its side.
+const HALF_CLOSE_GRACE: Duration = Duration::from_millis(200);
+
+/// A connection that moves waits this long for its sends; then it is broken, and the other core hears the end of it.
+const MOVE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Between tries when the process or the system is out of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Between log lines about failing accepts.
+const ACCEPT_LOG: Duration = Duration::from_secs(10);
+
+/// One send takes at most this much: the kernel counts in 32 bits.
+const SEND_BYTES_MAX: usize = 1 << 30;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Accept {
+    Off,
+    Armed,
+    Cancelling,
+}
+
+/// What `settle` has to tell.
+enum Told {
+    Closed { conn: ConnId },
+    Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
+}
+
+/// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).
+pub struct Net {
+    ring: Ring,
+    /// Freed only after everything in flight was reaped; else it is left to the kernel for good.
+    buffers: ManuallyDrop<Buffers>,
+    conns: ManuallyDrop<Conns>,
+    timer: ManuallyDrop<Timer>,
+    listener: Option<TcpListener>,
+    accept: Accept,
+    accepting: bool,
+    accept_retry_at: Option<Instant>,
+    accept_logged_at: Option<Instant>,
+    wake: Arc<WakeFd>,
+    /// The caller's deadline.
+    deadline: Option<Instant>,
+    /// When phases of connections end; may name some that are gone or have moved on.
+    phase_ends: BinaryHeap<Reverse<(Instant, ConnId)>>,
+    todo: Vec<ConnId>,
+    told: VecDeque<Told>,
+    /// Receives that found no buffer, first come first served.
+    starved: VecDeque<ConnId>,
+    /// Connections whose end was not told yet.
+    open: usize,
+    completions: Vec<Completion>,
+    is_shut_down: bool,
+    /// The ring belongs to one thread.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+impl Net {
+    /// Sets up the ring, starts accepting. Call on the executor's thread.
+    pub fn new(listener: TcpListener, options: NetOptions) -> Result<Net, NetError> {
+        let wake = WakeFd::new().map_err(|cause| NetError::Ring { step: "eventfd", cause })?;
+        Net::with_wake(listener, options, wake)
+    }
+
+    /// Like `new`, with a wake that other threads have already.
+    pub fn with_wake(listener: TcpListener, options: NetOptions, wake: Arc<WakeFd>) -> Result<Net, NetError> {
+        if !options.buffers.is_power_of_two() || options.buffers > 1 << 15 || options.buffer_bytes == 0 {
+            return Err(NetError::Options("the number of receive buffers must be a power of two up to 32,768, their size not 0"));
+        }
+        if !options.ring_entries.is_power_of_two() || options.ring_entries > 1 << 14 {
+            return Err(NetError::Options("the number of ring entries must be a power of two up to 16,384"));
+        }
+        let ring = Ring::new(options.ring_entries, &wake).map_err(|cause| NetError::Ring { step: "io_uring_setup", cause })?;
+        let buffers = Buffers::new(ring.uring(), options.buffers, options.buffer_bytes)
+            .map_err(|cause| NetError::Ring { step: "receive buffers", cause })?;
+        listener.set_nonblocking(false).map_err(|cause| NetError::Ring { step: "listener", cause })?;
+        listen::set_nodelay(listener.as_raw_fd()).map_err(|cause| NetError::Ring { step: "TCP_NODELAY", cause })?;
+        Ok(Net {
+            ring,
+            buffers: ManuallyDrop::new(buffers),
+            conns: ManuallyDrop::new(Conns::new()),
+            timer: ManuallyDrop::new(Timer::new()),
+            listener: Some(listener),
+            accept: Accept::Off,
+            accepting: true,
+            accept_retry_at: None,
+            accept_logged_at: None,
+            wake,
+            deadline: None,
+            phase_ends: BinaryHeap::new(),
+            todo: Vec::new(),
+            told: VecDeque::new(),
+            starved: VecDeque::new(),
+            open: 0,
+            completions: Vec::with_capacity(COMPLETIONS_MAX),
+            is_shut_down: false,
+            _not_send: std::marker::PhantomData,
+        })
+    }
+
+    /// Any thread may wake this core through it.
+    pub fn wake_fd(&self) -> Arc<WakeFd> {
+        self.wake.clone()
+    }
+
+    /// Connections whose `Closed` or `Moved` was not told yet.
+    pub fn connections(&self) -> usize {
+        self.open
+    }
+
+    // ---- commands. One for a connection that is gone does nothing: its end may be on the way to the caller.
+
+    /// Sends after what was sent before. While a send is in flight, what comes is joined into the next one.
+    /// On a connection that is closing the bytes are dropped.
+    pub fn send(&mut self, conn: ConnId, bytes: Vec<u8>) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if bytes.is_empty() || c.broken || matches!(c.phase, Phase::Closing | Phase::Draining) {
+            return;
+        }
+        c.unanswered = false;
+        if !c.is_sending() {
+            c.sending = bytes;
+            c.sent = 0;
+            push_send(&mut self.ring, c);
+        } else if c.queued.is_empty() {
+            c.queued = bytes;
+        } else {
+            c.queued.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Stops receiving. What the kernel has taken from the socket already still comes.
+    pub fn pause(&mut self, conn: ConnId) {
+        self.set_paused(conn, true);
+    }
+
+    pub fn resume(&mut self, conn: ConnId) {
+        self.set_paused(conn, false);
+    }
+
+    fn set_paused(&mut self, conn: ConnId, paused: bool) {
+        if let Some(c) = self.conns.get_mut(conn)
+            && c.paused != paused
+        {
+            c.paused = paused;
+            self.todo.push(conn);
+        }
+    }
+
+    /// Closes once what was sent is out, or cannot be sent for a second; `Closed` follows. No more bytes come.
+    pub fn close(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
+            c.phase = Phase::Closing;
+            self.end_phase_at(conn, Instant::now() + LINGER);
+            self.todo.push(conn);
+        }
+    }
+
+    /// Stops receiving, waits for its sends, then hands the socket over in `Moved`: `unread`, then what came meanwhile.
+    /// On a connection that is closing it does nothing: `Closed` is on its way.
+    pub fn move_away(&mut self, conn: ConnId, to: CoreId, session: Box<MovedSession>, unread: Vec<u8>) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
+            c.phase = Phase::Moving(Box::new(Moving { to, session, unread }));
+            self.end_phase_at(conn, Instant::now() + MOVE_PATIENCE);
+            self.todo.push(conn);
+        }
+    }
+
+    /// Takes over a socket that another core gave away. No `Opened` follows; its bytes come after what the other core
+    /// had unread.
+    ///
+    /// Panics when the core has a million connections.
+    pub fn adopt(&mut self, fd: OwnedFd) -> (ConnId, Peer) {
+        // a peer that is gone is told by the first receive
+        let peer = listen::peer(&fd).unwrap_or_else(|_| Peer("unknown".into()));
+        let conn = self.conns.open(fd).expect("fewer than a million connections per core");
+        self.open += 1;
+        self.todo.push(conn);
+        (conn, peer)
+    }
+
+    /// Wakes the core at `at`, not before; one that is past makes `submit` return true once. `None`: no deadline.
+    /// A deadline is used up when it has passed. The core may also be woken at an earlier deadline that was replaced.
+    pub fn set_deadline(&mut self, at: Option<Instant>) {
+        self.deadline = at;
+    }
+
+    /// No new connections: the listener is closed. Those that the kernel has completed meanwhile are closed.
+    pub fn stop_accepting(&mut self) {
+        self.accepting = false;
+        match self.accept {
+            Accept::Off => self.listener = None,
+            Accept::Armed => {
+                self.accept = Accept::Cancelling;
+                push_cancel(&mut self.ring, user_data(Kind::Accept, NO_CONN));
+            }
+            Accept::Cancelling => {}
+        }
+    }
+
+    // ---- turns
+
+    /// Submits all that the commands asked for and collects completions, in one system call as a rule.
+    ///
+    /// True: there is something for `poll`, or somebody woke this core meanwhile: do not sleep (or call
+    /// `wake_fd().signal()` first). False: the core may sleep on its [`super::Waiter`]; what comes will wake it.
+    pub fn submit(&mut self) -> io::Result<bool> {
+        self.settle_all();
+        self.arm_accept();
+        let is_due = self.arm_timer();
+        self.ring.enter()?;
+        if is_due || !self.told.is_empty() || self.ring.has_completions() || self.ring.has_work() {
+            return Ok(true);
+        }
+        if !self.wake.try_sleep() {
+            return Ok(true);
+        }
+        let is_late = self.ring.arm_wake()?;
+        if is_late {
+            self.ring.disarm_wake();
+        }
+        Ok(is_late)
+    }
+
+    /// Hands out what has completed, at most a few hundred completions; returns the number of events.
+    pub fn poll(&mut self, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+        self.ring.disarm_wake();
+        self.wake.stay_awake();
+        if !self.ring.has_completions() && self.ring.has_hidden_work() {
+            // what woke us is there once asked for. An error comes again at submit(), which tells it.
+            let _ = self.ring.enter();
+        }
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.take(&mut completions, COMPLETIONS_MAX);
+        let mut events = 0;
+        let mut buffers_given = 0;
+        for c in completions.drain(..) {
+            if let Some(buffer) = cqueue::buffer_select(c.flags) {
+                events += self.received(c, Some(buffer), each);
+                self.buffers.give(buffer);
+                buffers_given += 1;
+            } else {
+                events += self.completed(c, each);
+            }
+        }
+        self.completions = completions;
+        if buffers_given > 0 {
+            self.buffers.publish();
+        }
+        self.feed_starved(buffers_given);
+        self.end_phases();
+        self.settle_all();
+        while let Some(told) = self.told.pop_front() {
+            events += 1;
+            match told {
+                Told::Closed { conn } => each(NetEvent::Closed { conn }),
+                Told::Moved { conn, fd, moving } => {
+                    let Moving { to, session, unread } = *moving;
+                    each(NetEvent::Moved { conn, fd, to, session, unread });
+                }
+            }
+        }
+        events
+    }
+
+    /// A completion without a receive buffer.
+    fn completed(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+        match of_user_data(c.user_data) {
+            Some((Kind::Receive, _)) => self.received(c, None, each),
+            Some((Kind::Send, conn)) => self.sent(conn, c.result, each),
+            Some((Kind::Accept, _)) => self.accepted(c, each),
+            Some((Kind::Timer, _)) => {
+                self.timer.fired();
+                if self.deadline.is_some_and(|at| at <= Instant::now()) {
+                    self.deadline = None;
+                }
+                0
+            }
+            Some((Kind::Control, _)) => 0,
+            None => unreachable!("the kernel answers only what was asked: {:#x}", c.user_data),
+        }
+    }
+
+    fn received(&mut self, c: Completion, buffer: Option<u16>, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+        let Some((Kind::Receive, conn)) = of_user_data(c.user_data) else {
+            unreachable!("only receives have buffers: {:#x}", c.user_data)
+        };
+        let entry = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
+        let mut events = 0;
+        if c.result > 0 {
+            let buffer = buffer.expect("received bytes are in a buffer");
+            let bytes = self.buffers.bytes(buffer, c.result as usize);
+            match &mut entry.phase {
+                Phase::Open | Phase::HalfClosed => {
+                    entry.unanswered = true;
+                    events = 1;
+                    each(NetEvent::Bytes { conn, bytes });
+                }
+                Phase::Moving(moving) => moving.unread.extend_from_slice(bytes),
+                Phase::Closing | Phase::Draining => {}
+            }
+        }
+        if cqueue::more(c.flags) {
+            return events;
+        }
+        entry.receive = Receive::Off;
+        match -c.result {
+            0 => entry.ended = true,
+            libc::ENOBUFS => {
+                entry.receive = Receive::Starved;
+                self.starved.push_back(conn);
+            }
+            // cancelled by us, or the kernel ended it without an end of the stream: settle arms it again where wanted
+            ..0 | libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
+            _ => {
+                entry.ended = true;
+                entry.broken = true;
+            }
+        }
+        self.todo.push(conn);
+        events
+    }
+
+    fn sent(&mut self, conn: ConnId, result: i32, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+        let c = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
+        let mut events = 0;
+        match result {
+            1.. => {
+                c.sent += result as usize;
+                assert!(c.sent <= c.sending.len(), "the kernel took more than there was");
+                events = 1;
+                each(NetEvent::Sent { conn, bytes: result as usize });
+                if c.sent == c.sending.len() {
+                    c.sending = std::mem::take(&mut c.queued);
+                    c.sent = 0;
+                }
+            }
+            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
+            _ => c.broken = true, // reset, cancelled, or the kernel is out of memory
+        }
+        if c.broken {
+            c.sending = Vec::new();
+            c.queued = Vec::new();
+        }
+        if c.is_sending() && !c.send_cancelled {
+            push_send(&mut self.ring, c);
+        } else if c.is_sending() {
+            c.sending = Vec::new(); // it was to be given up, and that much got out before
+            c.broken = true;
+        }
+        if c.broken || !matches!(c.phase, Phase::Open) {
+            self.todo.push(conn);
+        }
+        events
+    }
+
+    // ---- accepting
+
+    fn accepted(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+        if !cqueue::more(c.flags) {
+            self.accept = Accept::Off;
+            if !self.accepting {
+                self.listener = None;
+            }
+        }
+        if c.result < 0 {
+            self.accept_failed(-c.result);
+            return 0;
+        }
+        // SAFETY: the kernel has just made this descriptor for us.
+        let fd = unsafe { OwnedFd::from_raw_fd(c.result) };
+        if !self.accepting {
+            return 0;
+        }
+        let Ok(peer) = listen::peer(&fd) else { return 0 }; // gone already
+        let Some(conn) = self.conns.open(fd) else {
+            tracing::warn!("a connection from {} was refused: this core has {CONNECTIONS_MAX} connections", peer.0);
+            return 0;
+        };
+        self.open += 1;
+        self.todo.push(conn);
+        each(NetEvent::Opened { conn, peer });
+        1
+    }
+
+    fn accept_failed(&mut self, errno: i32) {
+        // these concern one connection, which is gone
+        if matches!(errno, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO | libc::ECANCELED | libc::EPERM) {
+            return;
+        }
+        let now = Instant::now();
+        self.accept_retry_at = Some(now + ACCEPT_RETRY);
+        if self.accept_logged_at.is_some_and(|at| now.duration_since(at) < ACCEPT_LOG) {
+            return;
+        }
+        self.accept_logged_at = Some(now);
+        let cause = io::Error::from_raw_os_error(errno);
+        let remedy = match errno {
+            libc::EMFILE => "raise the limit of open files (ulimit -n, LimitNOFILE=) or lower --max-connections",
+            libc::ENFILE => "the whole system is out of open files: raise sysctl fs.file-max",
+            _ => "tried again every 100 ms",
+        };
+        tracing::warn!("new connections cannot be accepted ({cause}) with {} open on this core: {remedy}", self.open);
+    }
+
+    fn arm_accept(&mut self) {
+        let Some(listener) = &self.listener else { return };
+        if self.accept != Accept::Off || !self.accepting {
+            return;
+        }
+        if let Some(at) = self.accept_retry_at {
+            if Instant::now() < at {
+                return;
+            }
+            self.accept_retry_at = None;
+        }
+        self.accept = Accept::Armed;
+        let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.ring.push(entry.user_data(user_data(Kind::Accept, NO_CONN))) };
+    }
+
+    // ---- deadlines
+
+    /// True: a deadline has passed already.
+    fn arm_timer(&mut self) -> bool {
+        let phase_end = self.phase_ends.peek().map(|Reverse((at, _))| *at);
+        let retry = self.accept_retry_at.filter(|_| self.accept == Accept::Off);
+        let Some(at) = [self.deadline, phase_end, retry].into_iter().flatten().min() else { return false };
+        if self.timer.is_armed_by(at) {
+            return false;
+        }
+        if at <= Instant::now() {
+            self.deadline = self.deadline.filter(|d| *d > at);
+            return true;
+        }
+        self.timer.arm(&mut self.ring, at, user_data(Kind::Timer, NO_CONN), user_data(Kind::Control, NO_CONN));
+        false
+    }
+
+    fn end_phase_at(&mut self, conn: ConnId, at: Instant) {
+        if let Some(c) = self.conns.get_mut(conn) {
+            c.until = Some(at);
+            self.phase_ends.push(Reverse((at, conn)));
+        }
+    }
+
+    fn end_phases(&mut self) {
+        if self.phase_ends.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(&Reverse((at, conn))) = self.phase_ends.peek()
+            && at <= now
+        {
+            self.phase_ends.pop();
+            self.todo.push(conn);
+        }
+    }
+
+    // ---- connections
+
+    /// As many starved receives go on as there may be buffers for: the others would only fail again.
+    fn feed_starved(&mut self, buffers_given: usize) {
+        if self.starved.is_empty() {
+            return;
+        }
+        let all_given = !self.ring.has_completions() && !self.ring.has_hidden_work();
+        let feed = if all_given { usize::MAX } else { buffers_given };
+        for _ in 0..feed.min(self.starved.len()) {
+            let conn = self.starved.pop_front().expect("counted");
+            if let Some(c) = self.conns.get_mut(conn)
+                && c.receive == Receive::Starved
+            {
+                c.receive = Receive::Off;
+                self.todo.push(conn);
+            }
+        }
+    }
+
+    fn settle_all(&mut self) {
+        let mut todo = std::mem::take(&mut self.todo);
+        for conn in todo.drain(..) {
+            self.settle(conn);
+        }
+        debug_assert!(self.todo.is_empty(), "settling asks for no more settling");
+        self.todo = todo;
+    }
+
+    /// Does what the connection's state asks for.
+    fn settle(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        // the clock is read only where a phase may be over
+        let is_over = c.until.is_some() && c.is_expired(Instant::now());
+        match c.phase {
+            Phase::Open if c.broken => self.give_up(conn),
+            Phase::Open if c.ended => self.peer_ended(conn),
+            Phase::Open => self.receive_if(conn, |c| !c.paused),
+            Phase::HalfClosed if c.broken => self.give_up(conn),
+            Phase::HalfClosed if is_over => self.flush_and_close(conn),
+            Phase::HalfClosed => {}
+            Phase::Closing if c.broken || is_over => self.give_up(conn),
+            Phase::Closing if c.is_sending() => self.receive_if(conn, |_| true),
+            Phase::Closing if c.ended => self.give_up(conn),
+            Phase::Closing => {
+                listen::shutdown_write(&c.fd);
+                c.phase = Phase::Draining;
+                self.open -= 1;
+                self.told.push_back(Told::Closed { conn });
+                self.receive_if(conn, |_| true);
+            }
+            Phase::Draining if c.broken || c.ended || is_over => self.give_up(conn),
+            Phase::Draining => self.receive_if(conn, |_| true),
+            Phase::Moving(_) => {
+                if is_over && c.is_sending() && !c.broken {
+                    listen::shutdown_both(&c.fd); // its send fails now, and then its receive on the other core
+                }
+                if c.is_receiving() || c.is_sending() {
+                    self.receive_if(conn, |_| false);
+                } else {
+                    self.finish(conn);
+                }
+            }
+        }
+    }
+
+    fn peer_ended(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if c.unanswered {
+            c.phase = Phase::HalfClosed;
+            self.end_phase_at(conn, Instant::now() + HALF_CLOSE_GRACE);
+        } else {
+            self.flush_and_close(conn);
+        }
+    }
+
+    fn flush_and_close(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        c.phase = Phase::Closing;
+        if c.is_sending() {
+            self.end_phase_at(conn, Instant::now() + LINGER);
+        } else {
+            self.give_up(conn);
+        }
+    }
+
+    /// Arms or cancels the receive.
+    fn receive_if(&mut self, conn: ConnId, wanted: impl Fn(&Conn) -> bool) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        match (wanted(c), c.receive) {
+            (true, Receive::Off) if !c.ended => {
+                c.receive = Receive::Armed;
+                let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
+                // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
+                unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
+            }
+            (false, Receive::Armed) => {
+                c.receive = Receive::Cancelling;
+                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
+            }
+            (false, Receive::Starved) => c.receive = Receive::Off,
+            _ => {}
+        }
+    }
+
+    /// Nothing more goes in or out: ends the operations, then the connection.
+    fn give_up(&mut self, conn: ConnId) {
+        self.receive_if(conn, |_| false);
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        c.queued = Vec::new();
+        if c.is_sending() && !c.send_cancelled {
+            c.send_cancelled = true;
+            push_cancel(&mut self.ring, user_data(Kind::Send, conn));
+        }
+        if !c.is_receiving() && !c.is_sending() {
+            self.finish(conn);
+        }
+    }
+
+    fn finish(&mut self, conn: ConnId) {
+        let gone = self.conns.remove(conn);
+        match gone.phase {
+            Phase::Draining => return,
+            Phase::Moving(moving) => self.told.push_back(Told::Moved { conn, fd: gone.fd, moving }),
+            _ => self.told.push_back(Told::Closed { conn }),
+        }
+        self.open -= 1;
+    }
+
+    // ---- the end
+
+    /// Cancels everything and waits (blocking, two seconds at most) until the kernel has let go of it, then closes all
+    /// sockets. No events are told. Also done by drop. True when the kernel has let go; else the memory is left to it.
+    pub fn shutdown(&mut self) -> bool {
+        if self.is_shut_down {
+            return true;
+        }
+        self.accepting = false;
+        let cancel_all = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.ring.push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut done = Vec::new();
+        while self.is_anything_in_flight() {
+            if Instant::now() > end || self.ring.enter_and_wait(Duration::from_millis(50)).is_err() {
+                tracing::error!("operations on sockets did not end in two seconds: their memory is left to the kernel");
+                return false;
+            }
+            self.ring.take(&mut done, COMPLETIONS_MAX);
+            done.drain(..).for_each(|c| self.reap(c));
+        }
+        *self.conns = Conns::new();
+        self.listener = None;
+        self.open = 0;
+        self.told.clear();
+        self.is_shut_down = true;
+        true
+    }
+
+    fn is_anything_in_flight(&mut self) -> bool {
+        self.accept != Accept::Off || self.timer.is_armed() || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
+    }
+
+    fn reap(&mut self, c: Completion) {
+        let is_last = !cqueue::more(c.flags);
+        match of_user_data(c.user_data) {
+            Some((Kind::Accept, _)) => {
+                if c.result >= 0 {
+                    // SAFETY: the kernel has just made this descriptor for us.
+                    drop(unsafe { OwnedFd::from_raw_fd(c.result) });
+                }
+                if is_last {
+                    self.accept = Accept::Off;
+                }
+            }
+            Some((Kind::Timer, _)) => self.timer.fired(),
+            Some((Kind::Receive, conn)) if is_last => {
+                if let Some(c) = self.conns.get_mut(conn) {
+                    c.receive = Receive::Off;
+                }
+            }
+            Some((Kind::Send, conn)) => {
+                if let Some(c) = self.conns.get_mut(conn) {
+                    c.sending = Vec::new();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if self.shutdown() {
+            // SAFETY: dropped here only, and nothing of them is with the kernel any more.
+            unsafe {
+                ManuallyDrop::drop(&mut self.conns);
+                ManuallyDrop::drop(&mut self.timer);
+                ManuallyDrop::drop(&mut self.buffers);
+            }
+        }
+    }
+}
+
+fn push_send(ring: &mut Ring, c: &Conn) {
+    let rest = &c.sending[c.sent..];
+    let len = rest.len().min(SEND_BYTES_MAX) as u32;
+    let fd: RawFd = c.fd.as_raw_fd();
+    let entry = opcode::Send::new(types::Fd(fd), rest.as_ptr(), len).flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).build();
+    // SAFETY: `sending` is neither changed nor freed before the completion, and the connection stays until then.
+    unsafe { ring.push(entry.user_data(user_data(Kind::Send, c.id))) };
+}
+
+fn push_cancel(ring: &mut Ring, target: u64) {
+    let entry = opcode::AsyncCancel::new(target).build().user_data(user_data(Kind::Control, NO_CONN));
+    // SAFETY: the entry points to nothing.
+    unsafe { ring.push(entry) };
+}

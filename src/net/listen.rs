@@ -1,0 +1,149 @@
+//! Opens listening sockets and asks sockets who is at the other end. Blocking set-up calls only.
+
+use super::NetError;
+use crate::base::Peer;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.
+const BACKLOG: i32 = 4096;
+
+/// A listener on `host:port` whose address other listeners of this process (one per core) may share: the kernel spreads
+/// connections over them. `:4150` and `*:4150` mean every address.
+pub fn listen(address: &str) -> Result<TcpListener, NetError> {
+    let full = match address.strip_prefix('*').unwrap_or(address) {
+        port if port.starts_with(':') => format!("0.0.0.0{port}"),
+        _ => address.to_owned(),
+    };
+    let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
+    let mut failed = io::Error::other("the name has no address");
+    for at in full.to_socket_addrs().map_err(invalid)? {
+        match listen_at(at) {
+            Ok(listener) => return Ok(listener),
+            Err(e) => failed = e,
+        }
+    }
+    Err(match failed.raw_os_error() {
+        Some(libc::EADDRINUSE) => NetError::InUse { address: address.to_owned() },
+        Some(libc::EACCES) => NetError::Forbidden { address: address.to_owned() },
+        Some(libc::EADDRNOTAVAIL) => NetError::NotHere { address: address.to_owned() },
+        _ => NetError::Listen { address: address.to_owned(), cause: failed },
+    })
+}
+
+fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
+    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain system call.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+    let (storage, len) = raw_address(at);
+    // SAFETY: `storage` holds an address of `len` bytes.
+    check(unsafe { libc::bind(fd, (&raw const storage).cast(), len) })?;
+    // SAFETY: a plain system call on our socket.
+    check(unsafe { libc::listen(fd, BACKLOG) })?;
+    Ok(socket.into())
+}
+
+fn raw_address(at: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a valid value of this plain C struct.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    match at {
+        SocketAddr::V4(a) => {
+            let v4 = libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: a.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is larger than, and aligned for, every kind of address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(v4) };
+            (storage, size_of::<libc::sockaddr_in>() as u32)
+        }
+        SocketAddr::V6(a) => {
+            let v6 = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as u16,
+                sin6_port: a.port().to_be(),
+                sin6_flowinfo: a.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
+                sin6_scope_id: a.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(v6) };
+            (storage, size_of::<libc::sockaddr_in6>() as u32)
+        }
+    }
+}
+
+/// Small answers must not wait for a full segment. On Linux accepted sockets inherit it from their listener.
+pub(super) fn set_nodelay(fd: RawFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)
+}
+
+fn set_option(fd: RawFd, level: i32, name: i32) -> io::Result<()> {
+    let one = 1i32;
+    // SAFETY: an int option, and its size.
+    check(unsafe { libc::setsockopt(fd, level, name, (&raw const one).cast(), size_of::<i32>() as u32) }).map(drop)
+}
+
+/// No more bytes will go out: the peer reads an end after what was sent.
+pub(super) fn shutdown_write(fd: &OwnedFd) {
+    // SAFETY: a plain system call on our socket. An error says that the connection is gone, which its receive says too.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
+}
+
+/// Breaks the connection at once, so that everything in flight on it ends.
+pub(super) fn shutdown_both(fd: &OwnedFd) {
+    // SAFETY: as above.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// Who is at the other end. An error says that nobody is any more.
+pub(super) fn peer(fd: &OwnedFd) -> io::Result<Peer> {
+    // SAFETY: all zeros is a valid value of this plain C struct.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `storage` has `len` writable bytes.
+    check(unsafe { libc::getpeername(fd.as_raw_fd(), (&raw mut storage).cast(), &mut len) })?;
+    let text = match storage.ss_family as i32 {
+        libc::AF_INET => {
+            // SAFETY: the kernel says that it is this kind.
+            let a = unsafe { *(&raw const storage).cast::<libc::sockaddr_in>() };
+            SocketAddr::from((a.sin_addr.s_addr.to_ne_bytes(), u16::from_be(a.sin_port))).to_string()
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the kernel says that it is this kind.
+            let a = unsafe { *(&raw const storage).cast::<libc::sockaddr_in6>() };
+            SocketAddr::from((a.sin6_addr.s6_addr, u16::from_be(a.sin6_port))).to_string()
+        }
+        _ => "unknown".to_owned(),
+    };
+    Ok(Peer(text.into()))
+}
+
+fn check(answer: i32) -> io::Result<i32> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_share_an_address_and_errors_say_what_to_do() {
+        let first = listen("127.0.0.1:0").unwrap();
+        let address = first.local_addr().unwrap().to_string();
+        listen(&address).unwrap();
+        let stranger = TcpListener::bind("127.0.0.1:0").unwrap(); // without SO_REUSEPORT
+        let taken = stranger.local_addr().unwrap().to_string();
+        assert!(matches!(listen(&taken), Err(NetError::InUse { .. })));
+        assert!(matches!(listen("192.0.2.1:0"), Err(NetError::NotHere { .. })));
+        assert!(matches!(listen("no port"), Err(NetError::Address { .. })));
+        for all in [":0", "*:0", "localhost:0"] {
+            listen(all).unwrap();
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Moves socket bytes of one core on an io_uring ring of its own, inside a glommio executor.
+//!
+//! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures of both).
+//! [`Net`] owns the core's listener, its client sockets, the shared receive buffers and what waits to be sent. It lives
+//! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
+//! connection that lives.
+//!
+//! The executor sleeps in glommio; one eventfd wakes it for sockets, mesh and other threads ([`WakeFd`], [`Waiter`]).
+//! So a core's loop is (tests/net.rs and benches/echo.rs have it in full):
+//!
+//! ```text
+//! loop {
+//!     for _ in 0..ROUNDS {
+//!         net.poll(each);  port.drain(each);  ...decide, net.send(...), port.send(...)...;  port.flush();
+//!         net.set_deadline(next);
+//!         if !net.submit()? { break }        // false: nothing waits, the next event will write the eventfd
+//!     } else { net.wake_fd().signal() }      // still busy: make the wait below short, the disk gets its turn
+//!     woken.await                            // a task of its own loops on waiter.wait() and sets `woken`
+//! }
+//! ```
+//!
+//! **Awaiting after `submit` returned true, without `signal`, may sleep for ever**: the kernel is told to be quiet while
+//! the core is awake.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | engine | [`Net`]: commands in, completions out |
+//! | conn | one connection's state, and ids that are never reused |
+//! | ring | submission that never loses an entry, completions |
+//! | buffers, memory | receive buffers that the kernel picks from |
+//! | timer | one timeout operation for all deadlines |
+//! | wake | sleeping, and being woken |
+//! | listen | listening sockets, socket options |
+
+mod buffers;
+mod conn;
+mod engine;
+mod listen;
+mod memory;
+mod ring;
+mod timer;
+mod wake;
+
+pub use engine::Net;
+pub use listen::listen;
+pub use wake::{Waiter, WakeFd};
+
+use crate::base::{ConnId, CoreId, Peer};
+use crate::shard::message::MovedSession;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Memory of one core's net: `buffers * buffer_bytes` for receiving, shared by all connections and touched only as far
+/// as it is used, plus about 250 bytes per idle connection, plus what waits to be sent.
+#[derive(Clone, Copy, Debug)]
+pub struct NetOptions {
+    /// Receive buffers, a power of two, at most 32,768. How many completions with bytes one turn can have.
+    pub buffers: u16,
+    /// Bytes of one receive buffer.
+    pub buffer_bytes: u32,
+    /// Submission entries, a power of two; completions have four times as many. More work than that is not refused, it
+    /// costs more system calls.
+    pub ring_entries: u32,
+}
+
+impl Default for NetOptions {
+    /// 8 MiB of receive buffers per core.
+    fn default() -> Self {
+        NetOptions { buffers: 512, buffer_bytes: 16 * 1024, ring_entries: 1024 }
+    }
+}
+
+/// What happened on the sockets.
+#[derive(Debug)]
+pub enum NetEvent<'a> {
+    /// A client connected.
+    Opened { conn: ConnId, peer: Peer },
+    /// Bytes arrived, in order. They are valid for this call only.
+    Bytes { conn: ConnId, bytes: &'a [u8] },
+    /// The kernel took this many bytes of what was sent.
+    Sent { conn: ConnId, bytes: usize },
+    /// The connection is over; nothing more comes for it.
+    Closed { conn: ConnId },
+    /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.
+    Moved { conn: ConnId, fd: OwnedFd, to: CoreId, session: Box<MovedSession>, unread: Vec<u8> },
+}
+
+/// Why a core cannot have its sockets.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    #[error("{address} is not an address to listen on ({cause}): give host:port, for example 0.0.0.0:4150")]
+    Address { address: String, cause: io::Error },
+    #[error("{address} is in use: another process listens there (see `ss -ltnp`); stop it or choose another address")]
+    InUse { address: String },
+    #[error("listening on {address} is not permitted: use a port of 1024 or more, or give the process CAP_NET_BIND_SERVICE")]
+    Forbidden { address: String },
+    #[error("{address} is not an address of this machine: see `ip address`")]
+    NotHere { address: String },
+    #[error("cannot listen on {address}: {cause}")]
+    Listen { address: String, cause: io::Error },
+    #[error(
+        "cannot set up the io_uring ring for sockets ({step}: {cause}): Linux 6.1 or later, io_uring permitted \
+         (sysctl kernel.io_uring_disabled, the container's seccomp profile) and enough locked memory (ulimit -l) are needed"
+    )]
+    Ring { step: &'static str, cause: io::Error },
+    #[error("{0}")]
+    Options(&'static str),
+}

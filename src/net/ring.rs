@@ -1,0 +1,162 @@
+//! The core's own ring: entries go in and are never lost, completions come out.
+//!
+//! What finds the submission queue full is submitted at once; what the kernel does not take (it is out of memory, or
+//! wants completions reaped first) waits in a backlog, in order. Each operation has one entry at most, so the backlog is
+//! bounded by the number of connections.
+//!
+//! While the core is awake the kernel is told not to signal the eventfd. Going to sleep switches that on, then looks
+//! for completions once more: [`Ring::arm_wake`].
+
+use super::wake::WakeFd;
+use io_uring::{IoUring, cqueue, squeue, types};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+const ENTER_GETEVENTS: u32 = 1;
+const ENTER_EXT_ARG: u32 = 8;
+
+/// A kernel that takes nothing in this many calls is asked again next turn.
+const ENTER_TRIES_MAX: u32 = 16;
+
+pub(super) struct Ring {
+    uring: IoUring,
+    backlog: VecDeque<squeue::Entry>,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Completion {
+    pub user_data: u64,
+    pub result: i32,
+    pub flags: u32,
+}
+
+impl Ring {
+    pub fn new(entries: u32, wake: &WakeFd) -> io::Result<Ring> {
+        let uring = IoUring::builder()
+            .setup_cqsize(entries * 4)
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .build(entries)?;
+        uring.submitter().register_eventfd(wake.raw())?;
+        Ok(Ring { uring, backlog: VecDeque::new() })
+    }
+
+    pub fn uring(&self) -> &IoUring {
+        &self.uring
+    }
+
+    /// Queues an entry for the next `enter`.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its last completion has been taken.
+    pub unsafe fn push(&mut self, entry: squeue::Entry) {
+        if self.backlog.is_empty() {
+            // SAFETY: the caller's promise.
+            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            // full: the kernel takes what is there, without running completions in the middle of a turn
+            let queued = self.uring.submission().len() as u32;
+            // SAFETY: no argument is passed.
+            let _ = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, 0, None) };
+            // SAFETY: the caller's promise.
+            if unsafe { self.uring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+        }
+        self.backlog.push_back(entry);
+    }
+
+    /// Submits everything and collects what has completed: one system call, unless there is a backlog.
+    pub fn enter(&mut self) -> io::Result<()> {
+        for _ in 0..ENTER_TRIES_MAX {
+            let queued = self.fill();
+            // SAFETY: no argument is passed.
+            match unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, ENTER_GETEVENTS, None) } {
+                Ok(_) if self.backlog.is_empty() && self.uring.submission().is_empty() => return Ok(()),
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(e) => match e.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // the kernel is short of memory, or completions must be taken first: next turn
+                    Some(libc::EAGAIN | libc::EBUSY) => return Ok(()),
+                    _ => return Err(e),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    /// Like `enter`, and waits for a completion. For the shutdown.
+    pub fn enter_and_wait(&mut self, at_most: Duration) -> io::Result<()> {
+        let queued = self.fill();
+        let limit = types::Timespec::from(at_most);
+        let args = types::SubmitArgs::new().timespec(&limit);
+        // SAFETY: `args` and the `limit` it points to outlive the call.
+        let done = unsafe { self.uring.submitter().enter(queued, 1, ENTER_GETEVENTS | ENTER_EXT_ARG, Some(&args)) };
+        match done {
+            Err(e) if !matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    /// Backlog to submission queue, as far as there is room; returns how many entries are queued.
+    fn fill(&mut self) -> u32 {
+        let mut queue = self.uring.submission();
+        while let Some(entry) = self.backlog.front() {
+            // SAFETY: the promise of whoever pushed it.
+            if unsafe { queue.push(entry) }.is_err() {
+                break;
+            }
+            self.backlog.pop_front();
+        }
+        queue.len() as u32
+    }
+
+    /// Moves up to `most` completions to `into`.
+    pub fn take(&mut self, into: &mut Vec<Completion>, most: usize) {
+        let done = self.uring.completion().take(most);
+        into.extend(done.map(|c: cqueue::Entry| Completion { user_data: c.user_data(), result: c.result(), flags: c.flags() }));
+    }
+
+    /// Completions are there, or an `enter` would bring some, or has some entries still to submit.
+    pub fn has_work(&mut self) -> bool {
+        !self.uring.completion().is_empty() || self.has_hidden_work() || !self.backlog.is_empty()
+    }
+
+    /// Completions that show up at the next `enter` only (deferred task work, overflow), or entries to submit.
+    pub fn has_hidden_work(&mut self) -> bool {
+        let queue = self.uring.submission();
+        queue.taskrun() || queue.cq_overflow() || !queue.is_empty()
+    }
+
+    pub fn has_completions(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
+    /// The core is awake: completions need no signal.
+    pub fn disarm_wake(&mut self) {
+        let queue = self.uring.completion();
+        if !queue.eventfd_disabled() {
+            queue.disable_eventfd();
+        }
+    }
+
+    /// From here on a completion signals the eventfd. True: some came before that, do not sleep.
+    ///
+    /// The kernel queues the work, marks it in the flags, then looks whether it may signal; we permit the signal, fence,
+    /// then look at the mark. On x86 the kernel's mark is a full barrier, so one side sees the other. Elsewhere it is
+    /// not, and only a system call that looks at the queue itself is certain.
+    pub fn arm_wake(&mut self) -> io::Result<bool> {
+        self.uring.completion().enable_eventfd();
+        fence(Ordering::SeqCst);
+        if !cfg!(target_arch = "x86_64") {
+            self.enter()?;
+        }
+        Ok(self.has_work())
+    }
+}
