@@ -6,6 +6,7 @@ pub mod base;
 pub mod channel;
 pub mod codec;
 pub mod config;
+pub mod http;
 pub mod journal;
 pub mod log;
 pub mod mesh;

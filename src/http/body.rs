@@ -48,7 +48,7 @@ async fn collect(node: &Node, mut body: Incoming, max: u64) -> Result<Paid, Body
             // Growing by half at least keeps the permits few; what was announced is not paid for before it comes.
             let wanted = len.max(paid_bytes + paid_bytes / 2).min(max).max(len);
             let permits = (wanted - paid_bytes).div_ceil(PERMIT_BYTES) as u32;
-            let budget = node.bodybudget.clone().acquire_many_owned(permits);
+            let share = node.body_budget.clone().acquire_many_owned(permits);
             let permit = timeout(patience, share).await.map_err(|_| BodyError::NoRoom)?.map_err(|_| BodyError::NoRoom)?;
             paid_bytes += permits as u64 * PERMIT_BYTES;
             paid.budget.push(permit);

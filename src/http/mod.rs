@@ -176,7 +176,8 @@ async fn accept(node: Rc<Node>, listener: TcpListener, closed: watch::Receiver<(
 
 /// One connection too many: it is told so, without waiting for it.
 fn refuse(stream: TcpStream) {
-    const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n\
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n\
         Content-Length: 34\r\n\r\n{\"message\":\"TOO_MANY_CONNECTIONS\"}";
     let _ = stream.try_write(ANSWER);
 }

@@ -24,13 +24,8 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 5] = [
-    ("/ping", Method::GET),
-    ("/info", Method::GET),
-    ("/stats", Method::GET),
-    ("/pub", Method::POST),
-    ("/mpub", Method::POST),
-];
+const ROUTES: [(&str, Method); 5] =
+    [("/ping", Method::GET), ("/info", Method::GET), ("/stats", Method::GET), ("/pub", Method::POST), ("/mpub", Method::POST)];
 
 pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
     let (head, body) = request.into_parts();
