@@ -55,7 +55,7 @@ pub fn add_flags(command: Command) -> Command {
         if *name == "verbose" { arg.action(ArgAction::SetTrue) } else { arg.action(ArgAction::Append) }
     });
     let settings = TABLE.iter().map(|row| {
-        let bounds = if row.is_number() { format!(", {}", row.bounds()) } else { String::new() };
+        let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
         Arg::new(row.name)
             .long(row.name)
             .value_name(row.unit_name())

@@ -68,11 +68,11 @@ settings! {
             "Where HTTP clients connect";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
             "Address of this node as clients should use it; shown in /info";
-        shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0: as many as there are CPUs"],
+        shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
             "Cores that serve, each with its own sockets, journal and partitions. May change between starts";
         partitions: u16 = 1, Unit::Count, 1, 1024, "partitions",
             "Partitions that a topic gets when its first PUB or SUB creates it";
-        max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0: as the limit of open files allows"],
+        max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
             "Client connections that the node accepts; further ones are closed at once";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
             "Least severe log line that is written: debug, info, warn, error or fatal";
