@@ -301,8 +301,8 @@ fn check_text(source: &str) -> Vec<String> {
     complaints
 }
 
-/// The files that `root` reaches through `mod name;`, itself included, among `files`.
-fn reached(root: &Path, files: &BTreeMap<PathBuf, String>) -> BTreeSet<PathBuf> {
+/// The files that `root` reaches through `mod name;`, itself included, among `files`; with those of tests, or without.
+fn reached(root: &Path, files: &BTreeMap<PathBuf, String>, with_tests: bool) -> BTreeSet<PathBuf> {
     let mut seen = BTreeSet::new();
     let mut left = vec![(root.to_path_buf(), root.parent().expect("a file has a folder").to_path_buf())];
     while let Some((path, folder)) = left.pop() {
@@ -310,7 +310,8 @@ fn reached(root: &Path, files: &BTreeMap<PathBuf, String>) -> BTreeSet<PathBuf> 
         if !seen.insert(path) {
             continue;
         }
-        let tokens = tokens(&code_of(source));
+        let code = code_of(source);
+        let tokens = tokens(&if with_tests { code } else { without_tests(&code) });
         for window in tokens.windows(3) {
             let [Token::Word(word), Token::Word(name), Token::Mark(';')] = window else { continue };
             if word == "mod" {
@@ -321,11 +322,6 @@ fn reached(root: &Path, files: &BTreeMap<PathBuf, String>) -> BTreeSet<PathBuf> 
         }
     }
     seen
-}
-
-/// Files that hold nothing but tests: reached from a `mod name;` under `#[cfg(test)]`.
-fn is_test_file(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("test"))
 }
 
 // ---- the repository
@@ -429,7 +425,7 @@ fn no_file_is_dead() {
             "src" => ["src/lib.rs", "src/main.rs"].iter().any(|root| path.ends_with(root)) || path.starts_with("src/bin"),
             _ => path.components().count() == 2 || path.ends_with("main.rs"),
         };
-        let alive: BTreeSet<PathBuf> = files.keys().filter(is_root).flat_map(|root| reached(root, &files)).collect();
+        let alive: BTreeSet<PathBuf> = files.keys().filter(is_root).flat_map(|root| reached(root, &files, true)).collect();
         complaints
             .extend(files.keys().filter(|path| !alive.contains(*path)).map(|p| format!("{}: no mod reaches it", p.display())));
     }
@@ -534,7 +530,8 @@ fn a_dead_file_is_found() {
     ]
     .map(|(path, source)| (PathBuf::from(path), source.to_string()))
     .into();
-    let alive = reached(Path::new("src/lib.rs"), &files);
+    let alive = reached(Path::new("src/lib.rs"), &files, true);
+    assert!(!reached(Path::new("src/lib.rs"), &files, false).contains(Path::new("src/b/tests.rs")));
     let dead: Vec<_> = files.keys().filter(|path| !alive.contains(*path)).collect();
     assert_eq!(dead, [Path::new("src/c.rs")]);
 }
