@@ -8,6 +8,7 @@ pub mod codec;
 pub mod config;
 pub mod disk;
 pub mod doctor;
+pub mod http;
 pub mod journal;
 pub mod log;
 pub mod mesh;
