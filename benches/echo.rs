@@ -1,6 +1,6 @@
 //! Echo of 128 B over loopback: this Net inside a glommio executor, glommio's TcpStream, a plain tokio server.
 //!
-//! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS`). Server on core 0, client (tokio) on core 1, closed loop:
+//! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on core 1, closed loop:
 //! each connection sends its next request when it has the answer. The three take turns within a round; what is printed
 //! is the median of the rounds. "us CPU" is the server thread's user and system time per request.
 
@@ -43,7 +43,12 @@ fn main() {
         "{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU",
         "connections", "server", "req/s", "p50 us", "p99 us", "us CPU"
     );
+<<<<<<< HEAD
+    let chosen: Vec<usize> = numbers.iter().skip(2).map(|&n| n as usize).collect();
+    for connections in if chosen.is_empty() { CONNECTIONS.to_vec() } else { chosen } {
+=======
     for connections in CONNECTIONS {
+>>>>>>> runtime
         let servers = [Server::Tokio, Server::Net, Server::Glommio];
         let mut all = [const { Vec::new() }; 3];
         for _ in 0..rounds {

@@ -1,1 +1,149 @@
-fn main() {}
+//! The binary: picks the subcommand, reads the settings, starts the log, and hands over.
+//!
+//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense.
+
+mod parts;
+
+use clap::{Arg, ArgMatches, Command};
+use ringmq::config::{self, Asked, Surroundings};
+use std::process::ExitCode;
+use tracing::level_filters::LevelFilter;
+
+const FAILED: u8 = 1;
+const MISUSED: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = config::flags::normalise(as_serve_when_named_nsqd(std::env::args().collect()));
+    let matches = command().get_matches_from(args);
+    match matches.subcommand() {
+        Some(("serve", matches)) => with_settings(matches, serve),
+        Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings)),
+        Some(("inspect", matches)) => inspect(matches),
+        _ => unreachable!("clap asks for one of the subcommands"),
+    }
+}
+
+/// A link of the name `nsqd` makes the binary a stand-in for nsqd: its flags come right behind the name.
+fn as_serve_when_named_nsqd(mut args: Vec<String>) -> Vec<String> {
+    let name = args.first().and_then(|path| path.rsplit('/').next());
+    if name == Some("nsqd") {
+        args.insert(1, "serve".into());
+    }
+    args
+}
+
+fn command() -> Command {
+    let serve = Command::new("serve")
+        .about("Run the node")
+        .long_about(
+            "Run the node: NSQ clients on --tcp-address, HTTP on --http-address, data below --data-path.\n\n\
+             Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry a unit, as in 250ms, 60s, 1m30s.\n\
+             Called by the name `nsqd` the binary does this, with the flags right behind the name.",
+        )
+        .after_help(
+            "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
+             Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
+        );
+    let doctor = Command::new("doctor")
+        .about("Check whether this machine can run the node with these settings, a line for each check")
+        .after_help("Exit codes: 0 it can, 1 it cannot.");
+    let inspect = Command::new("inspect")
+        .about("Print and verify journals, segments, commit logs and snapshots of a data path while no node runs on it")
+        .arg(Arg::new("data-path").required(true).value_name("data path").help("Folder that --data-path of the node names"))
+        .arg(Arg::new("verbose").long("verbose").action(clap::ArgAction::SetTrue).help("Print every batch and record"))
+        .after_help("Exit codes: 0 all is well, 1 there is damage, or it cannot be read.");
+    Command::new("ringmq")
+        .about("A message queue node: durable, partitioned topics for NSQ clients")
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(config::flags::add_flags(serve))
+        .subcommand(config::flags::add_flags(doctor))
+        .subcommand(inspect)
+}
+
+fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {
+    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    let asked = surroundings().and_then(|around| config::load(matches, &around, read).map_err(|e| e.to_string()));
+    match asked {
+        Ok(Asked { settings, without_effect }) => {
+            start_log(&settings);
+            without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
+            then(settings)
+        }
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            ExitCode::from(MISUSED)
+        }
+    }
+}
+
+fn surroundings() -> Result<Surroundings, String> {
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let here = std::env::current_dir().map_err(|e| format!("the working directory cannot be found: {e}"))?;
+    Ok(Surroundings {
+        hostname: hostname.trim().to_string(),
+        cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
+        working_directory: here.to_string_lossy().into_owned(),
+    })
+}
+
+/// To the standard error, as nsqd does.
+fn start_log(settings: &config::Settings) {
+    let level = match settings.log_level.as_str() {
+        "trace" => LevelFilter::TRACE,
+        "debug" => LevelFilter::DEBUG,
+        "warn" => LevelFilter::WARN,
+        "error" | "fatal" => LevelFilter::ERROR,
+        _ => LevelFilter::INFO,
+    };
+    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    match settings.log_format.as_str() {
+        "json" => log.json().init(),
+        _ => log.with_ansi(false).init(),
+    }
+}
+
+fn serve(settings: config::Settings) -> ExitCode {
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        pid = std::process::id(),
+        data_path = settings.data_path,
+        shards = settings.shards,
+        "starting"
+    );
+    match parts::run_node(settings) {
+        Ok(()) => {
+            tracing::info!("stopped");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn inspect(matches: &ArgMatches) -> ExitCode {
+    let data_path = matches.get_one::<String>("data-path").expect("clap asks for it");
+    parts::inspect(data_path, matches.get_flag("verbose"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_name_nsqd_means_serve() {
+        let args = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        assert_eq!(as_serve_when_named_nsqd(args(&["/usr/bin/nsqd", "-x"])), args(&["/usr/bin/nsqd", "serve", "-x"]));
+        assert_eq!(as_serve_when_named_nsqd(args(&["ringmq", "doctor"])), args(&["ringmq", "doctor"]));
+    }
+}

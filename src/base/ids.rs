@@ -96,6 +96,12 @@ pub struct Position {
 
 impl Position {
     pub const START: Position = Position { offset: 0, count: 0, log_id: LogId::FIRST };
+
+    /// Whether a position that was read can be calculated with: a log never comes near these bounds.
+    pub fn is_sane(self) -> bool {
+        let range = 0..=i64::MAX / 2;
+        range.contains(&self.offset) && range.contains(&self.count) && (1..=LogId::MAX.0 + 1).contains(&self.log_id.0)
+    }
 }
 
 /// Write epoch of a partition; raised at every leader change and at every start of a stand-alone node.

@@ -8,6 +8,7 @@ pub mod name;
 pub mod rng;
 pub mod time;
 pub mod topic;
+pub mod wheel;
 
 pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir};
 pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, SubId, TopicId};
@@ -15,6 +16,7 @@ pub use name::{ChannelName, NameError, TopicName};
 pub use rng::Rng;
 pub use time::{Now, Ticks};
 pub use topic::{TopicInfo, TopicRef};
+pub use wheel::{TimerId, Wheel};
 
 /// Every offset, length and buffer of a direct IO is a multiple of this, whatever the device says it would accept
 /// (glommio reports the logical block, 512; the physical one is 4,096: docs/decisions/).

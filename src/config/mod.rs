@@ -1,92 +1,258 @@
-//! Every setting, declared once: flags, TOML file and help follow from one table.
+//! Every setting, declared once: flags, TOML file, help and docs/settings.md follow from the one table below.
+//!
+//! Pure: the file's text, the host's name and the number of CPUs are given, never looked up here.
 
-/// The settings in force. Names are nsqd's where the thing is the same; durations and sizes say their unit.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    // node
-    pub data_path: String,
-    pub tcp_address: String,
-    pub http_address: String,
-    pub broadcast_address: String,
-    pub shards: u16,
-    pub partitions: u16,
-    pub max_connections: u64,
-    // limits of the protocol
-    pub max_msg_size: u64,
-    pub max_body_size: u64,
-    pub max_rdy_count: u64,
-    pub msg_timeout_ms: u64,
-    pub max_msg_timeout_ms: u64,
-    pub max_req_timeout_ms: u64,
-    pub max_heartbeat_interval_ms: u64,
-    /// Twice the heartbeat interval a client has when it asks for none.
-    pub client_timeout_ms: u64,
-    pub max_output_buffer_size: u64,
-    pub max_output_buffer_timeout_ms: u64,
-    /// Out-of-order confirmed intervals of a channel before it stops reading on.
-    pub max_confirm_win: u64,
-    // memory, per core
-    /// Bytes of publishes that wait for the disk, per core; above it sockets are not read.
-    pub max_pub_waiting_size: u64,
-    /// How long a publish may wait for room before the client hears E_PUB_TOO_MUCH_WAITING.
-    pub pub_waiting_timeout_ms: u64,
-    /// Verified runs of the log that laggards share, per core.
-    pub read_cache_bytes: u64,
-    /// Recent batches kept for consumers at the end, per core.
-    pub tail_cache_bytes: u64,
-    // disk
-    pub journal_bytes: u64,
-    /// nsqd's max-bytes-per-file: size of a segment.
-    pub max_bytes_per_file: u64,
-    /// Batches of at least this size go straight to their segment.
-    pub direct_bytes: u64,
-    /// Bytes of a partition that wait for their segment before they are written there.
-    pub flush_bytes: u64,
-    /// A FIN is durable after this at the latest.
-    pub fin_sync_interval_ms: u64,
-    pub retention_ms: u64,
-    pub retention_bytes: u64,
-    pub scrub_bytes_per_second: u64,
-    // executor
-    pub stall_log_ms: u64,
-    pub spin_before_park_us: u64,
+pub mod doc;
+pub mod file;
+pub mod flags;
+pub mod row;
+pub mod value;
+
+pub use flags::{Asked, ConfigError, Surroundings, load};
+use row::{Field, Setting, Unit, Value};
+use std::collections::BTreeMap;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+const SECOND: u64 = 1_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+const DAY: u64 = 24 * HOUR;
+
+/// Declares [`Settings`], its defaults and [`TABLE`] from one list of rows:
+/// `field: type = default, unit(bounds), "flag", ["words for the default",] "what it does";`
+macro_rules! settings {
+    ($($group:literal { $(
+        $field:ident: $type:ty = $default:expr, $unit:expr, $min:expr, $max:expr, $name:literal,
+        $([$shown:literal],)? $about:literal;
+    )* })*) => {
+        /// The settings in force. Names are nsqd's where the thing is the same; a field's name says its unit.
+        #[derive(Clone, Debug)]
+        pub struct Settings {
+            $($( #[doc = $about] pub $field: $type, )*)*
+            /// What a single topic has otherwise: the `[topics.<name>]` tables of the file.
+            pub topics: BTreeMap<String, TopicSettings>,
+        }
+
+        impl Default for Settings {
+            fn default() -> Self {
+                Settings { $($( $field: $default, )*)* topics: BTreeMap::new() }
+            }
+        }
+
+        /// Every setting, in the order of the help.
+        pub static TABLE: &[Setting] = &[$($( Setting {
+            name: $name,
+            group: $group,
+            unit: $unit,
+            min: $min,
+            max: $max,
+            default_shown: { #[allow(unused_mut, unused_assignments)] { let mut shown = None; $( shown = Some($shown); )? shown } },
+            about: $about,
+            needs_restart: true,
+            get: |settings| Field::get(&settings.$field),
+            set: |settings, value| Field::set(&mut settings.$field, value),
+        }, )*)*];
+    };
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            data_path: String::new(),
-            tcp_address: "0.0.0.0:4150".into(),
-            http_address: "0.0.0.0:4151".into(),
-            broadcast_address: String::new(),
-            shards: 0,
-            partitions: 1,
-            max_connections: 0,
-            max_msg_size: 1024 * 1024,
-            max_body_size: 5 * 1024 * 1024,
-            max_rdy_count: 2500,
-            msg_timeout_ms: 60_000,
-            max_msg_timeout_ms: 15 * 60_000,
-            max_req_timeout_ms: 60 * 60_000,
-            max_heartbeat_interval_ms: 60_000,
-            client_timeout_ms: 60_000,
-            max_output_buffer_size: 64 * 1024,
-            max_output_buffer_timeout_ms: 30_000,
-            max_confirm_win: 500,
-            max_pub_waiting_size: 32 * 1024 * 1024,
-            pub_waiting_timeout_ms: 3_000,
-            read_cache_bytes: 32 * 1024 * 1024,
-            tail_cache_bytes: 16 * 1024 * 1024,
-            journal_bytes: 64 * 1024 * 1024,
-            max_bytes_per_file: 128 * 1024 * 1024,
-            direct_bytes: 128 * 1024,
-            flush_bytes: 1024 * 1024,
-            fin_sync_interval_ms: 100,
-            retention_ms: 0,
-            retention_bytes: 0,
-            scrub_bytes_per_second: 4 * 1024 * 1024,
-            stall_log_ms: 100,
-            spin_before_park_us: 0,
+settings! {
+    "Node" {
+        data_path: String = String::new(), Unit::Text, 0, 0, "data-path", ["the working directory"],
+            "Folder of the journal and the topics. One node at a time may use it";
+        tcp_address: String = "0.0.0.0:4150".into(), Unit::Address, 0, 0, "tcp-address",
+            "Where NSQ clients connect";
+        http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
+            "Where HTTP clients connect";
+        broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
+            "Address of this node as clients should use it; shown in /info";
+        shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
+            "Cores that serve, each with its own sockets, journal and partitions. May change between starts";
+        partitions: u16 = 1, Unit::Count, 1, 1024, "partitions",
+            "Partitions that a topic gets when its first PUB or SUB creates it";
+        max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
+            "Client connections that the node accepts; further ones are closed at once";
+        log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
+            "Least severe log line that is written: debug, info, warn, error or fatal";
+        log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
+            "How a log line is written: text or json";
+    }
+    "Protocol limits" {
+        max_msg_size: u64 = MIB, Unit::Bytes, 1, 256 * MIB, "max-msg-size",
+            "Largest body of one message";
+        max_body_size: u64 = 5 * MIB, Unit::Bytes, 1, 512 * MIB, "max-body-size",
+            "Largest body of one command, such as MPUB";
+        max_rdy_count: u64 = 2500, Unit::Count, 1, 1_000_000, "max-rdy-count",
+            "Most messages that a consumer may have in flight";
+        msg_timeout_ms: u64 = MINUTE, Unit::Millis, 1, DAY, "msg-timeout",
+            "Time a consumer has for a message before it is delivered again, unless the consumer asks for another";
+        max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, DAY, "max-msg-timeout",
+            "Longest time a consumer may ask for, or reach by TOUCH";
+        max_req_timeout_ms: u64 = HOUR, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
+            "Longest delay of a requeued message; a longer one is cut to it";
+        max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "max-heartbeat-interval",
+            "Longest heartbeat interval that a client may ask for";
+        client_timeout_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "client-timeout",
+            "A client that asks for no heartbeat interval gets half of this, and is gone after this time of silence";
+        max_output_buffer_size: u64 = 64 * KIB, Unit::Bytes, 64, 16 * MIB, "max-output-buffer-size",
+            "Largest output buffer that a client may ask for";
+        max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
+            "Longest time between flushes of its output buffer that a client may ask for";
+        max_confirm_win: u64 = 500, Unit::Count, 1, 1_000_000, "max-confirm-win",
+            "Gaps that a channel may have behind its newest confirmed message before it reads no further";
+    }
+    "HTTP" {
+        max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
+            "HTTP connections at a time; further ones get 503";
+        http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
+            "Time an HTTP client has to send the head, and again the body, of a request";
+    }
+    "Memory, per core" {
+        max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
+            "Bytes of publishes that wait for the disk; above it no further publish is read from the sockets";
+        pub_waiting_timeout_ms: u64 = 3 * SECOND, Unit::Millis, 1, HOUR, "pub-waiting-timeout",
+            "How long a publish waits for room before its client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429)";
+        read_cache_bytes: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "read-cache-bytes",
+            "Cache of what consumers that lag behind read from disk";
+        tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",
+            "Recent messages kept for consumers that are at the end";
+    }
+    "Disk" {
+        journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
+            "Size of each core's journal. It bounds the time to start and what waits in memory for its segment";
+        max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
+            "Size of a segment, the files of which a partition's log is made and the step of its retention";
+        direct_bytes: u64 = 128 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
+            "Batches of at least this size go straight to their segment instead of through the journal";
+        flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
+            "Bytes of a partition that are gathered for one write to its segment";
+        fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
+            "A FIN is durable after this time at the latest; after a crash what was finished later may come again";
+        retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
+            "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
+        retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
+            "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
+        scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
+            "Rate, per core, at which cold data is read in the background and its checksums verified; 0 turns it off";
+    }
+    "Executor" {
+        stall_log_ms: u64 = 100, Unit::Millis, 1, MINUTE, "stall-log",
+            "A turn of a core that takes longer is logged";
+        spin_before_park_us: u64 = 0, Unit::Micros, 0, 1_000_000, "spin-before-park",
+            "How long an idle core looks for work before it sleeps: lower latency for more CPU";
+    }
+}
+
+/// nsqd's words; `fatal` is taken and means `error`.
+const LOG_LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "fatal"];
+
+/// Settings of nsqd that name something RingMQ does not have. They are accepted and named in the log.
+pub static IGNORED: &[(&str, &str)] = &[
+    ("mem-queue-size", "every message is in the log, and what is recent is read from memory (tail-cache-bytes)"),
+    ("sync-every", "every acknowledged message is synced"),
+    ("sync-timeout", "every acknowledged message is synced"),
+    ("queue-scan-selection-count", "timeouts are exact, there is no scan"),
+    ("queue-scan-worker-pool-max", "timeouts are exact, there is no scan"),
+    ("node-id", "message ids come from the partition's log"),
+    ("worker-id", "message ids come from the partition's log"),
+    ("log-prefix", "log lines are structured"),
+    ("verbose", "use log-level"),
+];
+
+/// What a topic may have of its own. `None`: as the node has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TopicSettings {
+    pub retention_ms: Option<u64>,
+    pub retention_bytes: Option<u64>,
+}
+
+impl Settings {
+    /// (milliseconds, bytes) for which a topic's messages are kept although every channel has confirmed them.
+    pub fn retention_of(&self, topic: &str) -> (u64, u64) {
+        let own = self.topics.get(topic);
+        let ms = own.and_then(|t| t.retention_ms).unwrap_or(self.retention_ms);
+        let bytes = own.and_then(|t| t.retention_bytes).unwrap_or(self.retention_bytes);
+        (ms, bytes)
+    }
+
+    /// What no single row can say.
+    fn check(&self) -> Result<(), ConfigError> {
+        let pairs = [
+            ("msg-timeout", self.msg_timeout_ms, "max-msg-timeout", self.max_msg_timeout_ms),
+            ("max-msg-size", self.max_msg_size, "max-body-size", self.max_body_size),
+            ("max-msg-size", self.max_msg_size, "max-pub-waiting-size", self.max_pub_waiting_size),
+            ("max-body-size", self.max_body_size, "max-pub-waiting-size", self.max_pub_waiting_size),
+        ];
+        for (low_name, low, high_name, high) in pairs {
+            if low > high {
+                let show = |name: &str, n| find(name).map(|row| row.show(&Value::Number(n))).unwrap_or_default();
+                return Err(ConfigError::Contradiction(format!(
+                    "{low_name} ({}) must not be above {high_name} ({})",
+                    show(low_name, low),
+                    show(high_name, high)
+                )));
+            }
         }
+        Ok(())
+    }
+}
+
+/// The row of a name as a flag or the file may write it (`-` and `_` are the same).
+pub fn find(name: &str) -> Option<&'static Setting> {
+    TABLE.iter().find(|row| row.name.len() == name.len() && row.name == name.replace('_', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_default_lies_within_its_bounds_and_reads_back() {
+        let defaults = Settings::default();
+        for row in TABLE {
+            let value = (row.get)(&defaults);
+            if !row.is_number() && matches!(&value, Value::Text(text) if text.is_empty()) {
+                continue;
+            }
+            assert_eq!(row.parse(&row.show(&value)), Ok(value), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn the_bounds_of_a_row_fit_its_field() {
+        for row in TABLE.iter().filter(|row| row.is_number()) {
+            for bound in [row.min, row.max] {
+                let mut settings = Settings::default();
+                (row.set)(&mut settings, Value::Number(bound));
+                assert_eq!((row.get)(&settings), Value::Number(bound), "{}", row.name);
+            }
+            assert!(row.min < row.max, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_a_row_says_what_it_is_for() {
+        for (i, row) in TABLE.iter().enumerate() {
+            assert!(TABLE[..i].iter().all(|other| other.name != row.name), "{} twice", row.name);
+            assert!(row.about.len() > 20 && !row.about.ends_with('.'), "{}", row.name);
+            assert!(row.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn a_topic_may_have_a_retention_of_its_own() {
+        let mut settings = Settings { retention_ms: 5, retention_bytes: 6, ..Settings::default() };
+        settings.topics.insert("t".into(), TopicSettings { retention_ms: Some(7), retention_bytes: None });
+        assert_eq!(settings.retention_of("t"), (7, 6));
+        assert_eq!(settings.retention_of("u"), (5, 6));
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused() {
+        let settings = Settings { msg_timeout_ms: 20 * MINUTE, ..Settings::default() };
+        let error = settings.check().unwrap_err().to_string();
+        assert!(error.contains("msg-timeout (20m) must not be above max-msg-timeout (15m)"), "{error}");
     }
 }

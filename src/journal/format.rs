@@ -279,7 +279,7 @@ impl<'a> Iterator for Records<'a> {
             if h.crc.get() != h.crc_of(payload) {
                 return Err(Bad::Crc);
             }
-            let kind = RecordKind::from_u16(h.kind.get()).ok_or(Bad::Bounds)?;
+            let kind = RecordKind::from_u16(h.kind.get()).ok_or(Bad::Kind(h.kind.get()))?;
             self.rest = &self.rest[h.padded_len()..];
             Ok((kind, h, payload))
         })();

@@ -3,3 +3,5 @@
 //! Pure. One journal per core.
 
 pub mod format;
+pub mod replay;
+pub mod ring;

@@ -75,7 +75,7 @@ impl BatchHeader {
             return Err(Bad::Foreign);
         }
         let (first, last, num) = (h.log_id.get(), h.last_log_id.get(), h.num.get() as u64);
-        let in_order = first >= 1 && last >= first && last <= LogId::MAX.0 && h.offset.get() >= 0 && h.count.get() >= 0;
+        let in_order = first >= 1 && last >= first && h.start().is_sane() && last <= LogId::MAX.0;
         let counted = h.is_lost() || (num >= 1 && last - first == num - 1);
         if !in_order || !counted || h.body_len.get() as usize > BATCH_BODY_MAX {
             return Err(Bad::Bounds);

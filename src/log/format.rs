@@ -139,6 +139,8 @@ pub enum Bad {
     Bounds,
     #[error("does not continue the batch before it")]
     Chain,
+    #[error("record kind {0} is not known to this build")]
+    Kind(u16),
 }
 
 /// Magic, crc, version, in this order, so that a foreign or torn block is not called a new version.

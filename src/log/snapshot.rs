@@ -131,9 +131,8 @@ impl Snapshot {
             suspect: h.flags.get() & SNAPSHOT_SUSPECT != 0,
             channels,
         };
-        let in_order = |p: Position| p.offset >= 0 && p.count >= 0 && (1..=crate::base::LogId::MAX.0 + 1).contains(&p.log_id.0);
         let positions = [snapshot.start, snapshot.end, snapshot.committed, snapshot.collect_start];
-        if !rest.is_empty() || !positions.into_iter().all(in_order) || snapshot.start.offset > snapshot.end.offset {
+        if !rest.is_empty() || !positions.into_iter().all(Position::is_sane) || snapshot.start.offset > snapshot.end.offset {
             return Err(Bad::Bounds);
         }
         Ok(snapshot)

@@ -2,7 +2,7 @@
 //!
 //! The disk room implements it on O_DIRECT files, the simulated disk in memory. Names and paths are theirs.
 
-use crate::base::{DiskError, FileId, PartitionDir, PartitionId, TopicName};
+use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, TopicName, block_down, block_up};
 use std::sync::Arc;
 
 /// Reads and writes are whole blocks at block positions, of at most [`IO_BYTES_MAX`](crate::base::IO_BYTES_MAX) bytes.
@@ -40,4 +40,70 @@ pub trait Storage {
     fn set_aside_topic(&mut self, topic: &TopicName, label: &str) -> Result<(), DiskError>;
     /// Renames a file to `<name>~<label>`, durable when done. One that was set aside under this name before is replaced.
     fn set_aside(&mut self, file: &FileId, label: &str) -> Result<(), DiskError>;
+}
+
+/// What stands for a block that cannot be read: not zeros, which would pass for a block that was never written.
+const UNREADABLE: u8 = 0xee;
+/// A block is read as often before it is given up.
+const READ_TRIES: usize = 3;
+
+/// Reads any range, in pieces that the disk accepts. Short at the end of the file. A block that cannot be read after
+/// several tries comes back as bytes that no checksum accepts, so that it is judged like any other damage.
+pub fn read_range(storage: &mut dyn Storage, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
+    let (first, end) = (block_down(at), block_up(at + len as u64));
+    let mut bytes = Vec::with_capacity((end - first) as usize);
+    let mut piece_at = first;
+    while piece_at < end {
+        let piece_len = (end - piece_at).min(IO_BYTES_MAX as u64) as usize;
+        let piece = read_piece(storage, file, piece_at, piece_len)?;
+        let is_short = piece.len() < piece_len;
+        bytes.extend_from_slice(&piece);
+        if is_short {
+            break;
+        }
+        piece_at += piece_len as u64;
+    }
+    let skip = ((at - first) as usize).min(bytes.len());
+    bytes.drain(..skip);
+    bytes.truncate(len);
+    Ok(bytes)
+}
+
+fn read_piece(storage: &mut dyn Storage, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
+    match storage.read(file, at, len) {
+        Ok(bytes) => return Ok(bytes),
+        Err(DiskError::Io { .. }) => {}
+        Err(other) => return Err(other),
+    }
+    let file_len = storage.len(file)?.unwrap_or(0);
+    let end = file_len.min(at + len as u64);
+    let mut bytes = Vec::new();
+    for block_at in (at..end).step_by(BLOCK) {
+        let block = (0..READ_TRIES).find_map(|_| storage.read(file, block_at, BLOCK).ok());
+        bytes.extend_from_slice(&block.unwrap_or_else(|| vec![UNREADABLE; BLOCK.min((end - block_at) as usize)]));
+    }
+    Ok(bytes)
+}
+
+/// Writes any range of an allocated file without changing a byte beside it: blocks shared with neighbours are read first.
+pub fn overlay(storage: &mut dyn Storage, file: &FileId, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
+    let (first, end) = (block_down(at), block_up(at + bytes.len() as u64));
+    let mut buffer = vec![0; (end - first) as usize];
+    let mut keep = |storage: &mut dyn Storage, block_at: u64| -> Result<(), DiskError> {
+        let old = read_range(storage, file, block_at, BLOCK)?;
+        buffer[(block_at - first) as usize..][..old.len()].copy_from_slice(&old);
+        Ok(())
+    };
+    let last = end.saturating_sub(BLOCK as u64);
+    if first != at {
+        keep(storage, first)?;
+    }
+    if end != at + bytes.len() as u64 && (last != first || first == at) {
+        keep(storage, last)?;
+    }
+    buffer[(at - first) as usize..][..bytes.len()].copy_from_slice(bytes);
+    for (i, piece) in buffer.chunks(IO_BYTES_MAX).enumerate() {
+        storage.write(file, first + (i * IO_BYTES_MAX) as u64, piece)?;
+    }
+    Ok(())
 }

@@ -35,6 +35,8 @@ pub struct ChannelStats {
     pub requeue_count: u64,
     pub timeout_count: u64,
     pub paused: bool,
+    /// How many there are, also when `clients` was not asked for and is empty.
+    pub client_count: u64,
     pub clients: Vec<ClientStats>,
 }
 

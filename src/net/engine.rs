@@ -235,7 +235,7 @@ impl Net {
 
     // ---- turns
 
-    /// Submits all that the commands asked for and collects completions, in one system call as a rule.
+    /// Submits all that the commands asked for and collects completions: one system call, none when there is nothing to do.
     ///
     /// True: there is something for `poll`, or somebody woke this core meanwhile: do not sleep (or call
     /// `wake_fd().signal()` first). False: the core may sleep on its [`super::Waiter`]; what comes will wake it.
@@ -243,7 +243,9 @@ impl Net {
         self.settle_all();
         self.arm_accept();
         let is_due = self.arm_timer();
-        self.ring.enter()?;
+        if self.ring.has_hidden_work() {
+            self.ring.enter()?;
+        }
         if is_due || !self.told.is_empty() || self.ring.has_completions() || self.ring.has_work() {
             return Ok(true);
         }

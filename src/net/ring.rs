@@ -125,13 +125,14 @@ impl Ring {
 
     /// Completions are there, or an `enter` would bring some, or has some entries still to submit.
     pub fn has_work(&mut self) -> bool {
-        !self.uring.completion().is_empty() || self.has_hidden_work() || !self.backlog.is_empty()
+        !self.uring.completion().is_empty() || self.has_hidden_work()
     }
 
     /// Completions that show up at the next `enter` only (deferred task work, overflow), or entries to submit.
     pub fn has_hidden_work(&mut self) -> bool {
+        let is_waiting = !self.backlog.is_empty();
         let queue = self.uring.submission();
-        queue.taskrun() || queue.cq_overflow() || !queue.is_empty()
+        is_waiting || queue.taskrun() || queue.cq_overflow() || !queue.is_empty()
     }
 
     pub fn has_completions(&mut self) -> bool {

@@ -1,5 +1,25 @@
 //! Walks one client connection through its protocol states and limits. Pure.
+//!
+//! Owns the connection's unparsed bytes (at most one command, more only while it is stalled), its queue of replies and
+//! its unsent output. Lives on the connection's core. Never blocks, never reads a clock, never touches a socket: bytes and
+//! times are given to it, and what it wants done it asks of its [`Host`].
+//!
+//! ```text
+//! magic -> Init --SUB--> Subscribed --CLS--> Closing
+//!            \______________|___________________|--- fatal error, timeout --> ended: input is ignored,
+//!                                                    earlier replies and the error go out, then is_closing()
+//! ```
 
-/// What of a session moves with its connection to another core.
-#[derive(Debug, Default)]
-pub struct Carried {}
+pub mod fuzz;
+mod host;
+mod machine;
+mod published;
+mod replies;
+#[cfg(test)]
+mod tests;
+
+pub use crate::codec::nsq::command::State;
+pub use crate::codec::nsq::{Bodies, ClientError, Limits};
+pub use host::{Host, NotInFlight, ReplySlot, Taken};
+pub use machine::{Carried, Session, failure};
+pub use replies::Asked;

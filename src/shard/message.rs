@@ -1,6 +1,6 @@
 //! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
 
-use crate::base::{ChannelName, ConnId, LogId, PartitionId, Peer, SubId, TopicName, TopicRef};
+use crate::base::{ChannelName, LogId, PartitionId, Peer, SubId, TopicName, TopicRef};
 
 /// Chosen by the asker, meaningful to it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -112,16 +112,17 @@ pub enum MeshMessage {
         partition: PartitionId,
         channel: ChannelName,
     },
-    /// The connection's core lends `credit` more messages; the partition spends one per delivery.
+    /// The connection's core lends: the partition may have `credit` more messages in flight for this client.
     Lend {
         sub: SubId,
         partition: PartitionId,
         credit: u32,
     },
-    /// Give unspent credit back; answered by `Returned`.
+    /// Give `credit` back, as soon as it is not in use; answered by one or more `Returned`.
     Recall {
         sub: SubId,
         partition: PartitionId,
+        credit: u32,
     },
     Returned {
         sub: SubId,
@@ -133,18 +134,16 @@ pub enum MeshMessage {
         sub: SubId,
         partition: PartitionId,
     },
-    /// Frames ready for the socket; `messages` of them were paid from the lent credit.
+    /// The client's output is full (or has room again): deliver nothing until then.
+    Block {
+        sub: SubId,
+        partition: PartitionId,
+        blocked: bool,
+    },
+    /// Frames ready for the socket.
     Deliver {
         sub: SubId,
-        partition: PartitionId,
         frames: Vec<u8>,
-        messages: u32,
-    },
-    /// A message of this subscription timed out at the partition: one less in flight.
-    TimedOut {
-        sub: SubId,
-        partition: PartitionId,
-        messages: u32,
     },
     Finish {
         sub: SubId,
@@ -197,6 +196,3 @@ pub enum InFlightCommand {
     Requeue,
     Touch,
 }
-
-/// For routing within a core.
-pub type SubKey = (ConnId, PartitionId);

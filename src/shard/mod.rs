@@ -1,6 +1,392 @@
 //! Owns one core's partitions and sessions and routes each event to its machine.
 //!
-//! Pure: the same code in production and in the simulator.
+//! Pure: the same code in production and in the simulator. [`Shard::step`] never blocks and never fails: an error is an
+//! effect. Within a turn events only change state; the work they cause (batches, journal, deliveries, sends) is done once,
+//! at [`Event::TurnEnd`].
+//!
+//! ```text
+//! Bytes ─> Session ─(Host)─> Engine ─> Store ─> Disk effects          Disk ─> Store ─> notices ─> replies, wakes
+//! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
+//! ```
 
+mod deliver;
+mod engine;
 pub mod event;
+mod host;
 pub mod message;
+mod partitions;
+mod stats;
+mod subscription;
+#[cfg(test)]
+mod tests;
+mod timers;
+mod topics;
+
+pub use event::{Effect, Effects, Event};
+
+use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, Ticks, TopicRef};
+use crate::codec::nsq::Limits;
+use crate::config::Settings;
+use crate::log::state::{JournalIdentity, RecoveredPartition};
+use crate::log::{RecordTicket, Store, StoreOptions};
+use crate::replica::Replica;
+use crate::session::{Asked, Session, failure};
+use engine::{Engine, Heard};
+use message::{MeshMessage, MovedSession, PublishError};
+use partitions::Partition;
+use std::sync::Arc;
+use std::time::Duration;
+use timers::Timer;
+
+/// How long a stopping core waits for outstanding answers, and then for its connections to close.
+const STOP_ANSWERS: Duration = Duration::from_secs(2);
+const STOP_CLOSES: Duration = Duration::from_secs(2);
+
+/// What a core starts with.
+pub struct ShardOptions {
+    pub core: CoreId,
+    pub cores: u16,
+    pub settings: Arc<Settings>,
+    /// The epoch of this start: the node's generation.
+    pub epoch: Epoch,
+    pub journal: JournalIdentity,
+    /// Every topic of the node.
+    pub topics: Vec<TopicRef>,
+    /// The partitions that this core owns.
+    pub partitions: Vec<RecoveredPartition>,
+    /// For topic ids; drawn by the runtime.
+    pub seed: u64,
+    /// Connections this core takes; 0 is no limit.
+    pub connections_max: usize,
+}
+
+struct Conn {
+    session: Session,
+    /// In the list of connections that this turn touched.
+    touched: bool,
+    paused: bool,
+    closing: bool,
+    /// Frames from other cores that wait until the session takes messages (SUB's OK goes first).
+    held: Vec<u8>,
+}
+
+enum Stop {
+    Running,
+    Answering { until: Ticks },
+    Closing { until: Ticks },
+    Flushing,
+}
+
+/// One core's whole state.
+pub struct Shard {
+    engine: Engine,
+    conns: IdMap<ConnId, Conn>,
+    touched: Vec<ConnId>,
+    limits: Arc<Limits>,
+    connections_max: usize,
+    stop: Stop,
+}
+
+impl Shard {
+    pub fn new(options: ShardOptions) -> Self {
+        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max } = options;
+        let limits = Arc::new(Limits::from(&*settings));
+        let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
+        let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
+        for topic in topics {
+            engine.topics.learn(topic);
+        }
+        for recovered in partitions {
+            let (dir, topic, end, channels) =
+                (recovered.dir.clone(), recovered.topic.clone(), recovered.end, recovered.channels.clone());
+            let idx = engine.store.open(recovered);
+            engine.partitions.insert(idx, Partition::new(topic, dir, Replica::new(epoch, end)));
+            for image in channels {
+                engine.add_channel(idx, image, RecordTicket::default());
+            }
+            engine.update_low_water(idx);
+        }
+        Shard { engine, conns: IdMap::default(), touched: vec![], limits, connections_max, stop: Stop::Running }
+    }
+
+    /// Takes one event; `out` gets what is to be carried out, in order.
+    pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::Tick => self.tick(now),
+            Event::TurnEnd => self.turn_end(now, out),
+            Event::Opened { conn, peer } => {
+                if self.connections_max > 0 && self.conns.len() >= self.connections_max || !matches!(self.stop, Stop::Running) {
+                    tracing::warn!(peer = %peer.0, connections = self.conns.len(), "connection refused: see --max-connections");
+                    out.push(Effect::Close { conn });
+                    return;
+                }
+                self.add(now, conn, Session::new(conn, peer, self.limits.clone(), now));
+            }
+            Event::Adopted { conn, session } => {
+                let MovedSession { peer, state } = *session;
+                self.add(now, conn, Session::adopt(conn, peer, state, self.limits.clone(), now));
+            }
+            Event::Bytes { conn, bytes } => {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.on_bytes(now, bytes, &mut self.engine);
+                    self.touch(conn);
+                }
+            }
+            Event::Sent { conn, bytes } => {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.on_sent(bytes);
+                    self.touch(conn);
+                }
+            }
+            Event::Closed { conn } => {
+                self.conns.remove(&conn);
+                self.engine.forget_conn(now, conn);
+            }
+            Event::Mesh { from, message } => self.on_mesh(now, from, message),
+            Event::Disk { op, outcome } => {
+                let e = &mut self.engine;
+                e.store.completed(now, op, outcome, &e.partitions, &mut e.io, &mut e.notices);
+            }
+            Event::Stop => self.begin_stop(now),
+        }
+        self.settle(now);
+        self.emit(out);
+    }
+
+    /// When [`Event::Tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        // Work that a turn left, or found at its end: the runtime does not sleep.
+        if !self.engine.ready.is_empty() || !self.touched.is_empty() {
+            return Some(Ticks(0));
+        }
+        [self.engine.timers.next(), self.engine.store.deadline()].into_iter().flatten().min()
+    }
+
+    /// Why this core takes no publish, if so.
+    pub fn read_only(&self) -> Option<&str> {
+        self.engine.read_only.as_deref()
+    }
+
+    fn add(&mut self, now: Now, conn: ConnId, session: Session) {
+        self.engine.timers.at_most(Timer::Session(conn), session.deadline());
+        let old = self.conns.insert(conn, Conn { session, touched: false, paused: false, closing: false, held: vec![] });
+        assert!(old.is_none(), "a connection's number is never reused");
+        let _ = now;
+        self.touch(conn);
+    }
+
+    fn touch(&mut self, conn: ConnId) {
+        if let Some(c) = self.conns.get_mut(&conn)
+            && !c.touched
+        {
+            c.touched = true;
+            self.touched.push(conn);
+        }
+    }
+
+    fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        match message {
+            MeshMessage::Deliver { sub, frames } => {
+                if let Some(c) = self.conns.get_mut(&sub.conn) {
+                    c.held.extend_from_slice(&frames);
+                    self.touch(sub.conn);
+                }
+            }
+            MeshMessage::StatsRequest { ticket, topic, channel, clients } => {
+                let stats = Box::new(self.stats(topic.as_ref(), channel.as_ref(), clients));
+                self.engine.pass(from, MeshMessage::Stats { ticket, stats });
+            }
+            message => self.engine.on_mesh(now, from, message),
+        }
+    }
+
+    fn tick(&mut self, now: Now) {
+        if self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
+            let e = &mut self.engine;
+            e.store.tick(now, &e.partitions, &mut e.io, &mut e.notices);
+        }
+        while let Some(timer) = self.engine.timers.pop_due(now.ticks) {
+            match timer {
+                Timer::Session(conn) => {
+                    if let Some(c) = self.conns.get_mut(&conn) {
+                        c.session.tick(now);
+                        self.touch(conn);
+                    }
+                }
+                Timer::Channel(key) => self.engine.tick_channel(now, key),
+                Timer::Fins => self.engine.journal_fins(),
+                Timer::Stalls => self.expire_stalls(now),
+                // The turn's end looks at the state of the stop.
+                Timer::Stop => {}
+            }
+        }
+    }
+
+    /// Publishes that waited too long for room.
+    fn expire_stalls(&mut self, now: Now) {
+        self.engine.expire_parked(now);
+        let limit = Duration::from_millis(self.engine.settings.pub_waiting_timeout_ms);
+        let waiters = std::mem::take(&mut self.engine.room_waiters);
+        for conn in waiters {
+            let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { continue };
+            if now.ticks.since(since) >= limit {
+                self.engine.replies.push((conn, Heard::StallFailed(PublishError::TooMuchWaiting)));
+            } else {
+                self.engine.timers.at_most(Timer::Stalls, Some(since + limit));
+                self.engine.room_waiters.push_back(conn);
+            }
+        }
+    }
+
+    /// Carries through what one event led to inside the core.
+    fn settle(&mut self, now: Now) {
+        loop {
+            for notice in std::mem::take(&mut self.engine.notices) {
+                self.engine.on_notice(now, notice);
+            }
+            for (conn, heard) in std::mem::take(&mut self.engine.replies) {
+                self.hear(now, conn, heard);
+            }
+            for conn in std::mem::take(&mut self.engine.resume) {
+                if let Some(c) = self.conns.get_mut(&conn)
+                    && c.session.is_stalled()
+                {
+                    c.session.resume(now, &mut self.engine);
+                    self.touch(conn);
+                }
+            }
+            let e = &self.engine;
+            if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn hear(&mut self, now: Now, conn: ConnId, heard: Heard) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        match heard {
+            Heard::Answer(slot, Ok(())) => c.session.reply_ok(slot),
+            Heard::Answer(slot, Err(error)) => c.session.fail(slot, error),
+            Heard::NotInFlight(id, command) => c.session.not_in_flight(id, command),
+            Heard::StallFailed(error) => {
+                if c.session.is_stalled() {
+                    c.session.fail_stalled(failure(Asked::Publish, error));
+                    c.session.resume(now, &mut self.engine);
+                }
+            }
+        }
+        self.touch(conn);
+    }
+
+    fn turn_end(&mut self, now: Now, out: &mut Effects) {
+        self.deliver(now);
+        if self.engine.store.has_batches() {
+            self.engine.journal_fins();
+        }
+        self.engine.flush_remote_fins();
+        {
+            let e = &mut self.engine;
+            e.store.turn_end(now, &e.partitions, &mut e.io);
+        }
+        self.settle(now);
+        self.move_quiet(now, out);
+        // The disk starts before the sockets are written.
+        self.emit(out);
+        for conn in std::mem::take(&mut self.touched) {
+            self.flush(conn, out);
+        }
+        if !matches!(self.stop, Stop::Running) {
+            self.go_on_stopping(now, out);
+        }
+    }
+
+    /// What a touched connection has for its socket.
+    fn flush(&mut self, conn: ConnId, out: &mut Effects) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.touched = false;
+        if !c.held.is_empty() && !c.session.is_output_full() {
+            c.session.output().append(&mut c.held);
+            c.held = Vec::new();
+        }
+        if let Some(bytes) = c.session.take_output() {
+            out.push(Effect::Send { conn, bytes });
+        }
+        if c.session.is_closing() && !c.closing {
+            c.closing = true;
+            out.push(Effect::Close { conn });
+        }
+        let pause = c.session.is_stalled() || !c.session.wants_reading();
+        if pause != c.paused && !c.closing {
+            c.paused = pause;
+            out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
+        }
+        let (full, deadline) = (c.session.is_output_full() || !c.held.is_empty(), c.session.deadline());
+        self.engine.set_blocked(conn, full);
+        self.engine.timers.at_most(Timer::Session(conn), deadline);
+    }
+
+    /// Connections that want to live on another core go once nothing of them is outstanding here.
+    fn move_quiet(&mut self, _now: Now, out: &mut Effects) {
+        for conn in std::mem::take(&mut self.engine.moving) {
+            let Some(c) = self.conns.get_mut(&conn) else { continue };
+            let Some(to) = self.engine.tracks.get(&conn).and_then(|t| t.moving) else { continue };
+            if !c.session.is_quiet() || c.closing {
+                if !c.session.is_closing() {
+                    self.engine.moving.push(conn);
+                }
+                continue;
+            }
+            let mut c = self.conns.remove(&conn).expect("it was just looked at");
+            let peer = c.session.peer().clone();
+            let (state, unread) = c.session.carry();
+            tracing::debug!(conn = conn.0, to = to.0, "connection moves to the core of its partitions");
+            self.engine.tracks.remove(&conn);
+            self.engine.timers.remove(Timer::Session(conn));
+            out.push(Effect::Move { conn, to, session: Box::new(MovedSession { peer, state }), unread });
+        }
+    }
+
+    fn emit(&mut self, out: &mut Effects) {
+        out.extend(self.engine.io.drain(..).map(|(op, request)| Effect::Disk { op, request }));
+        out.append(&mut self.engine.passes);
+    }
+
+    fn begin_stop(&mut self, now: Now) {
+        if !matches!(self.stop, Stop::Running) {
+            return;
+        }
+        tracing::info!(core = self.engine.core.0, connections = self.conns.len(), "stopping");
+        self.engine.stopping = true;
+        let until = now.ticks + STOP_ANSWERS;
+        self.stop = Stop::Answering { until };
+        self.engine.timers.at_most(Timer::Stop, Some(until));
+        let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
+        let stalled: Vec<_> = stalled.collect();
+        self.engine.replies.extend(stalled.into_iter().map(|conn| (conn, Heard::StallFailed(PublishError::Stopping))));
+        self.engine.on_room(now);
+    }
+
+    fn go_on_stopping(&mut self, now: Now, out: &mut Effects) {
+        if let Stop::Answering { until } = self.stop
+            && (now.ticks >= until || !self.engine.has_outstanding())
+        {
+            let until = now.ticks + STOP_CLOSES;
+            self.stop = Stop::Closing { until };
+            self.engine.timers.at_most(Timer::Stop, Some(until));
+            for (conn, c) in self.conns.iter_mut().filter(|(_, c)| !c.closing) {
+                c.closing = true;
+                out.push(Effect::Close { conn: *conn });
+            }
+        }
+        if let Stop::Closing { until } = self.stop
+            && (now.ticks >= until || self.conns.is_empty())
+        {
+            self.stop = Stop::Flushing;
+            self.engine.journal_fins();
+            let e = &mut self.engine;
+            e.store.stop(now, &e.partitions, &mut e.io);
+            self.settle(now);
+            self.emit(out);
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What a channel pays per message with a million messages in flight, and what its timer wheel pays per timer.
+//!
+//! `cargo bench --bench channel`. The log is in memory; a figure is for the number of messages its name says.
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId, Wheel};
+use ringmq::channel::{Channel, ChannelOptions, Sink, Source};
+use ringmq::log::batch::{Batch, BatchBuilder, Message, Stamp};
+use ringmq::log::cursor::CursorImage;
+use ringmq::log::fetch::Fetch;
+use ringmq::shard::message::{ClientInfo, SubOptions};
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::time::Duration;
+
+const IN_FLIGHT: u64 = 1_000_000;
+const BATCH: u64 = 1_000;
+/// Messages handled per measured round.
+const ROUND: u64 = 10_000;
+const TIMEOUT_MS: u64 = 60_000;
+const SUB: SubId = SubId { core: CoreId(0), conn: ConnId(1) };
+
+struct Log(HashMap<i64, Batch>);
+
+impl Log {
+    fn new(messages: u64) -> Self {
+        let mut batches = HashMap::new();
+        let mut at = Position::START;
+        for _ in 0..messages / BATCH {
+            let mut builder = BatchBuilder::default();
+            (0..BATCH).for_each(|_| builder.push(1, &[7; 100]));
+            let stamp = Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(0), epoch: Epoch(1), at, prev_crc: 0 };
+            let batch = builder.seal(stamp);
+            at = batch.header.end();
+            batches.insert(batch.header.offset.get(), batch);
+        }
+        Log(batches)
+    }
+}
+
+impl Source for Log {
+    fn fetch(&mut self, offset: i64) -> Fetch {
+        self.0.get(&offset).map_or(Fetch::End, |batch| Fetch::Batch(batch.clone()))
+    }
+}
+
+struct Null;
+
+impl Sink for Null {
+    fn deliver(&mut self, _: SubId, message: &Message<'_>, id: MessageId, _: u16) -> bool {
+        black_box((message.body, id));
+        true
+    }
+}
+
+fn ms(ms: u64) -> Ticks {
+    Ticks(ms * 1_000_000)
+}
+
+/// A channel with [`IN_FLIGHT`] messages at one client.
+fn loaded(log: &mut Log) -> Channel {
+    let cursor = CursorImage {
+        name: ChannelName::new("bench").expect("a valid name"),
+        paused: false,
+        ordered: false,
+        epoch: Epoch(1),
+        generation: 0,
+        confirmed: Position::START,
+        intervals: vec![],
+    };
+    let options = ChannelOptions {
+        confirm_window: 1 << 20,
+        max_msg_timeout: Duration::from_secs(900),
+        max_req_timeout: Duration::from_secs(3600),
+    };
+    let mut channel = Channel::new(options, PartitionId(0), cursor);
+    channel.subscribe(ms(0), SUB, SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, client: ClientInfo::default() });
+    channel.lend(SUB, IN_FLIGHT as u32);
+    // Spread over a second, as a fast stream would be.
+    let mut now = 0;
+    while channel.deliver(ms(now), log, &mut Null) {
+        now += 2;
+    }
+    assert_eq!(channel.in_flight_count(), IN_FLIGHT);
+    channel
+}
+
+fn channel(c: &mut Criterion) {
+    let mut log = Log::new(2 * IN_FLIGHT);
+    let mut group = c.benchmark_group("channel, 1 M in flight, 10,000 messages");
+    group.throughput(Throughput::Elements(ROUND)).sample_size(10);
+
+    let mut channel = loaded(&mut log);
+    let mut next = 1;
+    group.bench_function("FIN in order, and as many delivered", |b| {
+        b.iter(|| {
+            // At the end of the log, from the start again.
+            if next + ROUND > IN_FLIGHT {
+                channel = loaded(&mut log);
+                next = 1;
+            }
+            for id in next..next + ROUND {
+                channel.finish(ms(3000), SUB, LogId(id)).expect("in flight");
+            }
+            next += ROUND;
+            channel.lend(SUB, ROUND as u32);
+            while channel.deliver(ms(3000), &mut log, &mut Null) {}
+            black_box(channel.take_finished());
+        })
+    });
+
+    group.bench_function("FIN of every 97th", |b| {
+        b.iter_batched_ref(
+            || loaded(&mut log),
+            |channel| (1..=ROUND).for_each(|n| channel.finish(ms(3000), SUB, LogId(n * 97)).expect("in flight")),
+            BatchSize::PerIteration,
+        )
+    });
+
+    let mut channel = loaded(&mut log);
+    group.bench_function("REQ 0, and delivered again", |b| {
+        b.iter(|| {
+            for n in 1..=ROUND {
+                channel.requeue(ms(3000), SUB, LogId(n * 97), Duration::ZERO).expect("in flight");
+            }
+            channel.lend(SUB, ROUND as u32);
+            while channel.deliver(ms(3000), &mut log, &mut Null) {}
+        })
+    });
+
+    let mut channel = loaded(&mut log);
+    group.bench_function("TOUCH", |b| {
+        b.iter(|| (1..=ROUND).for_each(|n| channel.touch(ms(3000), SUB, LogId(n * 97)).expect("in flight")))
+    });
+
+    group.throughput(Throughput::Elements(IN_FLIGHT));
+    group.bench_function("timeout of all 1 M", |b| {
+        b.iter_batched_ref(
+            || loaded(&mut log),
+            |channel| {
+                let (now, mut late) = (ms(2 * TIMEOUT_MS), 0);
+                while channel.deadline().is_some_and(|at| at <= now) {
+                    channel.tick(now, &mut |_| late += 1);
+                }
+                assert_eq!(late, IN_FLIGHT);
+            },
+            BatchSize::PerIteration,
+        )
+    });
+    group.finish();
+}
+
+fn wheel(c: &mut Criterion) {
+    let mut group = c.benchmark_group("wheel, 1 M timers");
+    group.sample_size(10);
+    let loaded = || {
+        let mut wheel = Wheel::new();
+        (0..IN_FLIGHT).for_each(|n| {
+            wheel.insert(ms(0), ms(TIMEOUT_MS + n / 1000), n as u32);
+        });
+        wheel
+    };
+    group.throughput(Throughput::Elements(IN_FLIGHT));
+    group.bench_function("insert", |b| b.iter_with_large_drop(loaded));
+    group.bench_function("expire, a millisecond at a time", |b| {
+        b.iter_batched_ref(
+            loaded,
+            |wheel| {
+                let mut fired = 0u64;
+                (0..=TIMEOUT_MS + 1000).for_each(|at| wheel.expire(ms(at), |_| fired += 1));
+                assert_eq!(fired, IN_FLIGHT);
+            },
+            BatchSize::PerIteration,
+        )
+    });
+    let mut wheel = loaded();
+    group.throughput(Throughput::Elements(ROUND));
+    group.bench_function("10,000 inserted and cancelled", |b| {
+        b.iter(|| {
+            for n in 0..ROUND {
+                let timer = wheel.insert(ms(10), ms(TIMEOUT_MS + n % 5000), 0);
+                wheel.cancel(black_box(timer));
+            }
+        })
+    });
+    group.finish();
+}
+
+criterion_group!(benches, channel, wheel);
+criterion_main!(benches);

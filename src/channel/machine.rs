@@ -1,0 +1,373 @@
+//! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
+
+use super::clients::Clients;
+use super::confirmed::{Confirmed, Finished};
+use super::deliver::Reader;
+use super::open::{List, OpenSet, State};
+use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel};
+use crate::log::cursor::{CursorImage, Interval};
+use crate::metrics::stats::ChannelStats;
+use crate::shard::message::SubOptions;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug)]
+pub struct ChannelOptions {
+    /// With more confirmed intervals out of order the log is not read on; what waits still goes out.
+    pub confirm_window: usize,
+    /// No TOUCH keeps a message longer than this after its delivery.
+    pub max_msg_timeout: Duration,
+    /// Longer delays of a REQ count as this.
+    pub max_req_timeout: Duration,
+}
+
+/// A FIN, REQ or TOUCH named a message that this client does not have (any more).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the message is not in flight for this client")]
+pub struct NotInFlight;
+
+/// Timers handled by one [`Channel::tick`], so that a crowd of timeouts does not make one long turn.
+const TICK_TIMERS_MAX: usize = 10_000;
+
+/// The lists of waiting messages, in the order in which they go out.
+pub(super) const REQUEUED: usize = 0;
+pub(super) const DUE: usize = 1;
+
+/// One channel on one partition, on the partition's core.
+#[derive(Debug)]
+pub struct Channel {
+    pub(super) options: ChannelOptions,
+    pub(super) partition: PartitionId,
+    name: ChannelName,
+    pub(super) paused: bool,
+    ordered: bool,
+    epoch: Epoch,
+    generation: u64,
+
+    pub(super) confirmed: Confirmed,
+    finished: Finished,
+    /// Messages before the place where the channel stood when it was made.
+    began: i64,
+
+    /// The first message that was never read, and the start of its batch.
+    pub(super) next: Position,
+    /// Confirmed before the channel was made and still ahead of `next`; the nearest is last.
+    pub(super) restored: Vec<Interval>,
+    /// The batch in which `next` is, while there are clients.
+    pub(super) reader: Option<Reader>,
+    /// So that channels of one topic do not all sample the same messages.
+    pub(super) sample_salt: u64,
+
+    pub(super) open: OpenSet,
+    /// [`REQUEUED`] and [`DUE`].
+    pub(super) waiting: [List; 2],
+    pub(super) waiting_count: u64,
+    pub(super) in_flight_count: u64,
+    deferred_count: u64,
+    /// Keys of open messages that are in flight or deferred.
+    pub(super) wheel: Wheel<u32>,
+    pub(super) clients: Clients,
+
+    requeue_count: u64,
+    timeout_count: u64,
+}
+
+impl Channel {
+    /// Goes on where the cursor stands: everything that it does not say to be confirmed is delivered (again).
+    pub fn new(options: ChannelOptions, partition: PartitionId, cursor: CursorImage) -> Self {
+        let mut confirmed = Confirmed::new(cursor.confirmed);
+        cursor.intervals.iter().for_each(|&i| confirmed.insert(i));
+        let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
+        Channel {
+            options,
+            partition,
+            name: cursor.name,
+            paused: cursor.paused,
+            ordered: cursor.ordered,
+            epoch: cursor.epoch,
+            generation: cursor.generation,
+            began: confirmed.position().count,
+            next: confirmed.position(),
+            restored: confirmed.intervals().rev().collect(),
+            confirmed,
+            finished: Finished::default(),
+            reader: None,
+            sample_salt,
+            open: OpenSet::default(),
+            waiting: [List::EMPTY; 2],
+            waiting_count: 0,
+            in_flight_count: 0,
+            deferred_count: 0,
+            wheel: Wheel::new(),
+            clients: Clients::default(),
+            requeue_count: 0,
+            timeout_count: 0,
+        }
+    }
+
+    pub fn name(&self) -> &ChannelName {
+        &self.name
+    }
+
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// While paused nothing is delivered; FIN, REQ, TOUCH and timeouts go on.
+    pub fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    // ---- clients
+
+    /// A client without credit. Panics when it is subscribed already.
+    pub fn subscribe(&mut self, _now: Ticks, sub: SubId, options: SubOptions) {
+        let timeout = Duration::from_millis(options.msg_timeout_ms.max(1)).min(self.options.max_msg_timeout);
+        self.clients.insert(sub, options, timeout);
+    }
+
+    /// What the client had is delivered again at once, attempts kept. Says how many; 0 when it is not subscribed.
+    pub fn unsubscribe(&mut self, _now: Ticks, sub: SubId) -> usize {
+        let Some(number) = self.clients.find(sub) else { return 0 };
+        let mut client = self.clients.remove(number);
+        let mut returned = 0;
+        while let Some(key) = client.in_flight.first() {
+            self.wheel.cancel(self.open.get(key).timer);
+            self.open.unlink(&mut client.in_flight, key);
+            self.in_flight_count -= 1;
+            self.wait(REQUEUED, key);
+            returned += 1;
+        }
+        if self.clients.is_empty() {
+            // Nobody reads: do not pin the batch.
+            self.reader = None;
+        }
+        returned
+    }
+
+    pub fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    pub fn clients(&self) -> impl Iterator<Item = SubId> + '_ {
+        self.clients.iter().map(|c| c.sub)
+    }
+
+    /// Allows the client `credit` more messages. Nothing happens when it is not subscribed.
+    pub fn lend(&mut self, sub: SubId, credit: u32) {
+        if let Some(number) = self.clients.find(sub) {
+            let client = self.clients.get_mut(number);
+            client.credit = client.credit.saturating_add(credit);
+            self.clients.wake(number);
+        }
+    }
+
+    /// Takes back the credit that was not spent.
+    pub fn recall(&mut self, sub: SubId) -> u32 {
+        let Some(number) = self.clients.find(sub) else { return 0 };
+        let credit = std::mem::take(&mut self.clients.get_mut(number).credit);
+        self.clients.starve(number);
+        credit
+    }
+
+    /// The client's output is full, or has room again.
+    pub fn block(&mut self, sub: SubId, blocked: bool) {
+        if let Some(number) = self.clients.find(sub) {
+            self.clients.get_mut(number).blocked = blocked;
+            self.clients.wake(number);
+        }
+    }
+
+    /// Names each client that has no credit while messages are there for it. A client is named once, then again only
+    /// after it was lent credit and has spent it (or it was recalled). `end` is the log's durable end.
+    pub fn hungry(&mut self, end: Position, tell: &mut impl FnMut(SubId)) {
+        let unread = self.next.log_id < end.log_id && self.may_read();
+        if !self.paused && (self.waiting_count > 0 || unread) {
+            self.clients.tell_starved(tell);
+        }
+    }
+
+    // ---- messages
+
+    pub fn finish(&mut self, _now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
+        let key = self.find_in_flight(sub, id)?;
+        self.clients.get_mut(self.open.get(key).client).finish_count += 1;
+        self.wheel.cancel(self.open.get(key).timer);
+        self.end_flight(key);
+        let interval = self.open.remove(key).interval();
+        self.confirm(interval);
+        Ok(())
+    }
+
+    /// Delivered again after `delay`, at once when that is zero.
+    pub fn requeue(&mut self, now: Ticks, sub: SubId, id: LogId, delay: Duration) -> Result<(), NotInFlight> {
+        let key = self.find_in_flight(sub, id)?;
+        self.clients.get_mut(self.open.get(key).client).requeue_count += 1;
+        self.requeue_count += 1;
+        self.wheel.cancel(self.open.get(key).timer);
+        self.end_flight(key);
+        let delay = delay.min(self.options.max_req_timeout);
+        if delay.is_zero() {
+            self.wait(REQUEUED, key);
+        } else {
+            let timer = self.wheel.insert(now, now + delay, key);
+            let open = self.open.get_mut(key);
+            (open.state, open.timer) = (State::Deferred, timer);
+            self.deferred_count += 1;
+        }
+        Ok(())
+    }
+
+    /// The client's message timeout begins anew, but never ends later than `max_msg_timeout` after the delivery.
+    pub fn touch(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
+        let key = self.find_in_flight(sub, id)?;
+        let open = self.open.get_mut(key);
+        let timeout = self.clients.get(open.client).timeout;
+        let deadline = (now + timeout).min(open.delivered + self.options.max_msg_timeout);
+        self.wheel.cancel(open.timer);
+        open.timer = self.wheel.insert(now, deadline, key);
+        Ok(())
+    }
+
+    /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
+    pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId)) {
+        let Channel { wheel, open, clients, waiting, .. } = self;
+        let (mut late, mut due) = (0, 0);
+        wheel.expire_some(now, TICK_TIMERS_MAX, |key| {
+            let entry = open.get_mut(key);
+            let list = match std::mem::replace(&mut entry.state, State::Waiting) {
+                State::InFlight => {
+                    let client = clients.get_mut(entry.client);
+                    client.in_flight_count -= 1;
+                    open.unlink(&mut client.in_flight, key);
+                    timed_out(client.sub);
+                    late += 1;
+                    REQUEUED
+                }
+                State::Deferred => {
+                    due += 1;
+                    DUE
+                }
+                State::Waiting => unreachable!("a waiting message has no timer"),
+            };
+            open.get_mut(key).timer = TimerId::NONE;
+            open.push_back(&mut waiting[list], key);
+        });
+        self.in_flight_count -= late;
+        self.timeout_count += late;
+        self.deferred_count -= due;
+        self.waiting_count += late + due;
+    }
+
+    /// When [`Channel::tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.wheel.next_deadline()
+    }
+
+    fn find_in_flight(&self, sub: SubId, id: LogId) -> Result<u32, NotInFlight> {
+        let key = self.open.find(id).ok_or(NotInFlight)?;
+        let open = self.open.get(key);
+        let is_his = open.state == State::InFlight && self.clients.get(open.client).sub == sub;
+        if is_his { Ok(key) } else { Err(NotInFlight) }
+    }
+
+    /// Takes a message out of its client's hands. Its timer is the caller's.
+    fn end_flight(&mut self, key: u32) {
+        let client = self.clients.get_mut(self.open.get(key).client);
+        self.open.unlink(&mut client.in_flight, key);
+        client.in_flight_count -= 1;
+        self.in_flight_count -= 1;
+    }
+
+    /// A message that is in no list is to be delivered again.
+    fn wait(&mut self, list: usize, key: u32) {
+        let open = self.open.get_mut(key);
+        (open.state, open.timer) = (State::Waiting, TimerId::NONE);
+        self.open.push_back(&mut self.waiting[list], key);
+        self.waiting_count += 1;
+    }
+
+    // ---- what is confirmed
+
+    pub(super) fn confirm(&mut self, interval: Interval) {
+        self.confirmed.insert(interval);
+        if !self.name.is_ephemeral() {
+            self.finished.insert(interval);
+        }
+    }
+
+    /// What was confirmed since the last call: ascending, disjoint, not touching. For the journal; always `None` on an
+    /// ephemeral channel, which never stands there.
+    pub fn take_finished(&mut self) -> Option<Vec<Interval>> {
+        self.finished.take()
+    }
+
+    /// [`Channel::take_finished`] has something.
+    pub fn is_dirty(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    pub fn confirmed(&self) -> Position {
+        self.confirmed.position()
+    }
+
+    pub fn image(&self) -> CursorImage {
+        CursorImage {
+            name: self.name.clone(),
+            paused: self.paused,
+            ordered: self.ordered,
+            epoch: self.epoch,
+            generation: self.generation,
+            confirmed: self.confirmed.position(),
+            intervals: self.confirmed.intervals().collect(),
+        }
+    }
+
+    // ---- figures
+
+    /// Messages up to `end` (the log's) that wait for a delivery, as nsqd counts: in flight and deferred ones are not
+    /// among them.
+    pub fn depth(&self, end: Position) -> u64 {
+        let done: u64 = self.restored.iter().map(|i| i.end.log_id.0.saturating_sub(i.start.0.max(self.next.log_id.0))).sum();
+        u64::try_from(end.count - self.next.count).unwrap_or(0).saturating_sub(done) + self.waiting_count
+    }
+
+    pub fn in_flight_count(&self) -> u64 {
+        self.in_flight_count
+    }
+
+    pub fn deferred_count(&self) -> u64 {
+        self.deferred_count
+    }
+
+    /// `message_count` counts what the partition took since the channel was made in this process.
+    pub fn stats(&self, end: Position, with_clients: bool) -> ChannelStats {
+        ChannelStats {
+            channel: self.name.to_string(),
+            depth: self.depth(end),
+            in_flight_count: self.in_flight_count,
+            deferred_count: self.deferred_count,
+            message_count: u64::try_from(end.count - self.began).unwrap_or(0),
+            requeue_count: self.requeue_count,
+            timeout_count: self.timeout_count,
+            paused: self.paused,
+            clients: if with_clients { self.clients.iter().map(|c| c.stats()).collect() } else { vec![] },
+        }
+    }
+
+    /// Bytes allocated for open messages and their timers.
+    pub fn memory_bytes(&self) -> usize {
+        self.open.allocated_bytes() + self.wheel.allocated_bytes()
+    }
+}
+
+/// Spreads a number over 64 bits (the finalizer of splitmix64).
+pub(super) fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}

@@ -1,0 +1,494 @@
+//! Random lives of a channel against a naive model: a map of what each message's state must be, kept by what the channel
+//! was told and what it handed out, and compared after every step.
+
+use super::{Channel, ChannelOptions, Confirmed, NotInFlight, Sink, Source};
+use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
+use crate::log::batch::{Batch, BatchBuilder, Message, Stamp};
+use crate::log::cursor::{CursorImage, Interval};
+use crate::log::fetch::Fetch;
+use crate::shard::message::{ClientInfo, SubOptions};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const NS_PER_MS: u64 = 1_000_000;
+const CLIENTS: u64 = 4;
+const PARTITION: PartitionId = PartitionId(3);
+const MAX_MSG_TIMEOUT: Duration = Duration::from_millis(900);
+const MAX_REQ_TIMEOUT: Duration = Duration::from_millis(5_000);
+
+#[derive(Clone, Debug)]
+enum Item {
+    Batch(Batch),
+    /// Answered as [`Fetch::Lost`].
+    Lost,
+    /// Ids that no batch has, at the offset of the next item.
+    Gap,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Unread,
+    InFlight { client: u64, delivered: u64, deadline: u64 },
+    Waiting,
+    Deferred { due: u64 },
+    Done,
+}
+
+struct Client {
+    credit: u32,
+    blocked: bool,
+    timeout_ms: u64,
+}
+
+/// Log, clients and what every message's state must be.
+struct Model {
+    items: Vec<(Position, Position, Item)>,
+    end: Position,
+    state: BTreeMap<u64, (State, u16)>,
+    clients: BTreeMap<u64, Client>,
+    paused: bool,
+    now: u64,
+    rng: Rng,
+    /// Of 100 fetches, how many are not ready; of 100 deliveries, how many are refused.
+    pending: u64,
+    refuse: u64,
+    fetch_was_pending: bool,
+    window: usize,
+    /// The window may be exceeded by what a cursor brought along.
+    restored: bool,
+}
+
+fn sub(client: u64) -> SubId {
+    SubId { core: CoreId(1), conn: ConnId(client) }
+}
+
+fn body(id: u64) -> Vec<u8> {
+    format!("message {id}").into_bytes().repeat(1 + id as usize % 3)
+}
+
+impl Model {
+    fn add(&mut self, item: Item, to: Position) {
+        for id in self.end.log_id.0..to.log_id.0 {
+            self.state.insert(id, (State::Unread, 0));
+        }
+        self.items.push((self.end, to, item));
+        self.end = to;
+    }
+
+    fn publish(&mut self, num: u64) {
+        let mut builder = BatchBuilder::default();
+        (0..num).for_each(|n| builder.push(1, &body(self.end.log_id.0 + n)));
+        let batch =
+            builder.seal(Stamp { topic_id: TopicId([1; 16]), partition: PARTITION, epoch: Epoch(1), at: self.end, prev_crc: 0 });
+        let to = batch.header.end();
+        self.add(Item::Batch(batch), to);
+    }
+
+    fn lose(&mut self, num: u64, kind: u8) {
+        let bytes = if kind == 2 { 0 } else { 128 + num as i64 * 20 };
+        let to = Position {
+            offset: self.end.offset + bytes,
+            count: self.end.count + num as i64,
+            log_id: LogId(self.end.log_id.0 + num),
+        };
+        let item = match kind {
+            0 => Item::Lost,
+            1 => Item::Batch(Batch::lost(TopicId([1; 16]), PARTITION, Epoch(1), self.end, to, 0).expect("there is room")),
+            _ => Item::Gap,
+        };
+        self.add(item, to);
+        if kind == 2 {
+            self.publish(1);
+        }
+    }
+
+    fn done_runs(&self) -> Vec<Interval> {
+        let mut runs: Vec<Interval> = vec![Interval { start: LogId(1), end: self.position_of(1) }];
+        for (&id, _) in self.state.iter().filter(|(_, s)| s.0 == State::Done) {
+            let end = self.position_of(id + 1);
+            match runs.last_mut() {
+                Some(run) if run.end.log_id.0 == id => run.end = end,
+                _ => runs.push(Interval { start: LogId(id), end }),
+            }
+        }
+        runs
+    }
+
+    fn position_of(&self, id: u64) -> Position {
+        let at = self.items.partition_point(|(_, to, _)| to.log_id.0 <= id);
+        let Some(&(from, _, _)) = self.items.get(at) else { return self.end };
+        Position { offset: from.offset, count: from.count + (id - from.log_id.0) as i64, log_id: LogId(id) }
+    }
+
+    fn count(&self, is: impl Fn(&State) -> bool) -> u64 {
+        self.state.values().filter(|s| is(&s.0)).count() as u64
+    }
+
+    fn held_by(&self, client: u64) -> Vec<u64> {
+        let is_his = |s: &State| matches!(s, State::InFlight { client: c, .. } if *c == client);
+        self.state.iter().filter(|(_, s)| is_his(&s.0)).map(|(&id, _)| id).collect()
+    }
+}
+
+impl Source for Model {
+    fn fetch(&mut self, offset: i64) -> Fetch {
+        if offset == self.end.offset {
+            return Fetch::End;
+        }
+        if self.rng.below(100) < self.pending {
+            self.fetch_was_pending = true;
+            return Fetch::Pending;
+        }
+        let is_there = |(from, _, item): &&(Position, Position, Item)| from.offset == offset && !matches!(item, Item::Gap);
+        let (from, to, item) = self.items.iter().find(is_there).expect("a batch start").clone();
+        // What is not there counts as confirmed once it is met.
+        let gaps = self.items.iter().filter(|(_, to, item)| to.offset == offset && matches!(item, Item::Gap));
+        let mut gone: Vec<u64> = gaps.flat_map(|(from, to, _)| from.log_id.0..to.log_id.0).collect();
+        let answer = match item {
+            Item::Batch(batch) => {
+                if batch.header.is_lost() {
+                    gone.extend(from.log_id.0..to.log_id.0);
+                }
+                Fetch::Batch(batch)
+            }
+            _ => {
+                gone.extend(from.log_id.0..to.log_id.0);
+                Fetch::Lost { from, to }
+            }
+        };
+        for id in gone {
+            self.state.insert(id, (State::Done, 0));
+        }
+        answer
+    }
+}
+
+/// The sink checks each delivery against the model that the source changes, so both are one thing behind a cell.
+struct Shared<'a>(&'a std::cell::RefCell<Model>);
+
+impl Source for Shared<'_> {
+    fn fetch(&mut self, offset: i64) -> Fetch {
+        self.0.borrow_mut().fetch(offset)
+    }
+}
+
+impl Sink for Shared<'_> {
+    fn deliver(&mut self, to: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+        let model = &mut *self.0.borrow_mut();
+        assert!(!model.paused);
+        let refuse = model.rng.below(100) < model.refuse;
+        let log_id = id.log_id().0;
+        assert_eq!((id.partition(), message.log_id.0, message.body), (PARTITION, log_id, &*body(log_id)));
+        let client = model.clients.get_mut(&to.conn.0).expect("subscribed");
+        assert!(client.credit > 0 && !client.blocked, "credit is never exceeded");
+        if refuse {
+            client.blocked = true;
+            return false;
+        }
+        client.credit -= 1;
+        let timeout = client.timeout_ms * NS_PER_MS;
+        let (state, tries) = model.state[&log_id];
+        assert_eq!(attempts, tries + 1);
+        if state == State::Unread {
+            let first = model.state.iter().find(|(_, s)| s.0 == State::Unread).map(|(&id, _)| id);
+            assert_eq!(first, Some(log_id), "new messages come in log order");
+            assert!(model.fetch_was_pending || model.count(|s| *s == State::Waiting) == 0, "waiting ones come first");
+            assert!(model.restored || model.done_runs().len() - 1 <= model.window, "the window holds");
+        } else {
+            assert_eq!(state, State::Waiting, "delivered once at a time, and never after its FIN");
+        }
+        let in_flight = State::InFlight { client: to.conn.0, delivered: model.now, deadline: model.now + timeout };
+        model.state.insert(log_id, (in_flight, attempts));
+        true
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Publish { num: u64 },
+    Lose { num: u64, kind: u8 },
+    Subscribe { client: u64, timeout_ms: u64 },
+    Unsubscribe { client: u64 },
+    Lend { client: u64, credit: u32 },
+    Recall { client: u64 },
+    Block { client: u64, blocked: bool },
+    Pause { paused: bool },
+    Deliver { pending: u64, refuse: u64 },
+    Finish { client: u64, nth: usize, times: usize },
+    Foreign { client: u64, id: u64 },
+    Requeue { client: u64, nth: usize, delay_ms: u64 },
+    Touch { client: u64, nth: usize },
+    Advance { ns: u64 },
+    Journal,
+    Snapshot,
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
+    let client = 0..CLIENTS;
+    let step = prop_oneof![
+        6 => (1u64..30).prop_map(|num| Step::Publish { num }),
+        1 => (1u64..9, 0u8..3).prop_map(|(num, kind)| Step::Lose { num, kind }),
+        3 => (client.clone(), prop_oneof![20u64..400, Just(5_000)])
+            .prop_map(|(client, timeout_ms)| Step::Subscribe { client, timeout_ms }),
+        1 => client.clone().prop_map(|client| Step::Unsubscribe { client }),
+        6 => (client.clone(), 0u32..20).prop_map(|(client, credit)| Step::Lend { client, credit }),
+        1 => client.clone().prop_map(|client| Step::Recall { client }),
+        2 => (client.clone(), prop::bool::weighted(0.3)).prop_map(|(client, blocked)| Step::Block { client, blocked }),
+        1 => prop::bool::weighted(0.3).prop_map(|paused| Step::Pause { paused }),
+        9 => (prop_oneof![Just(0u64), Just(40)], prop_oneof![Just(0u64), Just(20)])
+            .prop_map(|(pending, refuse)| Step::Deliver { pending, refuse }),
+        12 => (client.clone(), any::<usize>(), 1usize..8).prop_map(|(client, nth, times)| Step::Finish { client, nth, times }),
+        2 => (client.clone(), 0u64..200).prop_map(|(client, id)| Step::Foreign { client, id }),
+        3 => (client.clone(), any::<usize>(), prop_oneof![Just(0u64), 1u64..300, Just(1_000_000)])
+            .prop_map(|(client, nth, delay_ms)| Step::Requeue { client, nth, delay_ms }),
+        2 => (client.clone(), any::<usize>()).prop_map(|(client, nth)| Step::Touch { client, nth }),
+        4 => prop_oneof![0..3 * NS_PER_MS, 0..200 * NS_PER_MS, 0..2_000 * NS_PER_MS].prop_map(|ns| Step::Advance { ns }),
+        2 => Just(Step::Journal),
+        1 => Just(Step::Snapshot),
+        1 => Just(Step::Restart),
+    ];
+    (prop_oneof![Just(0usize), Just(3), Just(500)], prop::collection::vec(step, 1..150))
+}
+
+struct Life {
+    channel: Channel,
+    model: std::cell::RefCell<Model>,
+    /// What a restart goes on from.
+    stored: CursorImage,
+}
+
+impl Life {
+    fn new(window: usize) -> Self {
+        let stored = CursorImage {
+            name: ChannelName::new("ch").expect("a valid name"),
+            paused: false,
+            ordered: false,
+            epoch: Epoch(1),
+            generation: 7,
+            confirmed: Position::START,
+            intervals: vec![],
+        };
+        let model = Model {
+            items: vec![],
+            end: Position::START,
+            state: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            paused: false,
+            now: 1_000_000_007,
+            rng: Rng::new(1),
+            pending: 0,
+            refuse: 0,
+            fetch_was_pending: false,
+            window,
+            restored: false,
+        };
+        Life { channel: Self::channel(window, &stored), model: model.into(), stored }
+    }
+
+    fn channel(window: usize, stored: &CursorImage) -> Channel {
+        let options =
+            ChannelOptions { confirm_window: window, max_msg_timeout: MAX_MSG_TIMEOUT, max_req_timeout: MAX_REQ_TIMEOUT };
+        Channel::new(options, PARTITION, stored.clone())
+    }
+
+    fn journal(&mut self) {
+        let mut replayed = Confirmed::new(self.stored.confirmed);
+        self.stored.intervals.iter().for_each(|&i| replayed.insert(i));
+        assert_eq!(
+            self.channel.is_dirty(),
+            self.channel.image().intervals != self.stored.intervals || self.channel.confirmed() != self.stored.confirmed
+        );
+        for interval in self.channel.take_finished().unwrap_or_default() {
+            replayed.insert(interval);
+        }
+        self.stored.confirmed = replayed.position();
+        self.stored.intervals = replayed.intervals().collect();
+        self.stored.paused = self.channel.is_paused();
+        assert_eq!(self.stored, self.channel.image(), "what was taken leads from image to image");
+    }
+
+    fn restart(&mut self) {
+        self.channel = Self::channel(self.model.get_mut().window, &self.stored);
+        let mut known = Confirmed::new(self.stored.confirmed);
+        self.stored.intervals.iter().for_each(|&i| known.insert(i));
+        let model = self.model.get_mut();
+        model.clients.clear();
+        model.paused = self.stored.paused;
+        model.restored = !self.stored.intervals.is_empty();
+        for (&id, state) in &mut model.state {
+            *state = (if known.contains(LogId(id)) { State::Done } else { State::Unread }, 0);
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        let Life { channel, model, .. } = self;
+        let now = Ticks(model.get_mut().now);
+        match step {
+            Step::Publish { num } => model.get_mut().publish(num),
+            Step::Lose { num, kind } => model.get_mut().lose(num, kind),
+            Step::Subscribe { client, timeout_ms } => {
+                if model.get_mut().clients.contains_key(&client) {
+                    return;
+                }
+                let options = SubOptions { msg_timeout_ms: timeout_ms, sample_rate: 0, client: ClientInfo::default() };
+                channel.subscribe(now, sub(client), options);
+                let timeout_ms = timeout_ms.min(MAX_MSG_TIMEOUT.as_millis() as u64);
+                model.get_mut().clients.insert(client, Client { credit: 0, blocked: false, timeout_ms });
+            }
+            Step::Unsubscribe { client } => {
+                let held = model.get_mut().held_by(client);
+                assert_eq!(channel.unsubscribe(now, sub(client)), held.len());
+                held.iter().for_each(|id| model.get_mut().state.get_mut(id).expect("held").0 = State::Waiting);
+                model.get_mut().clients.remove(&client);
+            }
+            Step::Lend { client, credit } => {
+                channel.lend(sub(client), credit);
+                model.get_mut().clients.entry(client).and_modify(|c| c.credit += credit);
+            }
+            Step::Recall { client } => {
+                let credit = model.get_mut().clients.get_mut(&client).map(|c| std::mem::take(&mut c.credit));
+                assert_eq!(channel.recall(sub(client)), credit.unwrap_or(0));
+            }
+            Step::Block { client, blocked } => {
+                channel.block(sub(client), blocked);
+                model.get_mut().clients.entry(client).and_modify(|c| c.blocked = blocked);
+            }
+            Step::Pause { paused } => {
+                channel.set_paused(paused);
+                // A pause is journaled by the shard, as a whole cursor.
+                model.get_mut().paused = paused;
+            }
+            Step::Deliver { pending, refuse } => {
+                let m = model.get_mut();
+                (m.pending, m.refuse, m.fetch_was_pending) = (pending, refuse, false);
+                let more = channel.deliver(now, &mut Shared(model), &mut Shared(model));
+                assert!(!more, "everything fits a turn here");
+                let m = model.get_mut();
+                let can = !m.paused && m.clients.values().any(|c| c.credit > 0 && !c.blocked) && !m.fetch_was_pending;
+                if can {
+                    assert_eq!(m.count(|s| *s == State::Waiting), 0);
+                    let blocked_by_window = m.done_runs().len() - 1 > m.window;
+                    assert!(blocked_by_window || m.count(|s| *s == State::Unread) == 0, "all that may go out went out");
+                }
+            }
+            Step::Finish { client, nth, times } => {
+                for n in 0..times {
+                    let held = model.get_mut().held_by(client);
+                    let Some(&id) = held.get((nth.wrapping_add(n * 7)) % held.len().max(1)) else { return };
+                    channel.finish(now, sub(client), LogId(id)).expect("it has it");
+                    model.get_mut().state.get_mut(&id).expect("held").0 = State::Done;
+                    assert_eq!(channel.finish(now, sub(client), LogId(id)), Err(NotInFlight));
+                }
+            }
+            Step::Foreign { client, id } => {
+                if !model.get_mut().held_by(client).contains(&id) {
+                    assert_eq!(channel.finish(now, sub(client), LogId(id)), Err(NotInFlight));
+                    assert_eq!(channel.requeue(now, sub(client), LogId(id), Duration::ZERO), Err(NotInFlight));
+                    assert_eq!(channel.touch(now, sub(client), LogId(id)), Err(NotInFlight));
+                }
+            }
+            Step::Requeue { client, nth, delay_ms } => {
+                let held = model.get_mut().held_by(client);
+                let Some(&id) = held.get(nth % held.len().max(1)) else { return };
+                let delay = Duration::from_millis(delay_ms);
+                channel.requeue(now, sub(client), LogId(id), delay).expect("it has it");
+                let due = (now + delay.min(MAX_REQ_TIMEOUT)).0;
+                let state = if delay_ms == 0 { State::Waiting } else { State::Deferred { due } };
+                model.get_mut().state.get_mut(&id).expect("held").0 = state;
+            }
+            Step::Touch { client, nth } => {
+                let held = model.get_mut().held_by(client);
+                let Some(&id) = held.get(nth % held.len().max(1)) else { return };
+                channel.touch(now, sub(client), LogId(id)).expect("it has it");
+                let m = model.get_mut();
+                let timeout = m.clients[&client].timeout_ms * NS_PER_MS;
+                let Some((State::InFlight { deadline, delivered, .. }, _)) = m.state.get_mut(&id) else { panic!("held") };
+                *deadline = (now.0 + timeout).min(*delivered + MAX_MSG_TIMEOUT.as_nanos() as u64);
+            }
+            Step::Advance { ns } => {
+                let m = model.get_mut();
+                m.now += ns;
+                let mut late = vec![];
+                channel.tick(Ticks(m.now), &mut |sub| late.push(sub.conn.0));
+                let mut expected = vec![];
+                let has_come = |at: u64| at.div_ceil(NS_PER_MS) <= m.now / NS_PER_MS;
+                for (state, _) in m.state.values_mut() {
+                    match *state {
+                        State::InFlight { client, deadline, .. } if has_come(deadline) => {
+                            expected.push(client);
+                            *state = State::Waiting;
+                        }
+                        State::Deferred { due } if has_come(due) => *state = State::Waiting,
+                        _ => {}
+                    }
+                }
+                late.sort_unstable();
+                expected.sort_unstable();
+                assert_eq!(late, expected);
+            }
+            Step::Journal => self.journal(),
+            Step::Snapshot => {
+                channel.take_finished();
+                self.stored = channel.image();
+            }
+            Step::Restart => self.restart(),
+        }
+    }
+
+    fn check(&mut self) {
+        let Life { channel, model, .. } = self;
+        let model = model.get_mut();
+        let mut runs = model.done_runs();
+        let confirmed = runs.remove(0).end;
+        let image = channel.image();
+        assert_eq!((image.confirmed, channel.confirmed()), (confirmed, confirmed));
+        assert_eq!(image.intervals, runs);
+        assert_eq!((image.generation, image.paused), (7, model.paused));
+        let waiting = model.count(|s| matches!(s, State::Unread | State::Waiting));
+        assert_eq!(channel.depth(model.end), waiting);
+        assert_eq!(channel.in_flight_count(), model.count(|s| matches!(s, State::InFlight { .. })));
+        assert_eq!(channel.deferred_count(), model.count(|s| matches!(s, State::Deferred { .. })));
+        let mut hungry = BTreeSet::new();
+        channel.hungry(model.end, &mut |sub| assert!(hungry.insert(sub.conn.0), "named once"));
+        assert!(hungry.iter().all(|c| model.clients[c].credit == 0));
+    }
+
+    /// Whatever happened, a client that finishes everything empties the channel.
+    fn drain(&mut self) {
+        for client in 0..CLIENTS {
+            self.step(Step::Unsubscribe { client });
+        }
+        self.step(Step::Pause { paused: false });
+        self.step(Step::Subscribe { client: 0, timeout_ms: 400 });
+        for round in 0.. {
+            assert!(round < 10_000, "progress");
+            self.step(Step::Lend { client: 0, credit: 5 });
+            self.step(Step::Deliver { pending: 0, refuse: 0 });
+            self.step(Step::Finish { client: 0, nth: round * 31, times: 5 });
+            self.step(Step::Advance { ns: 10 * NS_PER_MS });
+            let model = self.model.get_mut();
+            if model.count(|s| *s != State::Done) == 0 {
+                break;
+            }
+        }
+        self.check();
+        assert_eq!(self.channel.confirmed(), self.model.get_mut().end);
+        self.journal();
+        assert!(self.stored.intervals.is_empty() && self.channel.deadline().is_none());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn a_channel_does_what_the_model_does((window, steps) in steps()) {
+        let mut life = Life::new(window);
+        for step in steps {
+            life.step(step);
+            life.check();
+        }
+        life.drain();
+    }
+}

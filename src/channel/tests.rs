@@ -1,0 +1,424 @@
+//! One behaviour of a channel per test; random mixtures are in `model`.
+
+use super::{Channel, ChannelOptions, NotInFlight, Sink, Source};
+use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId};
+use crate::log::batch::{Batch, BatchBuilder, Message, Stamp};
+use crate::log::cursor::{CursorImage, Interval};
+use crate::log::fetch::Fetch;
+use crate::shard::message::{ClientInfo, SubOptions};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+const A: SubId = SubId { core: CoreId(0), conn: ConnId(1) };
+const B: SubId = SubId { core: CoreId(0), conn: ConnId(2) };
+const C: SubId = SubId { core: CoreId(1), conn: ConnId(1) };
+const TIMEOUT_MS: u64 = 1000;
+
+fn ms(ms: u64) -> Ticks {
+    Ticks(ms * 1_000_000)
+}
+
+/// Batches by offset, and answers that stand in their place.
+#[derive(Default)]
+struct Log {
+    batches: BTreeMap<i64, Batch>,
+    end: Option<Position>,
+    answers: HashMap<i64, Fetch>,
+    fetches: usize,
+}
+
+impl Log {
+    fn new(batches: &[usize]) -> Self {
+        let mut log = Log::default();
+        for &num in batches {
+            log.publish(num);
+        }
+        log
+    }
+
+    fn end(&self) -> Position {
+        self.end.unwrap_or(Position::START)
+    }
+
+    /// Where the batch stands.
+    fn publish(&mut self, num: usize) -> i64 {
+        let mut builder = BatchBuilder::default();
+        (0..num).for_each(|_| builder.push(1, b"body"));
+        let at = self.end();
+        let stamp = Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(2), epoch: Epoch(1), at, prev_crc: 0 };
+        let batch = builder.seal(stamp);
+        self.end = Some(batch.header.end());
+        self.batches.insert(at.offset, batch);
+        at.offset
+    }
+}
+
+impl Source for Log {
+    fn fetch(&mut self, offset: i64) -> Fetch {
+        self.fetches += 1;
+        match (self.answers.get(&offset), self.batches.get(&offset)) {
+            (Some(answer), _) => answer.clone(),
+            (None, Some(batch)) => Fetch::Batch(batch.clone()),
+            (None, None) => Fetch::End,
+        }
+    }
+}
+
+/// Who got what, and at which attempt; and who is full.
+#[derive(Default)]
+struct Got {
+    messages: Vec<(SubId, u64, u16)>,
+    full: HashSet<SubId>,
+}
+
+impl Got {
+    fn take(&mut self) -> Vec<(SubId, u64, u16)> {
+        std::mem::take(&mut self.messages)
+    }
+
+    fn ids(&mut self) -> Vec<u64> {
+        self.take().into_iter().map(|m| m.1).collect()
+    }
+}
+
+impl Sink for Got {
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+        assert_eq!((id.log_id(), id.partition()), (message.log_id, PartitionId(2)));
+        let has_room = !self.full.contains(&sub);
+        if has_room {
+            self.messages.push((sub, message.log_id.0, attempts));
+        }
+        has_room
+    }
+}
+
+fn cursor(name: &str) -> CursorImage {
+    CursorImage {
+        name: ChannelName::new(name).unwrap(),
+        paused: false,
+        ordered: false,
+        epoch: Epoch(1),
+        generation: 0,
+        confirmed: Position::START,
+        intervals: vec![],
+    }
+}
+
+fn channel_at(window: usize, cursor: CursorImage) -> Channel {
+    let options = ChannelOptions {
+        confirm_window: window,
+        max_msg_timeout: Duration::from_millis(2500),
+        max_req_timeout: Duration::from_secs(60),
+    };
+    Channel::new(options, PartitionId(2), cursor)
+}
+
+fn channel() -> Channel {
+    channel_at(500, cursor("ch"))
+}
+
+fn options(sample_rate: u8) -> SubOptions {
+    SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate, client: ClientInfo::default() }
+}
+
+fn subscribe(channel: &mut Channel, sub: SubId, credit: u32) {
+    channel.subscribe(ms(0), sub, options(0));
+    channel.lend(sub, credit);
+}
+
+fn finish(channel: &mut Channel, sub: SubId, ids: impl IntoIterator<Item = u64>) {
+    ids.into_iter().for_each(|id| channel.finish(ms(0), sub, LogId(id)).unwrap());
+}
+
+#[test]
+fn clients_take_turns_and_a_full_one_stops_nobody() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[4, 20]), Got::default());
+    [A, B, C].into_iter().for_each(|sub| subscribe(&mut channel, sub, 100));
+    channel.lend(B, 0);
+    got.full.insert(B);
+    assert!(!channel.deliver(ms(1), &mut log, &mut got));
+    let to = |sub| got.messages.iter().filter(|m| m.0 == sub).count();
+    assert_eq!((to(A), to(B), to(C)), (12, 0, 12));
+    assert_eq!(got.messages[..4].iter().map(|m| (m.0, m.1)).collect::<Vec<_>>(), [(A, 1), (C, 2), (A, 3), (C, 4)]);
+    got.take();
+    got.full.clear();
+    log.publish(3);
+    channel.deliver(ms(1), &mut log, &mut got);
+    assert!(got.take().iter().all(|m| m.0 != B), "blocked until it is said to have room");
+    channel.block(B, false);
+    log.publish(3);
+    channel.deliver(ms(1), &mut log, &mut got);
+    assert_eq!(got.take().iter().filter(|m| m.0 == B).count(), 1);
+}
+
+#[test]
+fn requeued_go_first_then_due_ones_then_the_log() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3]), Got::default());
+    subscribe(&mut channel, A, 3);
+    channel.deliver(ms(0), &mut log, &mut got);
+    channel.requeue(ms(0), A, LogId(1), Duration::from_millis(5)).unwrap();
+    channel.requeue(ms(0), A, LogId(3), Duration::from_millis(2)).unwrap();
+    channel.requeue(ms(0), A, LogId(2), Duration::ZERO).unwrap();
+    assert_eq!((channel.deferred_count(), channel.in_flight_count()), (2, 0));
+    channel.tick(Ticks(4_999_999), &mut |_| panic!("nothing is in flight"));
+    assert_eq!(channel.deferred_count(), 1);
+    channel.tick(ms(5), &mut |_| panic!("nothing is in flight"));
+    got.take();
+    channel.lend(A, 5);
+    channel.deliver(ms(5), &mut log, &mut got);
+    assert_eq!(got.take(), [(A, 2, 2), (A, 3, 2), (A, 1, 2), (A, 4, 1), (A, 5, 1)]);
+}
+
+#[test]
+fn a_timeout_comes_in_time_and_touch_has_its_limit() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
+    subscribe(&mut channel, A, 9);
+    let mut late = vec![];
+    channel.deliver(ms(10), &mut log, &mut got);
+    channel.tick(Ticks(ms(1010).0 - 1), &mut |sub| late.push(sub));
+    for at in [1009, 2000, 2500] {
+        channel.touch(ms(at), A, LogId(1)).unwrap();
+    }
+    channel.tick(Ticks(ms(2510).0 - 1), &mut |sub| late.push(sub));
+    assert_eq!(late, []);
+    assert!(channel.deadline().unwrap() <= ms(2510));
+    channel.tick(ms(2510), &mut |sub| late.push(sub));
+    assert_eq!(late, [A]);
+    assert_eq!(channel.touch(ms(2510), A, LogId(1)), Err(NotInFlight));
+    assert_eq!(channel.finish(ms(2510), A, LogId(1)), Err(NotInFlight));
+    channel.deliver(ms(2510), &mut log, &mut got);
+    assert_eq!(got.take(), [(A, 1, 1), (A, 1, 2)]);
+    assert_eq!(channel.stats(log.end(), false).timeout_count, 1);
+}
+
+#[test]
+fn the_window_stops_the_log_but_not_what_waits() {
+    let (mut channel, mut log, mut got) = (channel_at(2, cursor("ch")), Log::new(&[10, 10]), Got::default());
+    subscribe(&mut channel, A, 8);
+    channel.deliver(ms(0), &mut log, &mut got);
+    finish(&mut channel, A, [2, 4, 6]);
+    channel.requeue(ms(0), A, LogId(5), Duration::ZERO).unwrap();
+    got.take();
+    channel.lend(A, 100);
+    assert!(!channel.deliver(ms(0), &mut log, &mut got));
+    assert_eq!(got.ids(), [5]);
+    finish(&mut channel, A, [5]);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), (9..=20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_restored_cursor_beyond_the_window_is_not_stuck() {
+    let mut log = Log::new(&[10, 10]);
+    let at = |log: &Log, id: u64| {
+        let batch = log.batches.values().find(|b| (b.header.log_id.get()..=b.header.last_log_id.get()).contains(&id)).unwrap();
+        Position { offset: batch.header.offset.get(), count: id as i64 - 1, log_id: LogId(id) }
+    };
+    let intervals = [2, 4, 6, 8, 10, 12].map(|id| Interval { start: LogId(id), end: at(&log, id + 1) });
+    let mut channel = channel_at(2, CursorImage { intervals: intervals.to_vec(), ..cursor("ch") });
+    let mut got = Got::default();
+    subscribe(&mut channel, A, 100);
+    assert_eq!(channel.depth(log.end()), 14);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), [1, 3, 5, 7, 9, 11]);
+    finish(&mut channel, A, [1, 3, 5, 7]);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), (13..=20).collect::<Vec<_>>());
+    finish(&mut channel, A, [9, 11].into_iter().chain(13..=20));
+    assert_eq!((channel.confirmed(), channel.image().intervals), (log.end(), vec![]));
+}
+
+#[test]
+fn sampling_delivers_rate_plus_one_percent_and_confirms_the_rest() {
+    for (rate, least, most) in [(0, 10_000, 10_000), (10, 1000, 1200), (50, 4900, 5300), (99, 10_000, 10_000)] {
+        let (mut channel, mut log, mut got) = (channel_at(10_000, cursor("ch")), Log::new(&[5000, 5000]), Got::default());
+        channel.subscribe(ms(0), A, options(rate));
+        channel.lend(A, 10_000);
+        while channel.deliver(ms(0), &mut log, &mut got) {}
+        assert!((least..=most).contains(&got.messages.len()), "{rate}: {}", got.messages.len());
+        let first = got.take();
+        for &(_, id, _) in &first {
+            channel.requeue(ms(0), A, LogId(id), Duration::ZERO).unwrap();
+        }
+        channel.lend(A, 10_000);
+        while channel.deliver(ms(0), &mut log, &mut got) {}
+        assert_eq!(got.messages.len(), first.len(), "what was delivered once is owed");
+        finish(&mut channel, A, got.ids());
+        assert_eq!(channel.confirmed(), log.end());
+    }
+}
+
+#[test]
+fn what_a_leaving_client_had_goes_out_again_at_once() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[5]), Got::default());
+    subscribe(&mut channel, A, 4);
+    channel.deliver(ms(0), &mut log, &mut got);
+    finish(&mut channel, A, [2]);
+    assert_eq!(channel.unsubscribe(ms(0), A), 3);
+    assert_eq!(channel.unsubscribe(ms(0), A), 0);
+    assert!(channel.deadline().is_none() && !channel.has_clients());
+    assert_eq!(channel.finish(ms(0), A, LogId(1)), Err(NotInFlight));
+    got.take();
+    subscribe(&mut channel, B, 9);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.take(), [(B, 1, 2), (B, 3, 2), (B, 4, 2), (B, 5, 1)]);
+    assert_eq!(channel.finish(ms(0), A, LogId(1)), Err(NotInFlight));
+    finish(&mut channel, B, [1]);
+}
+
+#[test]
+fn attempts_saturate() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[1]), Got::default());
+    subscribe(&mut channel, A, 3);
+    channel.deliver(ms(0), &mut log, &mut got);
+    let key = channel.open.find(LogId(1)).unwrap();
+    channel.open.get_mut(key).attempts = u16::MAX - 1;
+    for _ in 0..2 {
+        channel.requeue(ms(0), A, LogId(1), Duration::ZERO).unwrap();
+        channel.deliver(ms(0), &mut log, &mut got);
+    }
+    assert_eq!(got.take(), [(A, 1, 1), (A, 1, u16::MAX), (A, 1, u16::MAX)]);
+}
+
+#[test]
+fn what_retention_or_damage_took_counts_as_confirmed() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3, 3, 3, 3]), Got::default());
+    let offsets: Vec<i64> = log.batches.keys().copied().collect();
+    let starts: Vec<Position> = log.batches.values().map(|b| b.header.start()).collect();
+    subscribe(&mut channel, A, 2);
+    channel.deliver(ms(0), &mut log, &mut got);
+    channel.requeue(ms(0), A, LogId(1), Duration::ZERO).unwrap();
+    // The first two batches go; the reader still has the first. The third turns bad.
+    log.answers.insert(offsets[0], Fetch::Below { start: starts[2] });
+    log.answers.insert(offsets[1], Fetch::Below { start: starts[2] });
+    log.answers.insert(offsets[2], Fetch::Lost { from: starts[2], to: starts[3] });
+    channel.lend(A, 9);
+    got.take();
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), [3, 10, 11, 12]);
+    assert_eq!(channel.confirmed().log_id, LogId(2));
+    assert_eq!(channel.image().intervals, [Interval { start: LogId(4), end: starts[3] }]);
+    finish(&mut channel, A, [2, 3, 10, 11, 12]);
+    assert_eq!(channel.confirmed(), log.end());
+    assert_eq!(channel.take_finished(), Some(vec![Interval { start: LogId(1), end: log.end() }]));
+}
+
+#[test]
+fn an_answer_that_leads_nowhere_does_not_spin() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), Got::default());
+    log.answers.insert(0, Fetch::Below { start: Position::START });
+    subscribe(&mut channel, A, 9);
+    assert!(!channel.deliver(ms(0), &mut log, &mut got));
+    assert_eq!((log.fetches, got.messages.len()), (1, 0));
+}
+
+#[test]
+fn a_pending_batch_blocks_neither_other_redeliveries_nor_the_log() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[2, 2, 2]), Got::default());
+    let offsets: Vec<i64> = log.batches.keys().copied().collect();
+    subscribe(&mut channel, A, 4);
+    channel.deliver(ms(0), &mut log, &mut got);
+    for id in 1..=4 {
+        channel.requeue(ms(0), A, LogId(id), Duration::ZERO).unwrap();
+    }
+    log.answers.insert(offsets[0], Fetch::Pending);
+    channel.lend(A, 100);
+    got.take();
+    log.fetches = 0;
+    assert!(!channel.deliver(ms(0), &mut log, &mut got));
+    assert_eq!(got.ids(), [3, 4, 5, 6]);
+    assert_eq!(log.fetches, 4, "a pending batch is asked for once per turn");
+    log.answers.clear();
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), [1, 2]);
+}
+
+#[test]
+fn a_turn_is_bounded_and_a_batch_is_fetched_once() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10_000]), Got::default());
+    subscribe(&mut channel, A, 20_000);
+    let turns = (1..).find(|_| !channel.deliver(ms(0), &mut log, &mut got)).unwrap();
+    assert_eq!((turns, got.messages.len()), (5, 10_000));
+    assert_eq!(log.fetches, 2);
+}
+
+#[test]
+fn a_paused_channel_delivers_nothing() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[3]), Got::default());
+    subscribe(&mut channel, A, 1);
+    channel.deliver(ms(0), &mut log, &mut got);
+    channel.set_paused(true);
+    channel.lend(A, 9);
+    channel.requeue(ms(0), A, LogId(1), Duration::ZERO).unwrap();
+    assert!(!channel.deliver(ms(0), &mut log, &mut got));
+    assert!(channel.image().paused);
+    assert_eq!(got.ids(), [1]);
+    channel.set_paused(false);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.ids(), [1, 2, 3]);
+}
+
+#[test]
+fn the_hungry_are_named_once_and_only_when_something_is_there() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[]), Got::default());
+    let hungry = |channel: &mut Channel, log: &Log| {
+        let mut subs = vec![];
+        channel.hungry(log.end(), &mut |sub| subs.push(sub));
+        subs
+    };
+    subscribe(&mut channel, A, 0);
+    subscribe(&mut channel, B, 1);
+    assert_eq!(hungry(&mut channel, &log), []);
+    log.publish(2);
+    assert_eq!(hungry(&mut channel, &log), [A]);
+    assert_eq!(hungry(&mut channel, &log), []);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(hungry(&mut channel, &log), [B], "it spent its credit and more is there");
+    channel.lend(A, 1);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(hungry(&mut channel, &log), [], "all was delivered");
+    channel.requeue(ms(0), B, LogId(1), Duration::ZERO).unwrap();
+    assert_eq!(hungry(&mut channel, &log), [A]);
+    assert_eq!(channel.recall(B), 0);
+    assert_eq!(hungry(&mut channel, &log), [B]);
+}
+
+#[test]
+fn an_ephemeral_channel_has_nothing_for_the_journal() {
+    let (mut channel, mut log, mut got) = (channel_at(500, cursor("ch#ephemeral")), Log::new(&[3]), Got::default());
+    subscribe(&mut channel, A, 9);
+    channel.deliver(ms(0), &mut log, &mut got);
+    finish(&mut channel, A, [1, 2, 3]);
+    assert_eq!((channel.is_dirty(), channel.take_finished(), channel.confirmed()), (false, None, log.end()));
+}
+
+#[test]
+fn an_idle_channel_is_tiny_and_an_open_message_small() {
+    // Just below a doubling of the tables.
+    const COUNT: usize = (1 << 17) - 64;
+    let mut channel = channel();
+    assert!(size_of::<Channel>() < 1024, "{}", size_of::<Channel>());
+    assert_eq!(channel.memory_bytes(), 0);
+    let (mut log, mut got) = (Log::new(&[COUNT / 2, COUNT / 2]), Got::default());
+    subscribe(&mut channel, A, u32::MAX);
+    while channel.deliver(ms(0), &mut log, &mut got) {}
+    assert_eq!(channel.in_flight_count(), COUNT as u64);
+    assert!(channel.memory_bytes() <= 96 * COUNT, "{} bytes each", channel.memory_bytes() / COUNT);
+    finish(&mut channel, A, 1..=COUNT as u64);
+    assert!(channel.memory_bytes() < 4096, "{} bytes", channel.memory_bytes());
+    assert!(channel.reader.is_none());
+}
+
+#[test]
+fn a_crowd_of_timeouts_is_handled_in_pieces() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[25_000]), Got::default());
+    subscribe(&mut channel, A, 30_000);
+    while channel.deliver(ms(0), &mut log, &mut got) {}
+    let (mut late, mut ticks) = (0, 0);
+    while channel.deadline().is_some_and(|at| at <= ms(1000)) {
+        channel.tick(ms(1000), &mut |_| late += 1);
+        ticks += 1;
+    }
+    assert_eq!((late, channel.in_flight_count()), (25_000, 0));
+    assert!((3..6).contains(&ticks), "{ticks}");
+}

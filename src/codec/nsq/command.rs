@@ -1,0 +1,339 @@
+//! Finds the next command in a client's bytes, and refuses what nsqd refuses, in nsqd's order and words: state, number
+//! of parameters, names, sizes, then the body. So a bad name or size is refused before its body has come.
+//!
+//! Never copies a body and never believes a length beyond the limits.
+
+use super::error::{ClientError, quoted};
+use super::{Bodies, LINE_LEN_MAX, Limits, MpubBodies};
+use crate::base::name::is_valid_name;
+
+/// Where a connection is in the protocol; decides which commands it may give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum State {
+    #[default]
+    Init,
+    Subscribed,
+    /// After CLS.
+    Closing,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    pub limits: &'a Limits,
+    pub state: State,
+    /// A consumer must have them.
+    pub has_heartbeats: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command<'a> {
+    /// The JSON.
+    Identify(&'a [u8]),
+    Publish {
+        topic: &'a str,
+        bodies: Bodies<'a>,
+    },
+    Subscribe {
+        topic: &'a str,
+        channel: &'a str,
+    },
+    Ready(u32),
+    /// Ids are as they came: 16 bytes that are no id of ours are simply not in flight.
+    Finish(&'a [u8; 16]),
+    Requeue {
+        id: &'a [u8; 16],
+        delay_ms: u64,
+    },
+    Touch(&'a [u8; 16]),
+    Close,
+    /// Also RDY after CLS.
+    Nop,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decoded<'a> {
+    /// The line's newline is not there yet.
+    IncompleteLine,
+    /// Nothing can be said before `need` bytes are there, and none beyond them is looked at then; `expect` (at least
+    /// `need`) is what the command claims to take, within the limits: room for it may be made at once.
+    IncompleteBody { need: usize, expect: usize },
+    /// A command that takes `len` bytes.
+    Command { command: Command<'a>, len: usize },
+    /// Always fatal: where the next command would start is not known.
+    Fault(ClientError),
+    /// Closes the connection without an error frame, as nsqd does.
+    LineTooLong,
+}
+
+/// What was learned of an incomplete command, so that a body that comes byte by byte is not walked again and again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Bytes known to hold no newline.
+    scanned: u32,
+    /// Of an MPUB's body: messages walked, and where they end (from the body's start; 0 is not begun).
+    walked_count: u32,
+    walked_len: u32,
+}
+
+/// Decodes the command that `bytes` begin with. After an incomplete one it is called again with the same `progress` and
+/// the same bytes and more of them, else with a fresh one.
+pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_>) -> Decoded<'a> {
+    let window = &bytes[..bytes.len().min(LINE_LEN_MAX)];
+    let Some(newline) = window[progress.scanned as usize..].iter().position(|&b| b == b'\n') else {
+        if window.len() == LINE_LEN_MAX {
+            return Decoded::LineTooLong;
+        }
+        progress.scanned = window.len() as u32;
+        return Decoded::IncompleteLine;
+    };
+    let newline = progress.scanned as usize + newline;
+    progress.scanned = newline as u32;
+    let line = &bytes[..newline];
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let body = Body { bytes, start: newline + 1 };
+    match command(line, body, progress, context) {
+        Ok((command, len)) => {
+            *progress = Progress::default();
+            Decoded::Command { command, len }
+        }
+        Err(Stop::Fault(error)) => Decoded::Fault(error),
+        Err(Stop::Need { need, expect }) => Decoded::IncompleteBody { need, expect: expect.max(need) },
+    }
+}
+
+enum Stop {
+    Fault(ClientError),
+    Need { need: usize, expect: usize },
+}
+
+impl From<ClientError> for Stop {
+    fn from(error: ClientError) -> Self {
+        Stop::Fault(error)
+    }
+}
+
+fn invalid(text: impl Into<Vec<u8>>) -> ClientError {
+    ClientError::fatal("E_INVALID", text)
+}
+
+/// The text followed by what the client sent, byte for byte.
+fn invalid_echo(text: &str, echo: &[u8]) -> ClientError {
+    invalid([text.as_bytes(), b" ", echo].concat())
+}
+
+/// What follows a line.
+#[derive(Clone, Copy)]
+struct Body<'a> {
+    bytes: &'a [u8],
+    start: usize,
+}
+
+impl<'a> Body<'a> {
+    /// The signed number at `at` (from the body's start).
+    fn number(&self, at: usize) -> Result<i32, Stop> {
+        let end = self.start + at + 4;
+        let bytes: &[u8] = self.bytes.get(end - 4..end).ok_or(Stop::Need { need: end, expect: end })?;
+        Ok(i32::from_be_bytes(bytes.try_into().expect("the range is 4 long")))
+    }
+
+    /// The `len` bytes behind the size, and where they end.
+    fn sized(&self, len: usize) -> Result<(&'a [u8], usize), Stop> {
+        let end = self.start + 4 + len;
+        let bytes = self.bytes.get(end - len..end).ok_or(Stop::Need { need: end, expect: end })?;
+        Ok((bytes, end))
+    }
+}
+
+fn command<'a>(
+    line: &'a [u8],
+    body: Body<'a>,
+    progress: &mut Progress,
+    context: &Context<'_>,
+) -> Result<(Command<'a>, usize), Stop> {
+    let mut params = line.split(|&b| b == b' ');
+    let name = params.next().expect("a split has a first part");
+    let subscribed = context.state != State::Init;
+    let end = body.start;
+    match name {
+        b"FIN" => Ok((Command::Finish(in_flight_id("FIN", subscribed, &mut params, 1)?.0), end)),
+        b"RDY" => Ok((ready(params.next(), context)?, end)),
+        b"REQ" => {
+            let (id, delay) = in_flight_id("REQ", subscribed, &mut params, 2)?;
+            let delay = digits(delay).ok_or_else(|| invalid_echo("REQ could not parse timeout", delay))?;
+            Ok((Command::Requeue { id, delay_ms: delay.min(context.limits.max_req_timeout_ms) }, end))
+        }
+        b"PUB" => publish(params.next(), body, context.limits),
+        b"MPUB" => multi_publish(params.next(), body, progress, context.limits),
+        // Deferred publishes come with the durable delayed store. Until then the client must hear that its message was not
+        // taken; where its body ends is not looked at, so the connection closes as for any unknown command.
+        b"DPUB" => Err(invalid("DPUB is not supported by this version").into()),
+        b"NOP" => Ok((Command::Nop, end)),
+        b"TOUCH" => Ok((Command::Touch(in_flight_id("TOUCH", subscribed, &mut params, 1)?.0), end)),
+        b"SUB" => Ok((subscribe(params.next(), params.next(), context)?, end)),
+        b"CLS" if context.state == State::Subscribed => Ok((Command::Close, end)),
+        b"CLS" => Err(invalid("cannot CLS in current state").into()),
+        b"IDENTIFY" if subscribed => Err(invalid("cannot IDENTIFY in current state").into()),
+        b"IDENTIFY" => {
+            let (json, end) = whole_body("IDENTIFY", body, context.limits)?;
+            Ok((Command::Identify(json), end))
+        }
+        b"AUTH" if subscribed => Err(invalid("cannot AUTH in current state").into()),
+        b"AUTH" if params.next().is_some() => Err(invalid("AUTH invalid number of parameters").into()),
+        b"AUTH" => {
+            whole_body("AUTH", body, context.limits)?;
+            Err(ClientError::fatal("E_AUTH_DISABLED", "AUTH disabled").into())
+        }
+        _ => Err(invalid_echo("invalid command", name).into()),
+    }
+}
+
+/// The id, and for REQ the parameter after it.
+fn in_flight_id<'a>(
+    name: &str,
+    subscribed: bool,
+    params: &mut impl Iterator<Item = &'a [u8]>,
+    count: usize,
+) -> Result<(&'a [u8; 16], &'a [u8]), ClientError> {
+    if !subscribed {
+        return Err(invalid(format!("cannot {name} in current state")));
+    }
+    let (Some(id), second) = (params.next(), params.next()) else {
+        return Err(invalid(format!("{name} insufficient number of params")));
+    };
+    if count == 2 && second.is_none() {
+        return Err(invalid(format!("{name} insufficient number of params")));
+    }
+    let id = id.try_into().map_err(|_| invalid("invalid message ID"))?;
+    Ok((id, second.unwrap_or_default()))
+}
+
+/// Plain decimal digits, none of them meaning 0; too many mean the largest number.
+fn digits(bytes: &[u8]) -> Option<u64> {
+    bytes.iter().try_fold(0u64, |n, b| b.is_ascii_digit().then(|| n.saturating_mul(10).saturating_add((b - b'0') as u64)))
+}
+
+fn ready(count: Option<&[u8]>, context: &Context<'_>) -> Result<Command<'static>, ClientError> {
+    match context.state {
+        State::Closing => return Ok(Command::Nop),
+        State::Init => return Err(invalid("cannot RDY in current state")),
+        State::Subscribed => {}
+    }
+    let count = count.unwrap_or(b"1");
+    let count = digits(count).ok_or_else(|| invalid_echo("RDY could not parse count", count))?;
+    let max = context.limits.max_rdy_count;
+    // Fatal: else the client and the node would disagree on how much is allowed.
+    match u32::try_from(count) {
+        Ok(count) if count <= max => Ok(Command::Ready(count)),
+        _ => Err(invalid(format!("RDY count {count} out of range 0-{max}"))),
+    }
+}
+
+fn valid_name(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|name| is_valid_name(name))
+}
+
+fn subscribe<'a>(topic: Option<&'a [u8]>, channel: Option<&'a [u8]>, context: &Context<'_>) -> Result<Command<'a>, ClientError> {
+    if context.state != State::Init {
+        return Err(invalid("cannot SUB in current state"));
+    }
+    if !context.has_heartbeats {
+        return Err(invalid("cannot SUB with heartbeats disabled"));
+    }
+    let (Some(topic), Some(channel)) = (topic, channel) else {
+        return Err(invalid("SUB insufficient number of parameters"));
+    };
+    let bad = |code, what, name| ClientError::fatal(code, format!("SUB {what} name {} is not valid", quoted(name)));
+    let topic = valid_name(topic).ok_or_else(|| bad("E_BAD_TOPIC", "topic", topic))?;
+    let channel = valid_name(channel).ok_or_else(|| bad("E_BAD_CHANNEL", "channel", channel))?;
+    Ok(Command::Subscribe { topic, channel })
+}
+
+/// A body that is one blob of at most the body limit.
+fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop> {
+    let size = body.number(0)?;
+    let bad = |text: String| ClientError::fatal("E_BAD_BODY", text);
+    if i64::from(size) > limits.max_body_size as i64 {
+        return Err(bad(format!("{name} body too big {size} > {}", limits.max_body_size)).into());
+    }
+    if size <= 0 {
+        return Err(bad(format!("{name} invalid body size {size}")).into());
+    }
+    body.sized(size as usize)
+}
+
+fn publish<'a>(topic: Option<&'a [u8]>, body: Body<'a>, limits: &Limits) -> Result<(Command<'a>, usize), Stop> {
+    let topic = topic.ok_or_else(|| invalid("PUB insufficient number of parameters"))?;
+    let topic = valid_name(topic)
+        .ok_or_else(|| ClientError::fatal("E_BAD_TOPIC", format!("PUB topic name {} is not valid", quoted(topic))))?;
+    let size = body.number(0)?;
+    let bad = |text: String| ClientError::fatal("E_BAD_MESSAGE", text);
+    if size <= 0 {
+        return Err(bad(format!("PUB invalid message body size {size}")).into());
+    }
+    if size as usize > limits.max_msg_size {
+        return Err(bad(format!("PUB message too big {size} > {}", limits.max_msg_size)).into());
+    }
+    let (bytes, end) = body.sized(size as usize)?;
+    Ok((Command::Publish { topic, bodies: Bodies::One(bytes) }, end))
+}
+
+/// The messages are found by their count, as nsqd does; the body size that was announced only has to pass the limit.
+/// Unlike nsqd, what the messages take has to pass it too, else one MPUB could fill the memory.
+fn multi_publish<'a>(
+    topic: Option<&'a [u8]>,
+    body: Body<'a>,
+    progress: &mut Progress,
+    limits: &Limits,
+) -> Result<(Command<'a>, usize), Stop> {
+    let topic = topic.ok_or_else(|| invalid("MPUB insufficient number of parameters"))?;
+    let topic = valid_name(topic).ok_or_else(|| {
+        // The code stands twice in nsqd's frame.
+        ClientError::fatal("E_BAD_TOPIC", format!("E_BAD_TOPIC MPUB topic name {} is not valid", quoted(topic)))
+    })?;
+    let bad = |code, text: String| ClientError::fatal(code, text);
+    let size = body.number(0)?;
+    if size <= 0 {
+        return Err(bad("E_BAD_BODY", format!("MPUB invalid body size {size}")).into());
+    }
+    if size as usize > limits.max_body_size {
+        return Err(bad("E_BAD_BODY", format!("MPUB body too big {size} > {}", limits.max_body_size)).into());
+    }
+    let expect = body.start + 4 + size as usize;
+    let claimed = |stop| match stop {
+        Stop::Need { need, .. } => Stop::Need { need, expect },
+        fault => fault,
+    };
+    let count = body.number(4).map_err(claimed)?;
+    // The smallest message takes 5 bytes.
+    if count <= 0 || count as usize > limits.max_body_size.saturating_sub(4) / 5 {
+        return Err(bad("E_BAD_BODY", format!("MPUB invalid message count {count}")).into());
+    }
+    // Offsets are from the body's start; the size itself takes the first 4 bytes and the count the next.
+    const MESSAGES: usize = 8;
+    let mut at = (progress.walked_len as usize).max(MESSAGES);
+    while progress.walked_count < count as u32 {
+        let size = body.number(at).map_err(claimed)?;
+        if size <= 0 {
+            let index = progress.walked_count;
+            return Err(bad("E_BAD_MESSAGE", format!("MPUB invalid message({index}) body size {size}")).into());
+        }
+        if size as usize > limits.max_msg_size {
+            return Err(bad("E_BAD_MESSAGE", format!("MPUB message too big {size} > {}", limits.max_msg_size)).into());
+        }
+        let next = at + 4 + size as usize;
+        if next - 4 > limits.max_body_size {
+            return Err(bad("E_BAD_BODY", format!("MPUB body too big {} > {}", next - 4, limits.max_body_size)).into());
+        }
+        let end = body.start + next;
+        if body.bytes.len() < end {
+            return Err(claimed(Stop::Need { need: end, expect }));
+        }
+        at = next;
+        progress.walked_count += 1;
+        // At most the body limit and 4, which is below 2^32.
+        progress.walked_len = at as u32;
+    }
+    let end = body.start + at;
+    let bodies = MpubBodies::walked(&body.bytes[body.start + MESSAGES..end], count as u32);
+    Ok((Command::Publish { topic, bodies: Bodies::Many(bodies) }, end))
+}

@@ -1,0 +1,192 @@
+//! IDENTIFY: what a client says of itself and asks for, and the answer. Values out of range are refused, not clamped.
+
+use super::{ClientError, Limits};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// nsqd's defaults for a client that asks for none.
+const OUTPUT_BUFFER_SIZE: u64 = 16 * 1024;
+const OUTPUT_BUFFER_TIMEOUT_MS: u64 = 250;
+const DEFLATE_LEVEL: i64 = 6;
+const HEARTBEAT_INTERVAL_MIN_MS: u64 = 1000;
+const MSG_TIMEOUT_MIN_MS: u64 = 1000;
+const OUTPUT_BUFFER_SIZE_MIN: u64 = 64;
+const SAMPLE_RATE_MAX: i64 = 99;
+
+/// What is kept of each text a client gives; the rest is cut.
+const TEXT_LEN_MAX: usize = 256;
+
+/// The JSON of the command. Unknown fields are ignored, `null` is as good as absent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Request {
+    #[serde(deserialize_with = "or_default")]
+    pub client_id: String,
+    #[serde(deserialize_with = "or_default")]
+    pub hostname: String,
+    #[serde(deserialize_with = "or_default")]
+    pub user_agent: String,
+    #[serde(deserialize_with = "or_default")]
+    pub feature_negotiation: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub heartbeat_interval: i64,
+    #[serde(deserialize_with = "or_default")]
+    pub output_buffer_size: i64,
+    #[serde(deserialize_with = "or_default")]
+    pub output_buffer_timeout: i64,
+    #[serde(deserialize_with = "or_default")]
+    pub tls_v1: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub snappy: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub deflate: bool,
+    #[serde(deserialize_with = "or_default")]
+    pub deflate_level: i64,
+    #[serde(deserialize_with = "or_default")]
+    pub sample_rate: i32,
+    #[serde(deserialize_with = "or_default")]
+    pub msg_timeout: i64,
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
+    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+/// What a connection goes by; IDENTIFY changes what it names and leaves the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// `None`: the client asked for none, and is not looked after.
+    pub heartbeat_interval_ms: Option<u64>,
+    pub output_buffer_size: u64,
+    pub output_buffer_timeout_ms: u64,
+    /// Percent of messages to deliver; 0 means all.
+    pub sample_rate: u8,
+    pub msg_timeout_ms: u64,
+}
+
+impl Negotiated {
+    pub fn new(limits: &Limits) -> Self {
+        Negotiated {
+            heartbeat_interval_ms: Some(limits.heartbeat_interval_ms),
+            output_buffer_size: OUTPUT_BUFFER_SIZE,
+            output_buffer_timeout_ms: OUTPUT_BUFFER_TIMEOUT_MS,
+            sample_rate: 0,
+            msg_timeout_ms: limits.msg_timeout_ms,
+        }
+    }
+}
+
+/// The answer's keys, in nsqd's order.
+#[derive(Serialize)]
+struct Response<'a> {
+    max_rdy_count: u32,
+    version: &'a str,
+    max_msg_timeout: u64,
+    msg_timeout: u64,
+    tls_v1: bool,
+    deflate: bool,
+    deflate_level: i64,
+    max_deflate_level: u8,
+    snappy: bool,
+    sample_rate: u8,
+    auth_required: bool,
+    output_buffer_size: u64,
+    output_buffer_timeout: u64,
+}
+
+impl Request {
+    pub fn parse(json: &[u8]) -> Result<Request, ClientError> {
+        let bad = || ClientError::fatal("E_BAD_BODY", "IDENTIFY failed to decode JSON body");
+        let start = json.trim_ascii();
+        if start == b"null" {
+            return Ok(Request::default());
+        }
+        // serde would take an array for the fields in order.
+        if !start.starts_with(b"{") {
+            return Err(bad());
+        }
+        let mut request: Request = serde_json::from_slice(json).map_err(|_| bad())?;
+        for text in [&mut request.client_id, &mut request.hostname, &mut request.user_agent] {
+            text.truncate(text.floor_char_boundary(TEXT_LEN_MAX));
+            text.shrink_to_fit();
+        }
+        Ok(request)
+    }
+
+    /// Checks the values in nsqd's order and gives what the connection goes by from now on.
+    pub fn negotiate(&self, current: &Negotiated, limits: &Limits) -> Result<Negotiated, ClientError> {
+        let mut new = *current;
+        let bad = |what: &str, value: i64| ClientError::fatal("E_BAD_BODY", format!("IDENTIFY {what} ({value}) is invalid"));
+        let within = |value: i64, min: u64, max: u64| u64::try_from(value).ok().filter(|v| (min..=max).contains(v));
+
+        let asked = self.heartbeat_interval;
+        new.heartbeat_interval_ms = match asked {
+            -1 => None,
+            0 => current.heartbeat_interval_ms,
+            _ => Some(
+                within(asked, HEARTBEAT_INTERVAL_MIN_MS, limits.max_heartbeat_interval_ms)
+                    .ok_or_else(|| bad("heartbeat interval", asked))?,
+            ),
+        };
+        let asked = self.output_buffer_timeout;
+        new.output_buffer_timeout_ms = match asked {
+            -1 => 0,
+            0 => current.output_buffer_timeout_ms,
+            _ => within(asked, limits.min_output_buffer_timeout_ms, limits.max_output_buffer_timeout_ms)
+                .ok_or_else(|| bad("output buffer timeout", asked))?,
+        };
+        let asked = self.output_buffer_size;
+        match asked {
+            -1 => (new.output_buffer_size, new.output_buffer_timeout_ms) = (1, 0),
+            0 => {}
+            _ => {
+                new.output_buffer_size = within(asked, OUTPUT_BUFFER_SIZE_MIN, limits.max_output_buffer_size)
+                    .ok_or_else(|| bad("output buffer size", asked))?;
+            }
+        }
+        let asked = i64::from(self.sample_rate);
+        if !(0..=SAMPLE_RATE_MAX).contains(&asked) {
+            return Err(bad("sample rate", asked));
+        }
+        new.sample_rate = asked as u8;
+        let asked = self.msg_timeout;
+        if asked != 0 {
+            new.msg_timeout_ms =
+                within(asked, MSG_TIMEOUT_MIN_MS, limits.max_msg_timeout_ms).ok_or_else(|| bad("msg timeout", asked))?;
+        }
+        Ok(new)
+    }
+
+    /// The response frame's data: `OK` without feature negotiation, else the JSON.
+    /// TLS, compression and AUTH are not available yet: all are answered with false, which clients respect.
+    pub fn answer(&self, new: &Negotiated, limits: &Limits) -> Result<Vec<u8>, ClientError> {
+        if !self.feature_negotiation {
+            return Ok(super::OK.to_vec());
+        }
+        if self.snappy && self.deflate {
+            let text = "cannot enable both deflate and snappy compression";
+            return Err(ClientError::fatal("E_IDENTIFY_FAILED", text));
+        }
+        let response = Response {
+            max_rdy_count: limits.max_rdy_count,
+            version: &limits.version,
+            max_msg_timeout: limits.max_msg_timeout_ms,
+            msg_timeout: new.msg_timeout_ms,
+            tls_v1: false,
+            deflate: false,
+            deflate_level: self.clamped_deflate_level(limits),
+            max_deflate_level: limits.max_deflate_level,
+            snappy: false,
+            sample_rate: new.sample_rate,
+            auth_required: false,
+            output_buffer_size: new.output_buffer_size,
+            output_buffer_timeout: new.output_buffer_timeout_ms,
+        };
+        Ok(serde_json::to_vec(&response).expect("a struct of numbers and a string has a JSON form"))
+    }
+
+    /// The one value that is clamped: 0 or less means 6, above the maximum means the maximum.
+    fn clamped_deflate_level(&self, limits: &Limits) -> i64 {
+        let level = if self.deflate_level > 0 { self.deflate_level } else { DEFLATE_LEVEL };
+        level.min(i64::from(limits.max_deflate_level))
+    }
+}

@@ -1,0 +1,61 @@
+//! What the protocol allows and tells clients, taken from the settings once and shared by every session.
+
+use crate::config::Settings;
+
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Told in the answer to IDENTIFY.
+    pub version: String,
+    pub max_msg_size: usize,
+    pub max_body_size: usize,
+    pub max_rdy_count: u32,
+    pub msg_timeout_ms: u64,
+    pub max_msg_timeout_ms: u64,
+    pub max_req_timeout_ms: u64,
+    /// What a client has that asks for none.
+    pub heartbeat_interval_ms: u64,
+    pub max_heartbeat_interval_ms: u64,
+    pub max_output_buffer_size: u64,
+    pub min_output_buffer_timeout_ms: u64,
+    pub max_output_buffer_timeout_ms: u64,
+    pub max_deflate_level: u8,
+    /// Unsent bytes above which no further message is handed to a connection.
+    pub output_full_bytes: usize,
+    /// Unsent bytes above which nothing more is read from a connection: room for one message more than full, so that a
+    /// consumer's FINs are read while its messages wait.
+    pub output_stop_bytes: usize,
+    /// Replies that may be outstanding before nothing more is read.
+    pub replies_max: usize,
+}
+
+/// nsqd's smallest output buffer timeout.
+const MIN_OUTPUT_BUFFER_TIMEOUT_MS: u64 = 25;
+const MAX_DEFLATE_LEVEL: u8 = 6;
+const OUTPUT_FULL_BYTES: usize = 256 * 1024;
+const REPLIES_MAX: usize = 8192;
+
+impl From<&Settings> for Limits {
+    fn from(s: &Settings) -> Self {
+        // Sizes on the wire are signed 32 bits.
+        let size = |bytes: u64| bytes.min(i32::MAX as u64) as usize;
+        let max_msg_size = size(s.max_msg_size);
+        Limits {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            max_msg_size,
+            max_body_size: size(s.max_body_size),
+            max_rdy_count: u32::try_from(s.max_rdy_count).unwrap_or(u32::MAX),
+            msg_timeout_ms: s.msg_timeout_ms,
+            max_msg_timeout_ms: s.max_msg_timeout_ms,
+            max_req_timeout_ms: s.max_req_timeout_ms,
+            heartbeat_interval_ms: (s.client_timeout_ms / 2).max(1),
+            max_heartbeat_interval_ms: s.max_heartbeat_interval_ms,
+            max_output_buffer_size: s.max_output_buffer_size,
+            min_output_buffer_timeout_ms: MIN_OUTPUT_BUFFER_TIMEOUT_MS,
+            max_output_buffer_timeout_ms: s.max_output_buffer_timeout_ms,
+            max_deflate_level: MAX_DEFLATE_LEVEL,
+            output_full_bytes: OUTPUT_FULL_BYTES,
+            output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
+            replies_max: REPLIES_MAX,
+        }
+    }
+}

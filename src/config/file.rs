@@ -1,0 +1,133 @@
+//! The TOML file of `--config`: nsqd's keys (`max_msg_size`), with `_` or `-`, and `[topics.<name>]` tables.
+
+use super::{
+    IGNORED, Settings, TopicSettings, find,
+    row::{BadValue, Setting, Value},
+};
+use crate::base::TopicName;
+use toml::{Table, Value as Toml};
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileError {
+    #[error("not valid TOML: {0}")]
+    Syntax(String),
+    #[error("unknown key `{0}`: `ringmq serve --help` lists the settings")]
+    UnknownKey(String),
+    #[error(transparent)]
+    BadValue(#[from] BadValue),
+    #[error("[topics.{name}]: {reason}")]
+    BadTopic { name: String, reason: String },
+}
+
+/// Puts what the file says into `settings`; answers what of it has no effect here, for the log.
+pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileError> {
+    let table: Table = text.parse().map_err(|e: toml::de::Error| FileError::Syntax(e.to_string().trim().replace('\n', " ")))?;
+    let mut without_effect = Vec::new();
+    for (key, value) in &table {
+        if key == "topics" {
+            apply_topics(value, settings)?;
+        } else if let Some(row) = find(key) {
+            (row.set)(settings, read(row, key, value)?);
+        } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| *name == key.replace('_', "-")) {
+            without_effect.push(format!("{name}: {why}"));
+        } else {
+            return Err(FileError::UnknownKey(key.clone()));
+        }
+    }
+    Ok(without_effect)
+}
+
+fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
+    let result = match value {
+        Toml::String(text) => row.parse(text),
+        Toml::Integer(number) => row.number(*number),
+        _ => Err("must be a string or an integer".into()),
+    };
+    result.map_err(|reason| BadValue { written: format!("{key} = {value}"), reason })
+}
+
+fn apply_topics(topics: &Toml, settings: &mut Settings) -> Result<(), FileError> {
+    let Toml::Table(topics) = topics else {
+        return Err(FileError::UnknownKey("topics (it is a table: [topics.<name>])".into()));
+    };
+    for (name, own) in topics {
+        let bad = |reason: String| FileError::BadTopic { name: name.clone(), reason };
+        TopicName::new(name).map_err(|e| bad(e.to_string()))?;
+        let Toml::Table(own) = own else { return Err(bad("must be a table".into())) };
+        let mut topic = TopicSettings::default();
+        for (key, value) in own {
+            // `retention_ms` says the unit of an integer; `retention` is the name that the node-wide setting has.
+            let (row_name, slot) = match key.replace('-', "_").as_str() {
+                "retention" | "retention_ms" => ("retention", &mut topic.retention_ms),
+                "retention_bytes" => ("retention-bytes", &mut topic.retention_bytes),
+                _ => return Err(bad(format!("unknown key `{key}`: a topic has retention and retention_bytes"))),
+            };
+            let row = find(row_name).expect("both names are rows of the table");
+            if let Value::Number(number) = read(row, key, value).map_err(|e| bad(e.to_string()))? {
+                *slot = Some(number);
+            }
+        }
+        settings.topics.insert(name.clone(), topic);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applied(text: &str) -> Result<Settings, String> {
+        let mut settings = Settings::default();
+        apply(text, &mut settings).map(|_| settings).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn keys_are_nsqds_or_the_flags() {
+        let settings = applied(
+            "max_msg_size = 2048\nmsg-timeout = \"90s\"\nmax_msg_timeout = 120000\ndata_path = \"/x\"\n\
+             journal_bytes = \"8MiB\"\nspin_before_park = \"5us\"\nlog_level = \"WARN\"",
+        )
+        .unwrap();
+        assert_eq!((settings.max_msg_size, settings.msg_timeout_ms, settings.max_msg_timeout_ms), (2048, 90_000, 120_000));
+        assert_eq!((settings.data_path.as_str(), settings.journal_bytes, settings.spin_before_park_us), ("/x", 8 << 20, 5));
+        assert_eq!(settings.log_level, "warn");
+    }
+
+    #[test]
+    fn errors_name_key_value_and_bounds() {
+        for (text, wanted) in [
+            ("journal_bytes = 12", "journal_bytes = 12: must be between 1MiB and 64GiB"),
+            ("journal_bytes = -1", "journal_bytes = -1: must be between"),
+            ("msg_timeout = \"90\"", "msg_timeout = \"90\": no unit"),
+            ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
+            ("tcp_address = \"x\"", "must be host:port"),
+            ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
+            ("log_level = \"loud\"", "must be one of trace, debug"),
+            ("a = ", "not valid TOML"),
+            ("shards = 1.5", "must be a string or an integer"),
+            ("topics = 1", "it is a table"),
+            ("[topics.\"a b\"]", "[topics.a b]: a name has"),
+            ("[topics.a]\nreplicas = 1", "[topics.a]: unknown key `replicas`"),
+            ("[topics.a]\nretention = \"x\"", "[topics.a]: retention = \"x\""),
+        ] {
+            let error = applied(text).expect_err(text);
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn topics_have_their_own_retention() {
+        let settings =
+            applied("retention = \"1h\"\n[topics.t]\nretention_ms = 5\n[topics.u]\nretention-bytes = \"1GiB\"").unwrap();
+        assert_eq!(settings.retention_of("t"), (5, 0));
+        assert_eq!(settings.retention_of("u"), (3_600_000, 1 << 30));
+        assert_eq!(settings.retention_of("v"), (3_600_000, 0));
+    }
+
+    #[test]
+    fn what_only_nsqd_needs_is_said_to_have_no_effect() {
+        let mut settings = Settings::default();
+        let notes = apply("mem_queue_size = 10", &mut settings).unwrap();
+        assert!(notes[0].starts_with("mem-queue-size: "), "{notes:?}");
+    }
+}

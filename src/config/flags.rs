@@ -1,0 +1,174 @@
+//! Flags: nsqd's spellings (`-x v`, `--x=v`, `--x v`), then the file, then the surroundings, into [`Settings`].
+
+use super::{Settings, TABLE, file, find, row::BadValue};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+/// What the surroundings say where neither a flag nor the file does.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub hostname: String,
+    pub cpus: u16,
+    pub working_directory: String,
+}
+
+/// The settings in force, and what of the input had no effect (a line each, for the log).
+#[derive(Debug)]
+pub struct Asked {
+    pub settings: Settings,
+    pub without_effect: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error(transparent)]
+    Flag(#[from] BadValue),
+    #[error("--config={path}: {reason}")]
+    Unreadable { path: String, reason: String },
+    #[error("--config={path}: {error}")]
+    File { path: String, error: file::FileError },
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+/// Go accepts one dash before a long name; clap wants two. What stands behind `--` is left alone.
+pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut literal = false;
+    let fix = |arg: String| {
+        literal |= arg == "--";
+        let single = arg.starts_with('-') && !arg.starts_with("--") && arg.len() > 2;
+        // A name, not a negative number.
+        let named = arg.as_bytes().get(1).is_some_and(u8::is_ascii_alphabetic);
+        if single && named && !literal { format!("-{arg}") } else { arg }
+    };
+    args.into_iter().map(fix).collect()
+}
+
+/// Adds every setting of the table, and `--config`, to a command.
+pub fn add_flags(command: Command) -> Command {
+    let config = Arg::new("config")
+        .long("config")
+        .value_name("path")
+        .help("TOML file with the settings below, `-` or `_` in their names; flags win over it")
+        .help_heading("Node");
+    let ignored = super::IGNORED.iter().map(|(name, _)| {
+        let arg = Arg::new(*name).long(*name).hide(true);
+        if *name == "verbose" { arg.action(ArgAction::SetTrue) } else { arg.action(ArgAction::Append) }
+    });
+    let settings = TABLE.iter().map(|row| {
+        let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
+        Arg::new(row.name)
+            .long(row.name)
+            .value_name(row.unit_name())
+            .help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
+            .help_heading(row.group)
+            // As in nsqd the last one counts.
+            .overrides_with(row.name)
+    });
+    command.arg(config).args(settings).args(ignored)
+}
+
+/// Flags over the file over the defaults. `read_file` gives the text of the file at a path, or says why not.
+pub fn load(
+    matches: &ArgMatches,
+    surroundings: &Surroundings,
+    read_file: impl FnOnce(&str) -> Result<String, String>,
+) -> Result<Asked, ConfigError> {
+    let mut settings = Settings::default();
+    let mut without_effect = Vec::new();
+    if let Some(path) = matches.get_one::<String>("config") {
+        let path = path.clone();
+        let text = read_file(&path).map_err(|reason| ConfigError::Unreadable { path: path.clone(), reason })?;
+        without_effect = file::apply(&text, &mut settings).map_err(|error| ConfigError::File { path, error })?;
+    }
+    for row in TABLE {
+        if let Some(text) = matches.get_one::<String>(row.name) {
+            let bad = |reason| BadValue { written: format!("--{}={text}", row.name), reason };
+            (row.set)(&mut settings, row.parse(text).map_err(bad)?);
+        }
+    }
+    for (name, why) in super::IGNORED {
+        if matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine) {
+            without_effect.push(format!("--{name}: {why}"));
+        }
+    }
+    if settings.data_path.is_empty() {
+        settings.data_path = surroundings.working_directory.clone();
+    }
+    if settings.broadcast_address.is_empty() {
+        settings.broadcast_address = surroundings.hostname.clone();
+    }
+    if settings.shards == 0 {
+        settings.shards = surroundings.cpus.clamp(1, find("shards").map_or(1, |row| row.max as u16));
+    }
+    settings.check()?;
+    Ok(Asked { settings, without_effect })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(args: &[&str], file: Option<&str>) -> Result<Asked, String> {
+        let args = normalise(std::iter::once("serve").chain(args.iter().copied()).map(String::from));
+        let matches = add_flags(Command::new("serve")).try_get_matches_from(args).map_err(|e| e.to_string())?;
+        let around = Surroundings { hostname: "host".into(), cpus: 3, working_directory: "/here".into() };
+        load(&matches, &around, |_| file.map(String::from).ok_or("no such file".into())).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn flags_are_written_as_for_nsqd() {
+        for args in [
+            &["-msg-timeout", "90s"][..],
+            &["-msg-timeout=90s"],
+            &["--msg-timeout=90s"],
+            &["--msg-timeout", "90s"],
+            &["--msg-timeout=1s", "--msg-timeout=1m30s"],
+        ] {
+            assert_eq!(asked(args, None).unwrap().settings.msg_timeout_ms, 90_000, "{args:?}");
+        }
+        assert_eq!(asked(&["--tcp-address=:5150"], None).unwrap().settings.tcp_address, "0.0.0.0:5150");
+    }
+
+    #[test]
+    fn the_surroundings_fill_what_nobody_says() {
+        let settings = asked(&[], None).unwrap().settings;
+        assert_eq!((settings.data_path.as_str(), settings.broadcast_address.as_str(), settings.shards), ("/here", "host", 3));
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let file = Some("shards = 7\nmax_rdy_count = 9");
+        let settings = asked(&["--config=x", "--shards=2"], file).unwrap().settings;
+        assert_eq!((settings.shards, settings.max_rdy_count), (2, 9));
+    }
+
+    #[test]
+    fn errors_name_what_was_written() {
+        for (args, wanted) in [
+            (&["--journal-bytes=12"][..], "--journal-bytes=12: must be between 1MiB and 64GiB"),
+            (&["--msg-timeout=60"], "--msg-timeout=60: no unit"),
+            (&["--config=x"], "--config=x: no such file"),
+            (&["--msg-timeout=1h"], "msg-timeout (1h) must not be above max-msg-timeout (15m)"),
+            (&["--shards=-1"], "--shards=-1: must be a whole number between 0 and 1024"),
+            (&["--joournal-bytes=1"], "unexpected argument"),
+        ] {
+            let error = asked(args, None).expect_err("refused");
+            assert!(error.contains(wanted), "{args:?}: {error}");
+        }
+        let error = asked(&["--config=x"], Some("tcp_address = 1")).unwrap_err();
+        assert!(error.starts_with("--config=x: tcp_address = 1: "), "{error}");
+    }
+
+    #[test]
+    fn a_flag_that_only_nsqd_needs_is_taken_and_named() {
+        let asked = asked(&["-mem-queue-size=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
+        assert_eq!(asked.without_effect.len(), 2, "{:?}", asked.without_effect);
+        assert_eq!(asked.settings.max_rdy_count, 5);
+    }
+
+    #[test]
+    fn one_dash_is_two_for_names_alone() {
+        let given = ["-x-y", "-h", "-1", "--z", "v", "--", "-after"].map(String::from);
+        assert_eq!(normalise(given), ["--x-y", "-h", "-1", "--z", "v", "--", "-after"]);
+    }
+}

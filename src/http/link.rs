@@ -1,0 +1,97 @@
+//! Questions to the cores and their answers: a ticket per question, whatever else the mesh carries is not for us.
+
+use crate::base::CoreId;
+use crate::mesh::HttpPort;
+use crate::metrics::stats::ShardStats;
+use crate::shard::message::{MeshMessage, PublishError, Ticket};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+pub enum Answer {
+    Topic(Result<crate::base::TopicRef, PublishError>),
+    Published(Result<(), PublishError>),
+    Stats(Box<ShardStats>),
+}
+
+/// The HTTP thread's end of the mesh. No borrow of it lives across an await.
+pub struct Link {
+    cores: u16,
+    port: RefCell<HttpPort>,
+    waiting: RefCell<Waiting>,
+    unflushed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    questions: HashMap<Ticket, oneshot::Sender<Answer>>,
+}
+
+/// Forgets its question when the asker is gone or has waited enough; a late answer is then dropped.
+struct Question<'a> {
+    link: &'a Link,
+    ticket: Ticket,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        self.link.waiting.borrow_mut().questions.remove(&self.ticket);
+    }
+}
+
+impl Link {
+    pub fn new(port: HttpPort, cores: u16) -> Self {
+        Link { cores, port: RefCell::new(port), waiting: RefCell::default(), unflushed: Notify::new() }
+    }
+
+    pub fn cores(&self) -> u16 {
+        self.cores
+    }
+
+    /// `None` when no answer came in time.
+    pub async fn ask(&self, to: CoreId, limit: Duration, message: impl FnOnce(Ticket) -> MeshMessage) -> Option<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        let ticket = {
+            let mut waiting = self.waiting.borrow_mut();
+            waiting.last += 1;
+            let ticket = Ticket(waiting.last);
+            waiting.questions.insert(ticket, sender);
+            ticket
+        };
+        let _question = Question { link: self, ticket };
+        self.port.borrow_mut().send(to, message(ticket));
+        // Flushed once for all that ask in this turn of the thread.
+        self.unflushed.notify_one();
+        tokio::time::timeout(limit, receiver).await.ok()?.ok()
+    }
+
+    /// Moves messages both ways, for ever.
+    pub async fn carry(&self, mail: &Notify) {
+        loop {
+            tokio::select! {
+                () = mail.notified() => self.drain(),
+                () = self.unflushed.notified() => {}
+            }
+            // Also after a drain: a core may have made room for what did not fit before.
+            self.port.borrow_mut().flush();
+        }
+    }
+
+    fn drain(&self) {
+        let mut waiting = self.waiting.borrow_mut();
+        self.port.borrow_mut().drain(&mut |from, message| {
+            let (ticket, answer) = match message {
+                MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
+                MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
+                MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
+                other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
+            };
+            if let Some(asker) = waiting.questions.remove(&ticket) {
+                // The asker may have gone in this very turn.
+                let _ = asker.send(answer);
+            }
+        });
+    }
+}

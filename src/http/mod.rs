@@ -1,0 +1,214 @@
+//! nsqd's HTTP API: /ping /info /stats, POST /pub and /mpub; hyper on one thread of its own.
+//!
+//! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
+//! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
+//! Nothing a client does makes it grow: connections, bytes of bodies and the time for head, body and answer are bounded.
+
+mod body;
+mod link;
+mod publish;
+mod routes;
+mod statistics;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use crate::config::Settings;
+use crate::mesh::{HttpPort, Wake};
+use crate::metrics::Latency;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use link::Link;
+use std::cell::RefCell;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
+
+/// How long requests that are being served may take once the node stops.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+/// Wakes the HTTP thread; the mesh gets it before the thread starts.
+#[derive(Default)]
+pub struct HttpWake(Notify);
+
+impl Wake for HttpWake {
+    fn wake(&self) {
+        self.0.notify_one();
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("cannot listen on --http-address={address}: {error}")]
+    Listen { address: String, error: std::io::Error },
+    #[error("cannot start the HTTP thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// The running thread.
+pub struct HttpServer {
+    address: SocketAddr,
+    stop: Arc<Notify>,
+    thread: JoinHandle<()>,
+}
+
+impl HttpServer {
+    /// Listens, and serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
+    pub fn start(settings: &Settings, cores: u16, tcp_port: u16, port: HttpPort, wake: Arc<HttpWake>) -> Result<Self, HttpError> {
+        let failed = |error| HttpError::Listen { address: settings.http_address.clone(), error };
+        let listener = TcpListener::bind(&settings.http_address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(HttpError::Thread)?;
+        let stop = Arc::new(Notify::new());
+        let (settings, stopping) = (settings.clone(), stop.clone());
+        let serve = move || {
+            let node = Rc::new(Node::new(settings, Link::new(port, cores), tcp_port, address.port()));
+            let local = tokio::task::LocalSet::new();
+            local.block_on(&runtime, serve(node.clone(), listener, wake, stopping));
+            tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
+        };
+        let thread = std::thread::Builder::new().name("http".into()).spawn(serve).map_err(HttpError::Thread)?;
+        Ok(HttpServer { address, stop, thread })
+    }
+
+    /// Where it listens: the port that was taken when the setting says 0.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes no further request and waits, a few seconds at most, for those that are being served.
+    /// The cores must still run, since these requests wait for their answers.
+    pub fn stop(self) {
+        self.stop.notify_one();
+        if self.thread.join().is_err() {
+            tracing::error!("the HTTP thread ended in a panic");
+        }
+    }
+}
+
+/// What every request may look at. Lives on the HTTP thread.
+struct Node {
+    settings: Settings,
+    link: Link,
+    tcp_port: u16,
+    http_port: u16,
+    hostname: String,
+    start_unix_s: i64,
+    /// Kilobytes of bodies that may be held at a time.
+    body_budget: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    topics: RefCell<publish::Topics>,
+    publish_latency: RefCell<Latency>,
+}
+
+impl Node {
+    fn new(settings: Settings, link: Link, tcp_port: u16, http_port: u16) -> Self {
+        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Node {
+            link,
+            tcp_port,
+            http_port,
+            hostname: hostname.trim().to_string(),
+            start_unix_s: unix_s(),
+            body_budget: Arc::new(Semaphore::new((settings.max_pub_waiting_size / body::PERMIT_BYTES) as usize)),
+            connections: Arc::new(Semaphore::new(settings.max_http_connections as usize)),
+            topics: RefCell::default(),
+            publish_latency: RefCell::default(),
+            settings,
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.settings.http_timeout_ms)
+    }
+}
+
+fn unix_s() -> i64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+async fn serve(node: Rc<Node>, listener: TcpListener, wake: Arc<HttpWake>, stop: Arc<Notify>) {
+    let carrier = tokio::task::spawn_local({
+        let node = node.clone();
+        async move { node.link.carry(&wake.0).await }
+    });
+    // Closed when this function is done with it: every connection then finishes the request it is at.
+    let (closing, closed) = watch::channel(());
+    tokio::select! {
+        () = accept(node.clone(), listener, closed) => {}
+        () = stop.notified() => {}
+    }
+    drop(closing);
+    let all = node.settings.max_http_connections as u32;
+    if timeout(STOP_LIMIT, node.connections.acquire_many(all)).await.is_err() {
+        tracing::warn!("http requests were cut off: they did not end within {STOP_LIMIT:?} of the stop");
+    }
+    carrier.abort();
+}
+
+async fn accept(node: Rc<Node>, listener: TcpListener, closed: watch::Receiver<()>) {
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "http cannot listen"),
+    };
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => match node.connections.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    tokio::task::spawn_local(converse(node.clone(), stream, permit, closed.clone()));
+                }
+                Err(_) => refuse(stream),
+            },
+            // Out of descriptors, most likely: it passes, and a busy loop would not help.
+            Err(error) => {
+                tracing::warn!(%error, "http cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+/// One connection too many: it is told so, without waiting for it.
+fn refuse(stream: TcpStream) {
+    const ANSWER: &[u8] =
+        b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n\
+        Content-Length: 34\r\n\r\n{\"message\":\"TOO_MANY_CONNECTIONS\"}";
+    let _ = stream.try_write(ANSWER);
+}
+
+async fn converse(node: Rc<Node>, stream: TcpStream, permit: OwnedSemaphorePermit, mut closed: watch::Receiver<()>) {
+    let limit = node.timeout();
+    // Answers are small and sent whole.
+    let _ = stream.set_nodelay(true);
+    let io = TokioIo::new(stream::WriteLimited::new(stream, limit));
+    let service = hyper::service::service_fn(move |request| {
+        let node = node.clone();
+        async move { Ok::<_, std::convert::Infallible>(routes::answer(&node, request, Instant::now()).await) }
+    });
+    let mut builder = http1::Builder::new();
+    // A head is 16 KB at most: a query holds two names. Names of headers are written as nsqd writes them.
+    builder.timer(TokioTimer::new()).header_read_timeout(limit).max_buf_size(16 * 1024).title_case_headers(true);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service));
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            done = connection.as_mut() => {
+                if let Err(error) = done {
+                    tracing::debug!(%error, "http connection ended");
+                }
+                break;
+            }
+            _ = closed.changed(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+    drop(permit);
+}

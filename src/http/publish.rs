@@ -1,0 +1,235 @@
+//! POST /pub and /mpub: nsqd's parameters and errors; acknowledged when the partition's core says that it is durable.
+
+use super::Node;
+use super::body::{self, BodyError, Paid};
+use super::link::Answer;
+use super::routes::{Failure, Query};
+use crate::base::topic::home_core;
+use crate::base::{PartitionId, TopicName, TopicRef};
+use crate::shard::message::{MeshMessage, OwnedBodies, PublishError};
+use hyper::StatusCode;
+use hyper::body::{Body, Incoming};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// A core that has not answered by now may have stored the messages or not.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// Names come from clients, so what is remembered of them is bounded.
+const TOPICS_MAX: usize = 4096;
+
+/// Topics that were published to, and the partition that is next.
+#[derive(Default)]
+pub struct Topics(HashMap<TopicName, (TopicRef, u16)>);
+
+/// `POST /pub?topic=...`: the body is the message.
+pub async fn publish(node: &Node, query: Result<Query, Failure>, body: Incoming, began: Instant) -> Result<(), Failure> {
+    let paid = match body::read(node, body, node.settings.max_msg_size).await {
+        Ok(paid) => paid,
+        Err(error) => return Err(body_failure(error, "MSG_TOO_BIG")),
+    };
+    if paid.bytes.is_empty() {
+        return Err(Failure::new(StatusCode::BAD_REQUEST, "MSG_EMPTY"));
+    }
+    let query = query?;
+    let topic = topic_of(&query)?;
+    refuse_deferred(node, &query)?;
+    let ends = vec![paid.bytes.len() as u32];
+    let Paid { bytes, budget } = paid;
+    let result = store(node, topic, OwnedBodies { bytes, ends }, began).await;
+    drop(budget);
+    result
+}
+
+/// `POST /mpub?topic=...`: a message per line, or with `binary` the body of an MPUB. All or nothing.
+pub async fn publish_many(node: &Node, query: Result<Query, Failure>, body: Incoming, began: Instant) -> Result<(), Failure> {
+    if body.size_hint().lower() > node.settings.max_body_size {
+        return Err(body_failure(BodyError::TooBig, "BODY_TOO_BIG"));
+    }
+    let query = query?;
+    let topic = topic_of(&query)?;
+    // An unknown value of `binary` means true, as in nsqd.
+    let binary = query.get("binary").is_some_and(|value| !matches!(value, "false" | "0"));
+    let paid = match body::read(node, body, node.settings.max_body_size).await {
+        Ok(paid) => paid,
+        Err(error) => return Err(body_failure(error, "BODY_TOO_BIG")),
+    };
+    let max = node.settings.max_msg_size;
+    let bodies = if binary { split_binary(&paid.bytes, max) } else { split_lines(&paid.bytes, max) };
+    let bodies = bodies.map_err(|code| Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code))?;
+    let Paid { bytes, budget } = paid;
+    drop(bytes);
+    if bodies.ends.is_empty() {
+        return Ok(());
+    }
+    let result = store(node, topic, bodies, began).await;
+    drop(budget);
+    result
+}
+
+fn body_failure(error: BodyError, too_big: &'static str) -> Failure {
+    match error {
+        BodyError::TooBig => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, too_big),
+        BodyError::NoRoom => publish_failure(PublishError::TooMuchWaiting),
+        BodyError::TooSlow => Failure::new(StatusCode::REQUEST_TIMEOUT, "BODY_TIMEOUT"),
+        BodyError::Broken => Failure::new(StatusCode::BAD_REQUEST, "BAD_BODY"),
+    }
+}
+
+fn topic_of(query: &Query) -> Result<TopicName, Failure> {
+    let name = query.get("topic").ok_or(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_TOPIC"))?;
+    TopicName::new(name).map_err(|_| Failure::new(StatusCode::BAD_REQUEST, "INVALID_TOPIC"))
+}
+
+/// Durable deferred messages are a later issue; until then a deferred publish is refused, never published at once.
+fn refuse_deferred(node: &Node, query: &Query) -> Result<(), Failure> {
+    let Some(defer) = query.get("defer") else { return Ok(()) };
+    match defer.parse::<u64>() {
+        Ok(0) => Ok(()),
+        Ok(ms) if ms <= node.settings.max_req_timeout_ms => {
+            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "DEFER_NOT_AVAILABLE: this node does not take deferred messages yet"))
+        }
+        _ => Err(Failure::new(StatusCode::BAD_REQUEST, "INVALID_DEFER")),
+    }
+}
+
+/// Empty lines are no messages; the last line needs no newline.
+fn split_lines(bytes: &[u8], max_msg_size: u64) -> Result<OwnedBodies, &'static str> {
+    let mut bodies = OwnedBodies::default();
+    bodies.bytes.reserve_exact(bytes.len());
+    for line in bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+        if line.len() as u64 > max_msg_size {
+            return Err("MSG_TOO_BIG");
+        }
+        bodies.push(line);
+    }
+    Ok(bodies)
+}
+
+/// `[u32 count]`, then `[u32 size][body]` each, big-endian. What stands behind the last message is ignored, as in nsqd.
+fn split_binary(bytes: &[u8], max_msg_size: u64) -> Result<OwnedBodies, &'static str> {
+    let (count, mut rest) = be_u32(bytes).ok_or("BAD_BODY")?;
+    // A message takes five bytes at least; so the count is believed only as far as the body can hold it.
+    if count == 0 || count as usize > rest.len() / 5 {
+        return Err(if count as i32 > 0 && count as usize <= bytes.len() { "BAD_MESSAGE" } else { "BAD_BODY" });
+    }
+    let mut bodies = OwnedBodies::default();
+    bodies.bytes.reserve_exact(rest.len());
+    for _ in 0..count {
+        let (size, after) = be_u32(rest).ok_or("BAD_MESSAGE")?;
+        if size == 0 || size as u64 > max_msg_size || size as usize > after.len() {
+            return Err("BAD_MESSAGE");
+        }
+        let (message, next) = after.split_at(size as usize);
+        bodies.push(message);
+        rest = next;
+    }
+    Ok(bodies)
+}
+
+fn be_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<4>()?;
+    Some((u32::from_be_bytes(*head), rest))
+}
+
+/// Publishes to the next partition of the topic. One that was deleted is forgotten, so that the next publish creates it.
+async fn store(node: &Node, name: TopicName, bodies: OwnedBodies, began: Instant) -> Result<(), Failure> {
+    let result = store_once(node, &name, bodies).await;
+    match result {
+        Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
+        Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().0.remove(&name)),
+        Err(_) => {}
+    }
+    result.map_err(publish_failure)
+}
+
+async fn store_once(node: &Node, name: &TopicName, bodies: OwnedBodies) -> Result<(), PublishError> {
+    let (topic, partition) = route(node, name).await?;
+    let core = topic.core_of(partition, node.link.cores());
+    let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies };
+    match node.link.ask(core, ANSWER_LIMIT, publish).await {
+        Some(Answer::Published(result)) => result,
+        _ => Err(PublishError::Unknown),
+    }
+}
+
+/// The topic, created if need be, and the partition whose turn it is.
+async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId), PublishError> {
+    if let Some(route) = node.topics.borrow_mut().next(name) {
+        return Ok(route);
+    }
+    let home = home_core(name, node.link.cores());
+    let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone() };
+    let topic = match node.link.ask(home, ANSWER_LIMIT, ensure).await {
+        Some(Answer::Topic(result)) => result?,
+        // Nothing was published, so this is no unknown outcome.
+        _ => return Err(PublishError::NoTopic),
+    };
+    let mut topics = node.topics.borrow_mut();
+    topics.remember(topic);
+    topics.next(name).ok_or(PublishError::NoTopic)
+}
+
+impl Topics {
+    fn next(&mut self, name: &TopicName) -> Option<(TopicRef, PartitionId)> {
+        let (topic, next) = self.0.get_mut(name)?;
+        let partition = PartitionId(*next % topic.partitions);
+        *next = (partition.0 + 1) % topic.partitions;
+        Some((topic.clone(), partition))
+    }
+
+    fn remember(&mut self, topic: TopicRef) {
+        if self.0.len() >= TOPICS_MAX {
+            self.0.clear();
+        }
+        // Another request may have remembered it meanwhile, and its turn goes on.
+        self.0.entry(topic.name.clone()).or_insert((topic, 0));
+    }
+}
+
+fn publish_failure(error: PublishError) -> Failure {
+    let (status, code) = match error {
+        PublishError::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, "DISK_FULL"),
+        PublishError::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "READ_ONLY"),
+        PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
+        PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
+        PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
+        PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
+    };
+    Failure::new(status, format!("{code}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(bodies: Result<OwnedBodies, &'static str>) -> Result<Vec<Vec<u8>>, &'static str> {
+        bodies.map(|b| b.iter().map(<[u8]>::to_vec).collect())
+    }
+
+    #[test]
+    fn lines_are_messages() {
+        assert_eq!(list(split_lines(b"x\ny\n\nz", 9)), Ok(vec![b"x".to_vec(), b"y".to_vec(), b"z".to_vec()]));
+        assert_eq!(list(split_lines(b"x\r\n", 9)), Ok(vec![b"x\r".to_vec()]));
+        assert_eq!(list(split_lines(b"", 9)), Ok(vec![]));
+        assert_eq!(list(split_lines(b"ok\n0123456789\n", 9)), Err("MSG_TOO_BIG"));
+    }
+
+    /// The cases and codes were observed on nsqd 1.3.0.
+    #[test]
+    fn a_binary_body_is_mpubs() {
+        let two = b"\0\0\0\x02\0\0\0\x01a\0\0\0\x01b";
+        assert_eq!(list(split_binary(two, 9)), Ok(vec![b"a".to_vec(), b"b".to_vec()]));
+        assert_eq!(list(split_binary(b"\0\0\0\x01\0\0\0\x01axx", 9)), Ok(vec![b"a".to_vec()]));
+        for (body, code) in [
+            (&b""[..], "BAD_BODY"),
+            (b"abc", "BAD_BODY"),
+            (b"\0\0\0\0", "BAD_BODY"),
+            (b"\xff\xff\xff\xff\0\0\0\x01a", "BAD_BODY"),
+            (b"\0\0\0\x02\0\0\0\x01a\0\0\0\0", "BAD_MESSAGE"),
+            (b"\0\0\0\x02\0\0\0\x01a\0\0\0\x05b", "BAD_MESSAGE"),
+            (b"\0\0\0\x01\0\0\0\x0a0123456789", "BAD_MESSAGE"),
+        ] {
+            assert_eq!(list(split_binary(body, 9)), Err(code), "{body:?}");
+        }
+    }
+}

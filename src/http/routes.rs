@@ -1,0 +1,174 @@
+//! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
+
+use super::{Node, publish, statistics};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use std::borrow::Cow;
+use std::time::Instant;
+
+pub type Reply = Response<Full<Bytes>>;
+
+/// An error answer: `{"message": "..."}`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub status: StatusCode,
+    pub message: Cow<'static, str>,
+}
+
+impl Failure {
+    pub fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Failure { status, message: message.into() }
+    }
+}
+
+/// Paths and the one method of each.
+const ROUTES: [(&str, Method); 5] =
+    [("/ping", Method::GET), ("/info", Method::GET), ("/stats", Method::GET), ("/pub", Method::POST), ("/mpub", Method::POST)];
+
+pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let Some((_, method)) = ROUTES.iter().find(|(known, _)| *known == path) else {
+        return failed(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND"));
+    };
+    if head.method == Method::OPTIONS {
+        return allowing(method, Response::new(Full::default()));
+    }
+    if head.method != method {
+        return allowing(method, failed(Failure::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED")));
+    }
+    let query = Query::parse(head.uri.query().unwrap_or_default());
+    let result = match path {
+        "/ping" => return statistics::ping(node).await,
+        "/info" => return json(info(node)),
+        "/stats" => match query {
+            Ok(query) => return statistics::stats(node, &query).await,
+            Err(failure) => Err(failure),
+        },
+        "/pub" => publish::publish(node, query, body, began).await,
+        _ => publish::publish_many(node, query, body, began).await,
+    };
+    match result {
+        Ok(()) => versioned(text(StatusCode::OK, "OK")),
+        Err(failure) => failed(failure),
+    }
+}
+
+fn info(node: &Node) -> String {
+    let settings = &node.settings;
+    let ns = |ms: u64| ms * 1_000_000;
+    serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "broadcast_address": settings.broadcast_address,
+        "hostname": node.hostname,
+        "http_port": node.http_port,
+        "tcp_port": node.tcp_port,
+        "start_time": node.start_unix_s,
+        "max_heartbeat_interval": ns(settings.max_heartbeat_interval_ms),
+        "max_output_buffer_size": settings.max_output_buffer_size,
+        "max_output_buffer_timeout": ns(settings.max_output_buffer_timeout_ms),
+        // Compression is a later issue; clients only look that the key is there.
+        "max_deflate_level": 6,
+    })
+    .to_string()
+}
+
+pub fn text(status: StatusCode, text: impl Into<Bytes>) -> Reply {
+    with_type(status, "text/plain; charset=utf-8", text.into())
+}
+
+pub fn json(json: String) -> Reply {
+    versioned(with_type(StatusCode::OK, "application/json; charset=utf-8", json.into()))
+}
+
+fn failed(failure: Failure) -> Reply {
+    let body = serde_json::json!({ "message": failure.message }).to_string();
+    let mut reply = versioned(with_type(failure.status, "application/json; charset=utf-8", body.into()));
+    if failure.status == StatusCode::PAYLOAD_TOO_LARGE {
+        // The rest of the body is not read.
+        reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    reply
+}
+
+fn with_type(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
+    let mut reply = Response::new(Full::new(body));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
+
+/// Everything but /ping says which envelope it has.
+pub fn versioned(mut reply: Reply) -> Reply {
+    reply.headers_mut().insert("x-nsq-content-type", HeaderValue::from_static("nsq; version=1.0"));
+    reply
+}
+
+fn allowing(method: &Method, mut reply: Reply) -> Reply {
+    let allow = if method == Method::GET { "GET, OPTIONS" } else { "OPTIONS, POST" };
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_static(allow));
+    reply
+}
+
+/// The parameters of a request; the first of a name counts.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// As Go reads them: `;` and broken escapes are errors, `+` is a space.
+    pub fn parse(query: &str) -> Result<Self, Failure> {
+        let bad = || Failure::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST");
+        let mut pairs = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            if pair.contains(';') {
+                return Err(bad());
+            }
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            pairs.push((unescape(key).ok_or_else(bad)?, unescape(value).ok_or_else(bad)?));
+        }
+        Ok(Query(pairs))
+    }
+
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.0.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// nsqd's booleans: missing or unknown is true.
+    pub fn is_wanted(&self, key: &str) -> bool {
+        !matches!(self.get(key), Some("false" | "0"))
+    }
+}
+
+fn unescape(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digit = |b: u8| (b as char).to_digit(16);
+                (digit(bytes.next()?)? << 4 | digit(bytes.next()?)?) as u8
+            }
+            other => other,
+        });
+    }
+    // Names are ASCII: what is no UTF-8 is no name, and is refused as one.
+    Some(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_gos() {
+        let query = Query::parse("topic=a%2Db&x=1+2&topic=second&flag&&binary=0").unwrap();
+        assert_eq!((query.get("topic"), query.get("x"), query.get("flag")), (Some("a-b"), Some("1 2"), Some("")));
+        assert_eq!((query.get("none"), query.is_wanted("binary"), query.is_wanted("none")), (None, false, true));
+        for bad in ["topic=a;b", "topic=%zz", "topic=%4"] {
+            assert_eq!(Query::parse(bad).unwrap_err().message, "INVALID_REQUEST", "{bad}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! /stats and /ping: every core is asked, and one that does not answer is what is wrong with the node.
+
+use super::link::Answer;
+use super::routes::{Query, Reply, json, text, versioned};
+use super::{Node, unix_s};
+use crate::base::{ChannelName, CoreId, TopicName};
+use crate::metrics::node::{Filter, NodeFacts, NodeStats};
+use crate::metrics::stats::ShardStats;
+use crate::shard::message::MeshMessage;
+use hyper::StatusCode;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A core whose turn takes longer is not well.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// Asking for the statistics of one topic gets a core's health and little else. It need not exist.
+const PROBE: &str = "ping#ephemeral";
+
+/// `OK`, or 500 and why not.
+pub async fn ping(node: &Node) -> Reply {
+    let probe = TopicName::new(PROBE).ok();
+    let shards = ask_all(node, probe, None, false).await;
+    let health = crate::metrics::node::ping(&shards);
+    let status = if health == "OK" { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+    text(status, health)
+}
+
+pub async fn stats(node: &Node, query: &Query) -> Reply {
+    let wanted = |key: &str| query.get(key).filter(|value| !value.is_empty()).map(String::from);
+    let filter = Filter { topic: wanted("topic"), channel: wanted("channel"), clients: query.is_wanted("include_clients") };
+    // A name that cannot exist finds nothing; the cores are asked for their health all the same.
+    let topic = filter.topic.as_deref().and_then(|name| TopicName::new(name).or_else(|_| TopicName::new(PROBE)).ok());
+    let channel = filter.channel.as_deref().and_then(|name| ChannelName::new(name).ok());
+    let shards = ask_all(node, topic, channel, filter.clients).await;
+    let facts = NodeFacts {
+        version: env!("CARGO_PKG_VERSION"),
+        start_unix_s: node.start_unix_s,
+        now_unix_s: unix_s(),
+        resident_bytes: query.is_wanted("include_mem").then(resident_bytes),
+        extra: vec![
+            ("connections", shards.iter().map(|s| s.connections).sum::<u64>().to_string()),
+            ("http_publish", node.publish_latency.borrow().to_string()),
+        ],
+    };
+    let stats = NodeStats::merge(shards, &filter, facts);
+    if query.get("format") == Some("json") { json(stats.json()) } else { versioned(text(StatusCode::OK, stats.text())) }
+}
+
+async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<ChannelName>, clients: bool) -> Vec<ShardStats> {
+    let ask = async |core: u16| {
+        let (topic, channel) = (topic.clone(), channel.clone());
+        let request = |ticket| MeshMessage::StatsRequest { ticket, topic, channel, clients };
+        match node.link.ask(CoreId(core), ANSWER_LIMIT, request).await {
+            Some(Answer::Stats(stats)) => *stats,
+            _ => {
+                let health = format!("core {core} did not answer within {ANSWER_LIMIT:?}");
+                ShardStats { core, healthy: false, health, ..ShardStats::default() }
+            }
+        }
+    };
+    join_all((0..node.link.cores()).map(ask)).await
+}
+
+/// All at once: a core that is slow does not hold up the asking of the others.
+async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    enum Slot<F, T> {
+        Running(Pin<Box<F>>),
+        Done(T),
+    }
+    let mut slots: Vec<Slot<_, T>> = futures.map(|future| Slot::Running(Box::pin(future))).collect();
+    std::future::poll_fn(|cx| {
+        let mut ready = true;
+        for slot in &mut slots {
+            if let Slot::Running(future) = slot {
+                match future.as_mut().poll(cx) {
+                    std::task::Poll::Ready(value) => *slot = Slot::Done(value),
+                    std::task::Poll::Pending => ready = false,
+                }
+            }
+        }
+        if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+    let done = |slot| match slot {
+        Slot::Done(value) => Some(value),
+        Slot::Running(_) => None,
+    };
+    slots.into_iter().filter_map(done).collect()
+}
+
+/// 0 when /proc does not say.
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}

@@ -1,0 +1,386 @@
+//! The HTTP room against cores that are a thread each and answer as they are told.
+
+use super::{HttpServer, HttpWake};
+use crate::base::{CoreId, TopicId, TopicInfo};
+use crate::config::Settings;
+use crate::mesh::{Port, Wake, mesh};
+use crate::metrics::stats::{PartitionStats, ShardStats};
+use crate::shard::message::{MeshMessage, PublishError};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+/// What the fake cores do and have seen.
+#[derive(Default)]
+struct World {
+    publish_error: Option<PublishError>,
+    mute: bool,
+    sick: bool,
+    partitions: u16,
+    /// Bodies by (topic, partition), in order.
+    stored: BTreeMap<(String, u16), Vec<Vec<u8>>>,
+    publishes: usize,
+}
+
+struct ThreadWake(Thread);
+
+impl Wake for ThreadWake {
+    fn wake(&self) {
+        self.0.unpark();
+    }
+}
+
+struct Cores {
+    world: Arc<Mutex<World>>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    server: HttpServer,
+    address: SocketAddr,
+}
+
+fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Option<MeshMessage> {
+    match message {
+        _ if world.mute => None,
+        MeshMessage::EnsureTopic { ticket, name } => {
+            let partitions = world.partitions.max(1);
+            Some(MeshMessage::Topic { ticket, result: Ok(Arc::new(TopicInfo { name, id: TopicId([1; 16]), partitions })) })
+        }
+        MeshMessage::Publish { ticket, topic, partition, bodies } => {
+            assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
+            world.publishes += 1;
+            let result = world.publish_error.map_or(Ok(()), Err);
+            if result.is_ok() {
+                let log = world.stored.entry((topic.name.to_string(), partition.0)).or_default();
+                log.extend(bodies.iter().map(<[u8]>::to_vec));
+            }
+            Some(MeshMessage::Published { ticket, result })
+        }
+        MeshMessage::StatsRequest { ticket, topic, .. } => {
+            let own = world.stored.iter().filter(|((name, _), _)| topic.as_ref().is_none_or(|t| **t == **name));
+            let partitions = if core > 0 { Vec::new() } else { own.map(partition_stats).collect() };
+            let healthy = !(world.sick && core == 1);
+            let health = if healthy { String::new() } else { "core 1: the journal failed".into() };
+            let stats = ShardStats { core, connections: 1, partitions, healthy, health, ..ShardStats::default() };
+            Some(MeshMessage::Stats { ticket, stats: Box::new(stats) })
+        }
+        other => panic!("HTTP sends no {other:?}"),
+    }
+}
+
+fn partition_stats(((topic, partition), log): (&(String, u16), &Vec<Vec<u8>>)) -> PartitionStats {
+    let (count, bytes) = (log.len() as u64, log.iter().map(Vec::len).sum::<usize>() as u64);
+    let (topic, partition) = (topic.clone(), *partition);
+    PartitionStats { topic, partition, depth: count, message_count: count, message_bytes: bytes, channels: Vec::new() }
+}
+
+impl Cores {
+    fn start(settings: Settings) -> Self {
+        const CORES: u16 = 2;
+        let world = Arc::new(Mutex::new(World::default()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ports, mut http_port) = mesh(CORES);
+        let http_wake = Arc::new(HttpWake::default());
+        let (threads, wakes): (Vec<_>, Vec<_>) = ports
+            .into_iter()
+            .enumerate()
+            .map(|(core, port)| {
+                let (world, stop, wake) = (world.clone(), stop.clone(), http_wake.clone());
+                let thread = std::thread::spawn(move || run_core(core as u16, CORES, port, &world, &stop, wake));
+                let waker: Arc<dyn Wake> = Arc::new(ThreadWake(thread.thread().clone()));
+                (thread, waker)
+            })
+            .unzip();
+        http_port.connect_wakers(&wakes, http_wake.clone());
+        let settings = Settings { http_address: "127.0.0.1:0".into(), ..settings };
+        let server = HttpServer::start(&settings, CORES, 4150, http_port, http_wake).expect("a free port");
+        let address = server.address();
+        Cores { world, stop, threads, server, address }
+    }
+
+    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+        self.world.lock().expect("no test panics while it holds it")
+    }
+
+    fn send(&self, request: &[u8]) -> Answer {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        // It may answer, and close, before it has taken everything.
+        let _ = stream.write_all(request);
+        Answer::read(stream)
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+    }
+
+    fn post(&self, path: &str, body: &[u8]) -> Answer {
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        self.send(&[head.as_bytes(), body].concat())
+    }
+
+    fn stop(self) {
+        self.server.stop();
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            thread.thread().unpark();
+            thread.join().expect("a core does not panic");
+        }
+    }
+}
+
+fn run_core(core: u16, cores: u16, mut port: Port, world: &Mutex<World>, stop: &AtomicBool, http: Arc<HttpWake>) {
+    // Wakers of the other cores are not needed here; the HTTP thread is woken by hand.
+    while !stop.load(Ordering::Relaxed) {
+        let mut answers = Vec::new();
+        port.drain(&mut |from, message| {
+            let mut world = world.lock().expect("no test panics while it holds it");
+            answers.extend(answer(core, cores, &mut world, message).map(|a| (from, a)));
+        });
+        if answers.is_empty() {
+            std::thread::park_timeout(Duration::from_millis(50));
+            continue;
+        }
+        answers.into_iter().for_each(|(to, a)| port.send(to, a));
+        port.flush();
+        http.wake();
+    }
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn read(mut stream: TcpStream) -> Answer {
+        stream.set_read_timeout(Some(Duration::from_secs(10))).expect("not zero");
+        let mut bytes = Vec::new();
+        // A reset after the answer is as good as its end.
+        let _ = stream.read_to_end(&mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
+        let status = head.get(9..12).and_then(|s| s.parse().ok()).unwrap_or(0);
+        Answer { status, head: head.to_string(), body: body.to_string() }
+    }
+
+    fn is(&self, status: u16, message: &str) {
+        assert_eq!((self.status, self.body.as_str()), (status, format!("{{\"message\":\"{message}\"}}").as_str()), "{self:?}");
+    }
+}
+
+fn small() -> Settings {
+    Settings { max_msg_size: 64, max_body_size: 256, ..Settings::default() }
+}
+
+#[test]
+fn publishes_reach_the_partitions_in_turn() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 3;
+    for n in 0..6 {
+        let answer = cores.post("/pub?topic=t", format!("m{n}").as_bytes());
+        assert_eq!((answer.status, answer.body.as_str()), (200, "OK"), "{answer:?}");
+    }
+    assert_eq!(cores.post("/mpub?topic=t", b"x\ny\n\nz").body, "OK");
+    assert_eq!(cores.post("/mpub?topic=u&binary=maybe", b"\0\0\0\x02\0\0\0\x01a\0\0\0\x01b").body, "OK");
+    assert_eq!(cores.post("/mpub?topic=u", b"").body, "OK");
+    let stored = std::mem::take(&mut cores.world().stored);
+    let all = |topic: &str, p| stored[&(topic.to_string(), p)].iter().map(|b| String::from_utf8_lossy(b)).collect::<Vec<_>>();
+    assert_eq!(all("t", 0), ["m0", "m3", "x", "y", "z"]);
+    assert_eq!((all("t", 1), all("t", 2)), (vec!["m1".into(), "m4".into()], vec!["m2".into(), "m5".into()]));
+    assert_eq!((all("u", 0), cores.world().publishes), (vec!["a".into(), "b".into()], 8));
+    cores.stop();
+}
+
+/// Every line was observed on nsqd 1.3.0, but for the deferred ones.
+#[test]
+fn errors_are_nsqds() {
+    let cores = Cores::start(small());
+    let big = vec![b'x'; 65];
+    cores.post("/pub?topic=a", b"").is(400, "MSG_EMPTY");
+    cores.post("/pub", b"x").is(400, "MISSING_ARG_TOPIC");
+    cores.post("/pub?topic=", b"x").is(400, "INVALID_TOPIC");
+    cores.post("/pub?topic=a%20b", b"x").is(400, "INVALID_TOPIC");
+    cores.post("/pub?topic=a;b", b"x").is(400, "INVALID_REQUEST");
+    cores.post("/pub?topic=%zz", b"x").is(400, "INVALID_REQUEST");
+    cores.post("/pub?topic=a", &big).is(413, "MSG_TOO_BIG");
+    cores.post("/mpub?topic=a", &big).is(413, "MSG_TOO_BIG");
+    cores.post("/mpub?topic=a", &[b'x'; 257]).is(413, "BODY_TOO_BIG");
+    cores.post("/mpub?topic=a&binary=true", &[b'x'; 257]).is(413, "BODY_TOO_BIG");
+    cores.post("/mpub?topic=a&binary=true", b"abc").is(413, "BAD_BODY");
+    cores.post("/mpub?topic=a&binary=true", b"\0\0\0\x02\0\0\0\x01a\0\0\0\0").is(413, "BAD_MESSAGE");
+    cores.post("/pub?topic=a&defer=x", b"x").is(400, "INVALID_DEFER");
+    cores.post("/pub?topic=a&defer=999999999", b"x").is(400, "INVALID_DEFER");
+    assert_eq!(cores.post("/pub?topic=a&defer=100", b"x").status, 501);
+    cores.get("/nope").is(404, "NOT_FOUND");
+    let answer = cores.get("/pub?topic=a");
+    answer.is(405, "METHOD_NOT_ALLOWED");
+    assert!(answer.head.contains("Allow: OPTIONS, POST"), "{answer:?}");
+    assert!(answer.head.contains("X-Nsq-Content-Type: nsq; version=1.0"), "{answer:?}");
+    cores.post("/ping", b"").is(405, "METHOD_NOT_ALLOWED");
+    assert_eq!(cores.send(b"OPTIONS /pub HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").status, 200);
+    assert_eq!(cores.world().publishes, 0);
+    cores.stop();
+}
+
+#[test]
+fn a_chunked_body_is_bounded_too() {
+    let cores = Cores::start(small());
+    let head = b"POST /pub?topic=a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = b"20\r\n01234567890123456789012345678901\r\n";
+    cores.send(&[&head[..], chunk, chunk, chunk, b"0\r\n\r\n"].concat()).is(413, "MSG_TOO_BIG");
+    assert_eq!(cores.send(&[&head[..], chunk, chunk, b"0\r\n\r\n"].concat()).body, "OK");
+    cores.stop();
+}
+
+#[test]
+fn what_the_core_says_becomes_a_status() {
+    let cores = Cores::start(small());
+    for (error, status, code) in [
+        (PublishError::DiskFull, 507, "DISK_FULL: the disk is full"),
+        (PublishError::ReadOnly, 503, "READ_ONLY: "),
+        (PublishError::Stopping, 503, "EXITING: "),
+        (PublishError::TooMuchWaiting, 429, "TOO_MUCH_WAITING: "),
+        (PublishError::Unknown, 500, "OUTCOME_UNKNOWN: "),
+        (PublishError::NoTopic, 500, "NO_TOPIC: "),
+    ] {
+        cores.world().publish_error = Some(error);
+        let answer = cores.post("/pub?topic=t", b"x");
+        assert_eq!(answer.status, status, "{answer:?}");
+        assert!(answer.body.starts_with(&format!("{{\"message\":\"{code}")), "{answer:?}");
+    }
+    cores.stop();
+}
+
+#[test]
+fn ping_says_how_the_cores_are() {
+    let cores = Cores::start(small());
+    let answer = cores.get("/ping");
+    assert_eq!((answer.status, answer.body.as_str()), (200, "OK"));
+    cores.world().sick = true;
+    let answer = cores.get("/ping");
+    assert_eq!((answer.status, answer.body.as_str()), (500, "NOK - core 1: the journal failed"));
+    cores.world().mute = true;
+    let answer = cores.get("/ping");
+    assert_eq!(answer.status, 500);
+    assert!(answer.body.starts_with("NOK - core 0 did not answer within 3s; core 1 did"), "{answer:?}");
+    cores.stop();
+}
+
+#[test]
+fn stats_and_info_have_nsqds_shape() {
+    let cores = Cores::start(small());
+    cores.post("/pub?topic=a", b"hello");
+    let answer = cores.get("/stats?format=json&include_mem=false");
+    let e2e = r#""e2e_processing_latency":{"count":0,"percentiles":null}"#;
+    let topic = format!(
+        r#"{{"topic_name":"a","channels":[],"depth":1,"backend_depth":1,"message_count":1,"message_bytes":5,"paused":false,{e2e}}}"#
+    );
+    assert!(answer.body.ends_with(&format!(r#","topics":[{topic}],"producers":null}}"#)), "{answer:?}");
+    assert!(answer.head.contains("Content-Type: application/json; charset=utf-8"), "{answer:?}");
+    assert!(cores.get("/stats?format=json&topic=zz").body.contains(r#""topics":null,"memory":{"heap_objects":0,"#));
+    assert!(cores.get("/stats?format=json&topic=a%20b").body.contains(r#""topics":null"#));
+    let text = cores.get("/stats").body;
+    assert!(text.contains("   [a              ] depth: 1     be-depth: 1     msgs: 1        e2e%: \n"), "{text}");
+    assert!(text.contains("http_publish") && text.contains("count 1, p50"), "{text}");
+    let info: serde_json::Value = serde_json::from_str(&cores.get("/info").body).expect("JSON");
+    assert_eq!((&info["tcp_port"], &info["http_port"]), (&4150.into(), &cores.address.port().into()));
+    assert_eq!(info["max_heartbeat_interval"], 60_000_000_000u64);
+    cores.stop();
+}
+
+#[test]
+fn a_connection_is_used_again() {
+    let cores = Cores::start(small());
+    let mut stream = TcpStream::connect(cores.address).unwrap();
+    let request = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx";
+    for _ in 0..3 {
+        stream.write_all(request).unwrap();
+        let mut answer = [0; 2048];
+        let len = stream.read(&mut answer).unwrap();
+        assert!(answer[..len].starts_with(b"HTTP/1.1 200 OK") && answer[..len].ends_with(b"\r\n\r\nOK"));
+    }
+    cores.stop();
+}
+
+#[test]
+fn slow_clients_lose_their_connection_and_a_full_house_says_so() {
+    let settings = Settings { http_timeout_ms: 300, max_http_connections: 2, ..small() };
+    let cores = Cores::start(settings);
+    let began = Instant::now();
+    let mut slow_head = TcpStream::connect(cores.address).unwrap();
+    slow_head.write_all(b"POST /pub?topic=t HTT").unwrap();
+    let mut slow_body = TcpStream::connect(cores.address).unwrap();
+    slow_body.write_all(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9\r\n\r\nx").unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    cores.get("/ping").is(503, "TOO_MANY_CONNECTIONS");
+    Answer::read(slow_body).is(408, "BODY_TIMEOUT");
+    // Without an answer: nothing was asked.
+    let answer = Answer::read(slow_head);
+    assert!(answer.status == 0 || answer.status == 408, "{answer:?}");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!(cores.get("/ping").body, "OK");
+    cores.stop();
+}
+
+#[test]
+fn bytes_of_bodies_are_bounded_over_all_requests() {
+    let settings = Settings {
+        max_msg_size: 1 << 20,
+        max_body_size: 1 << 20,
+        max_pub_waiting_size: 1 << 20,
+        pub_waiting_timeout_ms: 100,
+        ..Settings::default()
+    };
+    let cores = Cores::start(settings);
+    let mut hog = TcpStream::connect(cores.address).unwrap();
+    hog.write_all(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1048576\r\n\r\n").unwrap();
+    hog.write_all(&vec![b'x'; 1_000_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let answer = cores.post("/pub?topic=t", &vec![b'y'; 500_000]);
+    assert_eq!(answer.status, 429, "{answer:?}");
+    drop(hog);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(cores.post("/pub?topic=t", &vec![b'y'; 500_000]).body, "OK");
+    cores.stop();
+}
+
+#[test]
+fn garbage_hurts_nobody() {
+    let cores = Cores::start(small());
+    let mut random = 7u64;
+    for _ in 0..50 {
+        let bytes: Vec<u8> = (0..200)
+            .map(|_| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (random >> 56) as u8
+            })
+            .collect();
+        let mut stream = TcpStream::connect(cores.address).unwrap();
+        let _ = stream.write_all(&bytes);
+        let _ = stream.shutdown(Shutdown::Write);
+        Answer::read(stream);
+    }
+    assert_eq!(cores.get("/ping").body, "OK");
+    cores.stop();
+}
+
+#[test]
+fn a_stop_lets_a_request_end() {
+    let cores = Cores::start(small());
+    cores.world().mute = true;
+    let mut stream = TcpStream::connect(cores.address).unwrap();
+    stream.write_all(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let idle = TcpStream::connect(cores.address).unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    let began = Instant::now();
+    let reader = std::thread::spawn(move || Answer::read(stream));
+    cores.stop();
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(reader.join().expect("no panic").status, 500);
+    drop(idle);
+}

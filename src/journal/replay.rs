@@ -1,0 +1,553 @@
+//! Reads a journal back: which writes of its ring still count, in order, and what became of those that do not hold.
+//!
+//! Owns the decisions about a journal's bytes; what its records mean for a partition is [`crate::log::recovery`]'s.
+//! Never writes. The whole ring is read once, since evidence of damage (a later write) may stand anywhere in it;
+//! so the time is bounded by the journal's length. Records are then read write by write.
+//!
+//! One journal write is in flight at a time, so a write is known to have been complete (*promised*) when the checkpoint
+//! or any later write says so, or when any later write is there at all.
+
+use super::format::*;
+use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX};
+use crate::log::batch::{Batch, BatchHeader};
+use crate::log::cursor::CursorImage;
+use crate::log::format::{self, Bad, RawPosition, VERSION};
+use crate::log::meta::TopicMeta;
+use crate::log::recovery::table::{Row, decide, finding};
+use crate::log::storage::{Storage, read_range};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+finding! {
+    /// The two checkpoint slots.
+    Slots {
+        /// No file, or both are zeros.
+        Blank,
+        /// A slot holds, the other one holds too or was never written.
+        Hold,
+        /// A slot holds, the other one is damaged.
+        OneBad,
+        BothBad,
+        /// A slot of a version that this build does not know.
+        Unknown,
+    }
+}
+
+finding! {
+    /// Generation of the best slot that holds, beside the node's.
+    Age { Older, Current, NoSlot }
+}
+
+/// What to do with a journal file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RingAction {
+    /// It was replayed by an earlier start: ignore what it holds.
+    Closed,
+    /// Redo from the slot.
+    Follow,
+    /// Redo the writes of the node's generation (or a higher one) that the ring holds, from the checkpoint that they name.
+    Search,
+    Halt,
+}
+
+/// | slots | age | action | why |
+/// |---|---|---|---|
+/// | Blank | any | Search | never used, unless the ring holds writes |
+/// | Hold | Older | Closed | replayed, then a generation was begun |
+/// | Hold | Current | Follow | the usual case |
+/// | OneBad | Older | Search | the damaged slot may have been the newer one |
+/// | OneBad | Current | Follow | later writes name the newer checkpoint |
+/// | BothBad | any | Search | the writes name the checkpoint |
+/// | Unknown | any | Halt | written by a newer version |
+/// | Hold, OneBad | NoSlot | Search | cannot be: a slot that holds has a generation |
+pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
+    Row { a: &[Slots::Blank], b: &[], c: &[], then: RingAction::Search, why: "never used, unless the ring holds writes" },
+    Row { a: &[Slots::Hold], b: &[Age::Older], c: &[], then: RingAction::Closed, why: "replayed, then a generation was begun" },
+    Row { a: &[Slots::Hold], b: &[Age::Current], c: &[], then: RingAction::Follow, why: "the usual case" },
+    Row {
+        a: &[Slots::OneBad],
+        b: &[Age::Older],
+        c: &[],
+        then: RingAction::Search,
+        why: "the damaged slot may have been the newer one",
+    },
+    Row {
+        a: &[Slots::OneBad],
+        b: &[Age::Current],
+        c: &[],
+        then: RingAction::Follow,
+        why: "later writes name the newer checkpoint",
+    },
+    Row { a: &[Slots::BothBad], b: &[], c: &[], then: RingAction::Search, why: "the writes name the checkpoint" },
+    Row { a: &[Slots::Unknown], b: &[], c: &[], then: RingAction::Halt, why: "written by a newer version" },
+    Row {
+        a: &[Slots::Hold, Slots::OneBad],
+        b: &[Age::NoSlot],
+        c: &[],
+        then: RingAction::Search,
+        why: "cannot be: a slot that holds has a generation",
+    },
+];
+
+finding! {
+    /// The next write by sequence.
+    WriteFound {
+        /// Head, directories and every record hold.
+        Holds,
+        /// The head holds, so its directory can be believed; a record does not.
+        RecordsBad,
+        /// Something of it is there, but the head does not hold.
+        HeadTorn,
+        Nothing,
+    }
+}
+
+finding! {
+    /// Whether the write is known to have been complete.
+    Promise { Promised, Open }
+}
+
+finding! {
+    /// Whether the next write's head holds: it repeats the directory.
+    Repeat { Repeated, Unrepeated }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WriteAction {
+    Apply,
+    /// The last write was in flight at the crash: drop it whole. The ring ends here.
+    Cut,
+    End,
+    /// Apply what holds; the partitions of its own directory go on behind the ends it gives.
+    DamageOwn,
+    /// The partitions of the directory that the next write repeats go on behind the ends it gives.
+    DamageRepeated,
+    /// Nobody knows what it touched: every partition goes on behind anything that the write could have held.
+    DamageUnnamed,
+}
+
+/// | write | promise | repeat | action | why |
+/// |---|---|---|---|---|
+/// | Holds | any | any | Apply | whole, so it may be kept whether it was acknowledged or not |
+/// | RecordsBad | Promised | any | DamageOwn | it was complete once; its head names the victims |
+/// | HeadTorn, Nothing | Promised | Repeated | DamageRepeated | it was complete once; its successor names the victims |
+/// | HeadTorn, Nothing | Promised | Unrepeated | DamageUnnamed | it was complete once; two heads in a row are gone |
+/// | RecordsBad, HeadTorn | Open | Unrepeated | Cut | a torn tail: in flight at the crash, never acknowledged |
+/// | Nothing | Open | Unrepeated | End | nothing was in flight |
+/// | RecordsBad | Open | Repeated | DamageOwn | cannot be: a later write is a promise |
+/// | HeadTorn, Nothing | Open | Repeated | DamageRepeated | cannot be: a later write is a promise |
+pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
+    Row {
+        a: &[WriteFound::Holds],
+        b: &[],
+        c: &[],
+        then: WriteAction::Apply,
+        why: "whole, so it may be kept whether it was acknowledged or not",
+    },
+    Row {
+        a: &[WriteFound::RecordsBad],
+        b: &[Promise::Promised],
+        c: &[],
+        then: WriteAction::DamageOwn,
+        why: "it was complete once; its head names the victims",
+    },
+    Row {
+        a: &[WriteFound::HeadTorn, WriteFound::Nothing],
+        b: &[Promise::Promised],
+        c: &[Repeat::Repeated],
+        then: WriteAction::DamageRepeated,
+        why: "it was complete once; its successor names the victims",
+    },
+    Row {
+        a: &[WriteFound::HeadTorn, WriteFound::Nothing],
+        b: &[Promise::Promised],
+        c: &[Repeat::Unrepeated],
+        then: WriteAction::DamageUnnamed,
+        why: "it was complete once; two heads in a row are gone",
+    },
+    Row {
+        a: &[WriteFound::RecordsBad, WriteFound::HeadTorn],
+        b: &[Promise::Open],
+        c: &[Repeat::Unrepeated],
+        then: WriteAction::Cut,
+        why: "a torn tail: in flight at the crash, never acknowledged",
+    },
+    Row {
+        a: &[WriteFound::Nothing],
+        b: &[Promise::Open],
+        c: &[Repeat::Unrepeated],
+        then: WriteAction::End,
+        why: "nothing was in flight",
+    },
+    Row {
+        a: &[WriteFound::RecordsBad],
+        b: &[Promise::Open],
+        c: &[Repeat::Repeated],
+        then: WriteAction::DamageOwn,
+        why: "cannot be: a later write is a promise",
+    },
+    Row {
+        a: &[WriteFound::HeadTorn, WriteFound::Nothing],
+        b: &[Promise::Open],
+        c: &[Repeat::Repeated],
+        then: WriteAction::DamageRepeated,
+        why: "cannot be: a later write is a promise",
+    },
+];
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("{file} at byte {at}: {what}; start the version that wrote it, or a newer one")]
+    Unknown { file: FileId, at: u64, what: Bad },
+}
+
+/// A write of the ring whose head holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    at: u64,
+    len: u32,
+}
+
+/// What a journal file holds, before its records are looked at.
+#[derive(Debug)]
+pub struct Ring {
+    pub core: u16,
+    pub file_len: u64,
+    pub slots: Slots,
+    pub action: RingAction,
+    /// Of the best slot, or of the writes that were found. `None`: the file holds nothing that names it.
+    pub journal_id: Option<[u8; 16]>,
+    /// Generation of what is redone; of the best slot when nothing is. Zero when unknown.
+    pub generation: u64,
+    /// The highest of a slot that holds; 0 when none does.
+    pub slot_sequence: u64,
+    pub checkpoint: Option<Checkpoint>,
+    /// Redo begins at this sequence.
+    pub first: u64,
+    /// Writes up to this sequence are known to have been complete.
+    pub promised: u64,
+    places: BTreeMap<u64, Place>,
+    torn: BTreeMap<u64, u64>,
+}
+
+/// One verified record.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub kind: RecordKind,
+    pub header: RecordHeader,
+    pub payload: Bytes,
+}
+
+/// One write of a journal as redo sees it.
+#[derive(Debug)]
+pub struct Write {
+    pub sequence: u64,
+    /// Position in the file, when the write's place is known.
+    pub at: Option<u64>,
+    pub action: WriteAction,
+    /// Those that hold, in order; none of a write that is cut.
+    pub records: Vec<Record>,
+    /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what its head says it touched.
+    pub directory: Vec<DirectoryEntry>,
+    /// Why it does not hold.
+    pub bad: Option<Bad>,
+}
+
+/// Reads the slots and every head of the ring.
+pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Result<Ring, ReplayError> {
+    let file = FileId::Journal(core);
+    let file_len = storage.len(&file)?.unwrap_or(0);
+    let (slots, best) = read_slots(storage, core, file_len)?;
+    let age = match &best {
+        None => Age::NoSlot,
+        Some(c) if c.generation.get() < node_generation => Age::Older,
+        Some(_) => Age::Current,
+    };
+    let action = decide(RING_TABLE, slots, age, ()).then;
+    let mut ring = Ring {
+        core,
+        file_len,
+        slots,
+        action,
+        journal_id: best.map(|c| c.journal_id),
+        generation: best.map_or(0, |c| c.generation.get()),
+        slot_sequence: best.map_or(0, |c| c.slot_sequence.get()),
+        checkpoint: best,
+        first: 1,
+        promised: 0,
+        places: BTreeMap::new(),
+        torn: BTreeMap::new(),
+    };
+    match action {
+        RingAction::Closed => return Ok(ring),
+        RingAction::Halt => return Err(ReplayError::Unknown { file, at: 0, what: Bad::Version(0) }),
+        RingAction::Follow | RingAction::Search => {}
+    }
+    let mut heads = read_heads(storage, &ring)?;
+    let oldest = if action == RingAction::Follow { ring.generation } else { node_generation };
+    heads.retain(|h| h.header.generation.get() >= oldest);
+    let Some(live) = heads.iter().filter(|h| h.bad.is_none()).map(|h| h.header.generation.get()).max() else {
+        if action == RingAction::Search {
+            ring.action = RingAction::Closed;
+        } else {
+            ring.begin_at_checkpoint();
+            ring.note_torn(&heads);
+        }
+        return Ok(ring);
+    };
+    let of_slot = ring.generation == live;
+    ring.generation = live;
+    if of_slot {
+        ring.begin_at_checkpoint();
+    } else {
+        ring.checkpoint = None;
+    }
+    heads.retain(|h| h.header.generation.get() == live);
+    ring.journal_id = heads.iter().find(|h| h.bad.is_none()).map(|h| h.header.journal_id);
+    for head in heads.iter().filter(|h| h.bad.is_none()) {
+        let h = &head.header;
+        ring.first = ring.first.max(h.checkpoint.get());
+        ring.promised = ring.promised.max(h.durable.get());
+        ring.places.insert(h.sequence.get(), Place { at: h.position.get(), len: h.len.get() });
+    }
+    ring.note_torn(&heads);
+    let first = ring.first;
+    ring.places.retain(|&s, _| s >= first);
+    if let Some((&last, _)) = ring.places.last_key_value() {
+        ring.promised = ring.promised.max(last - 1);
+    }
+    // A torn head cannot be believed far, but that it was begun says that the write before it was complete.
+    let end = ring.places.last_key_value().map_or(ring.first, |(&last, _)| last + 1).max(ring.promised + 1);
+    if ring.torn.contains_key(&(end + 1)) {
+        ring.promised = end;
+    }
+    Ok(ring)
+}
+
+impl Ring {
+    fn begin_at_checkpoint(&mut self) {
+        if let Some(c) = &self.checkpoint {
+            (self.first, self.promised) = (c.sequence.get(), c.durable.get());
+        }
+    }
+
+    fn note_torn(&mut self, heads: &[Head]) {
+        let torn = heads.iter().filter(|h| h.bad.is_some()).map(|h| (h.header.sequence.get(), h.header.position.get()));
+        self.torn = torn.collect();
+    }
+
+    /// The sequence to read after one that is damaged and that nobody names: the last of a run of such.
+    pub fn after_unnamed(&self, sequence: u64) -> u64 {
+        let next = self.places.range(sequence + 1..).next().map(|(&s, _)| s - 1);
+        next.unwrap_or(self.promised + 1).max(sequence + 1)
+    }
+
+    /// Whether any write is to be looked at.
+    pub fn is_closed(&self) -> bool {
+        self.action == RingAction::Closed
+    }
+
+    /// The write with this sequence, read and verified, and what is to be done about it. Begin with [`Ring::first`];
+    /// the ring is over after `Cut` and `End`.
+    pub fn read(&self, storage: &mut dyn Storage, sequence: u64) -> Result<Write, ReplayError> {
+        let promise = match sequence <= self.promised {
+            true => Promise::Promised,
+            false => Promise::Open,
+        };
+        let repeat = match self.places.contains_key(&(sequence + 1)) {
+            true => Repeat::Repeated,
+            false => Repeat::Unrepeated,
+        };
+        let place = self.places.get(&sequence);
+        let at = place.map(|p| p.at).or(self.torn.get(&sequence).copied());
+        let mut write = Write { sequence, at, action: WriteAction::End, records: vec![], directory: vec![], bad: None };
+        let found = match place {
+            Some(place) => {
+                let (head, bytes) = self.read_write(storage, *place)?;
+                write.directory = head.directory.clone();
+                (write.records, write.bad) = self.verify(&head, &bytes, place.at)?;
+                if write.bad.is_none() { WriteFound::Holds } else { WriteFound::RecordsBad }
+            }
+            None => {
+                write.bad = Some(if at.is_some() { Bad::Crc } else { Bad::Zero });
+                if at.is_some() { WriteFound::HeadTorn } else { WriteFound::Nothing }
+            }
+        };
+        write.action = decide(WRITE_TABLE, found, promise, repeat).then;
+        match write.action {
+            WriteAction::DamageRepeated => {
+                let next = self.places[&(sequence + 1)];
+                write.directory = self.read_write(storage, next)?.0.previous;
+            }
+            WriteAction::Cut => write.records.clear(),
+            WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageUnnamed | WriteAction::End => {}
+        }
+        Ok(write)
+    }
+
+    /// A write whose head was found to hold. The disk may fail between the two reads: then it is a head that does not.
+    fn read_write(&self, storage: &mut dyn Storage, place: Place) -> Result<(ParsedHead, Bytes), ReplayError> {
+        let file = FileId::Journal(self.core);
+        let bytes = read_range(storage, &file, place.at, place.len as usize)?;
+        let journal_id = self.journal_id.expect("a ring with writes has an id");
+        match WriteHeader::parse(&bytes, &journal_id, CoreId(self.core), self.file_len as usize) {
+            Ok(head) => Ok((head, bytes.into())),
+            Err(bad) => {
+                let message = format!("the write at {} held when it was first read, then it did not: {bad}", place.at);
+                Err(DiskError::Io { file, call: "read", errno: 5, message }.into())
+            }
+        }
+    }
+
+    /// The records that hold, and what the first of the others is.
+    fn verify(&self, head: &ParsedHead, bytes: &Bytes, at: u64) -> Result<(Vec<Record>, Option<Bad>), ReplayError> {
+        let mut records = Vec::with_capacity((head.header.records.get() as usize).min(bytes.len() / RECORD_HEADER_LEN));
+        let mut first_bad = None;
+        for record in Records::new(head, bytes) {
+            let checked = record.and_then(|(kind, header, payload)| {
+                let record = Record { kind, header, payload: bytes.slice_ref(payload) };
+                record.verify().map(|_| record)
+            });
+            match checked {
+                Ok(record) => records.push(record),
+                Err(what @ (Bad::Version(_) | Bad::Kind(_))) => {
+                    return Err(ReplayError::Unknown { file: FileId::Journal(self.core), at, what });
+                }
+                Err(bad) => first_bad = first_bad.or(Some(bad)),
+            }
+        }
+        if first_bad.is_none() && records.len() != head.header.records.get() as usize {
+            first_bad = Some(Bad::Short);
+        }
+        Ok((records, first_bad))
+    }
+}
+
+impl Record {
+    /// Whether the payload says what its kind needs. The record's crc holds already; a batch's body has its own.
+    fn verify(&self) -> Result<(), Bad> {
+        use RecordKind::*;
+        let (topic_id, partition) = (crate::base::TopicId(self.header.topic_id), self.header.partition.get());
+        let id = crate::base::PartitionId(partition);
+        match self.kind {
+            Batch => self::Batch::parse(&self.payload, topic_id, id).map(drop),
+            DirectBatch => BatchHeader::parse(&self.payload, topic_id, id).map(drop),
+            Cursor | Finished | ChannelDelete => CursorImage::decode(&self.payload).map(drop),
+            Truncate if self.payload.len() < size_of::<RawPosition>() + 8 => Err(Bad::Short),
+            Truncate | Start | CollectStart => RawPosition::read_from_prefix(&self.payload).map(drop).map_err(|_| Bad::Short),
+            TopicCreate => TopicMeta::decode(&self.payload).map(drop),
+            TopicDelete => Ok(()),
+        }
+    }
+}
+
+/// A block that begins like a write of this journal. Without `bad` its head holds.
+struct Head {
+    header: WriteHeader,
+    bad: Option<Bad>,
+}
+
+/// Every block of the ring that begins with a head of this journal, whether it holds or not.
+fn read_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Vec<Head>, ReplayError> {
+    let file = FileId::Journal(ring.core);
+    let mut heads = Vec::new();
+    let mut at = RING_START;
+    while at < ring.file_len {
+        let len = (ring.file_len - at).min(IO_BYTES_MAX as u64) as usize;
+        let window = read_range(storage, &file, at, len)?;
+        for (i, block) in window.chunks_exact(BLOCK).enumerate() {
+            let Ok((h, _)) = WriteHeader::read_from_prefix(block) else { continue };
+            let block_at = at + (i * BLOCK) as u64;
+            let is_ours = h.magic == WRITE_MAGIC
+                && h.position.get() == block_at
+                && h.core.get() == ring.core
+                && ring.journal_id.is_none_or(|id| id == h.journal_id);
+            if !is_ours {
+                continue;
+            }
+            let len_max = (ring.file_len - block_at) as usize;
+            let mut parsed = WriteHeader::parse(&window[i * BLOCK..], &h.journal_id, CoreId(ring.core), len_max);
+            if parsed == Err(Bad::Short) {
+                let (n, m) = (h.directory.get() as usize, h.previous.get() as usize);
+                let whole = read_range(storage, &file, block_at, WriteHeader::head_len(n, m).min(len_max))?;
+                parsed = WriteHeader::parse(&whole, &h.journal_id, CoreId(ring.core), len_max);
+            }
+            match parsed {
+                Ok(p) if p.header.len.get() == 0 => heads.push(Head { header: h, bad: Some(Bad::Bounds) }),
+                Ok(p) => heads.push(Head { header: p.header, bad: None }),
+                Err(what @ Bad::Version(_)) => return Err(ReplayError::Unknown { file, at: block_at, what }),
+                Err(bad) => heads.push(Head { header: h, bad: Some(bad) }),
+            }
+        }
+        at += len as u64;
+    }
+    Ok(heads)
+}
+
+/// The checkpoint slot at the start of a block, with what is wrong with it.
+pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<Checkpoint, Bad> {
+    let (c, _) = Checkpoint::read_from_prefix(block).map_err(|_| Bad::Short)?;
+    format::check(&c.magic, CHECKPOINT_MAGIC, c.as_bytes(), c.version.get())?;
+    if c.core.get() != core || c.slot_sequence.get() % 2 != slot {
+        return Err(Bad::Foreign);
+    }
+    let position = c.position.get();
+    let in_ring = (RING_START..=file_len).contains(&position) && position % BLOCK as u64 == 0;
+    if c.sequence.get() == 0 || !in_ring || c.durable.get().saturating_add(1) < c.sequence.get() {
+        return Err(Bad::Bounds);
+    }
+    Ok(c)
+}
+
+/// The bytes of a checkpoint slot: one block.
+pub fn slot_block(mut checkpoint: Checkpoint) -> Vec<u8> {
+    checkpoint.magic = CHECKPOINT_MAGIC;
+    checkpoint.version = VERSION.into();
+    format::seal(&mut checkpoint);
+    let mut block = vec![0; BLOCK];
+    block[..size_of::<Checkpoint>()].copy_from_slice(checkpoint.as_bytes());
+    block
+}
+
+fn read_slots(storage: &mut dyn Storage, core: u16, file_len: u64) -> Result<(Slots, Option<Checkpoint>), ReplayError> {
+    let bytes = match file_len {
+        0 => vec![],
+        _ => read_range(storage, &FileId::Journal(core), 0, RING_START as usize)?,
+    };
+    let mut found = Vec::new();
+    for slot in 0..2 {
+        let block = bytes.get(slot as usize * BLOCK..).unwrap_or(&[]);
+        found.push(match parse_slot(block, core, slot, file_len) {
+            Err(Bad::Short) if block.iter().all(|&b| b == 0) => Err(Bad::Zero),
+            other => other,
+        });
+    }
+    let best = found.iter().flatten().max_by_key(|c| c.slot_sequence.get()).copied();
+    let is = |wanted: fn(&Bad) -> bool| found.iter().filter(|f| f.as_ref().is_err_and(wanted)).count();
+    let blank = is(|b| *b == Bad::Zero);
+    let slots = if is(|b| matches!(b, Bad::Version(_))) > 0 {
+        Slots::Unknown
+    } else if best.is_some() {
+        if is(|b| *b != Bad::Zero) > 0 { Slots::OneBad } else { Slots::Hold }
+    } else if blank == 2 {
+        Slots::Blank
+    } else {
+        Slots::BothBad
+    };
+    Ok((slots, best))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::recovery::table;
+
+    #[test]
+    fn the_tables_answer_everything_once() {
+        table::check(RING_TABLE, include_str!("replay.rs"));
+        table::check(WRITE_TABLE, include_str!("replay.rs"));
+    }
+}

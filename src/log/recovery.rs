@@ -1,0 +1,362 @@
+//! Recovery: from whatever a crash left on the data path to partitions whose files are whole and synced, and journals
+//! that stand empty under a new generation. Blocking, before any executor runs; pure but for the [`Storage`] it is given.
+//!
+//! ```text
+//! node.meta -> scan every journal that is found (1) -> topics (2) -> open each partition (3)
+//!   -> redo the journals' writes in order (4) -> finish each partition: sync, snapshot (5)
+//!   -> raise the generation in node.meta: from here on the old journals are closed (6) -> new checkpoint slots (7)
+//! ```
+//! A crash anywhere before (6) changes nothing that a new recovery would do: redo writes the same bytes to the same
+//! places, snapshots say what they contain. After (6) nothing in the journals is needed any more.
+//!
+//! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], node.meta
+//! in [`node`], topics in [`topics`], snapshots and commit logs in [`partition`], file headers in [`headers`], batches in
+//! [`scan`]. Recovery halts only where going on could lose or invent data: at files of a newer version, and when the disk
+//! refuses a write. Damage is reported and stepped over.
+//!
+//! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals
+//! are rewritten in place, retention is finished first where that frees space, and a snapshot that must grow takes the
+//! space that its own partition had allocated ahead. What still does not fit ends in [`RecoverError::NoSpace`]; nothing
+//! is lost then, since the journals are not closed.
+
+pub mod channels;
+pub mod headers;
+pub mod node;
+pub mod partition;
+mod redo;
+pub mod report;
+pub mod scan;
+pub mod table;
+pub mod topics;
+
+use super::meta::{NodeMeta, TopicMeta};
+use super::state::{JournalIdentity, RecoveredPartition};
+use super::storage::Storage;
+use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef, block_up};
+use crate::journal::format::{Checkpoint, DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
+use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
+use partition::{Context, Partition};
+pub use report::{Finding, Report, Severity};
+
+#[derive(Clone, Copy, Debug)]
+pub struct RecoverOptions {
+    /// Journals are made for so many cores; those of others are replayed and removed.
+    pub cores: u16,
+    pub journal_bytes: u64,
+    /// A segment is not made longer by recovery where it can begin a new one.
+    pub segment_bytes: u64,
+    pub now_unix_ns: i64,
+    /// For new random ids.
+    pub seed: u64,
+}
+
+/// A journal is not made smaller: a turn's write must fit several times.
+pub const JOURNAL_BYTES_MIN: u64 = RING_START + 16 * BLOCK as u64;
+
+#[derive(Debug)]
+pub struct Recovered {
+    pub node_id: [u8; 16],
+    /// Durable, and above every epoch that any batch carries: the epoch of this start's batches.
+    pub generation: u64,
+    pub topics: Vec<TopicRef>,
+    /// Every partition of every topic, also those that have no file yet.
+    pub partitions: Vec<RecoveredPartition>,
+    /// One for each core.
+    pub journals: Vec<JournalIdentity>,
+    pub report: Report,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    #[error("{0}; nothing was changed that a new start does not do again")]
+    Disk(DiskError),
+    #[error("{file}: the disk is full and recovery needs room; free some space on the data path and start again")]
+    NoSpace { file: FileId },
+    #[error(
+        "{file} at byte {at}: written in a format that this build does not know; start the version that wrote it, or a newer one"
+    )]
+    Unknown { file: FileId, at: u64 },
+}
+
+impl From<DiskError> for RecoverError {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::NoSpace { file } => RecoverError::NoSpace { file },
+            other => RecoverError::Disk(other),
+        }
+    }
+}
+
+impl From<ReplayError> for RecoverError {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Disk(e) => e.into(),
+            ReplayError::Unknown { file, at, .. } => RecoverError::Unknown { file, at },
+        }
+    }
+}
+
+fn unknown(file: FileId, at: u64) -> RecoverError {
+    RecoverError::Unknown { file, at }
+}
+
+/// Brings the data path into a state from which the engine can go on. Run again after an error: it begins from scratch.
+pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Recovered, RecoverError> {
+    let mut report = Report::default();
+    let mut rng = Rng::new(options.seed);
+    let found_journals = storage.journals()?;
+    let in_use = !found_journals.is_empty() || !storage.topics()?.is_empty();
+    let node = node::read(storage, in_use, &mut rng, &mut report)?;
+    let mut rings = Vec::new();
+    for &core in &found_journals {
+        let ring = replay::scan(storage, core, node.meta.generation)?;
+        note_ring(&ring, &mut report);
+        rings.push(ring);
+    }
+    // Only a node.meta that was damaged lets journals of two generations be alive: the older one happened before.
+    rings.sort_by_key(|r| (r.generation, r.core));
+    let known = rings.iter().map(|r| r.generation).chain([node.meta.generation]).max().unwrap_or(0);
+    let floor = known + if node.is_uncertain { node::GENERATION_LEAP } else { 1 };
+    let label = format!("{floor}-{}", options.now_unix_ns);
+
+    let journaled = journaled_topics(storage, &rings)?;
+    let topics = topics::gather(storage, &journaled, &label, options.now_unix_ns, &mut report)?;
+    let mut cx = Context {
+        storage,
+        report: &mut report,
+        segment_bytes: options.segment_bytes,
+        now_unix_ns: options.now_unix_ns,
+        label: &label,
+        sequence_floor: floor << 32,
+    };
+    let mut partitions = Partitions::open(&mut cx, &topics)?;
+    for ring in &rings {
+        partitions.redo_ring(&mut cx, ring, &journaled)?;
+    }
+    let partitions = partitions.finish(&mut cx)?;
+
+    let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
+    let meta = NodeMeta { sequence: node.meta.sequence + 1, generation: floor.max(epochs), ..node.meta };
+    node::write(storage, &meta)?;
+    let journals = begin_journals(storage, options, &rings, meta.generation, &mut rng)?;
+    Ok(Recovered { node_id: meta.node_id, generation: meta.generation, topics, partitions, journals, report })
+}
+
+fn note_ring(ring: &Ring, report: &mut Report) {
+    let file = FileId::Journal(ring.core);
+    if ring.is_closed() {
+        report.journals_closed += 1;
+    } else {
+        report.journals_replayed += 1;
+    }
+    match ring.slots {
+        Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot does not hold"),
+        Slots::BothBad => report.note(Severity::Damage, &file, Some(0), "no checkpoint slot holds: its writes were searched"),
+        Slots::Blank | Slots::Hold | Slots::Unknown => {}
+    }
+}
+
+/// Walks the writes of a ring in order. `each` is given every write, the last one included.
+fn walk(
+    storage: &mut dyn Storage,
+    ring: &Ring,
+    mut each: impl FnMut(&mut dyn Storage, Write) -> Result<(), RecoverError>,
+) -> Result<(), RecoverError> {
+    if ring.is_closed() {
+        return Ok(());
+    }
+    let mut sequence = ring.first;
+    loop {
+        let write = ring.read(storage, sequence)?;
+        let action = write.action;
+        each(storage, write)?;
+        match action {
+            WriteAction::End | WriteAction::Cut => return Ok(()),
+            WriteAction::DamageUnnamed => sequence = ring.after_unnamed(sequence),
+            WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageRepeated => sequence += 1,
+        }
+    }
+}
+
+/// Topics first: a partition's records may stand in another core's journal than its topic's creation.
+fn journaled_topics(storage: &mut dyn Storage, rings: &[Ring]) -> Result<topics::JournaledTopics, RecoverError> {
+    let mut journaled = topics::JournaledTopics::default();
+    for ring in rings {
+        walk(storage, ring, |_, write| {
+            for record in &write.records {
+                match record.kind {
+                    RecordKind::TopicCreate => {
+                        journaled.create(TopicMeta::decode(&record.payload).expect("verified when it was read"));
+                    }
+                    RecordKind::TopicDelete => {
+                        journaled.deleted.insert(TopicId(record.header.topic_id));
+                    }
+                    _ => {}
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(journaled)
+}
+
+/// All partitions of the node, found by their ids.
+struct Partitions {
+    all: Vec<Partition>,
+    by_id: IdMap<(TopicId, u16), usize>,
+    /// Unnamed damage: every partition leaps over so many bytes.
+    leap: u64,
+}
+
+impl Partitions {
+    fn open(cx: &mut Context<'_>, topics: &[TopicRef]) -> Result<Partitions, RecoverError> {
+        let mut all = Vec::new();
+        let mut by_id = IdMap::default();
+        for topic in topics {
+            for partition in (0..topic.partitions).map(PartitionId) {
+                by_id.insert((topic.id, partition.0), all.len());
+                all.push(Partition::open(cx, topic, topics::dir(&topic.name, topic.id, partition))?);
+            }
+            for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
+                let file = FileId::Topic(topics::dir(&topic.name, topic.id, extra));
+                cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
+            }
+        }
+        Ok(Partitions { all, by_id, leap: 0 })
+    }
+
+    fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
+        let (report, segment_bytes, now_unix_ns) = (&mut *cx.report, cx.segment_bytes, cx.now_unix_ns);
+        let (label, sequence_floor) = (cx.label, cx.sequence_floor);
+        walk(cx.storage, ring, |storage, write| {
+            let cx = &mut Context { storage, report, segment_bytes, now_unix_ns, label, sequence_floor };
+            self.redo_write(cx, ring, &write, journaled)
+        })
+    }
+
+    fn redo_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        ring: &Ring,
+        write: &Write,
+        journaled: &topics::JournaledTopics,
+    ) -> Result<(), RecoverError> {
+        let file = FileId::Journal(ring.core);
+        let bad = write.bad.map_or(String::new(), |b| format!(": {b}"));
+        cx.report.writes += (write.action == WriteAction::Apply) as u64;
+        for record in &write.records {
+            cx.report.records += 1;
+            let id = (TopicId(record.header.topic_id), record.header.partition.get());
+            match self.by_id.get(&id) {
+                Some(&i) => self.all[i].redo(cx, record)?,
+                None if id.1 == WHOLE_TOPIC || journaled.deleted.contains(&id.0) => {}
+                None => {
+                    let what = format!("a record of topic {} partition {}, which does not exist", id.0, id.1);
+                    cx.report.note(Severity::Damage, &file, write.at, what);
+                }
+            }
+        }
+        match write.action {
+            WriteAction::Apply | WriteAction::End => {}
+            WriteAction::Cut => {
+                let what = format!("write {} is torn and was never acknowledged: cut{bad}", write.sequence);
+                cx.report.note(Severity::Repaired, &file, write.at, what);
+                for entry in &write.directory {
+                    if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+                        // What was cut may have been the last acknowledged write, rotten: only a comparison can tell.
+                        self.all[i].suspect = true;
+                    }
+                }
+            }
+            WriteAction::DamageOwn | WriteAction::DamageRepeated => {
+                let what = format!("write {} is damaged{bad}", write.sequence);
+                cx.report.note(Severity::Damage, &file, write.at, what);
+                self.reach(cx, &write.directory)?;
+            }
+            WriteAction::DamageUnnamed => {
+                let next = ring.after_unnamed(write.sequence);
+                let what = format!("writes {} to {} are damaged and nothing names what they held", write.sequence, next - 1);
+                cx.report.note(Severity::Damage, &file, write.at, what);
+                self.leap = self.leap.max(ring.file_len);
+            }
+        }
+        Ok(())
+    }
+
+    /// The victims of a damaged write go on behind where it left them.
+    fn reach(&mut self, cx: &mut Context<'_>, directory: &[DirectoryEntry]) -> Result<(), RecoverError> {
+        for entry in directory {
+            if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+                self.all[i].touched = true;
+                self.all[i].suspect = true;
+                self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self, cx: &mut Context<'_>) -> Result<Vec<RecoveredPartition>, RecoverError> {
+        let mut recovered = Vec::with_capacity(self.all.len());
+        for mut partition in self.all {
+            if self.leap > 0 {
+                partition.advance(cx)?;
+                partition.leap(cx, self.leap)?;
+            }
+            recovered.push(partition.finish(cx)?);
+        }
+        Ok(recovered)
+    }
+}
+
+/// Gives each core a journal that stands empty under the new generation. Files of the right length are used again as
+/// they are: what stands in their rings is of an older generation.
+fn begin_journals(
+    storage: &mut dyn Storage,
+    options: &RecoverOptions,
+    rings: &[Ring],
+    generation: u64,
+    rng: &mut Rng,
+) -> Result<Vec<JournalIdentity>, RecoverError> {
+    let file_len = block_up(options.journal_bytes).max(JOURNAL_BYTES_MIN);
+    let gone = rings.iter().filter(|r| r.core >= options.cores || r.file_len != file_len);
+    let gone: Vec<_> = gone.map(|r| FileId::Journal(r.core)).collect();
+    storage.remove(&gone)?;
+    let mut journals = Vec::new();
+    for core in 0..options.cores {
+        let file = FileId::Journal(core);
+        let ring = rings.iter().find(|r| r.core == core && r.file_len == file_len && r.slots != Slots::Blank);
+        if ring.is_none() {
+            storage.fill(&file, file_len)?;
+        }
+        let journal_id = ring.and_then(|r| r.journal_id).unwrap_or_else(|| rng.bytes_16());
+        let mut slot_sequence = ring.map_or(0, |r| r.slot_sequence);
+        // Both slots: when one rots, the other says the same.
+        for _ in 0..2 {
+            slot_sequence += 1;
+            let checkpoint = empty_checkpoint(core, journal_id, generation, slot_sequence, file_len);
+            storage.write(&file, (slot_sequence % 2) * BLOCK as u64, &replay::slot_block(checkpoint))?;
+            storage.sync(&file)?;
+        }
+        journals.push(JournalIdentity { journal_id, generation, file_len, slot_sequence });
+    }
+    Ok(journals)
+}
+
+fn empty_checkpoint(core: u16, journal_id: [u8; 16], generation: u64, slot_sequence: u64, file_len: u64) -> Checkpoint {
+    Checkpoint {
+        magic: [0; 4],
+        crc: 0.into(),
+        version: 0.into(),
+        core: core.into(),
+        reserved_32: 0.into(),
+        journal_id,
+        generation: generation.into(),
+        slot_sequence: slot_sequence.into(),
+        position: RING_START.into(),
+        lap: 1.into(),
+        sequence: 1.into(),
+        durable: 0.into(),
+        file_len: file_len.into(),
+        reserved: [0; 40],
+    }
+}

@@ -1,0 +1,144 @@
+//! node.meta: who this node is, and the generation that closes all journals before it.
+
+use super::report::{Report, Severity};
+use super::table::{Row, decide, finding};
+use super::{RecoverError, unknown};
+use crate::base::{BLOCK, FileId, Rng};
+use crate::log::format::Bad;
+use crate::log::meta::{NODE_META_LEN, NodeMeta};
+use crate::log::storage::{Storage, read_range};
+
+finding! {
+    /// The two slots of node.meta.
+    NodeFound {
+        /// No file, or both are zeros.
+        Blank,
+        /// A slot holds, the other holds too or was never written.
+        Holds,
+        /// A slot holds, the other does not.
+        OneBad,
+        NoneHolds,
+        /// A slot of a version that this build does not know.
+        Unknown,
+    }
+}
+
+finding! {
+    /// Whether the data path has a journal or a topic.
+    DataPath { Empty, InUse }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NodeAction {
+    /// Take the higher sequence.
+    Use,
+    /// The first start.
+    Create,
+    /// A new node id; a generation above all that the journals and logs name.
+    Rebuild,
+    Halt,
+}
+
+/// | slots | data path | action | why |
+/// |---|---|---|---|
+/// | Holds, OneBad | any | Use | journals and logs tell when the damaged slot was the newer one |
+/// | Blank, NoneHolds | Empty | Create | the first start, or one that was torn before anything was stored |
+/// | Blank, NoneHolds | InUse | Rebuild | the generation follows from journals and logs |
+/// | Unknown | any | Halt | written by a newer version |
+pub const NODE_TABLE: &[Row<NodeFound, DataPath, (), NodeAction>] = &[
+    Row {
+        a: &[NodeFound::Holds, NodeFound::OneBad],
+        b: &[],
+        c: &[],
+        then: NodeAction::Use,
+        why: "journals and logs tell when the damaged slot was the newer one",
+    },
+    Row {
+        a: &[NodeFound::Blank, NodeFound::NoneHolds],
+        b: &[DataPath::Empty],
+        c: &[],
+        then: NodeAction::Create,
+        why: "the first start, or one that was torn before anything was stored",
+    },
+    Row {
+        a: &[NodeFound::Blank, NodeFound::NoneHolds],
+        b: &[DataPath::InUse],
+        c: &[],
+        then: NodeAction::Rebuild,
+        why: "the generation follows from journals and logs",
+    },
+    Row { a: &[NodeFound::Unknown], b: &[], c: &[], then: NodeAction::Halt, why: "written by a newer version" },
+];
+
+/// A generation leaps by so much when nothing certain is known of the last one.
+pub const GENERATION_LEAP: u64 = 1 << 16;
+
+/// The node as found, or as it begins.
+pub struct Node {
+    pub meta: NodeMeta,
+    /// The generation is a guess from below.
+    pub is_uncertain: bool,
+}
+
+pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut Report) -> Result<Node, RecoverError> {
+    let file = FileId::Node;
+    let bytes = match storage.len(&file)? {
+        None => vec![],
+        Some(_) => read_range(storage, &file, 0, NODE_META_LEN as usize)?,
+    };
+    let slots: [Result<NodeMeta, Bad>; 2] = std::array::from_fn(|slot| {
+        let block = bytes.get(slot * BLOCK..).unwrap_or(&[]);
+        match NodeMeta::decode(block) {
+            Ok(m) if NodeMeta::slot_at(m.sequence) != (slot * BLOCK) as u64 => Err(Bad::Foreign),
+            Err(Bad::Short) if block.iter().all(|&b| b == 0) => Err(Bad::Zero),
+            other => other,
+        }
+    });
+    let best = slots.iter().flatten().max_by_key(|m| m.sequence).copied();
+    let is_bad = slots.iter().any(|s| s.is_err_and(|b| b != Bad::Zero));
+    let found = if slots.iter().any(|s| matches!(s, Err(Bad::Version(_)))) {
+        NodeFound::Unknown
+    } else {
+        match (best, is_bad) {
+            (Some(_), false) => NodeFound::Holds,
+            (Some(_), true) => NodeFound::OneBad,
+            (None, false) => NodeFound::Blank,
+            (None, true) => NodeFound::NoneHolds,
+        }
+    };
+    let data = if in_use { DataPath::InUse } else { DataPath::Empty };
+    let fresh = NodeMeta { node_id: rng.bytes_16(), sequence: 0, generation: 0 };
+    match decide(NODE_TABLE, found, data, ()).then {
+        NodeAction::Use => {
+            if is_bad {
+                report.note(Severity::Repaired, &file, None, "one slot does not hold: the other is used");
+            }
+            Ok(Node { meta: best.expect("the table's row needs a slot that holds"), is_uncertain: false })
+        }
+        NodeAction::Create => Ok(Node { meta: fresh, is_uncertain: false }),
+        NodeAction::Rebuild => {
+            report.note(Severity::Damage, &file, None, "no slot holds: the node gets a new id and a generation above all known");
+            Ok(Node { meta: fresh, is_uncertain: true })
+        }
+        NodeAction::Halt => Err(unknown(file, 0)),
+    }
+}
+
+/// Makes the next slot durable.
+pub fn write(storage: &mut dyn Storage, meta: &NodeMeta) -> Result<(), RecoverError> {
+    storage.allocate(&FileId::Node, NODE_META_LEN)?;
+    storage.write(&FileId::Node, NodeMeta::slot_at(meta.sequence), &meta.encode())?;
+    storage.sync(&FileId::Node)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::recovery::table;
+
+    #[test]
+    fn the_table_answers_everything_once() {
+        table::check(NODE_TABLE, include_str!("node.rs"));
+    }
+}

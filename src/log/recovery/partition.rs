@@ -1,0 +1,610 @@
+//! One partition during recovery: opened from its newest snapshot and the files that this needs, changed by redo,
+//! then finished: everything synced, a snapshot that contains it all, and what the engine takes over.
+//!
+//! Reads the snapshot slots, the first block of each segment, and of the last segment the end and the record before it;
+//! more only where these do not agree.
+
+use super::headers::{self, HeaderAction};
+use super::report::{Report, Severity};
+use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
+use super::table::{Row, decide, finding};
+use super::{RecoverError, channels, unknown};
+use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
+use crate::log::cursor::CursorImage;
+use crate::log::format::{Bad, COMMIT_RECORD_LEN};
+use crate::log::snapshot::Snapshot;
+use crate::log::state::{RecoveredPartition, SegmentMeta};
+use crate::log::storage::{Storage, read_range};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+finding! {
+    /// The two snapshot slots.
+    Pair {
+        /// No file, or zeros, in both.
+        Blank,
+        /// A slot holds; the other holds an older one or was never written.
+        Holds,
+        /// A slot holds, the other is damaged or torn.
+        OneBad,
+        /// One was never written, the other does not hold.
+        FirstBad,
+        BothBad,
+        /// A slot of a version that this build does not know.
+        Unknown,
+    }
+}
+
+finding! {
+    /// What segments there are.
+    Data {
+        Nothing,
+        /// The lowest one begins at offset 0.
+        FromStart,
+        /// Retention has removed the first ones.
+        FromLater,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapshotAction {
+    Use,
+    /// Begin at offset 0 with nothing: the journal holds all that happened.
+    Fresh,
+    /// Begin at offset 0; damage if the journal does not begin with the partition's first record.
+    FreshUnlessOlder,
+    /// Take the place from the segments and commit logs; cursors are lost but for what the journal holds.
+    Rebuild,
+    Halt,
+}
+
+/// | slots | segments | action | why |
+/// |---|---|---|---|
+/// | Holds, OneBad | any | Use | the higher sequence; a torn newer one is still covered by the journal |
+/// | Blank | Nothing, FromStart | Fresh | no snapshot was taken yet |
+/// | FirstBad | Nothing, FromStart | FreshUnlessOlder | the very first snapshot was torn, or it has rotted |
+/// | Blank, FirstBad | FromLater | Rebuild | a snapshot must have been there |
+/// | BothBad | any | Rebuild | two snapshots were there |
+/// | Unknown | any | Halt | written by a newer version |
+pub const SNAPSHOT_TABLE: &[Row<Pair, Data, (), SnapshotAction>] = &[
+    Row {
+        a: &[Pair::Holds, Pair::OneBad],
+        b: &[],
+        c: &[],
+        then: SnapshotAction::Use,
+        why: "the higher sequence; a torn newer one is still covered by the journal",
+    },
+    Row {
+        a: &[Pair::Blank],
+        b: &[Data::Nothing, Data::FromStart],
+        c: &[],
+        then: SnapshotAction::Fresh,
+        why: "no snapshot was taken yet",
+    },
+    Row {
+        a: &[Pair::FirstBad],
+        b: &[Data::Nothing, Data::FromStart],
+        c: &[],
+        then: SnapshotAction::FreshUnlessOlder,
+        why: "the very first snapshot was torn, or it has rotted",
+    },
+    Row {
+        a: &[Pair::Blank, Pair::FirstBad],
+        b: &[Data::FromLater],
+        c: &[],
+        then: SnapshotAction::Rebuild,
+        why: "a snapshot must have been there",
+    },
+    Row { a: &[Pair::BothBad], b: &[], c: &[], then: SnapshotAction::Rebuild, why: "two snapshots were there" },
+    Row { a: &[Pair::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
+];
+
+finding! {
+    /// First block of the last segment's commit log.
+    CommitHeader { Holds, Fails }
+}
+
+finding! {
+    /// The record before the end that the snapshot gives.
+    CommitEnd {
+        /// It is the last batch's, or the segment begins at the end.
+        Agrees,
+        /// It is missing, damaged, or another batch's.
+        Differs,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommitAction {
+    Keep,
+    /// Write the header again; the records stay.
+    RepairHeader,
+    /// Write every record again from the segment's batch headers.
+    Rebuild,
+}
+
+/// | header | record before the end | action | why |
+/// |---|---|---|---|
+/// | Holds | Agrees | Keep | what stands behind the end is written over |
+/// | Fails | Agrees | RepairHeader | the segment's header says the same |
+/// | any | Differs | Rebuild | it is an index: the segment has all of it |
+pub const COMMIT_TABLE: &[Row<CommitHeader, CommitEnd, (), CommitAction>] = &[
+    Row {
+        a: &[CommitHeader::Holds],
+        b: &[CommitEnd::Agrees],
+        c: &[],
+        then: CommitAction::Keep,
+        why: "what stands behind the end is written over",
+    },
+    Row {
+        a: &[CommitHeader::Fails],
+        b: &[CommitEnd::Agrees],
+        c: &[],
+        then: CommitAction::RepairHeader,
+        why: "the segment's header says the same",
+    },
+    Row {
+        a: &[],
+        b: &[CommitEnd::Differs],
+        c: &[],
+        then: CommitAction::Rebuild,
+        why: "it is an index: the segment has all of it",
+    },
+];
+
+/// What a whole recovery shares with each partition.
+pub struct Context<'a> {
+    pub storage: &'a mut dyn Storage,
+    pub report: &'a mut Report,
+    pub segment_bytes: u64,
+    pub now_unix_ns: i64,
+    /// Names what is set aside.
+    pub label: &'a str,
+    /// Record and snapshot sequences begin here when those before are unknown: above any that was ever used.
+    pub sequence_floor: u64,
+}
+
+pub struct Partition {
+    pub dir: Arc<PartitionDir>,
+    pub topic: TopicRef,
+    pub start: Position,
+    pub end: Position,
+    pub collect_start: Position,
+    pub chain_crc: u32,
+    /// The last batch is a lost one: the one behind it chains to what was there.
+    pub chain_open: bool,
+    pub epoch: Epoch,
+    pub suspect: bool,
+    pub record_sequence: u64,
+    /// Which records are contained is unknown: redo all that are found.
+    pub sequence_unknown: bool,
+    /// No snapshot, though a slot is not blank: all is well only when the journal has the partition's first record.
+    pub expects_first_record: bool,
+    /// The journal mentions the partition, so all of it must be synced before the journal is closed.
+    pub touched: bool,
+    pub channels: Vec<CursorImage>,
+    pub lost: Vec<(Position, Position)>,
+    pub segments: Vec<SegmentMeta>,
+    /// Segment files not in `segments`: they begin at or behind the end.
+    pub ahead: BTreeSet<i64>,
+    pub segment_len: u64,
+    pub commit_len: u64,
+    /// Records of the last segment, those in `pending_records` included.
+    pub commit_count: u64,
+    /// Bytes of the log that are not written yet; they end at `end`.
+    pub pending: Vec<u8>,
+    pub pending_records: Vec<u8>,
+    /// Files to sync.
+    pub written: BTreeSet<FileId>,
+    /// Damage was found in this partition at this start.
+    pub damaged: bool,
+    snapshot_sequence: u64,
+    /// What the newest slot on disk says.
+    on_disk: Option<Snapshot>,
+}
+
+impl Partition {
+    /// Opens it as its own files tell, without the journal.
+    pub fn open(cx: &mut Context<'_>, topic: &TopicRef, dir: Arc<PartitionDir>) -> Result<Partition, RecoverError> {
+        let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
+        let (pair, best) = read_slots(cx.storage, &dir)?;
+        let data = match bases.first() {
+            None => Data::Nothing,
+            Some(0) => Data::FromStart,
+            Some(_) => Data::FromLater,
+        };
+        let mut p = Partition {
+            topic: topic.clone(),
+            start: Position::START,
+            end: Position::START,
+            collect_start: Position::START,
+            chain_crc: 0,
+            chain_open: false,
+            epoch: Epoch(0),
+            suspect: false,
+            record_sequence: 0,
+            sequence_unknown: false,
+            expects_first_record: false,
+            touched: false,
+            channels: vec![],
+            lost: vec![],
+            segments: vec![],
+            ahead: bases,
+            segment_len: 0,
+            commit_len: 0,
+            commit_count: 0,
+            pending: vec![],
+            pending_records: vec![],
+            written: BTreeSet::new(),
+            damaged: false,
+            snapshot_sequence: 0,
+            on_disk: None,
+            dir,
+        };
+        match decide(SNAPSHOT_TABLE, pair, data, ()).then {
+            SnapshotAction::Use => {
+                let best = best.expect("the table's row needs a slot that holds");
+                if pair == Pair::OneBad {
+                    let file = Snapshot::file(&p.dir, best.sequence + 1);
+                    cx.report.note(Severity::Repaired, &file, Some(0), "the snapshot does not hold; the other slot is used");
+                }
+                p.use_snapshot(cx, best)?;
+            }
+            SnapshotAction::Fresh => {}
+            SnapshotAction::FreshUnlessOlder => {
+                p.expects_first_record = true;
+                p.snapshot_sequence = cx.sequence_floor;
+            }
+            SnapshotAction::Rebuild => p.rebuild(cx)?,
+            SnapshotAction::Halt => return Err(unknown(FileId::Snapshot(p.dir.clone(), 0), 0)),
+        }
+        Ok(p)
+    }
+
+    pub fn segment_file(&self) -> Option<FileId> {
+        Some(FileId::Segment(self.dir.clone(), self.segments.last()?.base.offset))
+    }
+
+    pub fn commit_file(&self) -> Option<FileId> {
+        Some(FileId::Commit(self.dir.clone(), self.segments.last()?.base.offset))
+    }
+
+    /// Notes damage: the partition is suspect from now on.
+    pub fn damage(&mut self, cx: &mut Context<'_>, file: FileId, at: Option<u64>, what: impl Into<String>) {
+        (self.suspect, self.damaged) = (true, true);
+        cx.report.note(Severity::Damage, &file, at, what);
+    }
+
+    fn use_snapshot(&mut self, cx: &mut Context<'_>, s: Snapshot) -> Result<(), RecoverError> {
+        (self.start, self.end, self.collect_start) = (s.start, s.end, s.collect_start);
+        (self.chain_crc, self.epoch, self.suspect) = (s.chain_crc, s.epoch, s.suspect);
+        (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
+        self.channels = s.channels.clone();
+        let end = s.end.offset;
+        self.on_disk = Some(s);
+        // The segment that begins just at the end is entered when something is appended.
+        let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
+        self.enter_old(cx, &before)?;
+        let kept_from = self.segments.first().map_or(self.end, |m| m.base);
+        if kept_from.offset > self.start.offset {
+            let file = FileId::Segment(self.dir.clone(), self.start.offset);
+            self.damage(cx, file, None, format!("segments are missing from {} to {}", self.start.offset, kept_from.offset));
+            self.lost.push((self.start, kept_from));
+            self.start = kept_from;
+        }
+        self.check_last(cx)
+    }
+
+    /// Reads the headers of segments that begin before the end. One that nothing can place is set aside.
+    fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
+        for &base in bases {
+            self.ahead.remove(&base);
+            let header = headers::read(cx.storage, &self.dir, base)?;
+            let file = FileId::Segment(self.dir.clone(), base);
+            match header.meta {
+                Some(meta) => {
+                    if header.action != HeaderAction::Keep {
+                        cx.report.note(Severity::Repaired, &file, Some(0), "the file header does not hold: written again");
+                        cx.storage.allocate(&FileId::Commit(self.dir.clone(), base), BLOCK as u64)?;
+                        headers::write(cx.storage, &self.dir, &meta, Epoch(header.epoch), cx.now_unix_ns)?;
+                        self.written.extend([file, FileId::Commit(self.dir.clone(), base)]);
+                    }
+                    self.segments.push(meta);
+                }
+                None => {
+                    self.suspect = true;
+                    self.damaged = true;
+                    headers::set_aside(cx.storage, &self.dir, base, cx.label, "the file header does not hold", cx.report)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds the last segment and its commit log against the end.
+    fn check_last(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let Some(&SegmentMeta { base, .. }) = self.segments.last() else { return Ok(()) };
+        let (segment, commit) = (FileId::Segment(self.dir.clone(), base.offset), FileId::Commit(self.dir.clone(), base.offset));
+        self.segment_len = cx.storage.len(&segment)?.unwrap_or(0);
+        self.commit_len = cx.storage.len(&commit)?.unwrap_or(0);
+        let needed = block_up(segment_at(base.offset, self.end.offset));
+        if self.segment_len < needed {
+            let what = format!("the file ends at byte {}, its batches at {needed}", self.segment_len);
+            self.damage(cx, segment.clone(), Some(self.segment_len), what);
+            cx.storage.allocate(&segment, needed)?;
+            self.segment_len = needed;
+        }
+        let index = commit_index(cx.storage, &self.dir, base.offset, self.end.offset)?;
+        let last = match index {
+            0 => None,
+            _ => commit_record_at(cx.storage, &self.dir, base.offset, index - 1)?,
+        };
+        let agrees = last.is_some_and(|r| r.end() == self.end && r.batch_crc.get() == self.chain_crc);
+        let header = headers::read(cx.storage, &self.dir, base.offset)?;
+        let header = if header.commit_holds { CommitHeader::Holds } else { CommitHeader::Fails };
+        let end = if agrees { CommitEnd::Agrees } else { CommitEnd::Differs };
+        match decide(COMMIT_TABLE, header, end, ()).then {
+            CommitAction::Keep => self.commit_count = index,
+            CommitAction::RepairHeader => {
+                cx.report.note(Severity::Repaired, &commit, Some(0), "the file header does not hold: written again");
+                let meta = *self.segments.last().expect("looked at above");
+                headers::write(cx.storage, &self.dir, &meta, self.epoch, cx.now_unix_ns)?;
+                self.written.extend([segment, commit]);
+                self.commit_count = index;
+            }
+            CommitAction::Rebuild => {
+                cx.report.note(Severity::Repaired, &commit, None, "short or damaged: rebuilt from the segment");
+                let promised = self.end;
+                self.rebuild_commit(cx, Some(promised))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Without a snapshot: the place comes from the segments and the last commit log.
+    fn rebuild(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        (self.sequence_unknown, self.snapshot_sequence) = (true, cx.sequence_floor);
+        self.record_sequence = cx.sequence_floor;
+        let file = FileId::Snapshot(self.dir.clone(), 0);
+        self.damage(
+            cx,
+            file,
+            None,
+            "no snapshot holds: rebuilt from the segments; channels that the journal does not name are lost",
+        );
+        let mut bases: Vec<i64> = self.ahead.iter().copied().collect();
+        // Segments that were allocated and never begun are entered like any other when the log comes to them.
+        while let Some(&last) = bases.last() {
+            let blank = headers::read(cx.storage, &self.dir, last)?.meta.is_none();
+            if !blank {
+                break;
+            }
+            bases.pop();
+        }
+        self.enter_old(cx, &bases)?;
+        let (Some(first), Some(last)) = (self.segments.first().copied(), self.segments.last().copied()) else { return Ok(()) };
+        (self.start, self.collect_start) = (first.base, first.base);
+        (self.end, self.chain_crc) = (last.base, last.prev_crc);
+        self.segment_len = cx.storage.len(&FileId::Segment(self.dir.clone(), last.base.offset))?.unwrap_or(0);
+        self.commit_len = cx.storage.len(&FileId::Commit(self.dir.clone(), last.base.offset))?.unwrap_or(0);
+        let records = commit_records(cx.storage, &self.dir, last.base.offset)?;
+        let promised = records.last().map(|r| r.end());
+        self.rebuild_commit(cx, promised)
+    }
+
+    /// Writes what is not written, looks behind the end, makes all durable, takes a snapshot when the newest one does
+    /// not say the same, and removes what retention let go. Safe to do again after a crash at any point.
+    pub fn finish(mut self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
+        self.advance(cx)?;
+        if self.expects_first_record && !self.touched {
+            self.no_first_record(cx);
+        }
+        if self.segments.is_empty() && self.end.offset > 0 {
+            self.enter(cx)?;
+        }
+        self.drop_ahead(cx)?;
+        self.clamp(cx);
+        let is_new = self.on_disk.is_none() && self.touched;
+        let snapshot = self.snapshot();
+        let is_changed = self.on_disk.as_ref().map_or(is_new || self.damaged || self.end.offset > 0, |on_disk| {
+            *on_disk != Snapshot { sequence: on_disk.sequence, ..snapshot.clone() }
+        });
+        if self.touched {
+            // Another process may have died with these written and not yet durable.
+            self.written.extend([self.segment_file(), self.commit_file()].into_iter().flatten());
+        }
+        for file in &self.written {
+            cx.storage.sync(file)?;
+        }
+        if is_changed {
+            self.write_snapshot(cx, &snapshot)?;
+        } else if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
+            cx.storage.sync(&Snapshot::file(&self.dir, on_disk.sequence))?;
+        }
+        self.retire(cx)?;
+        self.into_recovered(cx)
+    }
+
+    pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
+        self.expects_first_record = false;
+        self.record_sequence = self.record_sequence.max(cx.sequence_floor);
+        let file = FileId::Snapshot(self.dir.clone(), 1);
+        self.damage(cx, file, None, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            topic_id: self.dir.topic_id,
+            partition: self.dir.partition,
+            sequence: self.snapshot_sequence + 1,
+            applied: self.record_sequence,
+            epoch: self.epoch,
+            start: self.start,
+            end: self.end,
+            committed: self.end,
+            collect_start: self.collect_start,
+            chain_crc: self.chain_crc,
+            segment_base: self.segments.last().map_or(0, |m| m.base.offset),
+            suspect: self.suspect,
+            channels: self.channels.clone(),
+        }
+    }
+
+    fn write_snapshot(&mut self, cx: &mut Context<'_>, snapshot: &Snapshot) -> Result<(), RecoverError> {
+        let bytes = snapshot.encode();
+        let file = Snapshot::file(&self.dir, snapshot.sequence);
+        let allocated = cx.storage.allocate(&file, bytes.len() as u64);
+        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+            cx.storage.allocate(&file, bytes.len() as u64)?;
+        } else {
+            allocated?;
+        }
+        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
+            cx.storage.write(&file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
+        }
+        cx.storage.sync(&file)?;
+        cx.report.partitions_written += 1;
+        self.snapshot_sequence = snapshot.sequence;
+        Ok(())
+    }
+
+    /// On a full disk: frees the space that was allocated ahead of the log's end. Whether there was any.
+    fn give_back(&mut self, cx: &mut Context<'_>) -> Result<bool, RecoverError> {
+        let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(false) };
+        let base = self.segments.last().expect("it has a file").base.offset;
+        let lens = [block_up(segment_at(base, self.end.offset)), block_up(commit_at(self.commit_count))];
+        let mut any = false;
+        for (file, needed, len) in [(segment, lens[0], &mut self.segment_len), (commit, lens[1], &mut self.commit_len)] {
+            if needed < *len {
+                cx.storage.truncate(&file, needed)?;
+                *len = needed;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Segment files behind the end: of a life that was not acknowledged, unless something was lost here.
+    fn drop_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        if ahead.remove(&self.end.offset) {
+            self.enter(cx)?;
+        }
+        let known: BTreeSet<i64> = self.segments.iter().map(|m| m.base.offset).collect();
+        ahead.extend(cx.storage.commits(&self.dir)?);
+        for base in ahead.into_iter().filter(|b| !known.contains(b)) {
+            if self.damaged && headers::read(cx.storage, &self.dir, base)?.action == HeaderAction::Keep {
+                headers::set_aside(cx.storage, &self.dir, base, cx.label, "it does not continue the log", cx.report)?;
+            } else {
+                cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clamp(&mut self, cx: &mut Context<'_>) {
+        let (end, mut beyond) = (self.end, 0);
+        for channel in &mut self.channels {
+            beyond += channels::clamp(channel, end) as usize;
+        }
+        if self.start.offset > end.offset {
+            self.start = end;
+            beyond += 1;
+        }
+        if self.collect_start.offset > end.offset {
+            self.collect_start = end;
+            beyond += 1;
+        }
+        if beyond > 0 {
+            let file = FileId::Snapshot(self.dir.clone(), 0);
+            self.damage(cx, file, None, format!("{beyond} cursors stood behind the log's end and were moved to it"));
+        }
+    }
+
+    /// Unlinks what lies wholly before the start: the start is durable by now.
+    fn retire(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        while self.segments.len() > 1 && self.segments[1].base.offset <= self.start.offset {
+            let base = self.segments.remove(0).base.offset;
+            cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
+        }
+        Ok(())
+    }
+
+    fn into_recovered(self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
+        let (mut tail, mut commit_tail) = (vec![], vec![]);
+        if let (Some(segment), Some(commit), Some(last)) = (self.segment_file(), self.commit_file(), self.segments.last()) {
+            let rest = |at: u64| (block_down(at), (at - block_down(at)) as usize);
+            let (at, len) = rest(segment_at(last.base.offset, self.end.offset));
+            tail = read_range(cx.storage, &segment, at, len)?;
+            let (at, len) = rest(commit_at(self.commit_count));
+            commit_tail = read_range(cx.storage, &commit, at, len)?;
+            debug_assert!(commit_tail.len() % COMMIT_RECORD_LEN == 0);
+        }
+        Ok(RecoveredPartition {
+            dir: self.dir,
+            topic: self.topic,
+            start: self.start,
+            end: self.end,
+            collect_start: self.collect_start,
+            chain_crc: self.chain_crc,
+            epoch: self.epoch,
+            suspect: self.suspect,
+            record_sequence: self.record_sequence,
+            snapshot_sequence: self.snapshot_sequence,
+            segment_len: self.segment_len,
+            commit_len: self.commit_len,
+            segments: self.segments,
+            tail,
+            commit_tail,
+            commit_records: self.commit_count,
+            channels: self.channels,
+            lost: self.lost,
+        })
+    }
+}
+
+fn read_slots(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(Pair, Option<Snapshot>), RecoverError> {
+    let mut slots = Vec::new();
+    for slot in 0..2 {
+        let file = FileId::Snapshot(dir.clone(), slot);
+        let first = match storage.len(&file)? {
+            None | Some(0) => vec![],
+            Some(_) => read_range(storage, &file, 0, BLOCK)?,
+        };
+        let decoded = Snapshot::len_of(&first).and_then(|len| if len > first.len() { Ok(Some(len)) } else { Ok(None) });
+        let bytes = match decoded {
+            Ok(Some(len)) => read_range(storage, &file, 0, len)?,
+            _ => first,
+        };
+        slots.push(match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
+            Ok(s) if s.sequence % 2 == slot as u64 => Ok(s),
+            Ok(_) => Err(Bad::Foreign),
+            Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
+            Err(bad) => Err(bad),
+        });
+    }
+    let count = |wanted: fn(&Bad) -> bool| slots.iter().filter(|s| s.as_ref().is_err_and(wanted)).count();
+    let (blank, newer) = (count(|b| *b == Bad::Zero), count(|b| matches!(b, Bad::Version(_))));
+    let holding = slots.iter().flatten().count();
+    let pair = match (holding, blank, newer) {
+        (_, _, 1..) => Pair::Unknown,
+        (2, _, _) | (1, 1, _) => Pair::Holds,
+        (1, _, _) => Pair::OneBad,
+        (0, 2, _) => Pair::Blank,
+        (0, 1, _) => Pair::FirstBad,
+        _ => Pair::BothBad,
+    };
+    Ok((pair, slots.into_iter().flatten().max_by_key(|s| s.sequence)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::recovery::table;
+
+    #[test]
+    fn the_tables_answer_everything_once() {
+        table::check(SNAPSHOT_TABLE, include_str!("partition.rs"));
+        table::check(COMMIT_TABLE, include_str!("partition.rs"));
+    }
+}

@@ -1,0 +1,494 @@
+//! Redo: brings what a journal holds into a partition's segments, commit logs and cursors. Same bytes, same place, so
+//! doing it twice changes nothing.
+//!
+//! A hole is bridged by lost batches. What follows a lost batch chains to the header that was lost, so the chain begins
+//! anew behind it.
+
+use super::headers::{self, HeaderAction};
+use super::partition::{Context, Partition};
+use super::report::Severity;
+use super::scan::{self, BatchAction, BatchFound, Batches, Expected, Place, SEGMENT_TABLE, commit_at, commit_record, segment_at};
+use super::table::decide;
+use super::{RecoverError, channels, unknown};
+use crate::base::{BLOCK, Epoch, FileId, LogId, Position, block_up};
+use crate::journal::format::RecordKind;
+use crate::journal::replay::Record;
+use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
+use crate::log::cursor::CursorImage;
+use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
+use crate::log::state::SegmentMeta;
+use crate::log::storage::overlay;
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Redone bytes of a partition are written when there are as many.
+const PENDING_MAX: usize = 1024 * 1024;
+
+impl Partition {
+    /// Brings one record in. Batches go by their place, everything else by its sequence.
+    pub fn redo(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
+        self.touched = true;
+        let sequence = record.header.sequence.get();
+        if std::mem::take(&mut self.expects_first_record) && sequence > 1 {
+            self.no_first_record(cx);
+            self.sequence_unknown = true;
+        }
+        let is_new = sequence > self.record_sequence || self.sequence_unknown;
+        let missing = sequence.saturating_sub(self.record_sequence + 1);
+        if missing > 0 && !self.sequence_unknown {
+            let what = format!("{missing} journal records before record {sequence} of this partition are missing");
+            self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
+        }
+        self.record_sequence = self.record_sequence.max(sequence);
+        match record.kind {
+            RecordKind::Batch | RecordKind::DirectBatch => self.redo_batch(cx, record),
+            _ if !is_new => Ok(()),
+            _ => self.redo_fact(cx, record),
+        }
+    }
+
+    fn redo_fact(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
+        let cursor = || CursorImage::decode(&record.payload).map(|(c, _)| c).expect("verified when it was read");
+        let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
+        match record.kind {
+            RecordKind::Cursor => {
+                let image = cursor();
+                match channels::position(&self.channels, &image.name) {
+                    Some(i) => self.channels[i] = image,
+                    None => self.channels.push(image),
+                }
+            }
+            RecordKind::Finished => self.redo_finished(cx, cursor()),
+            RecordKind::ChannelDelete => {
+                let name = cursor().name;
+                self.channels.retain(|c| c.name != name);
+            }
+            RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
+            RecordKind::Start => {
+                let start = place().expect("verified when it was read");
+                if start.offset > self.start.offset {
+                    self.start = start;
+                }
+            }
+            RecordKind::Truncate => {
+                let (to, chain) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
+                let chain = u32::from_le_bytes(chain[..4].try_into().expect("verified when it was read"));
+                self.truncate(cx, to.into(), chain, Epoch(record.header.epoch.get()))?;
+            }
+            RecordKind::Batch | RecordKind::DirectBatch | RecordKind::TopicCreate | RecordKind::TopicDelete => {}
+        }
+        Ok(())
+    }
+
+    fn redo_finished(&mut self, cx: &mut Context<'_>, image: CursorImage) {
+        match channels::position(&self.channels, &image.name) {
+            Some(i) if self.channels[i].generation == image.generation => {
+                channels::confirm(&mut self.channels[i], &image.intervals)
+            }
+            Some(i) if self.channels[i].generation > image.generation => {}
+            found => {
+                let what =
+                    format!("channel {} was lost: it delivers again from the start what is not known as finished", image.name);
+                self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
+                let mut cursor = channels::reborn(&image, self.start);
+                channels::confirm(&mut cursor, &image.intervals);
+                match found {
+                    Some(i) => self.channels[i] = cursor,
+                    None => self.channels.push(cursor),
+                }
+            }
+        }
+    }
+
+    fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
+        let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
+        let covering = self.segments.iter().rev().find(|m| m.base.offset <= h.offset.get());
+        if let Some(m) = covering {
+            // What is in place already may have been written by a process that died before it was durable.
+            let base = m.base.offset;
+            self.written.extend([FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)]);
+        }
+        if h.offset.get() < self.end.offset {
+            return Ok(());
+        }
+        if h.offset.get() > self.end.offset {
+            self.reach(cx, h.start(), "the journal goes on behind it")?;
+        }
+        let continues = self.chain_open || h.prev_crc.get() == self.chain_crc;
+        if h.start() != self.end || !continues || h.epoch.get() < self.epoch.0 {
+            if h.offset.get() >= self.end.offset {
+                let file = FileId::Segment(self.dir.clone(), self.end.offset);
+                self.damage(cx, file, None, format!("a journaled batch at offset {} does not continue the log", h.offset));
+            }
+            return Ok(());
+        }
+        match record.kind {
+            RecordKind::DirectBatch => self.redo_direct(cx, &h),
+            _ => {
+                (cx.report.batches_redone, cx.report.bytes_redone) =
+                    (cx.report.batches_redone + 1, cx.report.bytes_redone + h.len() as u64);
+                self.append(cx, &h, &record.payload)
+            }
+        }
+    }
+
+    /// The body must stand in its segment, and hold.
+    fn redo_direct(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
+        self.flush(cx)?;
+        if self.ahead.contains(&self.end.offset) {
+            self.enter(cx)?;
+        }
+        let (mut found, mut at) = (BatchFound::Zeros, None);
+        if let Some(last) = self.segments.last() {
+            let (f, there) = Batches::new(&self.dir, last.base.offset).judge(cx.storage, self.end.offset, None)?;
+            found = if there.is_some_and(|t| t.header_crc != h.header_crc) { BatchFound::Breaks } else { f };
+            at = Some(segment_at(last.base.offset, self.end.offset));
+        }
+        match decide(SEGMENT_TABLE, found, Place::Direct, ()).then {
+            BatchAction::Keep | BatchAction::KeepHeader => self.accept(cx, h),
+            BatchAction::Halt => Err(unknown(self.segment_file().expect("it was read"), at.unwrap_or(0))),
+            BatchAction::Bridge | BatchAction::Cut => {
+                let file = FileId::Segment(self.dir.clone(), self.segments.last().map_or(self.end.offset, |m| m.base.offset));
+                self.damage(cx, file, at, format!("the body of a batch of {} messages is damaged ({found:?})", h.num));
+                self.bridge(cx, h.end())
+            }
+        }
+    }
+
+    /// Goes to a position that was promised: what the segments hold is kept, the rest is lost.
+    pub fn reach(&mut self, cx: &mut Context<'_>, to: Position, why: &str) -> Result<(), RecoverError> {
+        if !to.is_sane() || to.offset <= self.end.offset {
+            return Ok(());
+        }
+        self.advance(cx)?;
+        while self.end.offset < to.offset {
+            // A segment that begins in between says where it begins, and may hold what follows.
+            let step = self.next_segment(cx, to)?;
+            let before = self.end;
+            let file = FileId::Segment(self.dir.clone(), self.segments.last().map_or(0, |m| m.base.offset));
+            let at = self.segments.last().map(|m| segment_at(m.base.offset, before.offset));
+            let what = format!(
+                "lost: offsets {} to {}, ids {} to {}: {why}",
+                before.offset, step.offset, before.log_id.0, step.log_id.0
+            );
+            self.damage(cx, file, at, what);
+            self.bridge(cx, step)?;
+            if self.end == before {
+                break;
+            }
+            self.advance(cx)?;
+        }
+        Ok(())
+    }
+
+    fn next_segment(&mut self, cx: &mut Context<'_>, to: Position) -> Result<Position, RecoverError> {
+        let between: Vec<i64> = self.ahead.range(self.end.offset + 1..to.offset).copied().collect();
+        for base in between {
+            if let Some(meta) = headers::read(cx.storage, &self.dir, base)?.meta {
+                if meta.base.is_sane() && meta.base.log_id > self.end.log_id && meta.base.count >= self.end.count {
+                    return Ok(meta.base);
+                }
+            }
+        }
+        Ok(to)
+    }
+
+    /// Takes over whatever stands in the segments behind the end and continues the log.
+    pub fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        self.flush(cx)?;
+        loop {
+            let Some(base) = self.segments.last().map(|m| m.base.offset) else {
+                if !self.ahead.contains(&self.end.offset) {
+                    return Ok(());
+                }
+                self.enter(cx)?;
+                continue;
+            };
+            let dir = self.dir.clone();
+            let mut batches = Batches::new(&dir, base);
+            while !self.ahead.contains(&self.end.offset) {
+                let expected = self.expected();
+                let (found, h) = batches.judge(cx.storage, self.end.offset, Some(&expected))?;
+                match (decide(SEGMENT_TABLE, found, Place::Beyond, ()).then, h) {
+                    (BatchAction::Keep, Some(h)) => {
+                        cx.report.batches_found += 1;
+                        self.touched = true;
+                        self.accept(cx, &h)?;
+                    }
+                    (BatchAction::Halt, _) => {
+                        return Err(unknown(FileId::Segment(dir, base), segment_at(base, self.end.offset)));
+                    }
+                    _ => return self.flush(cx),
+                }
+            }
+            self.enter(cx)?;
+        }
+    }
+
+    fn expected(&self) -> Expected {
+        let chain = if self.chain_open { None } else { Some(self.chain_crc) };
+        Expected { at: self.end, chain, epoch: self.epoch.0 }
+    }
+
+    /// The batch stands at the end of the last segment already: index it.
+    fn accept(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
+        assert!(self.pending.is_empty(), "nothing unwritten stands before a batch that is in place");
+        if h.is_lost() {
+            self.lost.push((h.start(), h.end()));
+        }
+        self.written.extend(self.segment_file());
+        self.index(cx, h)
+    }
+
+    fn append(&mut self, cx: &mut Context<'_>, h: &BatchHeader, bytes: &[u8]) -> Result<(), RecoverError> {
+        self.make_room(cx, bytes.len())?;
+        self.pending.extend_from_slice(bytes);
+        self.index(cx, h)?;
+        if self.pending.len() >= PENDING_MAX { self.flush(cx) } else { Ok(()) }
+    }
+
+    /// Adds the commit record and moves the end.
+    fn index(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
+        let record_end = commit_at(self.commit_count + 1);
+        if record_end > self.commit_len {
+            let file = self.commit_file().expect("a batch stands in a segment");
+            cx.storage.allocate(&file, block_up(record_end))?;
+            self.commit_len = block_up(record_end);
+        }
+        self.pending_records.extend_from_slice(commit_record(h, &self.dir).as_bytes());
+        self.commit_count += 1;
+        (self.end, self.chain_crc, self.chain_open) = (h.end(), h.header_crc.get(), h.is_lost());
+        self.epoch = self.epoch.max(Epoch(h.epoch.get()));
+        Ok(())
+    }
+
+    /// A segment that holds the next `len` bytes behind the end: the last one, the one that was begun just here, or a new one.
+    fn make_room(&mut self, cx: &mut Context<'_>, len: usize) -> Result<(), RecoverError> {
+        if self.ahead.contains(&self.end.offset) || self.segments.is_empty() {
+            self.enter(cx)?;
+        }
+        let base = self.segments.last().expect("entered above").base.offset;
+        let at = segment_at(base, self.end.offset);
+        let is_full =
+            self.end.offset > base && (at >= self.segment_len || at + len as u64 > self.segment_len.max(cx.segment_bytes));
+        if is_full && at + len as u64 > self.segment_len {
+            self.enter(cx)?;
+        }
+        let base = self.segments.last().expect("entered above").base.offset;
+        let needed = block_up(segment_at(base, self.end.offset) + len as u64);
+        if needed > self.segment_len {
+            cx.storage.allocate(&FileId::Segment(self.dir.clone(), base), needed)?;
+            self.segment_len = needed;
+        }
+        Ok(())
+    }
+
+    /// Begins, or goes on in, the segment whose base is the end.
+    pub fn enter(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        self.flush(cx)?;
+        let base = self.end.offset;
+        let (segment, commit) = (FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base));
+        let found = match self.ahead.remove(&base) {
+            true => Some(headers::read(cx.storage, &self.dir, base)?),
+            false => None,
+        };
+        if found.as_ref().is_some_and(|h| h.action == HeaderAction::SetAside) {
+            self.damaged = true;
+            headers::set_aside(cx.storage, &self.dir, base, cx.label, "it belongs to another topic or partition", cx.report)?;
+        }
+        cx.storage.allocate(&segment, 2 * BLOCK as u64)?;
+        cx.storage.allocate(&commit, 2 * BLOCK as u64)?;
+        let meta = SegmentMeta { base: self.end, prev_crc: self.chain_crc };
+        let holds = found.is_some_and(|h| {
+            let continues = h.meta.is_some_and(|m| m.base == meta.base && (self.chain_open || m.prev_crc == meta.prev_crc));
+            h.action == HeaderAction::Keep && h.commit_holds && continues
+        });
+        if !holds {
+            headers::write(cx.storage, &self.dir, &meta, self.epoch, cx.now_unix_ns)?;
+        }
+        self.segment_len = cx.storage.len(&segment)?.unwrap_or(0);
+        self.commit_len = cx.storage.len(&commit)?.unwrap_or(0);
+        self.commit_count = 0;
+        self.written.extend([segment, commit]);
+        self.segments.push(meta);
+        Ok(())
+    }
+
+    /// Writes what was appended. Bytes beside it stay: a direct batch may begin in the same block.
+    pub fn flush(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let Some(base) = self.segments.last().map(|m| m.base.offset) else { return Ok(()) };
+        let (segment, commit) = (FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base));
+        if !self.pending.is_empty() {
+            let at = segment_at(base, self.end.offset - self.pending.len() as i64);
+            overlay(cx.storage, &segment, at, &self.pending)?;
+            self.pending.clear();
+            self.written.insert(segment);
+        }
+        if !self.pending_records.is_empty() {
+            let at = commit_at(self.commit_count) - self.pending_records.len() as u64;
+            overlay(cx.storage, &commit, at, &self.pending_records)?;
+            self.pending_records.clear();
+            self.written.insert(commit);
+        }
+        Ok(())
+    }
+
+    /// Moves the end over a hole: lost batches take its ids and offsets.
+    fn bridge(&mut self, cx: &mut Context<'_>, to: Position) -> Result<(), RecoverError> {
+        let from = self.end;
+        let pieces = pieces(from, to);
+        if pieces.is_empty() {
+            let file = FileId::Segment(self.dir.clone(), from.offset);
+            self.damage(cx, file, None, format!("offsets {} to {} are not a hole that batches left", from.offset, to.offset));
+        }
+        for piece_end in pieces {
+            self.flush(cx)?;
+            let (id, partition, epoch) = (self.dir.topic_id, self.dir.partition, self.epoch);
+            let lost =
+                Batch::lost(id, partition, epoch, self.end, piece_end, self.chain_crc).expect("a piece has room for a header");
+            self.make_room(cx, BATCH_HEADER_LEN)?;
+            let base = self.segments.last().expect("there is room").base.offset;
+            let file = FileId::Segment(self.dir.clone(), base);
+            overlay(cx.storage, &file, segment_at(base, self.end.offset), &lost.bytes)?;
+            self.accept(cx, &lost.header)?;
+        }
+        Ok(())
+    }
+
+    /// Unnamed damage: skips more ids and offsets than the lost bytes could have taken.
+    pub fn leap(&mut self, cx: &mut Context<'_>, bytes: u64) -> Result<(), RecoverError> {
+        let Partition { end: from, .. } = *self;
+        let to = Position {
+            offset: from.offset + block_up(bytes) as i64 + BATCH_HEADER_LEN as i64,
+            count: from.count,
+            log_id: LogId(from.log_id.0 + bytes / crate::log::batch::MESSAGE_OVERHEAD as u64 + 1),
+        };
+        self.touched = true;
+        self.reach(cx, to, "the journal lost writes that nothing names; their ids are skipped")
+    }
+
+    /// Cuts the log. What a higher epoch wrote at the place since then stays: the cut was made before.
+    fn truncate(&mut self, cx: &mut Context<'_>, to: Position, chain: u32, epoch: Epoch) -> Result<(), RecoverError> {
+        self.flush(cx)?;
+        if !to.is_sane() || to.offset > self.end.offset || to.offset < self.start.offset {
+            return Ok(());
+        }
+        while self.segments.len() > 1 && self.segments.last().is_some_and(|m| m.base.offset > to.offset) {
+            let base = self.segments.pop().expect("there are two").base.offset;
+            self.ahead.insert(base);
+        }
+        let base = self.segments.last().map_or(0, |m| m.base.offset);
+        let expected = Expected { at: to, chain: Some(chain), epoch: epoch.0 };
+        let (found, _) = Batches::new(&self.dir, base).judge(cx.storage, to.offset, Some(&expected))?;
+        (self.end, self.chain_crc, self.chain_open) = (to, chain, false);
+        let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(()) };
+        self.commit_count = scan::commit_index(cx.storage, &self.dir, base, to.offset)?;
+        (self.segment_len, self.commit_len) = (cx.storage.len(&segment)?.unwrap_or(0), cx.storage.len(&commit)?.unwrap_or(0));
+        if found == BatchFound::Whole {
+            return Ok(());
+        }
+        for base in std::mem::take(&mut self.ahead) {
+            cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
+        }
+        self.segment_len = wipe(cx, &segment, segment_at(base, to.offset), self.segment_len)?;
+        self.commit_len = wipe(cx, &commit, commit_at(self.commit_count), self.commit_len)?;
+        self.written.extend([segment, commit]);
+        Ok(())
+    }
+
+    /// Writes the last segment's commit log again from its batch headers. `promised`: where the log is known to reach;
+    /// up to there damage is bridged, or stepped over where the old commit log still tells how far. Moves the end.
+    pub fn rebuild_commit(&mut self, cx: &mut Context<'_>, promised: Option<Position>) -> Result<(), RecoverError> {
+        let Some(&SegmentMeta { base, prev_crc }) = self.segments.last() else { return Ok(()) };
+        let dir = self.dir.clone();
+        let old: BTreeMap<i64, _> =
+            scan::commit_records(cx.storage, &dir, base.offset)?.into_iter().map(|r| (r.offset.get(), r)).collect();
+        let commit = FileId::Commit(dir.clone(), base.offset);
+        cx.storage.allocate(&commit, block_up(commit_at(1)))?;
+        headers::write(cx.storage, &dir, &SegmentMeta { base, prev_crc }, self.epoch, cx.now_unix_ns)?;
+        let commit_len = cx.storage.len(&commit)?.unwrap_or(0);
+        self.commit_len = wipe(cx, &commit, commit_at(0), commit_len)?;
+        self.written.extend([commit, FileId::Segment(dir.clone(), base.offset)]);
+        (self.end, self.chain_crc, self.chain_open, self.commit_count) = (base, prev_crc, base.offset > 0 && prev_crc == 0, 0);
+        let last_epoch = std::mem::take(&mut self.epoch);
+        let mut batches = Batches::new(&dir, base.offset);
+        loop {
+            let left = promised.filter(|p| self.end.offset < p.offset);
+            let place = if left.is_some() { Place::Promised } else { Place::Beyond };
+            let (found, h) = batches.judge(cx.storage, self.end.offset, Some(&self.expected()))?;
+            let at = segment_at(base.offset, self.end.offset);
+            match (decide(SEGMENT_TABLE, found, place, ()).then, h) {
+                // Behind what is promised it is redo's to look.
+                _ if left.is_none() && promised.is_some() => break,
+                (BatchAction::Keep, Some(h)) => self.accept(cx, &h)?,
+                (BatchAction::KeepHeader, Some(h)) => {
+                    self.damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), "the body of a batch is damaged");
+                    self.accept(cx, &h)?;
+                }
+                (BatchAction::Halt, _) => return Err(unknown(FileId::Segment(dir, base.offset), at)),
+                (BatchAction::Cut, _) => break,
+                _ => {
+                    let to = left.expect("only a promised place is bridged");
+                    let next_known = old.range(self.end.offset + 1..to.offset).next().map(|(_, r)| r.position());
+                    let hop = old.get(&self.end.offset).filter(|r| r.position() == self.end).map(|r| r.end()).or(next_known);
+                    let found = batches.find(cx.storage, self.end, hop.unwrap_or(to).offset)?.map(|h| h.start());
+                    let next = found.or(hop).unwrap_or(to);
+                    let next = if next.offset > to.offset { to } else { next };
+                    let what = format!("lost: offsets {} to {}", self.end.offset, next.offset);
+                    self.damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), what);
+                    let before = self.end;
+                    self.bridge(cx, next)?;
+                    if self.end == before {
+                        // Not a hole that batches left: the position that was promised is what counts.
+                        self.end = to;
+                    }
+                    batches = Batches::new(&dir, base.offset);
+                }
+            }
+        }
+        self.epoch = self.epoch.max(last_epoch);
+        self.flush(cx)?;
+        let records = self.commit_count;
+        let file = FileId::Commit(dir, base.offset);
+        cx.report.note(Severity::Repaired, &file, None, format!("{records} records were written again"));
+        Ok(())
+    }
+}
+
+/// Ends of the lost batches that bridge a hole: none is longer than a batch can be, each has an id of its own.
+fn pieces(from: Position, to: Position) -> Vec<Position> {
+    const PIECE_MAX: i64 = (BATCH_HEADER_LEN + BATCH_BODY_MAX) as i64;
+    let len = to.offset - from.offset;
+    let ids = to.log_id.0.saturating_sub(from.log_id.0);
+    let count = (len.max(0) as u64).div_ceil(PIECE_MAX as u64);
+    let last_len = len - PIECE_MAX * (count as i64 - 1);
+    let messages_fit = (0..=u32::MAX as i64).contains(&(to.count - from.count));
+    if !to.is_sane() || !messages_fit || count == 0 || ids < count || len < BATCH_HEADER_LEN as i64 {
+        return vec![];
+    }
+    // A last piece that is too short for a header borrows from the one before it.
+    let borrowed = if last_len < BATCH_HEADER_LEN as i64 { BATCH_HEADER_LEN as i64 } else { 0 };
+    let mut ends: Vec<_> = (1..count)
+        .map(|i| Position { offset: from.offset + PIECE_MAX * i as i64, count: from.count, log_id: LogId(from.log_id.0 + i) })
+        .collect();
+    if let Some(before_last) = ends.last_mut() {
+        before_last.offset -= borrowed;
+    }
+    ends.push(to);
+    ends
+}
+
+/// Makes everything from `at` to the end of the file zeros, its length staying.
+fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, RecoverError> {
+    let keep = block_up(at);
+    if keep > at && keep <= len {
+        overlay(cx.storage, file, at, &vec![0; (keep - at) as usize])?;
+    }
+    if keep < len {
+        cx.storage.truncate(file, keep)?;
+        cx.storage.allocate(file, len)?;
+    }
+    Ok(len)
+}
+
+const _: () = assert!(BLOCK.is_multiple_of(COMMIT_RECORD_LEN));

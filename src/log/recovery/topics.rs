@@ -1,0 +1,276 @@
+//! Which topics there are: the folders' topic.meta against what the journals create and delete.
+
+use super::report::{Report, Severity};
+use super::table::{Row, decide, finding};
+use super::{RecoverError, unknown};
+use crate::base::{BLOCK, FileId, PartitionDir, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
+use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader, is_sealed};
+use crate::log::meta::{TOPIC_META_LEN, TopicMeta};
+use crate::log::storage::{Storage, read_range};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use zerocopy::{FromBytes, IntoBytes};
+
+finding! {
+    /// What topic.meta says.
+    MetaFound {
+        Holds,
+        /// It holds, but names another topic than the folder or another id than the journal.
+        Other,
+        /// No file, or zeros.
+        Blank,
+        Bad,
+        /// Of a version that this build does not know.
+        Unknown,
+    }
+}
+
+finding! {
+    /// What the journals say of a topic of this name.
+    Journaled { Created, Silent }
+}
+
+finding! {
+    /// Whether the folder has partitions.
+    Folder { Empty, HasPartitions }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TopicAction {
+    Keep,
+    /// Write topic.meta from the journal's record.
+    Write,
+    /// Rename the folder, then write the journal's topic, if it has one, into a new folder.
+    SetAside,
+    /// Take the topic's id and partitions from the files in its folder.
+    Rebuild,
+    /// An unfinished creation that nobody was told of.
+    Ignore,
+    Halt,
+}
+
+/// | topic.meta | journal | folder | action | why |
+/// |---|---|---|---|---|
+/// | Holds | any | any | Keep | the usual case |
+/// | Other | any | any | SetAside | another id is other data: never merged |
+/// | Blank, Bad | Created | any | Write | created just before the crash |
+/// | Blank | Silent | Empty | Ignore | its record was not durable, so nobody was told |
+/// | Bad | Silent | Empty | SetAside | a topic that nothing tells the id of |
+/// | Blank, Bad | Silent | HasPartitions | Rebuild | each file in it has the id |
+/// | Unknown | any | any | Halt | written by a newer version |
+pub const TOPIC_TABLE: &[Row<MetaFound, Journaled, Folder, TopicAction>] = &[
+    Row { a: &[MetaFound::Holds], b: &[], c: &[], then: TopicAction::Keep, why: "the usual case" },
+    Row { a: &[MetaFound::Other], b: &[], c: &[], then: TopicAction::SetAside, why: "another id is other data: never merged" },
+    Row {
+        a: &[MetaFound::Blank, MetaFound::Bad],
+        b: &[Journaled::Created],
+        c: &[],
+        then: TopicAction::Write,
+        why: "created just before the crash",
+    },
+    Row {
+        a: &[MetaFound::Blank],
+        b: &[Journaled::Silent],
+        c: &[Folder::Empty],
+        then: TopicAction::Ignore,
+        why: "its record was not durable, so nobody was told",
+    },
+    Row {
+        a: &[MetaFound::Bad],
+        b: &[Journaled::Silent],
+        c: &[Folder::Empty],
+        then: TopicAction::SetAside,
+        why: "a topic that nothing tells the id of",
+    },
+    Row {
+        a: &[MetaFound::Blank, MetaFound::Bad],
+        b: &[Journaled::Silent],
+        c: &[Folder::HasPartitions],
+        then: TopicAction::Rebuild,
+        why: "each file in it has the id",
+    },
+    Row { a: &[MetaFound::Unknown], b: &[], c: &[], then: TopicAction::Halt, why: "written by a newer version" },
+];
+
+/// Topics that the journals create and delete.
+#[derive(Debug, Default)]
+pub struct JournaledTopics {
+    /// The last one of each name.
+    pub created: BTreeMap<TopicName, TopicMeta>,
+    pub deleted: BTreeSet<TopicId>,
+}
+
+impl JournaledTopics {
+    pub fn create(&mut self, meta: TopicMeta) {
+        self.created.insert(meta.info.name.clone(), meta);
+    }
+
+    fn live(&self, name: &TopicName) -> Option<&TopicMeta> {
+        self.created.get(name).filter(|m| !self.deleted.contains(&m.info.id))
+    }
+}
+
+fn meta_file(name: &TopicName, id: TopicId) -> FileId {
+    FileId::Topic(dir(name, id, PartitionId(0)))
+}
+
+pub fn dir(name: &TopicName, topic_id: TopicId, partition: PartitionId) -> Arc<PartitionDir> {
+    Arc::new(PartitionDir { topic: name.clone(), topic_id, partition })
+}
+
+/// Every topic of the node, by name; folders are repaired, set aside or removed on the way.
+pub fn gather(
+    storage: &mut dyn Storage,
+    journaled: &JournaledTopics,
+    label: &str,
+    now_unix_ns: i64,
+    report: &mut Report,
+) -> Result<Vec<TopicRef>, RecoverError> {
+    let mut topics: BTreeMap<TopicName, TopicRef> = BTreeMap::new();
+    let folders = storage.topics()?;
+    for name in &folders {
+        if let Some(topic) = gather_one(storage, name, journaled, label, now_unix_ns, report)? {
+            topics.insert(name.clone(), topic);
+        }
+    }
+    for name in journaled.created.keys().filter(|n| !folders.contains(n)) {
+        if let Some(meta) = journaled.live(name) {
+            write_meta(storage, meta)?;
+            topics.insert(name.clone(), Arc::new(meta.info.clone()));
+        }
+    }
+    Ok(topics.into_values().collect())
+}
+
+fn gather_one(
+    storage: &mut dyn Storage,
+    name: &TopicName,
+    journaled: &JournaledTopics,
+    label: &str,
+    now_unix_ns: i64,
+    report: &mut Report,
+) -> Result<Option<TopicRef>, RecoverError> {
+    let file = meta_file(name, TopicId::default());
+    let bytes = match storage.len(&file)? {
+        None => vec![],
+        Some(_) => read_range(storage, &file, 0, BLOCK)?,
+    };
+    let expected = journaled.live(name);
+    let (found, meta) = match TopicMeta::decode(&bytes) {
+        Ok(m) if journaled.deleted.contains(&m.info.id) => {
+            remove(storage, name, &m.info)?;
+            (MetaFound::Blank, None)
+        }
+        Ok(m) if m.info.name != *name || expected.is_some_and(|e| e.info.id != m.info.id) => (MetaFound::Other, None),
+        Ok(m) => (MetaFound::Holds, Some(m)),
+        Err(Bad::Zero) => (MetaFound::Blank, None),
+        Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => (MetaFound::Blank, None),
+        Err(Bad::Version(_)) => (MetaFound::Unknown, None),
+        Err(_) => (MetaFound::Bad, None),
+    };
+    let partitions = storage.partitions(name)?;
+    let mut has_files = false;
+    for &p in &partitions {
+        has_files |= first_id(storage, name, p)?.is_some();
+    }
+    let journal = if expected.is_some() { Journaled::Created } else { Journaled::Silent };
+    let folder = if has_files { Folder::HasPartitions } else { Folder::Empty };
+    match decide(TOPIC_TABLE, found, journal, folder).then {
+        TopicAction::Keep => {
+            if expected.is_some() {
+                // Its journal is closed soon: another process may have died before the file was durable.
+                storage.sync(&file)?;
+            }
+            Ok(meta.map(|m| Arc::new(m.info)))
+        }
+        TopicAction::Write => {
+            let meta = expected.expect("the table's row needs a record");
+            write_meta(storage, meta)?;
+            Ok(Some(Arc::new(meta.info.clone())))
+        }
+        TopicAction::SetAside => {
+            report.note(Severity::Damage, &file, None, format!("not the topic of this folder: set aside as {name}~{label}"));
+            storage.set_aside_topic(name, label)?;
+            let Some(meta) = expected else { return Ok(None) };
+            write_meta(storage, meta)?;
+            Ok(Some(Arc::new(meta.info.clone())))
+        }
+        TopicAction::Rebuild => {
+            let mut id = None;
+            for &p in &partitions {
+                id = id.or(first_id(storage, name, p)?);
+            }
+            let id = id.expect("the table's row needs files");
+            let count = partitions.last().map_or(1, |p| p.0 + 1).min(PartitionId::COUNT_MAX);
+            let info = TopicInfo { name: name.clone(), id, partitions: count };
+            report.note(
+                Severity::Damage,
+                &file,
+                Some(0),
+                format!("rebuilt with id {id} and the {count} partitions that are there"),
+            );
+            write_meta(storage, &TopicMeta { info: info.clone(), created_unix_ns: now_unix_ns })?;
+            Ok(Some(Arc::new(info)))
+        }
+        TopicAction::Ignore => Ok(None),
+        TopicAction::Halt => Err(unknown(file, 0)),
+    }
+}
+
+fn write_meta(storage: &mut dyn Storage, meta: &TopicMeta) -> Result<(), RecoverError> {
+    let file = meta_file(&meta.info.name, meta.info.id);
+    storage.allocate(&file, TOPIC_META_LEN)?;
+    storage.write(&file, 0, &meta.encode())?;
+    storage.sync(&file)?;
+    Ok(())
+}
+
+/// Removes a deleted topic's files; its empty folders stay.
+fn remove(storage: &mut dyn Storage, name: &TopicName, info: &TopicInfo) -> Result<(), RecoverError> {
+    for partition in storage.partitions(name)? {
+        let dir = dir(name, info.id, partition);
+        let mut files: Vec<_> = storage.segments(&dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
+        files.extend(storage.commits(&dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
+        files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
+        storage.remove(&files)?;
+    }
+    storage.remove(&[meta_file(name, info.id)])?;
+    Ok(())
+}
+
+/// The topic id that the first readable file of a partition carries.
+fn first_id(storage: &mut dyn Storage, name: &TopicName, partition: PartitionId) -> Result<Option<TopicId>, RecoverError> {
+    let dir = dir(name, TopicId::default(), partition);
+    let mut files: Vec<_> = storage.segments(&dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
+    files.extend(storage.commits(&dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
+    files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
+    for file in files {
+        if storage.len(&file)?.is_none() {
+            continue;
+        }
+        let block = read_range(storage, &file, 0, BLOCK)?;
+        if let Ok((h, _)) = FileHeader::read_from_prefix(&block) {
+            if (h.magic == SEGMENT_MAGIC || h.magic == COMMIT_MAGIC) && is_sealed(h.as_bytes()) {
+                return Ok(Some(TopicId(h.topic_id)));
+            }
+        }
+        if let Ok((h, _)) = SnapshotHeader::read_from_prefix(&block) {
+            let len = h.len.get() as usize;
+            if h.magic == SNAPSHOT_MAGIC && len <= block.len() && is_sealed(&block[..len]) {
+                return Ok(Some(TopicId(h.topic_id)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::recovery::table;
+
+    #[test]
+    fn the_table_answers_everything_once() {
+        table::check(TOPIC_TABLE, include_str!("topics.rs"));
+    }
+}

@@ -1,0 +1,528 @@
+//! /stats of the whole node: the answers of all cores as one, in nsqd's JSON shape and in nsqd's text.
+//!
+//! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
+
+use super::stats::{ChannelStats, ClientStats, ProducerStats, ShardStats};
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt::Write};
+
+/// What the request asks for.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub topic: Option<String>,
+    pub channel: Option<String>,
+    pub clients: bool,
+}
+
+/// What the node knows of itself beside the cores' answers.
+#[derive(Clone, Debug)]
+pub struct NodeFacts {
+    pub version: &'static str,
+    pub start_unix_s: i64,
+    pub now_unix_s: i64,
+    /// `None`: memory was not asked for.
+    pub resident_bytes: Option<u64>,
+    /// Lines of our own for the text form: name and value.
+    pub extra: Vec<(&'static str, String)>,
+}
+
+#[derive(Serialize)]
+pub struct NodeStats {
+    version: &'static str,
+    health: String,
+    start_time: i64,
+    topics: Option<Vec<Topic>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<Memory>,
+    producers: Option<Vec<Client>>,
+    #[serde(skip)]
+    now_unix_s: i64,
+    #[serde(skip)]
+    extra: Vec<(&'static str, String)>,
+}
+
+#[derive(Serialize)]
+struct Topic {
+    topic_name: String,
+    channels: Vec<Channel>,
+    depth: u64,
+    backend_depth: u64,
+    message_count: u64,
+    message_bytes: u64,
+    paused: bool,
+    e2e_processing_latency: EndToEnd,
+}
+
+#[derive(Serialize, Default)]
+struct Channel {
+    channel_name: String,
+    depth: u64,
+    backend_depth: u64,
+    in_flight_count: u64,
+    deferred_count: u64,
+    message_count: u64,
+    requeue_count: u64,
+    timeout_count: u64,
+    client_count: u64,
+    clients: Option<Vec<Client>>,
+    paused: bool,
+    e2e_processing_latency: EndToEnd,
+}
+
+#[derive(Serialize, Default)]
+struct Client {
+    client_id: String,
+    hostname: String,
+    version: &'static str,
+    remote_address: String,
+    /// 3 is nsqd's number for "subscribed".
+    state: u8,
+    ready_count: u64,
+    in_flight_count: u64,
+    message_count: u64,
+    finish_count: u64,
+    requeue_count: u64,
+    connect_ts: i64,
+    sample_rate: u8,
+    deflate: bool,
+    snappy: bool,
+    user_agent: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub_counts: Option<Vec<PubCount>>,
+    tls: bool,
+    tls_cipher_suite: &'static str,
+    tls_version: &'static str,
+    tls_negotiated_protocol: &'static str,
+    tls_negotiated_protocol_is_mutual: bool,
+}
+
+#[derive(Serialize)]
+struct PubCount {
+    topic: String,
+    count: u64,
+}
+
+/// Not measured yet: the shape that nsqd has when no percentile is asked for.
+#[derive(Serialize, Default)]
+struct EndToEnd {
+    count: u64,
+    percentiles: Option<()>,
+}
+
+/// nsqd's names are those of Go's heap. Here `heap_in_use_bytes` is the resident memory; there is no collector.
+#[derive(Serialize, Default)]
+struct Memory {
+    heap_objects: u64,
+    heap_idle_bytes: u64,
+    heap_in_use_bytes: u64,
+    heap_released_bytes: u64,
+    gc_pause_usec_100: u64,
+    gc_pause_usec_99: u64,
+    gc_pause_usec_95: u64,
+    next_gc_bytes: u64,
+    gc_total_runs: u64,
+}
+
+impl NodeStats {
+    pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
+        let health = health(&shards);
+        let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
+        let mut producers = Vec::new();
+        for shard in shards {
+            for partition in shard.partitions {
+                if filter.topic.as_ref().is_some_and(|name| *name != partition.topic) {
+                    continue;
+                }
+                let sum = topics.entry(partition.topic).or_default();
+                sum.depth += partition.depth;
+                sum.message_count += partition.message_count;
+                sum.message_bytes += partition.message_bytes;
+                for channel in partition.channels {
+                    if filter.channel.as_ref().is_none_or(|name| *name == channel.channel) {
+                        sum.channels.entry(channel.channel.clone()).or_default().add(channel);
+                    }
+                }
+            }
+            if filter.clients {
+                producers.extend(shard.producers.into_iter().map(|p| producer(p, filter)));
+            }
+        }
+        let nothing_found = filter.topic.is_some() && topics.is_empty();
+        let topics: Vec<Topic> = topics
+            .into_iter()
+            .filter(|(_, sum)| filter.channel.is_none() || !sum.channels.is_empty())
+            .map(|(name, sum)| sum.into_topic(name, filter.clients))
+            .collect();
+        producers.sort_by(|a, b| a.remote_address.cmp(&b.remote_address));
+        NodeStats {
+            version: facts.version,
+            health,
+            start_time: facts.start_unix_s,
+            topics: (!nothing_found).then_some(topics),
+            memory: facts.resident_bytes.map(|bytes| Memory { heap_in_use_bytes: bytes, ..Memory::default() }),
+            producers: (!producers.is_empty()).then_some(producers),
+            now_unix_s: facts.now_unix_s,
+            extra: facts.extra,
+        }
+    }
+
+    pub fn json(&self) -> String {
+        serde_json::to_string(self).expect("plain structs of numbers and strings always encode")
+    }
+
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.write_text(&mut out);
+        out
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        let uptime = self.now_unix_s - self.start_time;
+        writeln!(out, "ringmq v{}", self.version)?;
+        writeln!(out, "start_time {}", show_unix_s(self.start_time))?;
+        writeln!(out, "uptime {}", show_age(uptime))?;
+        writeln!(out, "\nHealth: {}", self.health)?;
+        if let Some(memory) = &self.memory {
+            writeln!(out, "\nMemory:\n   {:<25}\t{}", "resident_bytes", memory.heap_in_use_bytes)?;
+        }
+        if !self.extra.is_empty() {
+            writeln!(out, "\nNode:")?;
+            self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
+        }
+        match self.topics.as_deref() {
+            None | Some([]) => writeln!(out, "\nTopics: None")?,
+            Some(topics) => {
+                writeln!(out, "\nTopics:")?;
+                topics.iter().try_for_each(|topic| topic.write_text(self.now_unix_s, out))?;
+            }
+        }
+        match &self.producers {
+            None => writeln!(out, "\nProducers: None"),
+            Some(producers) => {
+                writeln!(out, "\nProducers:")?;
+                producers.iter().try_for_each(|producer| {
+                    let counts = producer.pub_counts.as_deref().unwrap_or_default();
+                    let sum: u64 = counts.iter().map(|c| c.count).sum();
+                    let topics: Vec<String> = counts.iter().map(|c| format!("{}={}", c.topic, c.count)).collect();
+                    let (who, topics) = (producer.identity(), topics.join(","));
+                    let age = show_age(self.now_unix_s - producer.connect_ts);
+                    writeln!(out, "   [V2 {who:<21}] msgs: {sum:<8} topics: {topics} connected: {age}")
+                })
+            }
+        }
+    }
+}
+
+fn health(shards: &[ShardStats]) -> String {
+    let sick: Vec<&str> = shards.iter().filter(|s| !s.healthy).map(|s| s.health.as_str()).collect();
+    if sick.is_empty() { "OK".into() } else { format!("NOK - {}", sick.join("; ")) }
+}
+
+/// What /ping says of the cores: `OK`, or `NOK - ` and why.
+pub fn ping(shards: &[ShardStats]) -> String {
+    health(shards)
+}
+
+#[derive(Default)]
+struct TopicSum {
+    depth: u64,
+    message_count: u64,
+    message_bytes: u64,
+    channels: BTreeMap<String, ChannelSum>,
+}
+
+#[derive(Default)]
+struct ChannelSum {
+    sum: Channel,
+    /// By remote address.
+    clients: BTreeMap<String, Client>,
+}
+
+impl TopicSum {
+    fn into_topic(self, topic_name: String, with_clients: bool) -> Topic {
+        let channels = self.channels.into_iter().map(|(name, channel)| channel.into_channel(name, with_clients));
+        Topic {
+            topic_name,
+            channels: channels.collect(),
+            depth: self.depth,
+            backend_depth: self.depth,
+            message_count: self.message_count,
+            message_bytes: self.message_bytes,
+            paused: false,
+            e2e_processing_latency: EndToEnd::default(),
+        }
+    }
+}
+
+impl ChannelSum {
+    /// Adds what one partition says of the channel. A client that is subscribed to several partitions is one client.
+    fn add(&mut self, part: ChannelStats) {
+        let sum = &mut self.sum;
+        sum.depth += part.depth;
+        sum.in_flight_count += part.in_flight_count;
+        sum.deferred_count += part.deferred_count;
+        sum.message_count += part.message_count;
+        sum.requeue_count += part.requeue_count;
+        sum.timeout_count += part.timeout_count;
+        sum.paused |= part.paused;
+        sum.client_count = sum.client_count.max(part.client_count);
+        for client in part.clients {
+            match self.clients.get_mut(&client.info.remote_address) {
+                Some(known) => known.add(&client),
+                None => drop(self.clients.insert(client.info.remote_address.clone(), consumer(client))),
+            }
+        }
+    }
+
+    fn into_channel(self, channel_name: String, with_clients: bool) -> Channel {
+        let ChannelSum { sum, clients } = self;
+        Channel {
+            channel_name,
+            // Everything is on disk.
+            backend_depth: sum.depth,
+            client_count: sum.client_count.max(clients.len() as u64),
+            clients: with_clients.then(|| clients.into_values().collect()),
+            ..sum
+        }
+    }
+}
+
+fn consumer(client: ClientStats) -> Client {
+    Client {
+        client_id: client.info.client_id,
+        hostname: client.info.hostname,
+        version: "V2",
+        remote_address: client.info.remote_address,
+        state: 3,
+        ready_count: client.ready_count,
+        in_flight_count: client.in_flight_count,
+        message_count: client.message_count,
+        finish_count: client.finish_count,
+        requeue_count: client.requeue_count,
+        connect_ts: client.info.connected_unix_s,
+        sample_rate: client.sample_rate,
+        user_agent: client.info.user_agent,
+        ..Client::default()
+    }
+}
+
+fn producer(producer: ProducerStats, filter: &Filter) -> Client {
+    let counts = producer.topics.into_iter().filter(|(topic, _)| filter.topic.as_ref().is_none_or(|name| name == topic));
+    Client {
+        client_id: producer.info.client_id,
+        hostname: producer.info.hostname,
+        version: "V2",
+        remote_address: producer.info.remote_address,
+        connect_ts: producer.info.connected_unix_s,
+        user_agent: producer.info.user_agent,
+        pub_counts: Some(counts.map(|(topic, count)| PubCount { topic, count }).collect()),
+        ..Client::default()
+    }
+}
+
+impl Client {
+    /// Its part at another partition. The RDY count is the connection's, the same at each.
+    fn add(&mut self, other: &ClientStats) {
+        self.ready_count = self.ready_count.max(other.ready_count);
+        self.in_flight_count += other.in_flight_count;
+        self.message_count += other.message_count;
+        self.finish_count += other.finish_count;
+        self.requeue_count += other.requeue_count;
+    }
+
+    fn identity(&self) -> String {
+        let port = self.remote_address.rsplit(':').next().unwrap_or_default();
+        let agent = if self.user_agent.is_empty() { String::new() } else { format!(" {}", self.user_agent) };
+        format!("{}:{port}{agent}", self.hostname)
+    }
+}
+
+impl Topic {
+    fn write_text(&self, now_unix_s: i64, out: &mut String) -> std::fmt::Result {
+        let Topic { topic_name, depth, backend_depth, message_count, .. } = self;
+        writeln!(out, "   [{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} msgs: {message_count:<8} e2e%: ")?;
+        for c in &self.channels {
+            let paused = if c.paused { "   *P " } else { "      " };
+            write!(out, "{paused}[{:<25}] depth: {:<5} be-depth: {:<5} ", c.channel_name, c.depth, c.backend_depth)?;
+            write!(out, "inflt: {:<4} def: {:<4} re-q: {:<5} ", c.in_flight_count, c.deferred_count, c.requeue_count)?;
+            writeln!(out, "timeout: {:<5} msgs: {:<8} e2e%: ", c.timeout_count, c.message_count)?;
+            for client in c.clients.iter().flatten() {
+                write!(out, "        [V2 {:<21}] state: {} ", client.identity(), client.state)?;
+                write!(out, "inflt: {:<4} rdy: {:<4} ", client.in_flight_count, client.ready_count)?;
+                write!(out, "fin: {:<8} re-q: {:<8} ", client.finish_count, client.requeue_count)?;
+                writeln!(out, "msgs: {:<8} connected: {}", client.message_count, show_age(now_unix_s - client.connect_ts))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `1h2m3s`, as Go shows a duration of whole seconds.
+fn show_age(seconds: i64) -> String {
+    let s = seconds.max(0);
+    match (s / 3600, s / 60 % 60, s % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+/// RFC 3339 in UTC. The calendar is counted in years that begin in March, so that a leap day is a year's last.
+fn show_unix_s(unix_s: i64) -> String {
+    let (days, s) = (unix_s.div_euclid(86_400) + 719_468, unix_s.rem_euclid(86_400));
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = era * 400 + year_of_era + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", s / 3600, s / 60 % 60, s % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{metrics::stats::PartitionStats, shard::message::ClientInfo};
+
+    fn info(port: u16) -> ClientInfo {
+        ClientInfo {
+            client_id: "cid".into(),
+            hostname: "hn".into(),
+            user_agent: "ua/1".into(),
+            remote_address: format!("127.0.0.1:{port}"),
+            connected_unix_s: 1_795_286_030,
+        }
+    }
+
+    fn shard(core: u16, partition: u16) -> ShardStats {
+        let client =
+            ClientStats { info: info(60254), ready_count: 1, in_flight_count: 1, message_count: 1, ..Default::default() };
+        let channel = ChannelStats {
+            channel: "ch".into(),
+            depth: 1,
+            in_flight_count: 1,
+            message_count: 2,
+            client_count: 1,
+            clients: vec![client],
+            ..Default::default()
+        };
+        let partitions = vec![PartitionStats {
+            topic: "pp".into(),
+            partition,
+            depth: 1,
+            message_count: 2,
+            message_bytes: 2,
+            channels: vec![channel],
+        }];
+        let producers = vec![ProducerStats { info: info(60246), topics: vec![("pp".into(), 2), ("qq".into(), 1)] }];
+        ShardStats { core, connections: 1, partitions, producers, healthy: true, health: String::new() }
+    }
+
+    fn facts() -> NodeFacts {
+        let extra = vec![("http_publish", "none".to_string())];
+        NodeFacts { version: "0.1.0", start_unix_s: 1_795_286_029, now_unix_s: 1_795_286_031, resident_bytes: None, extra }
+    }
+
+    fn merged(shards: Vec<ShardStats>, topic: Option<&str>, channel: Option<&str>, clients: bool) -> NodeStats {
+        let filter = Filter { topic: topic.map(Into::into), channel: channel.map(Into::into), clients };
+        NodeStats::merge(shards, &filter, facts())
+    }
+
+    /// The keys and their order are nsqd 1.3.0's own; the version and `backend_depth` (everything is on disk here) differ.
+    #[test]
+    fn the_json_is_nsqds() {
+        const TLS: &str = r#""tls":false,"tls_cipher_suite":"","tls_version":"","tls_negotiated_protocol":"",
+            "tls_negotiated_protocol_is_mutual":false"#;
+        const E2E: &str = r#""e2e_processing_latency":{"count":0,"percentiles":null}"#;
+        let client = format!(
+            r#"{{"client_id":"cid","hostname":"hn","version":"V2","remote_address":"127.0.0.1:60254","state":3,
+            "ready_count":1,"in_flight_count":1,"message_count":1,"finish_count":0,"requeue_count":0,
+            "connect_ts":1795286030,"sample_rate":0,"deflate":false,"snappy":false,"user_agent":"ua/1",{TLS}}}"#
+        );
+        let channel = format!(
+            r#"{{"channel_name":"ch","depth":1,"backend_depth":1,"in_flight_count":1,"deferred_count":0,"message_count":2,
+            "requeue_count":0,"timeout_count":0,"client_count":1,"clients":[{client}],"paused":false,{E2E}}}"#
+        );
+        let producer = format!(
+            r#"{{"client_id":"cid","hostname":"hn","version":"V2","remote_address":"127.0.0.1:60246","state":0,
+            "ready_count":0,"in_flight_count":0,"message_count":0,"finish_count":0,"requeue_count":0,
+            "connect_ts":1795286030,"sample_rate":0,"deflate":false,"snappy":false,"user_agent":"ua/1",
+            "pub_counts":[{{"topic":"pp","count":2}}],{TLS}}}"#
+        );
+        let wanted = format!(
+            r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
+            "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
+            "producers":[{producer}]}}"#
+        );
+        let wanted: String = wanted.lines().map(str::trim).collect();
+        assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);
+    }
+
+    #[test]
+    fn the_text_is_nsqds() {
+        let wanted = [
+            "ringmq v0.1.0",
+            "start_time 2026-11-21T18:33:49Z",
+            "uptime 2s",
+            "",
+            "Health: OK",
+            "",
+            "Node:",
+            "   http_publish             \tnone",
+            "",
+            "Topics:",
+            "   [pp             ] depth: 1     be-depth: 1     msgs: 2        e2e%: ",
+            "      [ch                       ] depth: 1     be-depth: 1     inflt: 1    def: 0    re-q: 0     timeout: 0     \
+             msgs: 2        e2e%: ",
+            "        [V2 hn:60254 ua/1        ] state: 3 inflt: 1    rdy: 1    fin: 0        re-q: 0        msgs: 1        \
+             connected: 1s",
+            "",
+            "Producers:",
+            "   [V2 hn:60246 ua/1        ] msgs: 3        topics: pp=2,qq=1 connected: 1s",
+            "",
+        ];
+        assert_eq!(merged(vec![shard(0, 0)], None, None, true).text(), wanted.join("\n"));
+    }
+
+    #[test]
+    fn partitions_are_summed_and_a_client_of_several_is_one() {
+        let stats = merged(vec![shard(0, 0), shard(1, 1)], None, None, true);
+        let topics = stats.topics.as_ref().expect("asked for all");
+        let channel = &topics[0].channels[0];
+        assert_eq!((topics.len(), topics[0].message_count, topics[0].channels.len()), (1, 4, 1));
+        assert_eq!((channel.depth, channel.in_flight_count, channel.client_count), (2, 2, 1));
+        let client = &channel.clients.as_ref().expect("clients were asked for")[0];
+        assert_eq!((client.ready_count, client.in_flight_count), (1, 2));
+    }
+
+    #[test]
+    fn filters_hide_the_rest() {
+        let json = |topic, channel| merged(vec![shard(0, 0)], topic, channel, false).json();
+        assert!(json(Some("zz"), None).contains(r#""topics":null,"producers":null"#));
+        assert!(json(Some("pp"), Some("zz")).contains(r#""topics":[],"producers":null"#));
+        assert!(json(None, None).contains(r#""client_count":1,"clients":null"#));
+        assert!(merged(vec![shard(0, 0)], Some("zz"), None, true).text().contains("Topics: None"));
+    }
+
+    #[test]
+    fn one_sick_core_makes_the_node_sick() {
+        let sick = ShardStats { healthy: false, health: "core 1: read-only".into(), ..shard(1, 1) };
+        assert_eq!(ping(&[shard(0, 0), sick]), "NOK - core 1: read-only");
+        assert_eq!(ping(&[shard(0, 0)]), "OK");
+    }
+
+    #[test]
+    fn times_are_shown_in_utc() {
+        for (unix_s, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_795_286_029, "2026-11-21T18:33:49Z"),
+        ] {
+            assert_eq!(show_unix_s(unix_s), text);
+        }
+        assert_eq!((show_age(59), show_age(61), show_age(3_600)), ("59s".into(), "1m1s".into(), "1h0m0s".into()));
+    }
+}

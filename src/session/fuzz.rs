@@ -1,0 +1,116 @@
+//! Entry points for random bytes: the fuzz targets and `cargo test` run the same. They check what must hold for any input:
+//! no panic, bounded memory, whole frames.
+
+use super::{Bodies, Host, Limits, NotInFlight, ReplySlot, Session, State, Taken};
+use crate::base::{ConnId, MessageId, Now, Peer, Rng, Ticks};
+use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
+use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
+use crate::config::Settings;
+use crate::shard::message::{PublishError, SubOptions};
+use std::{sync::Arc, time::Duration};
+
+/// Answers at random, from a seed.
+struct RandomHost {
+    rng: Rng,
+    waiting: Vec<ReplySlot>,
+}
+
+impl RandomHost {
+    fn take(&mut self, slot: ReplySlot) -> Taken {
+        match self.rng.below(10) {
+            0 => Taken::Stall,
+            1 => Taken::Refused(ClientError::passing("E_PUB_FAILED", "no")),
+            _ => {
+                self.waiting.push(slot);
+                Taken::Accepted
+            }
+        }
+    }
+
+    fn in_flight(&mut self) -> Result<(), NotInFlight> {
+        if self.rng.below(2) == 0 { Ok(()) } else { Err(NotInFlight) }
+    }
+}
+
+impl Host for RandomHost {
+    fn publish(&mut self, _: Now, _: ConnId, _: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+        assert_eq!(bodies.iter().count(), bodies.count());
+        assert_eq!(bodies.iter().map(<[u8]>::len).sum::<usize>(), bodies.bytes());
+        assert!(bodies.iter().all(|body| !body.is_empty()));
+        self.take(slot)
+    }
+    fn subscribe(&mut self, _: Now, _: ConnId, _: &str, _: &str, _: SubOptions, slot: ReplySlot) -> Taken {
+        self.take(slot)
+    }
+    fn ready(&mut self, _: Now, _: ConnId, _: u32) {}
+    fn finish(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), NotInFlight> {
+        self.in_flight()
+    }
+    fn requeue(&mut self, _: Now, _: ConnId, _: MessageId, _: u64) -> Result<(), NotInFlight> {
+        self.in_flight()
+    }
+    fn touch(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), NotInFlight> {
+        self.in_flight()
+    }
+    fn close_subscription(&mut self, _: Now, _: ConnId) {}
+}
+
+/// Small, so that short inputs reach the limits.
+fn limits() -> Limits {
+    let settings = Settings { max_msg_size: 100, max_body_size: 400, ..Settings::default() };
+    Limits { replies_max: 8, ..Limits::from(&settings) }
+}
+
+/// Feeds `bytes` to a session in random pieces, with a host, completions, ticks and sends at random.
+pub fn session(bytes: &[u8], seed: u64) {
+    let limits = Arc::new(limits());
+    let bound = limits.max_body_size + LINE_LEN_MAX + 4;
+    let mut host = RandomHost { rng: Rng::new(seed), waiting: Vec::new() };
+    let mut now = Now::default();
+    let mut s = Session::new(ConnId(1), Peer("fuzz:1".into()), limits, now);
+    let mut output = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() && !s.is_closing() {
+        let (piece, after) = rest.split_at(1 + host.rng.below(rest.len() as u64) as usize);
+        rest = after;
+        s.on_bytes(now, piece, &mut host);
+        assert!(s.is_stalled() || s.buffered() <= bound, "{} bytes are buffered", s.buffered());
+        while s.is_stalled() {
+            if host.rng.below(20) == 0 {
+                let error = ClientError::fatal("E_PUB_TOO_MUCH_WAITING", "no room");
+                s.fail_stalled(error);
+            }
+            s.resume(now, &mut host);
+        }
+        while !host.waiting.is_empty() && host.rng.below(3) > 0 {
+            let at = host.rng.below(host.waiting.len() as u64) as usize;
+            let slot = host.waiting.swap_remove(at);
+            if host.rng.below(30) == 0 { s.fail(slot, PublishError::DiskFull) } else { s.reply_ok(slot) }
+        }
+        if let Some(sent) = s.take_output() {
+            s.on_sent(sent.len());
+            output.extend(sent);
+        }
+        now.ticks = Ticks(now.ticks.0) + Duration::from_millis(host.rng.below(20_000));
+        s.tick(now);
+    }
+    host.waiting.into_iter().for_each(|slot| s.reply_ok(slot));
+    output.extend(s.take_output().unwrap_or_default());
+    let (_, whole) = frame::decode_all(&output).expect("a session writes frames");
+    assert_eq!(whole, output.len(), "only whole frames leave");
+}
+
+/// Decodes `bytes` as commands in each state, and as frames.
+pub fn decoder(bytes: &[u8]) {
+    let limits = limits();
+    for state in [State::Init, State::Subscribed, State::Closing] {
+        let context = Context { limits: &limits, state, has_heartbeats: true };
+        let mut rest = bytes;
+        while let Decoded::Command { len, .. } = decode(rest, &mut Progress::default(), &context) {
+            assert!(len > 0 && len <= rest.len());
+            rest = &rest[len..];
+        }
+    }
+    // Whether they are frames does not matter here.
+    let _ = frame::decode_all(bytes);
+}

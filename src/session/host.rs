@@ -1,0 +1,41 @@
+//! The session's seam to its shard: what it asks, and how it is answered.
+
+use crate::base::{ConnId, MessageId, Now};
+use crate::codec::nsq::{Bodies, ClientError};
+use crate::shard::message::SubOptions;
+
+/// A place in a session's queue of replies; consecutive, so that replies leave in the order of their commands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ReplySlot(pub u64);
+
+/// What became of a command that is answered later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// `Session::reply` (or `Session::fail`) follows for the slot, once.
+    Accepted,
+    /// Not now. The session keeps the command and parses no further until `resume` or `fail_stalled`; the slot is not used.
+    Stall,
+    /// Answered with this error, in its place.
+    Refused(ClientError),
+}
+
+/// The message is not in flight for this client: unknown, timed out, finished, or another client's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotInFlight;
+
+/// Implemented by the shard. Names, sizes and counts were checked; borrowed bytes are valid for the call only.
+/// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::not_in_flight`.
+pub trait Host {
+    /// All of `bodies` or none.
+    fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken;
+    /// `Stall` also when the connection is to move first: the command then travels in what `Session::carry` returns.
+    fn subscribe(&mut self, now: Now, conn: ConnId, topic: &str, channel: &str, options: SubOptions, slot: ReplySlot) -> Taken;
+    /// At most the limit's `max_rdy_count`. May come before the reply to SUB.
+    fn ready(&mut self, now: Now, conn: ConnId, count: u32);
+    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
+    /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
+    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight>;
+    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
+    /// CLS: no further message goes out; what is in flight may still be finished, requeued and touched.
+    fn close_subscription(&mut self, now: Now, conn: ConnId);
+}

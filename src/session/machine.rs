@@ -1,0 +1,503 @@
+//! One connection's session: input to host calls, host answers to output.
+
+mod input;
+mod time;
+
+use super::host::{Host, NotInFlight, ReplySlot, Taken};
+use super::published::Published;
+use super::replies::{Asked, Replies};
+use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
+use crate::codec::nsq::command::{Command, Progress, State};
+use crate::codec::nsq::identify::{Negotiated, Request};
+use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
+use crate::shard::message::{ClientInfo, InFlightCommand, PublishError, SubOptions};
+use std::{mem, sync::Arc};
+
+/// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
+const BUFFER_KEPT: usize = 512;
+
+/// What a connection's next output is expected to take at most, so that it grows once.
+const OUTPUT_HINT_MAX: usize = 64 * 1024;
+
+/// Error frames that may wait behind earlier replies before nothing more is read.
+const REPLY_BYTES_MAX: usize = 256 * 1024;
+
+/// Intervals without a byte from the client, or without one taken by it, after which it is given up.
+const SILENT_INTERVALS_MAX: u32 = 2;
+
+/// What of a session moves with its connection to another core.
+#[derive(Debug, Default)]
+pub struct Carried {
+    greeted: bool,
+    negotiated: Option<Negotiated>,
+    identity: Option<Box<Identity>>,
+    published: Published,
+    connected_unix_s: i64,
+}
+
+/// What a client says of itself.
+#[derive(Clone, Debug, Default)]
+struct Identity {
+    client_id: String,
+    hostname: String,
+    user_agent: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stalled {
+    since: Ticks,
+    /// Of the command, at the start of the buffer.
+    len: usize,
+}
+
+/// How much the buffer needs before it is looked at again.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Newline,
+    /// At least `need` bytes in all; up to `expect` are collected.
+    Bytes {
+        need: usize,
+        expect: usize,
+    },
+}
+
+#[derive(Debug)]
+pub struct Session {
+    conn: ConnId,
+    peer: Peer,
+    limits: Arc<Limits>,
+    // ---- protocol
+    /// The magic came.
+    greeted: bool,
+    state: State,
+    /// Of the SUB that was accepted.
+    sub_slot: Option<ReplySlot>,
+    negotiated: Negotiated,
+    identity: Option<Box<Identity>>,
+    published: Published,
+    connected_unix_s: i64,
+    // ---- input
+    /// The start of an incomplete command; all that came since when stalled.
+    buffer: Vec<u8>,
+    wanted: Wanted,
+    progress: Progress,
+    stalled: Option<Stalled>,
+    /// Input is ignored from here on.
+    ended: bool,
+    // ---- output
+    replies: Replies,
+    out: Vec<u8>,
+    /// Taken for sending, not yet sent.
+    unsent: usize,
+    /// Size of the last output, to make room for the next.
+    out_hint: u32,
+    // ---- time
+    /// When the last command was complete, or the client could not be expected to send one.
+    read_since: Ticks,
+    next_heartbeat: Ticks,
+    /// Heartbeat intervals in a row in which unsent output did not move.
+    stuck_intervals: u32,
+    has_sent: bool,
+    /// Given up: what is unsent stays unsent.
+    is_dead: bool,
+}
+
+impl Session {
+    pub fn new(conn: ConnId, peer: Peer, limits: Arc<Limits>, now: Now) -> Self {
+        let carried = Carried { connected_unix_s: now.unix_ns / 1_000_000_000, ..Carried::default() };
+        Self::adopt(conn, peer, carried, limits, now)
+    }
+
+    /// Goes on with a connection from another core; its unread bytes follow through [`Self::on_bytes`].
+    pub fn adopt(conn: ConnId, peer: Peer, carried: Carried, limits: Arc<Limits>, now: Now) -> Self {
+        let negotiated = carried.negotiated.unwrap_or_else(|| Negotiated::new(&limits));
+        let mut session = Session {
+            conn,
+            peer,
+            limits,
+            greeted: carried.greeted,
+            state: State::Init,
+            sub_slot: None,
+            negotiated,
+            identity: carried.identity,
+            published: carried.published,
+            connected_unix_s: carried.connected_unix_s,
+            buffer: Vec::new(),
+            wanted: Wanted::Newline,
+            progress: Progress::default(),
+            stalled: None,
+            ended: false,
+            replies: Replies::default(),
+            out: Vec::new(),
+            unsent: 0,
+            out_hint: 0,
+            read_since: now.ticks,
+            next_heartbeat: now.ticks,
+            stuck_intervals: 0,
+            has_sent: false,
+            is_dead: false,
+        };
+        session.schedule_heartbeat(now.ticks);
+        session
+    }
+
+    /// Takes out what moves to another core, and the bytes that were not parsed: to be given to the adopting session first.
+    ///
+    /// # Panics
+    /// When the session is not quiet, or subscribed: replies or messages would be lost.
+    pub fn carry(&mut self) -> (Carried, Vec<u8>) {
+        assert!(self.is_quiet() && self.state == State::Init && !self.ended, "only a quiet connection moves");
+        self.stalled = None;
+        self.ended = true;
+        let carried = Carried {
+            greeted: self.greeted,
+            negotiated: Some(self.negotiated),
+            identity: self.identity.take(),
+            published: mem::take(&mut self.published),
+            connected_unix_s: self.connected_unix_s,
+        };
+        (carried, mem::take(&mut self.buffer))
+    }
+
+    // ---- commands
+
+    fn greet(&mut self, now: Now, magic: &[u8; 4]) {
+        if magic != MAGIC {
+            let mut answer = Vec::new();
+            frame::bare_error(&mut answer, "E_BAD_PROTOCOL");
+            return self.end(&answer);
+        }
+        self.greeted = true;
+        self.read_since = now.ticks;
+        self.schedule_heartbeat(now.ticks);
+    }
+
+    /// False when the host stalls on the command.
+    fn run(&mut self, now: Now, command: Command<'_>, host: &mut impl Host) -> bool {
+        let conn = self.conn;
+        match command {
+            Command::Publish { topic, bodies } => {
+                let asked = if matches!(bodies, Bodies::One(_)) { Asked::Publish } else { Asked::MultiPublish };
+                match host.publish(now, conn, topic, bodies, self.replies.next_slot()) {
+                    Taken::Accepted => {
+                        self.published.add(topic, bodies.count());
+                        self.replies.wait(asked);
+                    }
+                    Taken::Stall => return false,
+                    Taken::Refused(error) => self.answer_error(&error),
+                }
+            }
+            Command::Finish(id) => {
+                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.finish(now, conn, id));
+                self.answer_in_flight(done, id, InFlightCommand::Finish);
+            }
+            Command::Requeue { id, delay_ms } => {
+                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
+                self.answer_in_flight(done, id, InFlightCommand::Requeue);
+            }
+            Command::Touch(id) => {
+                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.touch(now, conn, id));
+                self.answer_in_flight(done, id, InFlightCommand::Touch);
+            }
+            Command::Ready(count) => host.ready(now, conn, count),
+            Command::Subscribe { topic, channel } => {
+                let slot = self.replies.next_slot();
+                match host.subscribe(now, conn, topic, channel, self.sub_options(), slot) {
+                    Taken::Accepted => {
+                        self.state = State::Subscribed;
+                        self.sub_slot = Some(slot);
+                        self.replies.wait(Asked::Subscribe);
+                    }
+                    Taken::Stall => return false,
+                    Taken::Refused(error) => self.answer_error(&error),
+                }
+            }
+            Command::Close => {
+                self.state = State::Closing;
+                host.close_subscription(now, conn);
+                let out = roomy(&mut self.out, self.out_hint);
+                self.replies.push_response(CLOSE_WAIT, out);
+            }
+            Command::Identify(json) => self.identify(now, json),
+            Command::Nop => {}
+        }
+        true
+    }
+
+    fn identify(&mut self, now: Now, json: &[u8]) {
+        let negotiated = Request::parse(json).and_then(|request| {
+            let new = request.negotiate(&self.negotiated, &self.limits)?;
+            let answer = request.answer(&new, &self.limits)?;
+            Ok((request, new, answer))
+        });
+        match negotiated {
+            Ok((request, new, answer)) => {
+                let changed = new.heartbeat_interval_ms != self.negotiated.heartbeat_interval_ms;
+                self.negotiated = new;
+                if changed {
+                    self.schedule_heartbeat(now.ticks);
+                }
+                self.identity = Some(Box::new(Identity {
+                    client_id: request.client_id,
+                    hostname: request.hostname,
+                    user_agent: request.user_agent,
+                }));
+                let mut response = Vec::new();
+                frame::response(&mut response, &answer);
+                self.answer_frame(&response);
+            }
+            Err(error) => self.answer_error(&error),
+        }
+    }
+
+    // ---- stalls
+
+    /// Parses what is buffered: the host has room again, or what it waited for is there.
+    pub fn resume(&mut self, now: Now, host: &mut impl Host) {
+        if self.ended || self.buffer.is_empty() {
+            self.stalled = None;
+            return;
+        }
+        let before = self.stalled.take();
+        let len = self.buffer.len();
+        self.parse_buffer(now, host);
+        match (before, &mut self.stalled) {
+            // The same command again: it has waited since then.
+            (Some(before), Some(again)) if self.buffer.len() == len => again.since = before.since,
+            _ => self.read_since = now.ticks,
+        }
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.is_some()
+    }
+
+    pub fn stalled_since(&self) -> Option<Ticks> {
+        self.stalled.map(|stalled| stalled.since)
+    }
+
+    /// Answers the command it stalls on with an error instead. After one that is not fatal, `resume` parses on.
+    pub fn fail_stalled(&mut self, error: ClientError) {
+        if let Some(stalled) = self.stalled.take() {
+            self.buffer.drain(..stalled.len);
+            self.answer_error(&error);
+        }
+    }
+
+    // ---- replies
+
+    /// The answer for an accepted command. It leaves when all earlier ones have. Ignored once the session has ended with
+    /// an error that has left.
+    ///
+    /// # Panics
+    /// When the slot is not outstanding: given out never, or answered before.
+    pub fn reply(&mut self, slot: ReplySlot, result: Result<&'static [u8], ClientError>) {
+        match result {
+            Ok(data) => {
+                let out = roomy(&mut self.out, self.out_hint);
+                self.replies.respond(slot, data, out);
+            }
+            Err(error) => {
+                let mut answer = Vec::new();
+                frame::error(&mut answer, &error);
+                if error.fatal {
+                    self.ignore_input();
+                } else if self.sub_slot == Some(slot) {
+                    self.sub_slot = None;
+                    self.state = State::Init;
+                }
+                self.replies.respond_frame(slot, &answer, error.fatal, &mut self.out);
+            }
+        }
+    }
+
+    /// `OK` for an accepted command.
+    pub fn reply_ok(&mut self, slot: ReplySlot) {
+        self.reply(slot, Ok(OK));
+    }
+
+    /// The error for a publish or subscribe that was accepted and then failed, with the code of its command.
+    pub fn fail(&mut self, slot: ReplySlot, why: PublishError) {
+        if let Some(asked) = self.replies.asked(slot) {
+            self.reply(slot, Err(failure(asked, why)));
+        }
+    }
+
+    /// A FIN, REQ or TOUCH that was passed on turned out to name a message that is not in flight here.
+    pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand) {
+        self.answer_in_flight(Err(NotInFlight), &id.hex(), command);
+    }
+
+    fn answer_in_flight(&mut self, done: Result<(), NotInFlight>, id: &[u8; 16], command: InFlightCommand) {
+        if done.is_err() && !self.replies.is_closed() {
+            let (code, name): (_, &[u8]) = match command {
+                InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
+                InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
+                InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
+            };
+            self.answer_error(&ClientError::passing(code, [name, id, b" failed ID not in flight"].concat()));
+        }
+    }
+
+    fn answer_error(&mut self, error: &ClientError) {
+        if error.fatal {
+            return self.end_with(error);
+        }
+        let mut answer = Vec::new();
+        frame::error(&mut answer, error);
+        self.answer_frame(&answer);
+    }
+
+    fn answer_frame(&mut self, answer: &[u8]) {
+        let out = roomy(&mut self.out, self.out_hint);
+        self.replies.push_frame(answer, out);
+    }
+
+    fn end_with(&mut self, error: &ClientError) {
+        let mut answer = Vec::new();
+        frame::error(&mut answer, error);
+        self.end(&answer);
+    }
+
+    /// Earlier replies go out, then this frame (perhaps none), then the connection closes.
+    fn end(&mut self, answer: &[u8]) {
+        self.ignore_input();
+        self.replies.push_last(answer, &mut self.out);
+    }
+
+    fn ignore_input(&mut self) {
+        self.ended = true;
+        self.stalled = None;
+        self.buffer = Vec::new();
+    }
+
+    // ---- output
+
+    /// For message frames ([`frame::message`]): they leave beside the replies, in the order in which they are written.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        roomy(&mut self.out, self.out_hint)
+    }
+
+    /// What is to be sent now. [`Self::on_sent`] follows for all of it.
+    pub fn take_output(&mut self) -> Option<Vec<u8>> {
+        if self.out.is_empty() {
+            return None;
+        }
+        if self.unsent == 0 {
+            self.stuck_intervals = 0;
+        }
+        self.unsent += self.out.len();
+        self.out_hint = self.out.len().min(OUTPUT_HINT_MAX) as u32;
+        Some(mem::take(&mut self.out))
+    }
+
+    pub fn on_sent(&mut self, bytes: usize) {
+        self.unsent = self.unsent.checked_sub(bytes).expect("no more is sent than was taken");
+        self.has_sent |= bytes > 0;
+    }
+
+    /// No further message is to be handed to this connection for now: too much is unsent, or the answer to its SUB has not
+    /// left yet (behind the replies to earlier publishes), which no message may overtake. In both cases something is sent
+    /// before this changes, so asking again after `on_sent` is enough.
+    pub fn is_output_full(&self) -> bool {
+        self.out.len() + self.unsent > self.limits.output_full_bytes
+            || self.sub_slot.is_some_and(|slot| !self.replies.has_left(slot))
+    }
+
+    // ---- for the shard
+
+    /// To be closed once its output is out; nothing more comes from it.
+    pub fn is_closing(&self) -> bool {
+        self.is_dead || self.replies.is_closed()
+    }
+
+    /// False: the socket is not to be read for now. Bytes that are under way may still be given.
+    pub fn wants_reading(&self) -> bool {
+        !self.ended
+            && self.stalled.is_none()
+            && !self.is_overfull()
+            && self.replies.len() < self.limits.replies_max
+            && self.replies.frame_bytes() < REPLY_BYTES_MAX
+    }
+
+    fn is_overfull(&self) -> bool {
+        self.out.len() + self.unsent > self.limits.output_stop_bytes
+    }
+
+    /// No reply is owed and nothing is unsent: the connection may move (it may stall on a command, which moves with it).
+    pub fn is_quiet(&self) -> bool {
+        self.replies.is_empty() && self.out.is_empty() && self.unsent == 0
+    }
+
+    pub fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Unparsed input, in bytes.
+    pub fn buffered(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Memory held for input, output and replies, in bytes: none, or next to none, while a connection idles.
+    pub fn held_bytes(&self) -> usize {
+        self.buffer.capacity() + self.out.capacity() + self.replies.held_bytes()
+    }
+
+    /// Output that the kernel has not taken yet, in bytes.
+    pub fn unsent(&self) -> usize {
+        self.out.len() + self.unsent
+    }
+
+    /// Topics and the messages accepted for them from this client.
+    pub fn published(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.published.iter()
+    }
+
+    /// Before IDENTIFY a client goes by its address, as in nsqd.
+    pub fn client_info(&self) -> ClientInfo {
+        let address: &str = &self.peer.0;
+        let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
+        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let Identity { client_id, hostname, user_agent } = match &self.identity {
+            Some(identity) => (**identity).clone(),
+            None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
+        };
+        ClientInfo { client_id, hostname, user_agent, remote_address: address.into(), connected_unix_s: self.connected_unix_s }
+    }
+
+    fn sub_options(&self) -> SubOptions {
+        SubOptions {
+            msg_timeout_ms: self.negotiated.msg_timeout_ms,
+            sample_rate: self.negotiated.sample_rate,
+            client: self.client_info(),
+        }
+    }
+}
+
+/// The output with room for about as much as was sent last time, so that a busy connection's grows once a turn. An idle
+/// one holds none: it went away with what was sent.
+fn roomy(out: &mut Vec<u8>, hint: u32) -> &mut Vec<u8> {
+    if out.capacity() == 0 {
+        out.reserve(hint as usize);
+    }
+    out
+}
+
+/// How an outcome sounds to an NSQ client: fatal, as in nsqd, with the code of its command.
+pub fn failure(asked: Asked, why: PublishError) -> ClientError {
+    let (code, name) = match asked {
+        Asked::Publish => ("E_PUB_FAILED", "PUB"),
+        Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
+        Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
+    };
+    let code = if why == PublishError::TooMuchWaiting { "E_PUB_TOO_MUCH_WAITING" } else { code };
+    ClientError::fatal(code, format!("{name} failed {why}"))
+}

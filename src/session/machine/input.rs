@@ -1,0 +1,127 @@
+//! Cuts a client's bytes into commands. Bodies are never copied where they arrive whole; what is kept of an incomplete
+//! command is bounded by the limits of a line and a body.
+
+use super::{BUFFER_KEPT, Session, Stalled, Wanted};
+use crate::base::Now;
+use crate::codec::nsq::command::{self, Context, Decoded};
+use crate::codec::nsq::{LINE_LEN_MAX, MAGIC};
+use crate::session::Host;
+use std::mem;
+
+impl Session {
+    /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
+    /// the start of a command whose rest is still to come is copied.
+    pub fn on_bytes(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
+        if self.ended {
+            return;
+        }
+        while !self.buffer.is_empty() {
+            if self.stalled.is_some() {
+                return self.buffer.extend_from_slice(bytes);
+            }
+            bytes = self.fill(bytes);
+            if !self.has_what_is_wanted() {
+                return;
+            }
+            self.parse_buffer(now, host);
+            if self.ended {
+                return;
+            }
+        }
+        let parsed = self.parse(now, bytes, host);
+        if !self.ended && parsed < bytes.len() {
+            self.make_room();
+            self.buffer.extend_from_slice(&bytes[parsed..]);
+        }
+    }
+
+    /// Takes from `bytes` what the buffered command lacks and claims; gives back the rest.
+    fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
+        let lacking = match self.wanted {
+            Wanted::Newline => {
+                let window = bytes.len().min(LINE_LEN_MAX.saturating_sub(self.buffer.len()));
+                bytes[..window].iter().position(|&b| b == b'\n').map_or(window, |at| at + 1)
+            }
+            Wanted::Bytes { expect, .. } => expect.saturating_sub(self.buffer.len()).min(bytes.len()),
+        };
+        let (taken, rest) = bytes.split_at(lacking);
+        self.buffer.extend_from_slice(taken);
+        rest
+    }
+
+    fn has_what_is_wanted(&self) -> bool {
+        match self.wanted {
+            Wanted::Newline => self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX,
+            Wanted::Bytes { need, .. } => self.buffer.len() >= need,
+        }
+    }
+
+    /// Makes room for the whole command that the buffer begins, once. (One that takes more than it claimed grows it again;
+    /// the decoder bounds both.)
+    fn make_room(&mut self) {
+        if let Wanted::Bytes { expect, .. } = self.wanted {
+            self.buffer.reserve(expect.saturating_sub(self.buffer.len()));
+        }
+    }
+
+    pub(super) fn parse_buffer(&mut self, now: Now, host: &mut impl Host) {
+        let mut buffer = mem::take(&mut self.buffer);
+        let parsed = self.parse(now, &buffer, host);
+        if self.ended {
+            return;
+        }
+        if parsed < buffer.len() {
+            buffer.drain(..parsed);
+            self.buffer = buffer;
+            self.make_room();
+        } else if buffer.capacity() <= BUFFER_KEPT {
+            buffer.clear();
+            self.buffer = buffer;
+        }
+    }
+
+    /// Runs the commands at the start of `bytes`; how many bytes they took. The rest is an incomplete or stalled command,
+    /// and what follows it.
+    fn parse(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) -> usize {
+        let mut at = 0;
+        while !self.ended && at < bytes.len() {
+            if !self.greeted {
+                let Some(magic) = bytes.first_chunk::<4>() else {
+                    self.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
+                    return 0;
+                };
+                self.greet(now, magic);
+                at += MAGIC.len();
+                continue;
+            }
+            let context = Context {
+                limits: &self.limits,
+                state: self.state,
+                has_heartbeats: self.negotiated.heartbeat_interval_ms.is_some(),
+            };
+            match command::decode(&bytes[at..], &mut self.progress, &context) {
+                Decoded::IncompleteLine => {
+                    self.wanted = Wanted::Newline;
+                    return at;
+                }
+                Decoded::IncompleteBody { need, expect } => {
+                    self.wanted = Wanted::Bytes { need, expect };
+                    return at;
+                }
+                Decoded::Command { command, len } => {
+                    if !self.run(now, command, host) {
+                        self.stalled = Some(Stalled { since: now.ticks, len });
+                        // Whole commands may stand in the buffer from now on: it is looked at as it is.
+                        self.wanted = Wanted::Bytes { need: 0, expect: 0 };
+                        return at;
+                    }
+                    self.read_since = now.ticks;
+                    at += len;
+                }
+                Decoded::Fault(error) => self.end_with(&error),
+                Decoded::LineTooLong => self.end(&[]),
+            }
+        }
+        at
+    }
+}

@@ -1,0 +1,69 @@
+//! Heartbeats, and when a client is given up.
+
+use super::{SILENT_INTERVALS_MAX, Session, roomy};
+use crate::base::{Now, Ticks};
+use crate::codec::nsq::{HEARTBEAT, frame};
+use std::{mem, time::Duration};
+
+impl Session {
+    /// Heartbeats, and giving up clients that say nothing, leave a command unfinished, or read nothing for two intervals.
+    pub fn tick(&mut self, now: Now) {
+        if self.is_dead {
+            return;
+        }
+        let now = now.ticks;
+        // While the node does not read, or owes an answer, a silent client is not to blame. That it takes its output is
+        // watched apart.
+        if !self.ended && (!self.wants_reading() || !self.replies.is_empty()) {
+            self.read_since = now;
+        }
+        if self.read_deadline().is_some_and(|deadline| now >= deadline) {
+            return self.give_up();
+        }
+        if self.heartbeat_deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        self.schedule_heartbeat(now);
+        let is_stuck = self.unsent > 0 && !mem::take(&mut self.has_sent);
+        self.stuck_intervals = if is_stuck { self.stuck_intervals + 1 } else { 0 };
+        if self.stuck_intervals >= SILENT_INTERVALS_MAX {
+            self.give_up();
+        } else if !self.ended && !self.is_overfull() {
+            frame::response(roomy(&mut self.out, 0), HEARTBEAT);
+        }
+    }
+
+    /// When [`Self::tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        if self.is_dead {
+            return None;
+        }
+        self.read_deadline().into_iter().chain(self.heartbeat_deadline()).min()
+    }
+
+    fn interval(&self) -> Option<Duration> {
+        self.negotiated.heartbeat_interval_ms.map(Duration::from_millis)
+    }
+
+    pub(super) fn schedule_heartbeat(&mut self, now: Ticks) {
+        if let Some(interval) = self.interval() {
+            self.next_heartbeat = now + interval;
+        }
+    }
+
+    fn heartbeat_deadline(&self) -> Option<Ticks> {
+        (self.greeted && self.negotiated.heartbeat_interval_ms.is_some()).then_some(self.next_heartbeat)
+    }
+
+    /// Without heartbeats a client may be silent for ever, but one that has ended is not waited for longer than usual.
+    fn read_deadline(&self) -> Option<Ticks> {
+        let usual = Duration::from_millis(self.limits.heartbeat_interval_ms);
+        let interval = self.interval().or(self.ended.then_some(usual))?;
+        Some(self.read_since + interval * SILENT_INTERVALS_MAX)
+    }
+
+    fn give_up(&mut self) {
+        self.ignore_input();
+        self.is_dead = true;
+    }
+}

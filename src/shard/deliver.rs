@@ -1,0 +1,123 @@
+//! Hands messages to clients: what the channels give goes straight into the outputs of sessions on this core, and into
+//! one bundle of frames per client of another core and turn.
+
+use super::message::MeshMessage;
+use super::partitions::ChannelKey;
+use super::{Conn, Shard};
+use crate::base::{ConnId, CoreId, IdMap, MessageId, Now, SubId};
+use crate::channel::{Sink, Source};
+use crate::codec::nsq::frame;
+use crate::log::batch::Message;
+use crate::log::fetch::Fetch;
+use crate::log::{Io, PartitionIdx, Store};
+
+/// Frames that one turn collects for a client of another core before the client counts as full.
+const REMOTE_FRAMES_MAX: usize = 256 * 1024;
+
+struct Log<'a> {
+    store: &'a mut Store,
+    p: PartitionIdx,
+    /// Consumers see up to the committed end only.
+    committed: i64,
+    io: &'a mut Io,
+}
+
+impl Source for Log<'_> {
+    fn fetch(&mut self, offset: i64) -> Fetch {
+        if offset >= self.committed {
+            return Fetch::End;
+        }
+        self.store.fetch(self.p, offset, self.io)
+    }
+}
+
+struct Outputs<'a> {
+    core: CoreId,
+    conns: &'a mut IdMap<ConnId, Conn>,
+    touched: &'a mut Vec<ConnId>,
+    frames: &'a mut IdMap<SubId, Vec<u8>>,
+    /// Clients that were full.
+    full: &'a mut Vec<SubId>,
+}
+
+impl Sink for Outputs<'_> {
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+        if sub.core != self.core {
+            let frames = self.frames.entry(sub).or_default();
+            if frames.len() >= REMOTE_FRAMES_MAX {
+                self.full.push(sub);
+                return false;
+            }
+            frame::message(frames, message.unix_ns, attempts, id, message.body);
+            return true;
+        }
+        let Some(c) = self.conns.get_mut(&sub.conn) else { return false };
+        if c.session.is_output_full() || c.closing {
+            self.full.push(sub);
+            return false;
+        }
+        frame::message(c.session.output(), message.unix_ns, attempts, id, message.body);
+        if !c.touched {
+            c.touched = true;
+            self.touched.push(sub.conn);
+        }
+        true
+    }
+}
+
+impl Shard {
+    /// One round over the channels that may have something; those that have more stay in the list.
+    pub(super) fn deliver(&mut self, now: Now) {
+        let mut full = vec![];
+        for _ in 0..self.engine.ready.len() {
+            let Some(key) = self.engine.ready.pop_front() else { break };
+            let more = self.deliver_channel(now, key, &mut full);
+            if more {
+                self.engine.wake_channel(key);
+            }
+        }
+        for (sub, frames) in std::mem::take(&mut self.engine.frames) {
+            self.engine.pass(sub.core, MeshMessage::Deliver { sub, frames });
+        }
+        for sub in full {
+            if sub.core == self.engine.core {
+                // The end of the turn asks the session whether it is still full.
+                self.engine.set_blocked(sub.conn, true);
+                self.touch(sub.conn);
+            } else {
+                // Its frames are on their way: there is room again.
+                self.engine.unblock_remote(sub);
+            }
+        }
+    }
+
+    fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<SubId>) -> bool {
+        let e = &mut self.engine;
+        let idx = key.partition_idx();
+        let (committed, multi) = {
+            let p = e.partitions.get(idx);
+            (p.replica.committed(), p.topic.partitions > 1)
+        };
+        let Some(c) = e.partitions.channel_mut(key) else { return false };
+        c.queued = false;
+        let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
+        let mut sink = Outputs { core: e.core, conns: &mut self.conns, touched: &mut self.touched, frames: &mut e.frames, full };
+        let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
+        let deadline = c.machine.deadline();
+        let mut hungry = vec![];
+        if multi {
+            c.machine.hungry(committed, &mut |sub| hungry.push(sub));
+        }
+        let dirty = c.machine.is_dirty();
+        e.timers.at_most(super::Timer::Channel(key), deadline);
+        if dirty {
+            // What sampling or damage confirmed.
+            e.mark_dirty(now, key);
+        }
+        let partition = e.partitions.get(idx).dir.partition;
+        for sub in hungry {
+            e.tell_hungry(now, sub, partition);
+        }
+        more
+    }
+}

@@ -1,0 +1,53 @@
+//! What the sessions of a core ask of it.
+
+use super::engine::{Attempt, Engine};
+use super::message::SubOptions;
+use crate::base::{ChannelName, ConnId, MessageId, Now};
+use crate::codec::nsq::{Bodies, ClientError};
+use crate::session::{Asked, Host, NotInFlight, ReplySlot, Taken, failure};
+
+impl Host for Engine {
+    fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+        let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
+        match Engine::publish(self, now, conn, topic, &bodies, slot) {
+            Attempt::Accepted => Taken::Accepted,
+            Attempt::Wait => Taken::Stall,
+            Attempt::Refused(error) => Taken::Refused(failure(asked, error)),
+        }
+    }
+
+    fn subscribe(&mut self, now: Now, conn: ConnId, topic: &str, channel: &str, options: SubOptions, slot: ReplySlot) -> Taken {
+        let Ok(channel) = ChannelName::new(channel) else {
+            return Taken::Refused(ClientError::fatal("E_BAD_CHANNEL", "SUB channel name is not valid"));
+        };
+        match Engine::subscribe(self, now, conn, topic, channel, options, slot) {
+            Attempt::Accepted => Taken::Accepted,
+            Attempt::Wait => Taken::Stall,
+            Attempt::Refused(error) => Taken::Refused(failure(Asked::Subscribe, error)),
+        }
+    }
+
+    fn ready(&mut self, now: Now, conn: ConnId, count: u32) {
+        self.set_ready(now, conn, count);
+    }
+
+    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
+        in_flight(Engine::finish(self, now, conn, id.partition(), id.log_id()))
+    }
+
+    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight> {
+        in_flight(Engine::requeue(self, now, conn, id.partition(), id.log_id(), delay_ms))
+    }
+
+    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
+        in_flight(Engine::touch(self, now, conn, id.partition(), id.log_id()))
+    }
+
+    fn close_subscription(&mut self, now: Now, conn: ConnId) {
+        self.set_ready(now, conn, 0);
+    }
+}
+
+fn in_flight(found: bool) -> Result<(), NotInFlight> {
+    if found { Ok(()) } else { Err(NotInFlight) }
+}

@@ -1,0 +1,131 @@
+//! The partitions of this core: each with its replica, its channels, and who waits for what.
+
+use super::message::Ticket;
+use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, TopicRef};
+use crate::channel::Channel;
+use crate::log::cursor::CursorImage;
+use crate::log::{AppendTicket, CursorSource, PartitionIdx, RecordTicket};
+use crate::replica::Replica;
+use crate::session::ReplySlot;
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+/// A channel on this core, for timers and ready lists.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ChannelKey {
+    pub partition: u32,
+    pub channel: u32,
+}
+
+impl ChannelKey {
+    pub fn partition_idx(self) -> PartitionIdx {
+        PartitionIdx(self.partition)
+    }
+}
+
+/// Who hears of a publish's outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Publisher {
+    Session(ConnId, ReplySlot),
+    Core(CoreId, Ticket),
+}
+
+pub struct ChannelState {
+    pub name: ChannelName,
+    pub machine: Channel,
+    /// In the list of channels that may have something to deliver.
+    pub queued: bool,
+    /// In the list of channels whose FINs wait for the journal.
+    pub dirty: bool,
+    /// The record of its creation; SUBs before it is durable wait for it.
+    pub created: RecordTicket,
+    /// Recalled credit that comes back when a message in flight is done.
+    pub owed: HashMap<SubId, u32>,
+    pub subs: Vec<SubId>,
+}
+
+pub struct Partition {
+    pub topic: TopicRef,
+    pub dir: Arc<PartitionDir>,
+    pub replica: Replica,
+    pub channels: Slab<ChannelState>,
+    pub publishers: VecDeque<(AppendTicket, Publisher)>,
+    pub message_bytes: u64,
+    pub low_water_stale: bool,
+}
+
+impl Partition {
+    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Replica) -> Self {
+        Partition {
+            topic,
+            dir,
+            replica,
+            channels: Slab::new(),
+            publishers: VecDeque::new(),
+            message_bytes: 0,
+            low_water_stale: true,
+        }
+    }
+
+    pub fn channel(&self, name: &str) -> Option<u32> {
+        self.channels.iter().find(|(_, c)| &*c.name == name).map(|(key, _)| key as u32)
+    }
+
+    /// Everything before it is confirmed by every channel.
+    pub fn low_water(&self, collect_start: Position) -> Position {
+        let confirmed = self.channels.iter().map(|(_, c)| c.machine.confirmed());
+        confirmed.min_by_key(|p| p.offset).unwrap_or(collect_start)
+    }
+}
+
+/// By the store's index; the two grow together.
+#[derive(Default)]
+pub struct Partitions {
+    slots: Vec<Option<Partition>>,
+    by_dir: HashMap<Arc<PartitionDir>, PartitionIdx>,
+}
+
+impl Partitions {
+    pub fn insert(&mut self, idx: PartitionIdx, partition: Partition) {
+        let i = idx.0 as usize;
+        if self.slots.len() <= i {
+            self.slots.resize_with(i + 1, || None);
+        }
+        self.by_dir.insert(partition.dir.clone(), idx);
+        let old = self.slots[i].replace(partition);
+        assert!(old.is_none(), "the store reuses an index only after it was removed");
+    }
+
+    pub fn find(&self, dir: &PartitionDir) -> Option<PartitionIdx> {
+        self.by_dir.get(dir).copied()
+    }
+
+    pub fn get(&self, idx: PartitionIdx) -> &Partition {
+        self.slots[idx.0 as usize].as_ref().expect("an index that the store knows has a partition")
+    }
+
+    pub fn get_mut(&mut self, idx: PartitionIdx) -> &mut Partition {
+        self.slots[idx.0 as usize].as_mut().expect("an index that the store knows has a partition")
+    }
+
+    pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
+        self.slots.get_mut(key.partition as usize)?.as_mut()?.channels.get_mut(key.channel as usize)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (PartitionIdx, &Partition)> {
+        self.slots.iter().enumerate().filter_map(|(i, p)| Some((PartitionIdx(i as u32), p.as_ref()?)))
+    }
+
+    pub fn indexes(&self) -> Vec<PartitionIdx> {
+        self.iter().map(|(idx, _)| idx).collect()
+    }
+}
+
+impl CursorSource for Partitions {
+    /// Ephemeral channels never reach the disk.
+    fn cursors(&self, idx: PartitionIdx) -> Vec<CursorImage> {
+        let channels = self.get(idx).channels.iter();
+        channels.filter(|(_, c)| !c.name.is_ephemeral()).map(|(_, c)| c.machine.image()).collect()
+    }
+}

@@ -1,0 +1,44 @@
+//! What this core contributes to /stats.
+
+use super::Shard;
+use crate::base::{ChannelName, TopicName};
+use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
+
+impl Shard {
+    pub(super) fn stats(&self, topic: Option<&TopicName>, channel: Option<&ChannelName>, clients: bool) -> ShardStats {
+        let e = &self.engine;
+        let mut stats = ShardStats {
+            core: e.core.0,
+            connections: self.conns.len() as u64,
+            healthy: e.read_only.is_none(),
+            health: e.read_only.clone().unwrap_or_default(),
+            ..Default::default()
+        };
+        for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {
+            let end = e.store.end(idx);
+            let unread = |from: i64| (end.count - from).max(0) as u64;
+            let channels: Vec<_> = (p.channels.iter())
+                .filter(|(_, c)| channel.is_none_or(|name| *name == c.name))
+                .map(|(_, c)| c.machine.stats(end, clients))
+                .collect();
+            stats.partitions.push(PartitionStats {
+                topic: p.topic.name.to_string(),
+                partition: p.dir.partition.0,
+                depth: if p.channels.is_empty() { unread(e.store.collect_start(idx).count) } else { 0 },
+                message_count: end.count as u64,
+                message_bytes: p.message_bytes,
+                channels,
+            });
+        }
+        if clients {
+            stats.producers = (self.conns.values())
+                .filter(|c| c.session.published().next().is_some())
+                .map(|c| ProducerStats {
+                    info: c.session.client_info(),
+                    topics: c.session.published().map(|(topic, n)| (topic.to_owned(), n)).collect(),
+                })
+                .collect();
+        }
+        stats
+    }
+}

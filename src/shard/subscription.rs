@@ -1,0 +1,214 @@
+//! One connection's subscription, on the connection's core: it owns RDY and lends it to the partitions.
+//!
+//! ```text
+//! RDY n ──> sum of what is lent <= n      a partition delivers while in flight < what it was lent;
+//!           Lend / Recall                 what a FIN, REQ or timeout frees stays with the partition that had it
+//!           Hungry / Returned
+//! ```
+//! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
+
+use crate::base::{ChannelName, CoreId, PartitionId, TopicRef};
+use crate::session::ReplySlot;
+use crate::shard::message::PublishError;
+
+/// What to tell a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LendAction {
+    Lend { part: usize, credit: u32 },
+    Recall { part: usize, credit: u32 },
+}
+
+#[derive(Debug)]
+pub struct Part {
+    pub partition: PartitionId,
+    pub core: CoreId,
+    /// Lent and not returned; includes what was recalled and is not back yet.
+    pub lent: u32,
+    recalled: u32,
+    /// Place in the queue of partitions that have messages and no credit.
+    hungry: Option<u64>,
+}
+
+#[derive(Debug)]
+pub struct Subscription {
+    pub topic: TopicRef,
+    pub channel: ChannelName,
+    pub parts: Vec<Part>,
+    /// SUB's answer, until every partition has its cursor durable.
+    pub slot: Option<ReplySlot>,
+    pub unanswered: usize,
+    pub failed: Option<PublishError>,
+    pub blocked: bool,
+    rdy: u32,
+    hungry_seq: u64,
+}
+
+impl Subscription {
+    pub fn new(topic: TopicRef, channel: ChannelName, slot: ReplySlot, cores: u16) -> Self {
+        let part = |p| {
+            let partition = PartitionId(p);
+            Part { partition, core: topic.core_of(partition, cores), lent: 0, recalled: 0, hungry: None }
+        };
+        let parts: Vec<Part> = (0..topic.partitions).map(part).collect();
+        Subscription {
+            unanswered: parts.len(),
+            parts,
+            topic,
+            channel,
+            slot: Some(slot),
+            failed: None,
+            blocked: false,
+            rdy: 0,
+            hungry_seq: 0,
+        }
+    }
+
+    pub fn rdy(&self) -> u32 {
+        self.rdy
+    }
+
+    pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
+        let i = partition.0 as usize;
+        (i < self.parts.len()).then_some(i)
+    }
+
+    pub fn set_rdy(&mut self, rdy: u32, out: &mut Vec<LendAction>) {
+        self.rdy = rdy;
+        self.balance(out);
+    }
+
+    pub fn on_hungry(&mut self, part: usize, out: &mut Vec<LendAction>) {
+        if self.parts.len() > 1 && self.parts[part].hungry.is_none() {
+            self.hungry_seq += 1;
+            self.parts[part].hungry = Some(self.hungry_seq);
+            self.balance(out);
+        }
+    }
+
+    pub fn on_returned(&mut self, part: usize, credit: u32, out: &mut Vec<LendAction>) {
+        let p = &mut self.parts[part];
+        assert!(credit <= p.lent, "a partition returns only what it was lent");
+        p.lent -= credit;
+        p.recalled = p.recalled.saturating_sub(credit);
+        self.balance(out);
+    }
+
+    fn balance(&mut self, out: &mut Vec<LendAction>) {
+        let lent: u32 = self.parts.iter().map(|p| p.lent).sum();
+        let coming_back: u32 = self.parts.iter().map(|p| p.recalled).sum();
+        if lent - coming_back > self.rdy {
+            self.recall(lent - coming_back - self.rdy, None, out);
+        } else if lent < self.rdy {
+            self.lend(self.rdy - lent, out);
+        }
+        self.feed_hungry(out);
+    }
+
+    /// The hungry ones first, the longest waiting first; else whoever has least.
+    fn lend(&mut self, mut spare: u32, out: &mut Vec<LendAction>) {
+        while spare > 0 {
+            let hungry = self.parts.iter().filter(|p| p.hungry.is_some()).count() as u32;
+            let next = match hungry {
+                0 => (0..self.parts.len()).min_by_key(|&i| self.parts[i].lent),
+                _ => (0..self.parts.len()).filter(|&i| self.parts[i].hungry.is_some()).min_by_key(|&i| self.parts[i].hungry),
+            };
+            let part = next.expect("a topic has a partition");
+            let sharers = if hungry > 0 { hungry } else { self.parts.len() as u32 };
+            let credit = spare.div_ceil(sharers);
+            self.parts[part].lent += credit;
+            self.parts[part].hungry = None;
+            spare -= credit;
+            out.push(LendAction::Lend { part, credit });
+        }
+    }
+
+    /// Takes `credit` back from those that have most, sparing `except`.
+    fn recall(&mut self, mut credit: u32, except: Option<usize>, out: &mut Vec<LendAction>) {
+        while credit > 0 {
+            let held = |p: &Part| p.lent - p.recalled;
+            let richest = (0..self.parts.len()).filter(|&i| Some(i) != except).max_by_key(|&i| held(&self.parts[i]));
+            let Some(part) = richest.filter(|&i| held(&self.parts[i]) > 0) else { return };
+            let take = credit.min(held(&self.parts[part]).div_ceil(2));
+            self.parts[part].recalled += take;
+            credit -= take;
+            out.push(LendAction::Recall { part, credit: take });
+        }
+    }
+
+    /// A hungry partition without credit gets some back from the others, so that none starves when RDY is small.
+    fn feed_hungry(&mut self, out: &mut Vec<LendAction>) {
+        let fair = (self.rdy / self.parts.len() as u32).max(1);
+        let coming_back: u32 = self.parts.iter().map(|p| p.recalled).sum();
+        let waiting = (0..self.parts.len()).filter(|&i| self.parts[i].hungry.is_some() && self.parts[i].lent < fair);
+        let Some(part) = waiting.min_by_key(|&i| self.parts[i].hungry) else { return };
+        if self.rdy > 0 && coming_back == 0 {
+            self.recall(fair - self.parts[part].lent, Some(part), out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Rng, TopicId, TopicInfo, TopicName};
+
+    fn subscription(partitions: u16) -> Subscription {
+        let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([1; 16]), partitions };
+        Subscription::new(topic.into(), ChannelName::new("c").expect("valid"), ReplySlot(0), 2)
+    }
+
+    #[test]
+    fn one_partition_gets_all() {
+        let (mut s, mut out) = (subscription(1), vec![]);
+        s.set_rdy(10, &mut out);
+        assert_eq!(out, [LendAction::Lend { part: 0, credit: 10 }]);
+        out.clear();
+        s.set_rdy(4, &mut out);
+        assert_eq!(out.iter().map(|a| if let LendAction::Recall { credit, .. } = a { *credit } else { 0 }).sum::<u32>(), 6);
+    }
+
+    /// Partitions that always have messages: each gets its turn even when RDY is 1, and RDY is never exceeded.
+    #[test]
+    fn no_partition_starves_and_rdy_holds() {
+        for (partitions, rdy) in [(3, 1), (2, 1), (4, 2), (5, 100)] {
+            let (mut s, mut rng) = (subscription(partitions), Rng::new(7));
+            let n = partitions as usize;
+            let (mut credit, mut owed, mut flying, mut served) = (vec![0u32; n], vec![0u32; n], vec![0u32; n], vec![0u32; n]);
+            let mut actions = vec![];
+            s.set_rdy(rdy, &mut actions);
+            for _ in 0..20_000 {
+                for a in std::mem::take(&mut actions) {
+                    match a {
+                        LendAction::Lend { part, credit: c } => credit[part] += c,
+                        LendAction::Recall { part, credit: c } => {
+                            let give = c.min(credit[part]);
+                            credit[part] -= give;
+                            owed[part] += c - give;
+                            if give > 0 {
+                                s.on_returned(part, give, &mut actions);
+                            }
+                        }
+                    }
+                }
+                assert!(credit.iter().chain(&flying).sum::<u32>() <= rdy);
+                let p = rng.below(n as u64) as usize;
+                if flying[p] > 0 && rng.chance(0.5) {
+                    flying[p] -= 1;
+                    if owed[p] > 0 {
+                        owed[p] -= 1;
+                        s.on_returned(p, 1, &mut actions);
+                    } else {
+                        credit[p] += 1;
+                    }
+                } else if credit[p] > 0 {
+                    credit[p] -= 1;
+                    flying[p] += 1;
+                    served[p] += 1;
+                } else if flying[p] == 0 {
+                    s.on_hungry(p, &mut actions);
+                }
+            }
+            assert!(served.iter().all(|&n| n > 200), "{partitions} partitions, RDY {rdy}: {served:?}");
+        }
+    }
+}

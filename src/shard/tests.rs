@@ -1,0 +1,276 @@
+//! One node of a few cores in one thread over a disk that does all it is told: what clients see, byte for byte.
+
+use super::message::MeshMessage;
+use super::*;
+use crate::base::{DiskDone, DiskError, DiskOp, FileId, OpId, Peer};
+use crate::codec::nsq::frame::Frame;
+use crate::codec::nsq::{frame, request};
+use std::collections::{HashMap, VecDeque};
+
+struct Node {
+    shards: Vec<Shard>,
+    now: Now,
+    files: HashMap<FileId, Vec<u8>>,
+    /// Operations that were issued and not answered.
+    disk: VecDeque<(usize, OpId, DiskOp)>,
+    mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
+    /// Bytes that clients got, by connection.
+    clients: HashMap<ConnId, (usize, Vec<u8>)>,
+    closed: Vec<ConnId>,
+    next_conn: u64,
+    stopped: usize,
+}
+
+impl Node {
+    fn new(cores: u16, partitions: u16) -> Self {
+        let settings = Arc::new(Settings { partitions, journal_bytes: 4 << 20, ..Settings::default() });
+        let shard = |core| {
+            let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 4 << 20, slot_sequence: 1 };
+            Shard::new(ShardOptions {
+                core: CoreId(core),
+                cores,
+                settings: settings.clone(),
+                epoch: Epoch(1),
+                journal,
+                topics: vec![],
+                partitions: vec![],
+                seed: core as u64,
+                connections_max: 0,
+            })
+        };
+        Node {
+            shards: (0..cores).map(shard).collect(),
+            now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
+            files: HashMap::new(),
+            disk: VecDeque::new(),
+            mesh: VecDeque::new(),
+            clients: HashMap::new(),
+            closed: vec![],
+            next_conn: 0,
+            stopped: 0,
+        }
+    }
+
+    fn step(&mut self, core: usize, event: Event<'_>) {
+        let mut out = vec![];
+        self.shards[core].step(self.now, event, &mut out);
+        self.carry(core, out);
+    }
+
+    fn carry(&mut self, core: usize, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::Send { conn, bytes } => {
+                    self.clients.get_mut(&conn).expect("known").1.extend(&bytes);
+                    self.step(core, Event::Sent { conn, bytes: bytes.len() });
+                }
+                Effect::Close { conn } => {
+                    self.closed.push(conn);
+                    self.step(core, Event::Closed { conn });
+                }
+                Effect::Move { conn, to, session, unread } => {
+                    let (_, got) = self.clients.remove(&conn).expect("known");
+                    self.clients.insert(conn, (to.0 as usize, got));
+                    self.step(to.0 as usize, Event::Adopted { conn, session });
+                    self.step(to.0 as usize, Event::Bytes { conn, bytes: &unread });
+                    self.end_turn(to.0 as usize);
+                }
+                Effect::Disk { op, request } => self.disk.push_back((core, op, request)),
+                Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
+                Effect::Halt { reason } => panic!("halted: {reason}"),
+                Effect::Stopped => self.stopped += 1,
+                Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}
+            }
+        }
+    }
+
+    fn end_turn(&mut self, core: usize) {
+        self.step(core, Event::TurnEnd);
+    }
+
+    fn disk_op(&mut self, op: DiskOp) -> Result<DiskDone, DiskError> {
+        match op {
+            DiskOp::Write { file, at, parts, .. } => {
+                let bytes = parts.concat();
+                let content = self.files.entry(file).or_default();
+                content.resize(content.len().max(at as usize + bytes.len()), 0);
+                content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            DiskOp::Read { file, at, len } => {
+                let content = self.files.get(&file).cloned().unwrap_or_default();
+                let end = content.len().min(at as usize + len);
+                return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
+            }
+            DiskOp::Allocate { file, len } => {
+                let content = self.files.entry(file).or_default();
+                content.resize(content.len().max(len as usize), 0);
+            }
+            _ => {}
+        }
+        Ok(DiskDone::Done)
+    }
+
+    /// Until nothing is left to do without time passing.
+    fn run(&mut self) {
+        for _ in 0..10_000 {
+            for core in 0..self.shards.len() {
+                self.end_turn(core);
+                if self.shards[core].deadline().is_some_and(|at| at <= self.now.ticks) {
+                    self.step(core, Event::Tick);
+                    self.end_turn(core);
+                }
+            }
+            if let Some((from, to, message)) = self.mesh.pop_front() {
+                self.step(to.0 as usize, Event::Mesh { from, message });
+            } else if let Some((core, op, request)) = self.disk.pop_front() {
+                let outcome = self.disk_op(request);
+                self.step(core, Event::Disk { op, outcome });
+            } else {
+                return;
+            }
+        }
+        panic!("the node never comes to rest");
+    }
+
+    fn pass_time(&mut self, d: Duration) {
+        self.now.ticks = self.now.ticks + d;
+        self.now.unix_ns += d.as_nanos() as i64;
+        for core in 0..self.shards.len() {
+            self.step(core, Event::Tick);
+        }
+        self.run();
+    }
+
+    fn connect(&mut self, core: usize) -> ConnId {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.clients.insert(conn, (core, vec![]));
+        self.step(core, Event::Opened { conn, peer: Peer("test:1".into()) });
+        self.send(conn, b"  V2");
+        conn
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        let core = self.clients[&conn].0;
+        self.step(core, Event::Bytes { conn, bytes });
+        self.run();
+    }
+
+    /// Whole frames that arrived, as text: responses, errors, and messages as `id attempts body`.
+    fn take(&mut self, conn: ConnId) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").1);
+        let (frames, used) = frame::decode_all(&bytes).expect("well-formed frames");
+        assert_eq!(used, bytes.len());
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let show = |f: Frame<'_>| match f {
+            Frame::Response(r) => text(r),
+            Frame::Error(e) => text(e),
+            Frame::Message(m) => format!("{} {} {}", text(&m.id), m.attempts, text(m.body)),
+        };
+        frames.into_iter().map(show).collect()
+    }
+
+    fn publish(&mut self, conn: ConnId, topic: &str, body: &str) {
+        let mut bytes = vec![];
+        request::publish(&mut bytes, topic, body.as_bytes());
+        self.send(conn, &bytes);
+    }
+}
+
+fn id_of(message: &str) -> &str {
+    message.split(' ').next().expect("a message has an id")
+}
+
+#[test]
+fn a_message_goes_in_and_comes_out() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 1);
+        let (p, c) = (n.connect(0), n.connect(cores as usize - 1));
+        n.publish(p, "orders", "one");
+        assert_eq!(n.take(p), ["OK"]);
+        n.send(c, b"SUB orders billing\nRDY 5\n");
+        let got = n.take(c);
+        assert_eq!(got, ["OK", "0000000000000001 1 one"], "{cores} cores");
+        n.publish(p, "orders", "two");
+        let got = n.take(c);
+        assert_eq!(got, ["0000000000000002 1 two"]);
+        n.send(c, b"FIN 0000000000000001\nFIN 0000000000000002\nFIN 0000000000000002\n");
+        assert_eq!(n.take(c), ["E_FIN_FAILED FIN 0000000000000002 failed ID not in flight"]);
+    }
+}
+
+#[test]
+fn ready_holds_over_partitions_of_several_cores() {
+    let mut n = Node::new(2, 4);
+    let (p, c) = (n.connect(0), n.connect(1));
+    for i in 0..20 {
+        n.publish(p, "t", &i.to_string());
+    }
+    n.take(p);
+    n.send(c, b"SUB t ch\nRDY 3\n");
+    let mut seen = std::collections::BTreeSet::new();
+    let mut flying: Vec<String> = n.take(c).split_off(1);
+    while !flying.is_empty() {
+        assert!(flying.len() <= 3, "{flying:?}");
+        let message = flying.remove(0);
+        seen.insert(message.split(' ').nth(2).unwrap_or_else(|| panic!("{message}")).to_owned());
+        n.send(c, format!("FIN {}\n", id_of(&message)).as_bytes());
+        flying.extend(n.take(c));
+    }
+    assert_eq!(seen.len(), 20);
+}
+
+#[test]
+fn a_message_that_times_out_comes_again() {
+    let mut n = Node::new(2, 1);
+    let (p, c) = (n.connect(0), n.connect(1));
+    n.publish(p, "t", "x");
+    n.send(c, b"SUB t ch\nRDY 1\n");
+    assert_eq!(n.take(c), ["OK", "0000000000000001 1 x"]);
+    n.pass_time(Duration::from_secs(29));
+    n.send(c, b"NOP\n");
+    n.pass_time(Duration::from_secs(29));
+    assert!(n.take(c).iter().all(|f| f == "_heartbeat_"));
+    n.send(c, b"NOP\n");
+    n.pass_time(Duration::from_secs(3));
+    assert_eq!(n.take(c).last().map(String::as_str), Some("0000000000000001 2 x"));
+}
+
+#[test]
+fn a_lost_client_gives_its_messages_back() {
+    let mut n = Node::new(2, 1);
+    let (p, a, b) = (n.connect(0), n.connect(0), n.connect(1));
+    n.send(a, b"SUB t ch\nRDY 1\n");
+    n.publish(p, "t", "x");
+    assert_eq!(n.take(a), ["OK", "0000000000000001 1 x"]);
+    n.send(b, b"SUB t ch\nRDY 1\n");
+    assert_eq!(n.take(b), ["OK"]);
+    let core = n.clients[&a].0;
+    n.step(core, Event::Closed { conn: a });
+    n.run();
+    assert_eq!(n.take(b), ["0000000000000001 2 x"]);
+}
+
+#[test]
+fn a_stop_answers_flushes_and_says_so() {
+    let mut n = Node::new(2, 2);
+    let p = n.connect(0);
+    n.publish(p, "t", "x");
+    assert_eq!(n.take(p), ["OK"]);
+    for core in 0..2 {
+        n.step(core, Event::Stop);
+    }
+    n.run();
+    assert_eq!((n.stopped, n.closed.len()), (2, 1));
+}
+
+#[test]
+fn later_channels_start_at_the_end() {
+    let mut n = Node::new(1, 1);
+    let (p, a, b) = (n.connect(0), n.connect(0), n.connect(0));
+    n.publish(p, "t", "old");
+    n.send(a, b"SUB t first\nRDY 9\n");
+    n.send(b, b"SUB t second\nRDY 9\n");
+    n.publish(p, "t", "new");
+    assert_eq!((n.take(a).len(), n.take(b)), (3, vec!["OK".to_owned(), "0000000000000002 1 new".to_owned()]));
+}

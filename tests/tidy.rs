@@ -1,0 +1,544 @@
+//! Reads the repository's own text: imports against the table of rooms, file and line lengths, banned words, dead files.
+//!
+//! Every rule is a function from a made-up source to complaints, and is seen to fire below. The table of rooms stands in
+//! docs/architecture.md, and nowhere else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const FILE_LINES_MAX: usize = 700;
+const LINE_CHARS_MAX: usize = 140;
+
+#[derive(Debug, PartialEq, Eq)]
+struct Room {
+    pure: bool,
+    rooms: BTreeSet<String>,
+    crates: BTreeSet<String>,
+}
+
+type Rooms = BTreeMap<String, Room>;
+
+/// The rows `| room | pure or IO | rooms | crates | sentence |` of the page.
+fn parse_rooms(page: &str) -> Rooms {
+    let words = |cell: &str| cell.split_whitespace().map(String::from).collect();
+    let rows = page.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
+        let [name, kind @ ("pure" | "IO"), rooms, crates, sentence, ..] = cells[..] else { return None };
+        assert!(!sentence.is_empty(), "room {name} has no sentence");
+        Some((name.to_string(), Room { pure: kind == "pure", rooms: words(rooms), crates: words(crates) }))
+    });
+    rows.collect()
+}
+
+// ---- reading Rust
+
+/// The source with comments, and what stands in strings and characters, replaced by blanks; lines stay where they are.
+fn code_of(source: &str) -> String {
+    let bytes = source.as_bytes();
+    let mut out = bytes.to_vec();
+    let mut blank = |from: usize, to: usize| {
+        let end = to.min(bytes.len());
+        out[from..end].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
+    };
+    let mut at = 0;
+    while at < bytes.len() {
+        let rest = &source.as_bytes()[at..];
+        let end = if rest.starts_with(b"//") {
+            at + rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len())
+        } else if rest.starts_with(b"/*") {
+            at + block_comment_len(rest)
+        } else if let Some(len) = raw_string_len(source, at) {
+            at + len
+        } else if rest[0] == b'"' {
+            at + quoted_len(rest, b'"')
+        } else if rest[0] == b'\'' && is_char_literal(rest) {
+            at + quoted_len(rest, b'\'')
+        } else {
+            at += 1;
+            continue;
+        };
+        blank(at, end);
+        at = end;
+    }
+    String::from_utf8(out).expect("only whole literals and comments were blanked")
+}
+
+fn block_comment_len(rest: &[u8]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        match &rest[at..] {
+            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+            [b'*', b'/', ..] if depth == 1 => return at + 2,
+            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+    }
+    at
+}
+
+fn raw_string_len(source: &str, at: usize) -> Option<usize> {
+    let rest = source.get(at..)?;
+    let before = source[..at].chars().next_back();
+    if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+        return None;
+    }
+    let after_r = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r'))?;
+    let hashes = after_r.len() - after_r.trim_start_matches('#').len();
+    after_r[hashes..].strip_prefix('"')?;
+    let close = format!("\"{}", "#".repeat(hashes));
+    let body_at = rest.len() - after_r.len() + hashes + 1;
+    Some(rest[body_at..].find(&close).map_or(rest.len(), |n| body_at + n + close.len()))
+}
+
+fn quoted_len(rest: &[u8], quote: u8) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != quote {
+        at += if rest[at] == b'\\' { 2 } else { 1 };
+    }
+    at + 1
+}
+
+/// Not a lifetime: `'a'`, `'\n'`, but not `'a `.
+fn is_char_literal(rest: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(&rest[1..rest.len().min(8)]);
+    let mut chars = text.chars();
+    match chars.next() {
+        Some('\\') => true,
+        Some(_) => chars.next() == Some('\''),
+        None => false,
+    }
+}
+
+/// The code without what stands under `#[cfg(test)]`, which may be a whole `mod` or a single item.
+fn without_tests(code: &str) -> String {
+    const MARK: &str = "#[cfg(test)]";
+    let mut out = String::new();
+    let mut rest = code;
+    while let Some(at) = rest.find(MARK) {
+        out.push_str(&rest[..at]);
+        let item = &rest[at + MARK.len()..];
+        let mut depth = 0usize;
+        let end = item.char_indices().find_map(|(i, c)| {
+            match c {
+                '{' => depth += 1,
+                '}' if depth <= 1 => return Some(i + 1),
+                '}' => depth -= 1,
+                ';' if depth == 0 => return Some(i + 1),
+                _ => {}
+            }
+            None
+        });
+        rest = &item[end.unwrap_or(item.len())..];
+    }
+    out.push_str(rest);
+    out
+}
+
+#[derive(Debug, PartialEq, Eq, Clone)]
+enum Token {
+    Word(String),
+    PathSeparator,
+    Mark(char),
+}
+
+fn tokens(code: &str) -> Vec<Token> {
+    let mut out = Vec::new();
+    let mut chars = code.chars().peekable();
+    while let Some(c) = chars.next() {
+        if c.is_alphabetic() || c == '_' {
+            let mut word = c.to_string();
+            while let Some(next) = chars.next_if(|c| c.is_alphanumeric() || *c == '_') {
+                word.push(next);
+            }
+            out.push(Token::Word(word));
+        } else if c == ':' && chars.next_if_eq(&':').is_some() {
+            out.push(Token::PathSeparator);
+        } else if !c.is_whitespace() {
+            out.push(Token::Mark(c));
+        }
+    }
+    out
+}
+
+/// Every path of two segments or more, wherever it stands; trees of `use` are spelled out.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let tokens = tokens(code);
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let starts = at == 0 || !matches!(tokens[at - 1], Token::PathSeparator | Token::Mark('.'));
+        match &tokens[at] {
+            Token::Word(word) if word == "use" => at = tree(&tokens, at + 1, &[], &mut out),
+            Token::Word(_) if starts && tokens.get(at + 1) == Some(&Token::PathSeparator) => {
+                let mut path = Vec::new();
+                while let Some(Token::Word(word)) = tokens.get(at) {
+                    path.push(word.clone());
+                    at += 1;
+                    if tokens.get(at) != Some(&Token::PathSeparator) {
+                        break;
+                    }
+                    at += 1;
+                }
+                out.push(path);
+            }
+            _ => at += 1,
+        }
+    }
+    out
+}
+
+/// Reads one tree of a `use`; answers where it ends.
+fn tree(tokens: &[Token], mut at: usize, before: &[String], out: &mut Vec<Vec<String>>) -> usize {
+    let mut path = before.to_vec();
+    loop {
+        match tokens.get(at) {
+            Some(Token::Word(word)) if word == "as" => at += 2,
+            Some(Token::Word(word)) => {
+                path.push(word.clone());
+                at += 1;
+            }
+            Some(Token::PathSeparator) => at += 1,
+            Some(Token::Mark('*')) => {
+                path.push("*".into());
+                at += 1;
+            }
+            Some(Token::Mark('{')) => {
+                at += 1;
+                while !matches!(tokens.get(at), None | Some(Token::Mark('}'))) {
+                    at = tree(tokens, at, &path, out);
+                    if tokens.get(at) == Some(&Token::Mark(',')) {
+                        at += 1;
+                    }
+                }
+                return at + 1;
+            }
+            _ => {
+                if path.len() > before.len() {
+                    out.push(path);
+                }
+                return at;
+            }
+        }
+    }
+}
+
+/// `super::x` as the `crate::y::x` that it means in this module.
+fn absolute(path: &[String], module: &[String]) -> Vec<String> {
+    let ups = path.iter().take_while(|s| *s == "super").count();
+    if ups == 0 {
+        return path.to_vec();
+    }
+    let base = &module[..module.len().saturating_sub(ups)];
+    std::iter::once("crate".to_string()).chain(base.iter().cloned()).chain(path[ups..].iter().cloned()).collect()
+}
+
+// ---- the rules
+
+/// `module` is the path of the file's module, its room first; `known` are the crates of Cargo.toml.
+fn check_imports(module: &[String], source: &str, rooms: &Rooms, known: &BTreeSet<String>) -> Vec<String> {
+    let name = &module[0];
+    let Some(room) = rooms.get(name) else {
+        return vec![format!("room `{name}` is not in the table of docs/architecture.md")];
+    };
+    let code = without_tests(&code_of(source));
+    let mut complaints = BTreeSet::new();
+    for path in paths(&code).iter().map(|path| absolute(path, module)) {
+        let second = path.get(1).map(String::as_str).unwrap_or_default();
+        match path[0].as_str() {
+            "crate" if second != name && rooms.contains_key(second) && !room.rooms.contains(second) => {
+                complaints.insert(format!("room `{name}` must not import room `{second}` ({})", path.join("::")));
+            }
+            krate if known.contains(krate) && !room.crates.contains(krate) => {
+                complaints.insert(format!("room `{name}` must not name crate `{krate}` ({})", path.join("::")));
+            }
+            "std" | "core" if room.pure && ["fs", "net", "thread", "env", "process", "os"].contains(&second) => {
+                complaints.insert(format!("pure room `{name}` must not name {}", path.join("::")));
+            }
+            _ => {}
+        }
+    }
+    if room.pure {
+        for token in tokens(&code) {
+            if let Token::Word(word) = token
+                && ["async", "Instant", "SystemTime", "glommio", "tokio", "io_uring", "libc", "rand"].contains(&word.as_str())
+            {
+                complaints.insert(format!("pure room `{name}` must not name `{word}`"));
+            }
+        }
+    }
+    complaints.into_iter().collect()
+}
+
+fn check_text(source: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let code = code_of(source);
+    // A file's own tests do not count: they say nothing about how many concepts it has.
+    let lines = without_tests(&code).lines().count();
+    if lines > FILE_LINES_MAX {
+        complaints
+            .push(format!("{lines} lines without its tests, {FILE_LINES_MAX} are allowed: there are probably two concepts"));
+    }
+    for (number, line) in source.lines().enumerate() {
+        let chars = line.chars().count();
+        if chars > LINE_CHARS_MAX {
+            complaints.push(format!("line {}: {chars} characters, {LINE_CHARS_MAX} are allowed", number + 1));
+        }
+    }
+    for (number, line) in code.lines().enumerate() {
+        for (banned, instead) in [
+            ("todo!", "finish it, or leave it out"),
+            ("unimplemented!", "finish it, or leave it out"),
+            ("dbg!", "use tracing, or remove it"),
+        ] {
+            let found =
+                line.match_indices(banned).any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_'));
+            if found {
+                complaints.push(format!("line {}: `{banned}`: {instead}", number + 1));
+            }
+        }
+    }
+    complaints
+}
+
+/// The files that `root` reaches through `mod name;`, itself included, among `files`; with those of tests, or without.
+fn reached(root: &Path, files: &BTreeMap<PathBuf, String>, with_tests: bool) -> BTreeSet<PathBuf> {
+    let mut seen = BTreeSet::new();
+    let mut left = vec![(root.to_path_buf(), root.parent().expect("a file has a folder").to_path_buf())];
+    while let Some((path, folder)) = left.pop() {
+        let Some(source) = files.get(&path) else { continue };
+        if !seen.insert(path) {
+            continue;
+        }
+        let code = code_of(source);
+        let tokens = tokens(&if with_tests { code } else { without_tests(&code) });
+        for window in tokens.windows(3) {
+            let [Token::Word(word), Token::Word(name), Token::Mark(';')] = window else { continue };
+            if word == "mod" {
+                let below = folder.join(name);
+                left.push((below.with_extension("rs"), below.clone()));
+                left.push((below.join("mod.rs"), below));
+            }
+        }
+    }
+    seen
+}
+
+// ---- the repository
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn rust_files(below: &str) -> BTreeMap<PathBuf, String> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![PathBuf::from(below)];
+    while let Some(folder) = folders.pop() {
+        let Ok(entries) = fs::read_dir(root().join(&folder)) else { continue };
+        for entry in entries {
+            let name = entry.expect("a readable folder").file_name();
+            let path = folder.join(name);
+            if root().join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                files.insert(path.clone(), fs::read_to_string(root().join(&path)).expect("readable UTF-8"));
+            }
+        }
+    }
+    files
+}
+
+/// `src/log/store.rs` is `[log, store]`, `src/log/mod.rs` is `[log]`.
+fn module_of(path: &Path) -> Vec<String> {
+    let parts = path.with_extension("");
+    let mut module: Vec<String> = parts.components().skip(1).map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
+    if module.len() > 1 && module.last().is_some_and(|last| last == "mod") {
+        module.pop();
+    }
+    module
+}
+
+fn crates() -> BTreeSet<String> {
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("Cargo.toml")).expect("it is there").parse().expect("cargo read it too");
+    let names = ["dependencies", "dev-dependencies"].into_iter().filter_map(|section| manifest.get(section)?.as_table());
+    names.flat_map(|table| table.keys().map(|name| name.replace('-', "_"))).collect()
+}
+
+fn rooms() -> Rooms {
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md has the table of rooms");
+    let rooms = parse_rooms(&page);
+    assert!(rooms.len() > 10, "the table of rooms was not found in docs/architecture.md");
+    rooms
+}
+
+fn fail_on(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn imports_follow_the_table_of_rooms() {
+    let (rooms, known) = (rooms(), crates());
+    let files = rust_files("src");
+    let mut complaints = Vec::new();
+    for path in reached(Path::new("src/lib.rs"), &files, false) {
+        let module = module_of(&path);
+        if module != ["lib"] {
+            let found = check_imports(&module, &files[&path], &rooms, &known);
+            complaints.extend(found.into_iter().map(|c| format!("{}: {c}", path.display())));
+        }
+    }
+    fail_on(complaints);
+}
+
+#[test]
+fn the_table_of_rooms_agrees_with_itself_and_the_manifest() {
+    let (rooms, known) = (rooms(), crates());
+    let mut complaints = Vec::new();
+    for (name, room) in &rooms {
+        let strangers = room.rooms.iter().filter(|other| !rooms.contains_key(*other));
+        complaints.extend(strangers.map(|other| format!("room {name} may import {other}, which is no room")));
+        complaints.extend(room.crates.difference(&known).map(|other| format!("room {name}: crate {other} is not in Cargo.toml")));
+        if room.pure {
+            let carried = room.rooms.iter().filter(|other| rooms.get(*other).is_some_and(|other| !other.pure));
+            complaints.extend(carried.map(|other| format!("pure room {name} may import {other}, which does IO")));
+        }
+    }
+    fail_on(complaints);
+}
+
+#[test]
+fn files_are_short_and_finished() {
+    let mut complaints = Vec::new();
+    for (path, source) in ["src", "tests", "benches"].into_iter().flat_map(rust_files) {
+        complaints.extend(check_text(&source).into_iter().map(|c| format!("{}: {c}", path.display())));
+    }
+    fail_on(complaints);
+}
+
+#[test]
+fn no_file_is_dead() {
+    let mut complaints = Vec::new();
+    for folder in ["src", "tests", "benches"] {
+        let files = rust_files(folder);
+        let is_root = |path: &&PathBuf| match folder {
+            "src" => ["src/lib.rs", "src/main.rs"].iter().any(|root| path.ends_with(root)) || path.starts_with("src/bin"),
+            _ => path.components().count() == 2 || path.ends_with("main.rs"),
+        };
+        let alive: BTreeSet<PathBuf> = files.keys().filter(is_root).flat_map(|root| reached(root, &files, true)).collect();
+        complaints
+            .extend(files.keys().filter(|path| !alive.contains(*path)).map(|p| format!("{}: no mod reaches it", p.display())));
+    }
+    fail_on(complaints);
+}
+
+#[test]
+fn settings_md_is_current() {
+    let path = root().join("docs/settings.md");
+    let wanted = ringmq::config::doc::settings_md();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        fs::write(&path, &wanted).expect("docs/ is writable");
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == wanted, "docs/settings.md is not what the table says: UPDATE_DOCS=1 cargo test --test tidy");
+}
+
+// ---- each rule is seen to fire
+
+fn made_up() -> (Rooms, BTreeSet<String>) {
+    let page = "| room | kind | rooms | crates | its one sentence |\n|---|---|---|---|---|\n\
+                | base | pure | | bytes | Names. |\n| log | pure | base | bytes | Logs. |\n| disk | IO | base | glommio | Writes. |\n";
+    (parse_rooms(page), ["bytes", "glommio", "tokio", "serde"].map(String::from).into())
+}
+
+fn imports(module: &str, source: &str) -> Vec<String> {
+    let (rooms, known) = made_up();
+    check_imports(&module.split('/').map(String::from).collect::<Vec<_>>(), source, &rooms, &known)
+}
+
+#[test]
+fn a_wrong_import_is_found_however_it_is_written() {
+    for source in [
+        "use crate::disk::File;",
+        "use crate::{base::Ids, disk::File};",
+        "use crate::{base, disk};",
+        "pub(super) use crate::disk as d;",
+        "use super::super::disk::File;",
+        "fn f() { crate::disk::open() }",
+        "fn f(x: Vec<crate::disk::File>) {}",
+        "fn f() { super::super::disk::open() }",
+        "use glommio::Task;",
+        "use ::glommio::Task;",
+        "use serde::{self, Serialize};",
+        "#[derive(serde::Serialize)] struct S;",
+        "use std::fs;",
+        "use std::{collections::BTreeMap, fs::File};",
+        "fn f() { std::thread::sleep(d) }",
+        "use std::time::{Duration, Instant};",
+        "fn f() -> std::time::SystemTime {}",
+        "async fn f() {}",
+        "fn f() { let x = async { 1 }; }",
+        "use rand::Rng;",
+        "#[cfg(test)] mod tests { use std::fs; } use std::net::TcpStream;",
+        "const QUOTE: char = '\"'; use std::fs; const END: char = '\"';",
+    ] {
+        assert!(!imports("log/store", source).is_empty(), "not found: {source}");
+    }
+}
+
+#[test]
+fn what_is_allowed_is_let_through() {
+    for (module, source) in [
+        ("log/store", "use crate::base::{Ids, disk_like}; use super::batch; use bytes::Bytes; use std::time::Duration;"),
+        ("log/store", "// use std::fs;\n/* use /* glommio */ std::net; */ const S: &str = \"std::fs::read\";"),
+        ("log/store", "const R: &str = r#\"use \"std::fs\"\"#; fn f<'a>(x: &'a str) -> char { '\\'' }"),
+        ("log/store", "#[cfg(test)]\nmod tests { use crate::disk; use std::fs; fn f() { if x { y } } }"),
+        ("log/store", "#[cfg(test)]\nmod tests;"),
+        ("log/store", "use super::{disk, tokio_like};"),
+        ("disk/ring", "use glommio::Task; use std::fs; use crate::base; async fn f() {}"),
+    ] {
+        assert_eq!(imports(module, source), Vec::<String>::new(), "{source}");
+    }
+    assert_eq!(imports("attic", ""), ["room `attic` is not in the table of docs/architecture.md"]);
+}
+
+#[test]
+fn long_files_long_lines_and_unfinished_code_are_found() {
+    let complaints = |source: &str| check_text(source).len();
+    assert_eq!(complaints(&"let x = 1;\n".repeat(FILE_LINES_MAX)), 0);
+    assert_eq!(complaints(&"let x = 1;\n".repeat(FILE_LINES_MAX + 1)), 1);
+    let tests = format!("#[cfg(test)]\nmod tests {{\n{}}}\n", "let x = 1;\n".repeat(FILE_LINES_MAX));
+    assert_eq!(complaints(&tests), 0);
+    assert_eq!(complaints(&"ä".repeat(LINE_CHARS_MAX)), 0);
+    assert_eq!(complaints(&"ä".repeat(LINE_CHARS_MAX + 1)), 1);
+    // Written apart, so that this file does not complain about itself.
+    for name in ["todo", "unimplemented", "dbg"] {
+        assert_eq!(complaints(&format!("fn f() {{ {name}!() }}")), 1, "{name}");
+        assert_eq!(complaints(&format!("fn f() {{ my_{name}!() }} // {name}!")), 0, "{name}");
+    }
+}
+
+#[test]
+fn a_dead_file_is_found() {
+    let files: BTreeMap<PathBuf, String> = [
+        ("src/lib.rs", "pub mod a;\nmod b;\n// mod c;"),
+        ("src/a/mod.rs", "mod deep;"),
+        ("src/a/deep.rs", ""),
+        ("src/b.rs", "#[cfg(test)]\nmod tests;"),
+        ("src/b/tests.rs", ""),
+        ("src/c.rs", ""),
+    ]
+    .map(|(path, source)| (PathBuf::from(path), source.to_string()))
+    .into();
+    let alive = reached(Path::new("src/lib.rs"), &files, true);
+    assert!(!reached(Path::new("src/lib.rs"), &files, false).contains(Path::new("src/b/tests.rs")));
+    let dead: Vec<_> = files.keys().filter(|path| !alive.contains(*path)).collect();
+    assert_eq!(dead, [Path::new("src/c.rs")]);
+}
+
+#[test]
+fn a_table_is_read() {
+    let (rooms, _) = made_up();
+    assert_eq!(rooms.len(), 3);
+    assert!(rooms["log"].pure && rooms["log"].rooms.contains("base") && !rooms["disk"].pure);
+}
