@@ -54,7 +54,7 @@ fn statfs(folder: &Path) -> io::Result<libc::statfs> {
 
 fn file_system(folder: &Path) -> Finding {
     match statfs(folder) {
-        Ok(found) => judge_file_system(found.f_type as i64 & 0xffff_ffff),
+        Ok(found) => judge_file_system(found.f_type & 0xffff_ffff),
         Err(e) => {
             Finding::warn("file system", format!("{}: {e}", folder.display()), "ext4 or xfs on a local disk is what is tested")
         }
@@ -124,7 +124,7 @@ fn free_space(folder: &Path, settings: &Settings) -> Finding {
     let shards = (settings.shards as u64).max(1);
     let wanted = (shards * settings.journal_bytes + settings.max_bytes_per_file).max(FREE_MIN);
     match statfs(folder) {
-        Ok(found) => judge_free_space(found.f_bavail as u64 * found.f_bsize as u64, wanted),
+        Ok(found) => judge_free_space(found.f_bavail * found.f_bsize.unsigned_abs(), wanted),
         Err(e) => Finding::warn("free space", e.to_string(), "look at df"),
     }
 }
