@@ -44,17 +44,20 @@ pub struct Flush {
     pub stage: Stage,
     /// In the store's queue.
     pub is_queued: bool,
-    /// A checkpoint waits for this partition.
-    pub checkpoint: bool,
+    /// A snapshot is wanted by the next round, and a checkpoint counts on it.
+    pub wants_snapshot: bool,
+    is_awaited: bool,
     /// What this round does beside writing.
     sync: bool,
     snapshot: bool,
+    /// A checkpoint counts on this round.
+    counts: bool,
     /// Where `written` or `committed` will be when the stage is done.
     until: Mark,
     todo: VecDeque<DiskOp>,
     outstanding: usize,
-    unsynced_segments: Vec<FileId>,
-    unsynced_commits: Vec<FileId>,
+    pub unsynced_segments: Vec<FileId>,
+    pub unsynced_commits: Vec<FileId>,
     image: Bytes,
     /// When a snapshot that found no space is tried again.
     retry_at: Option<Ticks>,
@@ -65,9 +68,11 @@ impl Flush {
         Flush {
             stage: Stage::Idle,
             is_queued: false,
-            checkpoint: false,
+            wants_snapshot: false,
+            is_awaited: false,
             sync: false,
             snapshot: false,
+            counts: false,
             until: end,
             todo: VecDeque::new(),
             outstanding: 0,
@@ -171,7 +176,8 @@ impl Store {
         let f = &mut part.flush;
         f.todo = todo;
         f.until = until;
-        f.snapshot = f.checkpoint;
+        f.snapshot = std::mem::take(&mut f.wants_snapshot);
+        f.counts = std::mem::take(&mut f.is_awaited);
         f.sync = f.snapshot || direct.is_some();
         f.stage = Stage::Segment;
     }
@@ -253,7 +259,7 @@ impl Store {
                     f.stage = Stage::CommitSync;
                     self.unpin(p);
                 }
-                Stage::CommitSync if !f.snapshot => return self.end_round(now, p, io),
+                Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
@@ -271,17 +277,16 @@ impl Store {
                 Stage::Snapshot => {
                     part.snapshot_sequence += 1;
                     part.dirty_from = part.dirty_after.take();
+                    part.snapshot_end = part.committed.at;
                     f.image = Bytes::new();
-                    f.checkpoint = false;
-                    let done_until = part.dirty_from;
-                    if let Some(running) = &mut self.running {
+                    if std::mem::take(&mut f.counts) {
+                        let running = self.running.as_mut().expect("a checkpoint counts on the round");
                         running.left -= 1;
-                        assert!(
-                            done_until.is_none_or(|d| d >= running.target),
-                            "the snapshot contains what the checkpoint passes"
-                        );
+                        let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+                        assert!(is_past, "the snapshot contains what the checkpoint passes");
                     }
-                    return self.end_round(now, p, io);
+                    self.retention.look_at(p);
+                    return self.end_round(p, io);
                 }
             }
         }
@@ -355,12 +360,12 @@ impl Store {
         }
     }
 
-    fn end_round(&mut self, now: Now, p: PartitionIdx, io: &mut Io) {
+    fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         part.flush.stage = Stage::Idle;
         self.rounds -= 1;
         self.flush_if_due(p);
-        self.finish_checkpoint(now, io);
+        self.finish_checkpoint(io);
     }
 
     /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
@@ -368,7 +373,7 @@ impl Store {
         let part = &self.partitions[p.0 as usize];
         if part.enqueued < part.released && self.direct_until(p).is_some() {
             self.want_flush(p, true);
-        } else if part.flush.checkpoint || part.unflushed_bytes >= self.options.flush_bytes {
+        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes {
             self.want_flush(p, false);
         }
     }
@@ -396,7 +401,7 @@ impl Store {
             }
             Err(error) => self.poison_partition(p, &error),
         }
-        self.finish_checkpoint(now, io);
+        self.finish_checkpoint(io);
     }
 
     /// Tries the snapshots again that found no space.
@@ -435,7 +440,9 @@ impl Store {
             part.flush.stage = Stage::Idle;
             self.rounds -= 1;
         }
-        if std::mem::take(&mut part.flush.checkpoint)
+        let f = &mut part.flush;
+        f.wants_snapshot = false;
+        if std::mem::take(&mut f.counts) | std::mem::take(&mut f.is_awaited)
             && let Some(running) = &mut self.running
         {
             running.left -= 1;
@@ -461,7 +468,7 @@ impl Store {
     // ---- the checkpoint
 
     /// Begins a checkpoint when it is time.
-    pub(super) fn try_checkpoint(&mut self, now: Now, io: &mut Io) {
+    pub(super) fn try_checkpoint(&mut self, io: &mut Io) {
         let is_due = self.ring.is_half_full() || self.room.ring || self.is_stopping();
         let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
         if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
@@ -485,14 +492,15 @@ impl Store {
             .collect();
         self.running = Some(Running { target, left: due.len() });
         for p in due {
-            self.partitions[p.0 as usize].flush.checkpoint = true;
+            let f = &mut self.partitions[p.0 as usize].flush;
+            (f.wants_snapshot, f.is_awaited) = (true, true);
             self.want_flush(p, false);
         }
-        self.finish_checkpoint(now, io);
+        self.finish_checkpoint(io);
     }
 
     /// Writes the slot when all that the checkpoint passes stands in its files.
-    pub(super) fn finish_checkpoint(&mut self, _now: Now, io: &mut Io) {
+    pub(super) fn finish_checkpoint(&mut self, io: &mut Io) {
         let Some(running) = &self.running else { return };
         if running.left > 0 || self.ring.is_checkpointing() || self.ring.is_poisoned() {
             return;

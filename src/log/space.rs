@@ -49,7 +49,7 @@ impl FileSpace {
         let max = max.max(self.need);
         if self.growing.is_some()
             || self.len >= max
-            || (self.len > 0 && self.need + (self.len / 2).min(self.step_max / 2) <= self.len)
+            || (self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len)
         {
             return None;
         }

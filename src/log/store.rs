@@ -480,7 +480,7 @@ impl Store {
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
-            Op::Remove(p) => self.removed(p, outcome),
+            Op::Remove(p) => self.removed(now, p, outcome),
         }
         if self.is_stopping() {
             self.turn_end(now, cursors, io);
@@ -578,7 +578,7 @@ impl Store {
         self.retry_full_disk(now, io);
         self.retry_snapshots(now, cursors, io);
         self.retry_topics(now, io);
-        self.retry_reads(now);
+        self.retry_reads(now, io);
         self.scrub_next(now, io);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
@@ -587,7 +587,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        self.try_checkpoint(now, io);
+        self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
         if self.room.take() {

@@ -107,6 +107,9 @@ pub struct Rig {
     pub now: Now,
     pub io: Io,
     pub notices: Vec<Notice>,
+    /// Messages before the first one that the last `read_all` brought.
+    pub read_from: usize,
+    pub reads: usize,
 }
 
 pub fn dir(topic: &str) -> Arc<PartitionDir> {
@@ -123,7 +126,7 @@ impl Rig {
         let mut disk = Disk::default();
         disk.files.insert(FileId::Journal(0), vec![0; options.journal.file_len as usize]);
         let now = Now { ticks: Ticks(1_000_000_000), unix_ns: 1_700_000_000_000_000_000 };
-        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![] }
+        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![], read_from: 0, reads: 0 }
     }
 
     pub fn create(&mut self, topic: &str) -> PartitionIdx {
@@ -154,6 +157,7 @@ impl Rig {
     /// Finishes the pending operation at `index`.
     pub fn complete(&mut self, index: usize) {
         let (id, op) = self.disk.pending.remove(index);
+        self.reads += matches!(op, DiskOp::Read { .. }) as usize;
         let outcome = self.disk.apply(&op);
         self.finish(id, outcome);
     }
@@ -238,10 +242,13 @@ impl Rig {
                     at = batch.header.end();
                 }
                 Fetch::End => break,
+                // Retention went by: what was read of it is forgotten.
+                Fetch::Below { start } => (at, bodies, id) = (start, vec![], None),
                 other => panic!("{other:?} at {at:?}"),
             }
         }
         assert_eq!(at, self.store.durable_end(p));
+        self.read_from = at.count as usize - bodies.len();
         bodies
     }
 
@@ -287,5 +294,16 @@ impl Rig {
             sequence += 1;
         }
         found
+    }
+
+    pub fn redo_count(&self, kind: RecordKind) -> usize {
+        self.redo().iter().filter(|r| r.0 == kind).count()
+    }
+
+    /// Laps of the ring so far.
+    pub fn laps(&self) -> usize {
+        let file = &self.disk.files[&FileId::Journal(0)];
+        let head = WriteHeader::parse(&file[RING_START as usize..], &[9; 16], CoreId(0), IO_BYTES_MAX);
+        head.map_or(0, |h| h.header.lap.get() as usize)
     }
 }
