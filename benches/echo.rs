@@ -43,12 +43,8 @@ fn main() {
         "{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU",
         "connections", "server", "req/s", "p50 us", "p99 us", "us CPU"
     );
-<<<<<<< HEAD
     let chosen: Vec<usize> = numbers.iter().skip(2).map(|&n| n as usize).collect();
     for connections in if chosen.is_empty() { CONNECTIONS.to_vec() } else { chosen } {
-=======
-    for connections in CONNECTIONS {
->>>>>>> runtime
         let servers = [Server::Tokio, Server::Net, Server::Glommio];
         let mut all = [const { Vec::new() }; 3];
         for _ in 0..rounds {

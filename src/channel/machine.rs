@@ -346,6 +346,7 @@ impl Channel {
     /// `message_count` counts what the partition took since the channel was made in this process.
     pub fn stats(&self, end: Position, with_clients: bool) -> ChannelStats {
         ChannelStats {
+            client_count: self.clients().count() as u64,
             channel: self.name.to_string(),
             depth: self.depth(end),
             in_flight_count: self.in_flight_count,

@@ -353,9 +353,9 @@ mod tests {
         assert_eq!((s.segments(&d).unwrap(), s.commits(&d).unwrap()), (vec![4096], vec![0]));
         assert_eq!((s.topics().unwrap(), s.partitions(&d.topic).unwrap()), (vec![d.topic.clone()], vec![PartitionId(1)]));
         s.truncate(&segment, 4096).unwrap();
-        assert_eq!(s.read(&segment, 4096, 4096).unwrap(), vec![]);
+        assert!(s.read(&segment, 4096, 4096).unwrap().is_empty());
         s.set_aside(&segment, "bad").unwrap();
-        assert_eq!(s.segments(&d).unwrap(), vec![]);
+        assert!(s.segments(&d).unwrap().is_empty());
         s.remove(&[segment, FileId::Commit(d.clone(), 0)]).unwrap();
         for again in ["%2e%2e~old", "%2e%2e~old.2"] {
             s.set_aside_topic(&d.topic, "old").unwrap();
