@@ -17,6 +17,7 @@ use ringmq::shard::message::{MeshMessage, Ticket};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -39,6 +40,9 @@ const DISK: u8 = b'D';
 const MESH: u8 = b'M';
 const TIME: u8 = b'T';
 const FOREIGN: u8 = b'F';
+/// Not answered: the process halts, or does not stop when it is asked to.
+const HALT: u8 = b'H';
+const STUBBORN: u8 = b'S';
 const KINDS: [u8; 5] = [ECHO, DISK, MESH, TIME, FOREIGN];
 
 fn main() {
@@ -46,6 +50,8 @@ fn main() {
         Ok(data) => serve(data),
         Err(_) => {
             let begun = Instant::now();
+            kill_and_start_again();
+            end_at_once();
             stop_and_continue();
             println!("stall: ok, {:.1} s", begun.elapsed().as_secs_f64());
         }
@@ -66,6 +72,7 @@ struct Toy {
     next: u64,
     block: bytes::Bytes,
     stopping: bool,
+    stubborn: bool,
 }
 
 impl Toy {
@@ -79,6 +86,7 @@ impl Toy {
             next: 0,
             block: vec![7; BLOCK].into(),
             stopping: false,
+            stubborn: false,
         }
     }
 
@@ -98,6 +106,11 @@ impl Toy {
             MESH => out.push(Effect::Pass { to: CoreId((self.core.0 + 1) % CORES), message: ask }),
             TIME => {
                 self.timers.insert((now.ticks + TIMER, ticket), ());
+            }
+            HALT => out.push(Effect::Halt { reason: "an invariant broke".into() }),
+            STUBBORN => {
+                self.stubborn = true;
+                self.answer(ticket);
             }
             FOREIGN => out.push(Effect::Pass { to: CoreId::HTTP, message: ask }),
             other => panic!("no such kind {other}"),
@@ -144,7 +157,7 @@ impl Machine for Toy {
             Event::TurnEnd => {
                 let output = std::mem::take(&mut self.output);
                 out.extend(output.into_iter().map(|(conn, bytes)| Effect::Send { conn, bytes }));
-                if self.stopping {
+                if self.stopping && !self.stubborn {
                     out.push(Effect::Stopped);
                 }
             }
@@ -226,16 +239,20 @@ impl Client {
         Client { stream, next: 0 }
     }
 
+    fn frame(kind: u8, number: u64) -> Frame {
+        let mut frame = [0; FRAME];
+        frame[0] = kind;
+        frame[2..10].copy_from_slice(&number.to_le_bytes());
+        frame
+    }
+
     /// Sends all at once, waits for all; returns the core that answered.
     fn ask(&mut self, kinds: &[u8]) -> u8 {
         let first = self.next;
         let mut request = vec![];
         for kind in kinds {
-            let mut frame = [0; FRAME];
-            frame[0] = *kind;
-            frame[2..10].copy_from_slice(&self.next.to_le_bytes());
+            request.extend_from_slice(&Self::frame(*kind, self.next));
             self.next += 1;
-            request.extend_from_slice(&frame);
         }
         self.stream.write_all(&request).unwrap();
         let mut answers = vec![0; request.len()];
@@ -288,15 +305,23 @@ impl Drop for Process {
     }
 }
 
-fn stop_and_continue() {
-    let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut child =
-        Command::new(std::env::current_exe().unwrap()).env(CHILD, data.path()).stdout(Stdio::piped()).spawn().unwrap();
+fn start(data: &Path) -> (Process, SocketAddr) {
+    let mut child = Command::new(std::env::current_exe().unwrap()).env(CHILD, data).stdout(Stdio::piped()).spawn().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
     let mut process = Process { child, output };
     let mut line = String::new();
     process.output.read_line(&mut line).unwrap();
-    let address: SocketAddr = line.trim().parse().unwrap();
+    let address = line.trim().parse().expect("the process says where it listens");
+    (process, address)
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn stop_and_continue() {
+    let data = folder();
+    let (mut process, address) = start(data.path());
 
     // with nothing to do everything sleeps
     Client::on_core(address, 0).ask(&KINDS);
@@ -315,6 +340,42 @@ fn stop_and_continue() {
     process.output.read_to_string(&mut rest).unwrap();
     assert!(process.child.wait().unwrap().success() && rest.ends_with("stopped\n"), "{rest}");
     assert!(begun.elapsed() < Duration::from_secs(5), "a graceful stop took {:?}", begun.elapsed());
+}
+
+/// A process that is killed with writes in flight leaves its locks to the next one within moments.
+fn kill_and_start_again() {
+    let data = folder();
+    for round in 0..5 {
+        let (mut process, address) = start(data.path());
+        for core in 0..CORES as u8 {
+            Client::on_core(address, core).ask(&KINDS);
+        }
+        let mut writer = Client::on_core(address, 0);
+        let frames: Vec<u8> = (0..200u64).flat_map(|n| Client::frame(DISK, n)).collect();
+        writer.stream.write_all(&frames).unwrap();
+        std::thread::sleep(Duration::from_millis(round));
+        process.child.kill().unwrap();
+        // not waited for: it may still be dying when the next one comes
+    }
+    println!("stall: killed and started again five times");
+}
+
+/// A halt, and a second signal to a node that does not stop, end the process at once, with their exit codes.
+fn end_at_once() {
+    let data = folder();
+    let (mut process, address) = start(data.path());
+    Client::on_core(address, 1).stream.write_all(&Client::frame(HALT, 0)).unwrap();
+    assert_eq!(process.child.wait().unwrap().code(), Some(1));
+
+    let (mut process, address) = start(data.path());
+    Client::on_core(address, 1).ask(&[STUBBORN]);
+    process.signal(libc::SIGINT);
+    std::thread::sleep(Duration::from_millis(300));
+    TcpStream::connect(address).err().expect("a stopping node takes no new client");
+    assert!(process.child.try_wait().unwrap().is_none(), "it waits for its cores");
+    process.signal(libc::SIGTERM);
+    assert_eq!(process.child.wait().unwrap().code(), Some(128 + libc::SIGTERM));
+    println!("stall: ended at once");
 }
 
 /// Stops and continues the process while probers on both cores ask one thing at a time, and others keep some cores busy.

@@ -56,6 +56,17 @@ struct Turn {
     stopped: bool,
 }
 
+/// What is to follow a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// Nothing waits: what comes rings the bell.
+    Sleep,
+    /// Something waits: another turn at once.
+    Go,
+    /// Something waits, and so does the disk: let the executor's other tasks and its reactor run.
+    Reactor,
+}
+
 impl<M: Machine> Core<M> {
     /// Runs until all cores have stopped; then nothing of this core is in flight.
     pub async fn run(mut self) -> io::Result<StallDetector> {
@@ -76,21 +87,17 @@ impl<M: Machine> Core<M> {
         });
         let mut turn = Turn::default();
         'awake: loop {
-            let mut is_asleep = false;
+            let mut next = Next::Go;
             for _ in 0..ROUNDS {
-                let disk_work = self.turn(&mut turn)?;
+                next = self.turn(&mut turn)?;
                 if turn.stopped && self.stop.is_complete() {
                     break 'awake;
                 }
-                if !self.net.submit()? {
-                    is_asleep = true;
-                    break;
-                }
-                if disk_work {
+                if next != Next::Go {
                     break;
                 }
             }
-            if !is_asleep {
+            if next != Next::Sleep {
                 wake.signal();
             }
             self.bell.wait().await;
@@ -104,8 +111,7 @@ impl<M: Machine> Core<M> {
         Ok(stalls)
     }
 
-    /// One turn; true when it gave the disk something to do.
-    fn turn(&mut self, turn: &mut Turn) -> io::Result<bool> {
+    fn turn(&mut self, turn: &mut Turn) -> io::Result<Next> {
         let begun = Instant::now();
         let now = self.clock.at(begun);
         let mut counts = TurnCounts::default();
@@ -126,9 +132,14 @@ impl<M: Machine> Core<M> {
         let disk_work = self.carry_out(turn);
         self.port.flush();
         self.net.set_deadline(self.machine.deadline().map(|at| self.clock.instant(at)));
+        let is_busy = self.net.submit()?; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
-        Ok(disk_work)
+        Ok(match (is_busy, disk_work) {
+            (false, _) => Next::Sleep,
+            (true, false) => Next::Go,
+            (true, true) => Next::Reactor,
+        })
     }
 
     /// Gives the machine everything that has happened.
