@@ -113,10 +113,11 @@ pub struct Rig {
 }
 
 pub fn dir(topic: &str) -> Arc<PartitionDir> {
-    let id = topic.bytes().fold(1u8, |a, b| a.wrapping_mul(31).wrapping_add(b));
+    let mut id = [1; 16];
+    id[..topic.len()].copy_from_slice(topic.as_bytes());
     Arc::new(PartitionDir {
         topic: TopicName::new(topic).expect("a valid name"),
-        topic_id: TopicId([id; 16]),
+        topic_id: TopicId(id),
         partition: PartitionId(0),
     })
 }
