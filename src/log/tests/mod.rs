@@ -41,7 +41,7 @@ impl Disk {
         match op {
             DiskOp::Write { file, at, parts, .. } => {
                 let len: usize = parts.iter().map(|p| p.len()).sum();
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len > 0 && len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len > 0 && len <= IO_BYTES_MAX);
                 let space = self.files.get(file).map_or(0, Vec::len) as u64;
                 assert!(at + len as u64 <= space, "{file} is allocated for {space}, written at {at} + {len}");
                 for (_, other) in &self.pending {
@@ -52,7 +52,7 @@ impl Disk {
                 }
             }
             DiskOp::Read { at, len, .. } => {
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && *len > 0 && *len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= IO_BYTES_MAX);
             }
             _ => {}
         }
