@@ -17,6 +17,8 @@ pub mod cores;
 pub mod machine;
 pub mod node;
 pub mod stop;
+#[cfg(test)]
+mod tests;
 pub mod turn;
 
 pub use cores::{CoresOptions, run_cores};
