@@ -1,16 +1,39 @@
 //! Where the binary calls the rooms that do the work.
 
 use ringmq::config::Settings;
+use ringmq::http::{HttpServer, HttpWake};
+use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
+use ringmq::{doctor as checks, runtime::NodeError};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Runs until SIGTERM or SIGINT.
-pub fn run_node(_settings: Settings) -> Result<(), String> {
-    Err("this build has no runtime room yet".into())
+pub fn run_node(settings: Settings) -> Result<(), NodeError> {
+    let settings = Arc::new(settings);
+    let stop = StopHandle::new();
+    stop.on_signals().map_err(NodeError::Eventfd)?;
+    run(settings.clone(), stop, front(settings), recover_shards)
 }
 
-pub fn doctor(_settings: &Settings) -> ExitCode {
-    eprintln!("ringmq: this build has no doctor yet");
-    ExitCode::FAILURE
+/// The HTTP thread, as the runtime starts and ends it.
+fn front(settings: Arc<Settings>) -> Front {
+    let wake = Arc::new(HttpWake::default());
+    let waker = wake.clone();
+    let start = move |s: FrontStart| {
+        let server = HttpServer::start(&settings, s.cores, s.tcp_address.port(), s.port, waker).map_err(|e| e.to_string())?;
+        tracing::info!(http = %server.address(), "http listens");
+        Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
+    };
+    Front { wake, start: Box::new(start) }
+}
+
+pub fn doctor(settings: &Settings) -> ExitCode {
+    let findings = checks::check(settings);
+    if let Err(error) = checks::print(&findings, &mut std::io::stdout()) {
+        eprintln!("ringmq: cannot write to the standard output: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::from(checks::exit_code(&findings))
 }
 
 pub fn inspect(_data_path: &str, _verbose: bool) -> ExitCode {

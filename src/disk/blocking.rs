@@ -77,7 +77,8 @@ pub enum Access {
 pub struct BlockingStorage {
     data: PathBuf,
     access: Access,
-    open: HashMap<FileId, File>,
+    /// By path: recovery names a file before it knows its topic's id, and one file has one description.
+    open: HashMap<PathBuf, File>,
     buffer: AlignedBuffer,
 }
 
@@ -97,14 +98,15 @@ impl BlockingStorage {
     }
 
     fn file(&mut self, file: &FileId) -> Result<&File, DiskError> {
-        if !self.open.contains_key(file) {
+        let path = self.path(file);
+        if !self.open.contains_key(&path) {
             if self.open.len() >= OPEN_MAX {
                 self.open.clear();
             }
             let opened = self.open(file)?;
-            self.open.insert(file.clone(), opened);
+            self.open.insert(path.clone(), opened);
         }
-        Ok(&self.open[file])
+        Ok(&self.open[&path])
     }
 
     fn open(&self, file: &FileId) -> Result<File, DiskError> {
@@ -216,8 +218,9 @@ impl Storage for BlockingStorage {
 
     fn read(&mut self, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
         self.file(file)?;
+        let path = self.path(file);
         let BlockingStorage { open, buffer, .. } = self;
-        let opened = &open[file];
+        let opened = &open[&path];
         let mut bytes = Vec::with_capacity(len);
         while bytes.len() < len {
             let wanted = (len - bytes.len()).min(IO_BYTES_MAX);
@@ -240,8 +243,9 @@ impl Storage for BlockingStorage {
         self.may_write(file)?;
         assert!(at.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK), "a write of whole blocks");
         self.file(file)?;
+        let path = self.path(file);
         let BlockingStorage { open, buffer, .. } = self;
-        let opened = &open[file];
+        let opened = &open[&path];
         let mut at = at;
         for chunk in bytes.chunks(IO_BYTES_MAX) {
             buffer[..chunk.len()].copy_from_slice(chunk);
@@ -269,7 +273,7 @@ impl Storage for BlockingStorage {
     fn remove(&mut self, removed: &[FileId]) -> Result<(), DiskError> {
         for file in removed {
             self.may_write(file)?;
-            self.open.remove(file);
+            self.open.remove(&self.path(file));
         }
         files::remove(&self.data, removed)
     }
@@ -278,8 +282,9 @@ impl Storage for BlockingStorage {
         self.allocate(file, len)?;
         self.truncate(file, len)?;
         self.file(file)?;
+        let path = self.path(file);
         let BlockingStorage { open, buffer, .. } = self;
-        let opened = &open[file];
+        let opened = &open[&path];
         buffer.fill(0);
         let mut at = 0;
         while at < len {
@@ -305,7 +310,7 @@ impl Storage for BlockingStorage {
 
     fn set_aside(&mut self, file: &FileId, label: &str) -> Result<(), DiskError> {
         self.may_write(file)?;
-        self.open.remove(file);
+        self.open.remove(&self.path(file));
         self.rename(&self.path(file), label, file)
     }
 }

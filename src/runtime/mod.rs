@@ -9,6 +9,7 @@
 //! | clock | the two clocks of [`crate::base::Now`] |
 //! | cores | one pinned executor per shard: start, wait, stop |
 //! | node | a whole node: lock, checks, recovery, cores, HTTP |
+//! | start | from a recovered data path to the shards |
 //! | stop | asking the node to stop, also by signal |
 
 pub mod account;
@@ -16,6 +17,7 @@ pub mod clock;
 pub mod cores;
 pub mod machine;
 pub mod node;
+pub mod start;
 pub mod stop;
 #[cfg(test)]
 mod tests;
@@ -24,4 +26,5 @@ pub mod turn;
 pub use cores::{CoresOptions, run_cores};
 pub use machine::Machine;
 pub use node::{Front, FrontStart, NodeError, Recovering, run_node};
+pub use start::recover_shards;
 pub use stop::StopHandle;
