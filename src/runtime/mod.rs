@@ -19,6 +19,8 @@ pub mod machine;
 pub mod node;
 pub mod start;
 pub mod stop;
+#[cfg(test)]
+mod tests;
 pub mod turn;
 
 pub use cores::{CoresOptions, run_cores};

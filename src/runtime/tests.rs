@@ -1,0 +1,104 @@
+//! Cores that cannot start, or end by themselves, take the node down and leave nobody waiting.
+
+use super::clock::Clock;
+use super::cores::{Build, CoreParts, CoresError, CoresOptions, run_cores};
+use super::machine::Machine;
+use super::stop::StopHandle;
+use crate::base::{CoreId, Now, Ticks};
+use crate::disk::{DiskOptions, files};
+use crate::mesh::{Wake, mesh};
+use crate::net::{NetOptions, WakeFd, listen};
+use crate::shard::event::{Effect, Effects, Event};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Panics at the first byte.
+#[derive(Default)]
+struct Fragile {
+    stopping: bool,
+}
+
+impl Machine for Fragile {
+    fn step(&mut self, _now: Now, event: Event<'_>, out: &mut Effects) {
+        match event {
+            Event::Bytes { .. } => panic!("fragile"),
+            Event::Stop => self.stopping = true,
+            Event::TurnEnd if self.stopping => out.push(Effect::Stopped),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Ticks> {
+        None
+    }
+}
+
+fn options(data: &Path) -> CoresOptions {
+    CoresOptions {
+        data: data.to_owned(),
+        net: NetOptions::default(),
+        disk: DiskOptions::default(),
+        spin_before_park: Duration::ZERO,
+        stall_log: Duration::from_secs(1),
+        clock: Clock::start(),
+    }
+}
+
+/// Two cores, each with a listener of its own.
+fn parts(builds: [Build<Fragile>; 2]) -> (Vec<CoreParts<Fragile>>, SocketAddr) {
+    let (mut ports, http) = mesh(2);
+    let wakes = [WakeFd::new().unwrap(), WakeFd::new().unwrap()];
+    let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as _).collect();
+    ports.iter_mut().for_each(|port| port.connect_wakers(&wakers, wakes[0].clone()));
+    drop(http);
+    let listeners = [listen("127.0.0.1:0").unwrap(), listen("127.0.0.1:0").unwrap()];
+    let address = listeners[1].local_addr().unwrap();
+    let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
+    (each.map(|(((listener, port), wake), build)| CoreParts { listener, port, wake, build }).collect(), address)
+}
+
+fn good() -> Build<Fragile> {
+    Box::new(|_| Fragile::default())
+}
+
+#[test]
+fn cores_start_and_stop() {
+    let data = tempfile::tempdir_in(".").unwrap();
+    files::write_probe(data.path()).unwrap();
+    let stop = StopHandle::new();
+    let (parts, _) = parts([good(), good()]);
+    let running = run_cores(&options(data.path()), parts, &stop).unwrap();
+    running.request_stop();
+    let ended = running.join().unwrap();
+    assert!(ended.len() == 2 && ended.iter().all(|core| core.turns > 0) && !stop.is_requested());
+}
+
+#[test]
+fn a_core_that_cannot_start_says_why_and_the_others_end() {
+    let data = tempfile::tempdir_in(".").unwrap();
+    let (without_probe, _) = parts([good(), good()]);
+    let Err(error) = run_cores(&options(data.path()), without_probe, &StopHandle::new()) else { panic!("it cannot start") };
+    assert!(error.to_string().contains("probe"), "{error}");
+
+    files::write_probe(data.path()).unwrap();
+    let bad: Build<Fragile> = Box::new(|core: CoreId| panic!("core {} cannot be made", core.0));
+    let (one_bad, _) = parts([good(), bad]);
+    let Err(error) = run_cores(&options(data.path()), one_bad, &StopHandle::new()) else { panic!("it cannot start") };
+    assert!(matches!(error, CoresError::Start { core: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_core_that_ends_by_itself_takes_the_node_with_it() {
+    let data = tempfile::tempdir_in(".").unwrap();
+    files::write_probe(data.path()).unwrap();
+    let stop = StopHandle::new();
+    let (parts, address) = parts([good(), good()]);
+    let running = run_cores(&options(data.path()), parts, &stop).unwrap();
+    TcpStream::connect(address).unwrap().write_all(b"x").unwrap();
+    assert_eq!(stop.wait(), "core 1 ended");
+    let Err(error) = running.join() else { panic!("core 1 has panicked") };
+    assert!(matches!(error, CoresError::Ended { core: 1, .. }), "{error}");
+}
