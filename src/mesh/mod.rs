@@ -111,10 +111,8 @@ impl Port {
                 fence(Ordering::SeqCst); // pairs with the one in drain()
                 out.push()
             };
-            // a receiver that leaves no room has been told, and must not sleep on it: told again it costs little
-            let _ = pushed;
-            if let Some(waker) = self.wakers.get(place) {
-                waker.wake();
+            if pushed && let Some(waker) = self.wakers.get(place) {
+                waker.wake(); // a receiver that leaves no room was woken for each bundle that it has
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Moves socket bytes of one core on an io_uring ring of its own, inside a glommio executor.
 //!
-//! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures of both).
+//! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures).
 //! [`Net`] owns the core's listener, its client sockets, the shared receive buffers and what waits to be sent. It lives
 //! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
 //! connection that lives.
