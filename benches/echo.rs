@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on core 1, closed loop:
 //! each connection sends its next request when it has the answer. The three take turns within a round; what is printed
-//! is the median of the rounds. "us CPU" is the server thread's user and system time per request.
+//! is the median of the rounds. "us CPU" is the server thread's user and system time per request, without setting it up.
 
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::{LocalExecutorBuilder, Placement};
@@ -110,6 +110,7 @@ fn serve_net(listener: TcpListener) -> f64 {
                 rings.ring();
             }
         });
+        let cpu_before = thread_cpu();
         let mut answers: Vec<(ConnId, Vec<u8>)> = Vec::new();
         let mut was_used = false;
         loop {
@@ -141,7 +142,7 @@ fn serve_net(listener: TcpListener) -> f64 {
         is_over.set(true);
         net.wake_fd().signal();
         waiting.await;
-        thread_cpu()
+        thread_cpu() - cpu_before
     };
     executor().spawn(serve).expect("an executor").join().expect("it ends")
 }
@@ -151,6 +152,7 @@ fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
     let serve = move || async move {
         // SAFETY: the descriptor is ours.
         let listener = unsafe { glommio::net::TcpListener::from_raw_fd(fd) };
+        let cpu_before = thread_cpu();
         let mut tasks = Vec::new();
         for _ in 0..connections {
             let mut s = listener.accept().await.expect("a client");
@@ -167,7 +169,7 @@ fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
         for task in tasks {
             task.await;
         }
-        thread_cpu()
+        thread_cpu() - cpu_before
     };
     executor().spawn(serve).expect("an executor").join().expect("it ends")
 }
@@ -177,6 +179,7 @@ fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
     pin(0);
     listener.set_nonblocking(true).expect("a socket");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let cpu_before = thread_cpu();
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
         let mut tasks = Vec::new();
@@ -196,7 +199,7 @@ fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
             task.await.expect("no panic");
         }
     });
-    thread_cpu()
+    thread_cpu() - cpu_before
 }
 
 /// Round trip times in nanoseconds.

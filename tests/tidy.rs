@@ -307,10 +307,14 @@ fn reached(root: &Path, files: &BTreeMap<PathBuf, String>, with_tests: bool) -> 
     let mut left = vec![(root.to_path_buf(), root.parent().expect("a file has a folder").to_path_buf())];
     while let Some((path, folder)) = left.pop() {
         let Some(source) = files.get(&path) else { continue };
+        let parent = path.parent().expect("a file has a folder").to_path_buf();
         if !seen.insert(path) {
             continue;
         }
         let code = code_of(source);
+        // `#[path = "..."]` counts from the file's own folder; the text is looked at, since the code has no strings.
+        let named = source.lines().filter_map(|line| line.trim().strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+        left.extend(named.map(|name| (parent.join(name), parent.join(name).with_extension(""))));
         let tokens = tokens(&if with_tests { code } else { without_tests(&code) });
         for window in tokens.windows(3) {
             let [Token::Word(word), Token::Word(name), Token::Mark(';')] = window else { continue };
@@ -521,7 +525,8 @@ fn long_files_long_lines_and_unfinished_code_are_found() {
 #[test]
 fn a_dead_file_is_found() {
     let files: BTreeMap<PathBuf, String> = [
-        ("src/lib.rs", "pub mod a;\nmod b;\n// mod c;"),
+        ("src/lib.rs", "pub mod a;\nmod b;\n// mod c;\n#[path = \"a/far.rs\"]\nmod near;"),
+        ("src/a/far.rs", ""),
         ("src/a/mod.rs", "mod deep;"),
         ("src/a/deep.rs", ""),
         ("src/b.rs", "#[cfg(test)]\nmod tests;"),

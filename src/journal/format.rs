@@ -70,7 +70,7 @@ pub struct WriteHeader {
     pub sequence: U64,
     /// Every write up to this sequence was complete when this one was issued.
     pub durable: U64,
-    /// Sequence of the durable checkpoint.
+    /// First sequence that redo needs, as the durable checkpoint says.
     pub checkpoint: U64,
     /// File position of this header.
     pub position: U64,
@@ -232,7 +232,7 @@ impl WriteHeader {
             return Err(Bad::Foreign);
         }
         let len = h.len.get() as usize;
-        if len > len_max || len % crate::base::BLOCK != 0 || head_len + h.records_len.get() as usize > len {
+        if len > len_max || !len.is_multiple_of(crate::base::BLOCK) || head_len + h.records_len.get() as usize > len {
             return Err(Bad::Bounds);
         }
         let parse = |bytes: &[u8]| -> Vec<DirectoryEntry> {

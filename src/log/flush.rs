@@ -462,7 +462,7 @@ impl Store {
             self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
         }
         self.poisoned.push(p);
-        self.room.signal_space = true;
+        self.room.signal_all();
     }
 
     // ---- the checkpoint

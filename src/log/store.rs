@@ -81,6 +81,11 @@ pub(super) struct Room {
 }
 
 impl Room {
+    /// Whoever was refused learns by trying what has changed.
+    pub fn signal_all(&mut self) {
+        (self.signal_space, self.signal_disk, self.signal_ring, self.signal_waiting) = (true, true, true, true);
+    }
+
     /// Whether somebody who was refused may try again.
     fn take(&mut self) -> bool {
         let is_worth_it = self.space && self.signal_space
@@ -428,6 +433,9 @@ impl Store {
         });
         if let Some(op) = op {
             self.ops.issue(io, op, Op::Journal);
+        } else if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
+            // Only small facts get here, and only when no checkpoint can free the ring. Memory has its bound.
+            self.close_journal("it is full, cannot be freed, and too many facts wait for it");
         }
     }
 
@@ -533,11 +541,15 @@ impl Store {
 
     /// The journal failed: its outcome is unknown, and nothing can become durable until a restart.
     fn poison_journal(&mut self, error: &DiskError) {
+        self.close_journal(&error.to_string());
+    }
+
+    fn close_journal(&mut self, reason: &str) {
         if self.ring.is_poisoned() {
             return;
         }
         self.ring.poison();
-        self.close_publishing(&format!("the journal failed: {error}"));
+        self.close_publishing(&format!("the journal takes nothing any more: {reason}"));
         for (i, part) in self.partitions.iter_mut() {
             let p = PartitionIdx(i as u32);
             let number = part.durable.number;
@@ -566,11 +578,7 @@ impl Store {
         tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
         self.mode = Mode::ReadOnly;
         self.notices.push(Notice::ReadOnly { reason: reason.into() });
-        // Whoever waits for room learns it by trying.
-        self.room.signal_space = true;
-        self.room.signal_disk = true;
-        self.room.signal_ring = true;
-        self.room.signal_waiting = true;
+        self.room.signal_all();
     }
 
     /// What time alone brings.

@@ -41,7 +41,7 @@ impl Disk {
         match op {
             DiskOp::Write { file, at, parts, .. } => {
                 let len: usize = parts.iter().map(|p| p.len()).sum();
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len > 0 && len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len > 0 && len <= IO_BYTES_MAX);
                 let space = self.files.get(file).map_or(0, Vec::len) as u64;
                 assert!(at + len as u64 <= space, "{file} is allocated for {space}, written at {at} + {len}");
                 for (_, other) in &self.pending {
@@ -52,7 +52,7 @@ impl Disk {
                 }
             }
             DiskOp::Read { at, len, .. } => {
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && *len > 0 && *len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= IO_BYTES_MAX);
             }
             _ => {}
         }
@@ -113,10 +113,11 @@ pub struct Rig {
 }
 
 pub fn dir(topic: &str) -> Arc<PartitionDir> {
-    let id = topic.bytes().fold(1u8, |a, b| a.wrapping_mul(31).wrapping_add(b));
+    let mut id = [1; 16];
+    id[..topic.len()].copy_from_slice(topic.as_bytes());
     Arc::new(PartitionDir {
         topic: TopicName::new(topic).expect("a valid name"),
-        topic_id: TopicId([id; 16]),
+        topic_id: TopicId(id),
         partition: PartitionId(0),
     })
 }

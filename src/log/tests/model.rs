@@ -189,7 +189,7 @@ impl Model {
             assert_eq!(self.read(i).len() + self.removed[i], self.bodies[i].len());
         }
         self.notices();
-        assert_eq!(self.rig.store.stats(self.p[0]).read_only, false);
+        assert!(!self.rig.store.stats(self.p[0]).read_only);
         self.rig.store.stop(self.rig.now, &NoCursors, &mut self.rig.io);
         self.rig.settle();
         assert!(self.rig.notices.contains(&Notice::Stopped));
