@@ -115,7 +115,9 @@ pub(super) struct OpenFiles {
     data: PathBuf,
     /// How many may be open while idle ones can be closed for it.
     max: usize,
-    files: RefCell<HashMap<FileId, Rc<OpenFile>>>,
+    /// By path below the data path: several ids may name one file (a topic's, by any of its partitions), which has one
+    /// description all the same, or its own lock would keep us out.
+    files: RefCell<HashMap<String, Rc<OpenFile>>>,
     open: Cell<usize>,
     sweeping: Cell<bool>,
 }
@@ -132,10 +134,7 @@ impl OpenFiles {
     /// Notes a user of the file; opens nothing.
     pub fn use_file(&self, file: &FileId) -> Used {
         let mut files = self.files.borrow_mut();
-        let file = match files.get(file) {
-            Some(file) => file.clone(),
-            None => files.entry(file.clone()).or_insert_with(|| Rc::new(OpenFile::new(file.clone()))).clone(),
-        };
+        let file = files.entry(file.to_string()).or_insert_with(|| Rc::new(OpenFile::new(file.clone()))).clone();
         file.users.set(file.users.get() + 1);
         Used { file }
     }
@@ -233,7 +232,7 @@ impl OpenFiles {
     /// A file that is neither open, in use nor poisoned costs nothing.
     fn forget(&self, file: &OpenFile) {
         if file.is_idle() && file.handle.borrow().is_none() && file.poisoned.borrow().is_none() {
-            self.files.borrow_mut().remove(&file.file);
+            self.files.borrow_mut().remove(&file.file.to_string());
         }
     }
 
@@ -245,8 +244,8 @@ impl OpenFiles {
     }
 
     /// Closes a file for good, after all that uses it is done: it is about to be removed. Its poison goes with it.
-    pub async fn evict(&self, file: &FileId) {
-        let Some(file) = self.files.borrow().get(file).cloned() else { return };
+    pub async fn evict(&self, path: &str) {
+        let Some(file) = self.files.borrow().get(path).cloned() else { return };
         while !file.is_idle() {
             file.changed.changed().await;
         }
@@ -263,9 +262,10 @@ impl OpenFiles {
         self.forget(&file);
     }
 
-    /// Files that are known now and for which `is` holds.
-    pub fn known(&self, is: impl Fn(&FileId) -> bool) -> Vec<FileId> {
-        self.files.borrow().keys().filter(|f| is(f)).cloned().collect()
+    /// Paths of the files below a folder that are known now.
+    pub fn below(&self, folder: &str) -> Vec<String> {
+        let is_below = |path: &&String| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'));
+        self.files.borrow().keys().filter(is_below).cloned().collect()
     }
 
     /// One task per core closes what is idle, as long as there is something to close.

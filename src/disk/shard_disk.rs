@@ -225,22 +225,25 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             let read = handle.read_at_aligned(at, len).await.map_err(|e| glommio_error(&file, "read", &e))?;
             Ok(DiskDone::Read(Bytes::copy_from_slice(&read)))
         }
-        DiskOp::Allocate { .. } | DiskOp::Truncate { .. } if started.used().poisoned().is_some() => {
-            Err(started.used().poisoned().expect("just looked at"))
+        DiskOp::Allocate { file, len } => {
+            if let Some(error) = started.used().poisoned() {
+                return Err(error);
+            }
+            blocking(inner, move |data| files::allocate(data, &file, len)).await
         }
-        DiskOp::Allocate { file, len } => blocking(inner, move |data| files::allocate(data, &file, len)).await,
         DiskOp::Truncate { file, len } => {
             started.used().writes_before().await;
+            if let Some(error) = started.used().poisoned() {
+                return Err(error);
+            }
             blocking(inner, move |data| files::truncate(data, &file, len)).await
         }
         DiskOp::Remove { files } => {
-            evict(inner, &files).await;
+            evict(inner, files.iter().map(FileId::to_string)).await;
             blocking(inner, move |data| files::remove(data, &files)).await
         }
         DiskOp::RemovePartition { dir } => {
-            let below =
-                |f: &FileId| matches!(f, FileId::Segment(d, _) | FileId::Commit(d, _) | FileId::Snapshot(d, _) if *d == dir);
-            evict(inner, &inner.files.known(below)).await;
+            evict(inner, inner.files.below(&dir.to_string())).await;
             blocking(inner, move |data| files::remove_partition(data, &dir)).await
         }
     }
@@ -288,8 +291,8 @@ async fn blocking(
 }
 
 /// Closes files that are about to go, after what is under way on them.
-async fn evict(inner: &Rc<Inner>, files: &[FileId]) {
-    for file in files {
-        inner.files.evict(file).await;
+async fn evict(inner: &Rc<Inner>, paths: impl IntoIterator<Item = String>) {
+    for path in paths {
+        inner.files.evict(&path).await;
     }
 }

@@ -117,6 +117,12 @@ fn every_operation_does_what_it_says() {
         assert_eq!(h.read(&segment, 0, K4).await.unwrap(), vec![0; K4]);
         let topic = FileId::Topic(d.clone());
         assert!(is_done(&h.one(DiskOp::Allocate { file: topic.clone(), len: K4 as u64 }).await));
+        // another partition's name for the same file: one description, or its lock would be in the way
+        for (file, fill) in [(&topic, 1), (&FileId::Topic(dir("t", 1)), 2)] {
+            assert!(is_done(&h.one(write(file, 0, fill, K4, Durability::Durable)).await));
+        }
+        assert_eq!(h.read(&topic, 0, K4).await.unwrap(), vec![2; K4]);
+        assert_eq!(h.disk.open_files(), 2);
         assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d.clone() }).await));
         assert!(is_done(&h.one(DiskOp::RemovePartition { dir: d }).await), "gone already is no error");
         assert!(is_done(&h.one(DiskOp::Remove { files: vec![topic] }).await));

@@ -13,13 +13,15 @@ const MEMLOCK_MIN: u64 = 512 * 1024;
 /// Sockets' ring, eventfds, epolls, blocking pool, standard streams: more than enough for one core.
 const FILES_PER_CORE: u64 = 64;
 
+/// The limit in force. Of open files the hard one, since the node raises its own to that when it starts.
 fn limit(resource: libc::__rlimit_resource_t) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is writable.
     if unsafe { libc::getrlimit(resource, &mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(if limit.rlim_cur == libc::RLIM_INFINITY { u64::MAX } else { limit.rlim_cur })
+    let value = if resource == libc::RLIMIT_NOFILE { limit.rlim_max } else { limit.rlim_cur };
+    Ok(if value == libc::RLIM_INFINITY { u64::MAX } else { value })
 }
 
 fn cores(settings: &Settings) -> u64 {

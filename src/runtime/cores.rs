@@ -82,6 +82,23 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(|cpu| unsafe { libc::CPU_ISSET(*cpu, &set) }).collect())
 }
 
+/// Lets the process open as many files as its hard limit allows; the soft one is often 1,024 for the sake of programs that
+/// use select(2). Returns the limit in force.
+pub fn raise_open_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is writable, and then readable.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        limit.rlim_cur = limit.rlim_max;
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(limit.rlim_cur)
+}
+
 /// Starts a core per part and returns when all are up, or none is. `stop` is asked to stop when a core ends by itself.
 /// The data path has its probe file, and io_uring was found to work (`doctor`): glommio ends the process otherwise.
 pub fn run_cores<M: Machine + 'static>(

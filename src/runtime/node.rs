@@ -10,13 +10,16 @@ use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::net::{self, NetError, NetOptions, WakeFd};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A stop that takes longer is cut off.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
+
+/// How long a restart waits for a killed process's listeners.
+const ADDRESS_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -80,6 +83,9 @@ pub fn run_node<M: Machine + 'static>(
     let begun = Instant::now();
     let data = Path::new(&settings.data_path);
     let cores = cores_of(&settings)?;
+    if let Err(e) = cores::raise_open_files() {
+        tracing::warn!("the limit of open files cannot be raised: {e}");
+    }
     let _lock = DataLock::acquire(data, lock::DATA_LOCK_WAIT)?;
     examine(&settings)?;
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
@@ -153,22 +159,34 @@ type Parts<M> = (Vec<CoreParts<M>>, HttpPort, SocketAddr);
 /// Listeners, mesh and wakes, all connected before the first core runs.
 fn parts<M>(settings: &Settings, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>) -> Result<Parts<M>, NodeError> {
     let cores = builds.len() as u16;
-    let first = net::listen(&settings.tcp_address)?;
-    let named = |cause| NodeError::Net(NetError::Listen { address: settings.tcp_address.clone(), cause });
-    let address = first.local_addr().map_err(named)?;
+    let address = free_address(&settings.tcp_address)?;
     let (mut ports, mut http_port) = mesh::mesh(cores);
     let wakes = (0..cores).map(|_| WakeFd::new()).collect::<io::Result<Vec<_>>>().map_err(NodeError::Eventfd)?;
     let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as Arc<dyn Wake>).collect();
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let mut listeners = vec![first];
-    for _ in 1..cores {
-        listeners.push(net::listen(&address.to_string())?); // the port that the first got, when it was 0
-    }
+    let listeners = (0..cores).map(|_| net::listen(&address.to_string())).collect::<Result<Vec<_>, _>>()?;
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listener, port), wake), build)| CoreParts { listener, port, wake, build }).collect();
     Ok((parts, http_port, address))
+}
+
+/// The address with its port (chosen, when it was 0), known to be nobody else's. The cores' listeners share it by
+/// SO_REUSEPORT, with which another node of the same user would quietly share it too, and take half of the clients; so it
+/// is bound once without. A killed node's listeners are held by its ring for some moments after its lock is free.
+fn free_address(tcp_address: &str) -> Result<SocketAddr, NodeError> {
+    let failed = |cause| NodeError::Net(NetError::Listen { address: tcp_address.to_owned(), cause });
+    let address = net::listen(tcp_address)?.local_addr().map_err(failed)?;
+    let deadline = Instant::now() + ADDRESS_WAIT;
+    loop {
+        match TcpListener::bind(address) {
+            Ok(_) => return Ok(address),
+            Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(failed(e)),
+            Err(_) if Instant::now() >= deadline => return Err(NetError::InUse { address: tcp_address.to_owned() }.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
 }
 
 /// 64 bits from the kernel.
@@ -180,4 +198,23 @@ pub fn random() -> Result<u64, NodeError> {
         return Err(NodeError::Recovery(format!("no random bytes: {}", io::Error::last_os_error())));
     }
     Ok(u64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_another_node_listens_on_is_not_shared_but_waited_for() {
+        let other = net::listen("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap().to_string();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            drop(other);
+        });
+        let begun = Instant::now();
+        assert_eq!(free_address(&address).unwrap().to_string(), address);
+        assert!(begun.elapsed() >= Duration::from_millis(150), "it was shared");
+        release.join().unwrap();
+    }
 }
