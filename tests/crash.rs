@@ -378,7 +378,15 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
         in_use.push(new);
         // Those of the round before, too: nothing may come back there.
         let earlier = format!("new-{}", round - 1);
-        for (name, seen) in load(node, &in_use, round, &mut chance) {
+        // One connection consumes what another sent: all that was sent is noted first.
+        let (sent, rest): (Vec<_>, Vec<_>) = load(node, &in_use, round, &mut chance)
+            .into_iter()
+            .map(|(name, seen)| {
+                let (sent, rest) = seen.into_iter().partition(|seen| matches!(seen, Seen::Sent(_)));
+                ((name.clone(), sent), (name, rest))
+            })
+            .unzip();
+        for (name, seen) in sent.into_iter().chain(rest) {
             topics.entry(name.clone()).or_default().apply(seen).map_err(|what| fail(format!("{name}: {what}")))?;
         }
         for _ in 0..chance.below(8).saturating_sub(5) {
