@@ -342,6 +342,7 @@ impl Store {
         for n in part.pinned..until {
             let bytes = part.recent(n).expect("a pinned batch is in memory").batch.bytes.len();
             part.unflushed_bytes -= bytes as u64;
+            self.unflushed_bytes -= bytes as u64;
             self.tail.push_back((p, bytes as u32));
             self.tail_bytes += bytes;
         }

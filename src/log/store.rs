@@ -134,6 +134,8 @@ pub struct Store {
     last_record: RecordTicket,
     /// Bytes appended and not durable.
     pub(super) waiting_bytes: u64,
+    /// Bytes durable that may not leave the memory yet.
+    pub(super) unflushed_bytes: u64,
     /// Bytes of the ring that admitted batches will take.
     pub(super) unpacked: u64,
     pub(super) room: Room,
@@ -174,6 +176,7 @@ impl Store {
             dirty: vec![],
             last_record: RecordTicket(0),
             waiting_bytes: 0,
+            unflushed_bytes: 0,
             unpacked: 0,
             room: Room::default(),
             full_disk: FullDisk::default(),
@@ -276,9 +279,7 @@ impl Store {
                 part.seal(self.options.epoch);
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            if len >= direct_len {
-                part.builder.reserve(len);
-            }
+            part.builder.reserve(len);
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();
@@ -515,6 +516,7 @@ impl Store {
                     assert!(r.write_sequence == self.ring.durable(), "batches become durable with their own write");
                     part.durable = mark;
                     part.unflushed_bytes += len;
+                    self.unflushed_bytes += len;
                     self.waiting_bytes -= len;
                     if !std::mem::replace(&mut part.is_touched, true) {
                         touched.push(p);
@@ -636,8 +638,7 @@ impl Store {
 
     /// Bytes held for batches, reads and caches.
     pub fn memory_bytes(&self) -> usize {
-        let unflushed: u64 = self.partitions.iter().map(|(_, p)| p.unflushed_bytes).sum();
-        (self.waiting_bytes + unflushed + self.ring.queued_bytes()) as usize
+        (self.waiting_bytes + self.unflushed_bytes + self.ring.queued_bytes()) as usize
             + self.tail_bytes
             + self.cache.bytes()
             + self.reader.bytes()
