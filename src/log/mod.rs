@@ -4,7 +4,10 @@
 
 pub mod batch;
 pub mod cache;
+pub mod checkpoint;
 pub mod cursor;
+pub mod facts;
+pub mod failure;
 pub mod fetch;
 pub mod flush;
 pub mod format;
@@ -18,7 +21,6 @@ pub mod snapshot;
 pub mod space;
 pub mod state;
 pub mod store;
-pub mod topic;
 pub mod writer;
 
 pub use fetch::Fetch;
