@@ -224,14 +224,16 @@ impl Store {
             let header = BatchHeader::parse(&bytes, id, partition);
             let checked = header.and_then(|h| {
                 let last = batches.last().map(|b| b.header);
-                let follows = last.is_none_or(|l| l.end() == h.start() && l.epoch.get() <= h.epoch.get());
+                // A lost batch took the place of another after the fact: epoch and crc are not those that stood there.
+                let stands = |l: BatchHeader| l.is_lost() || h.is_lost() || l.epoch.get() <= h.epoch.get();
+                let follows = last.is_none_or(|l| l.end() == h.start() && stands(l));
                 if h.offset.get() != offset {
                     return Err(Bad::Foreign);
                 }
                 if h.end().offset > read.limit {
                     return Err(Bad::Bounds);
                 }
-                if !follows || prev_crc.is_some_and(|c| c != h.prev_crc.get()) {
+                if !follows || !h.is_lost() && prev_crc.is_some_and(|c| c != h.prev_crc.get()) {
                     return Err(Bad::Chain);
                 }
                 Ok(h)
@@ -248,7 +250,7 @@ impl Store {
                 Ok(_) => match Batch::parse(&bytes, id, partition) {
                     Ok(batch) => {
                         offset = batch.header.end().offset;
-                        prev_crc = Some(batch.header.header_crc.get());
+                        prev_crc = (!batch.header.is_lost()).then_some(batch.header.header_crc.get());
                         batches.push(batch);
                     }
                     Err(bad) if batches.is_empty() => return Parsed::Damaged(bad),

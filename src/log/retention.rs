@@ -88,7 +88,7 @@ impl Store {
         let part = self.part(p);
         if border.offset > part.snapshot_end.offset {
             // Redo would begin below the border: a snapshot first. It looks here again when it is durable.
-            self.part_mut(p).flush.wants_snapshot = true;
+            self.part_mut(p).flush.want_snapshot(false);
             self.want_flush(p, false);
             return;
         }

@@ -312,3 +312,24 @@ fn no_failure_leads_to_an_acknowledgement() {
     }
     assert!(closed > 3);
 }
+
+#[test]
+fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    let (d, batch) = (dir("t"), 3140);
+    // What recovery leaves in place of a batch that it could not read.
+    let at = |n: i64| Position { offset: n * batch, count: n, log_id: LogId(n as u64 + 1) };
+    let lost = batch::Batch::lost(d.topic_id, d.partition, Epoch(9), at(5), at(6), 77).unwrap();
+    let segment = rig.disk.files.get_mut(&FileId::Segment(d, 0)).unwrap();
+    segment[4096 + 5 * batch as usize..][..128].copy_from_slice(&lost.bytes);
+    rig.store.cache = cache::ReadCache::new(0);
+    let messages: Vec<usize> = (4..8)
+        .map(|n| match rig.fetch(p, n * batch) {
+            Fetch::Batch(b) => b.messages().count(),
+            _ => panic!("batch {n} is not handed out"),
+        })
+        .collect();
+    assert_eq!(messages, [1, 0, 1, 1]);
+}
