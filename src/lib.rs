@@ -11,3 +11,4 @@ pub mod log;
 pub mod metrics;
 pub mod session;
 pub mod shard;
+pub mod sim;

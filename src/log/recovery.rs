@@ -27,6 +27,8 @@ mod redo;
 pub mod report;
 pub mod scan;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod topics;
 
 use super::meta::{NodeMeta, TopicMeta};
@@ -51,7 +53,7 @@ pub struct RecoverOptions {
 }
 
 /// A journal is not made smaller: a turn's write must fit several times.
-pub const JOURNAL_BYTES_MIN: u64 = RING_START + 16 * BLOCK as u64;
+pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 
 #[derive(Debug)]
 pub struct Recovered {

@@ -1,0 +1,239 @@
+//! Recovery over the simulated disk, from files that the plain engine of [`crate::sim::engine`] left: crashes at any
+//! operation, also of recovery itself, and damage of every kind.
+
+use super::*;
+use crate::base::*;
+use crate::journal::format::RecordKind;
+use crate::log::cursor::{CursorImage, Interval};
+use crate::log::recovery::channels::is_confirmed;
+use crate::sim::check::log_of;
+use crate::sim::disk::SimDisk;
+use crate::sim::engine::{Crashed, Engine};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+const SEGMENT_BYTES: u64 = 48 * 1024;
+
+fn options(cores: u16, seed: u64) -> RecoverOptions {
+    RecoverOptions { cores, journal_bytes: JOURNAL_BYTES_MIN, segment_bytes: SEGMENT_BYTES, now_unix_ns: 5, seed }
+}
+
+/// What was acknowledged, and what was under way at the crash.
+#[derive(Default, Clone)]
+struct Model {
+    /// By topic and partition: batches in order.
+    acked: BTreeMap<(TopicId, u16), Vec<(i64, Bytes)>>,
+    maybe: BTreeMap<(TopicId, u16), (i64, Bytes)>,
+    cursors: BTreeMap<(TopicId, u16), Vec<CursorImage>>,
+    maybe_cursors: BTreeMap<(TopicId, u16), Vec<CursorImage>>,
+    starts: BTreeMap<(TopicId, u16), i64>,
+    topics: Vec<TopicId>,
+}
+
+fn key(engine: &Engine, p: usize) -> (TopicId, u16) {
+    (engine.parts[p].dir.topic_id, engine.parts[p].dir.partition.0)
+}
+
+fn bodies(rng: &mut Rng) -> Vec<Vec<u8>> {
+    let len_max = [20, 300, 3000][rng.below(3) as usize];
+    (0..1 + rng.below(4)).map(|_| vec![rng.next_u64() as u8; rng.below(len_max) as usize]).collect()
+}
+
+/// One turn of the engine: a batch for some partitions of a core, some finished messages, one journal write.
+fn turn(engine: &mut Engine, model: &mut Model, rng: &mut Rng) -> Result<(), Crashed> {
+    let core = rng.below(engine.journals.len() as u64) as usize;
+    engine.reserve(core, 64 * 1024)?;
+    let (mut facts, mut batches, mut cursors) = (vec![], vec![], vec![]);
+    for p in 0..engine.parts.len() {
+        if engine.parts[p].core != core || rng.chance(0.5) {
+            continue;
+        }
+        if rng.chance(0.7) {
+            let bodies = bodies(rng);
+            let len = bodies.iter().map(|b| b.len() + 12).sum::<usize>() + 128;
+            engine.admit(p, len)?;
+            let batch = engine.make_batch(p, &bodies);
+            facts.push(engine.batch_fact(p, &batch));
+            model.maybe.insert(key(engine, p), (batch.header.offset.get(), batch.bytes.clone()));
+            batches.push((p, batch));
+        }
+        if rng.chance(0.4) {
+            let end = engine.parts[p].end;
+            let start = LogId(1 + rng.below(end.log_id.0));
+            if start < end.log_id {
+                let name = ["a", "b"][rng.below(2) as usize];
+                facts.extend(engine.confirm(p, name, &[Interval { start, end }]));
+                cursors.push(p);
+                model.maybe_cursors.insert(key(engine, p), engine.parts[p].channels.clone());
+            }
+        }
+        if rng.chance(0.05) && engine.parts[p].bases.len() > 2 {
+            // Retention: everything before the last segment.
+            let part = &mut engine.parts[p];
+            let at = part.end;
+            (part.start, part.bases) = (at, part.bases.split_off(part.bases.len() - 1));
+            facts.push(engine.position_fact(p, RecordKind::Start, at));
+            model.starts.insert(key(engine, p), at.offset);
+        }
+    }
+    if facts.is_empty() {
+        return Ok(());
+    }
+    engine.write(core, &facts)?;
+    for (p, batch) in batches {
+        model.maybe.remove(&key(engine, p));
+        model.acked.entry(key(engine, p)).or_default().push((batch.header.offset.get(), batch.bytes.clone()));
+        engine.parts[p].pending.push(batch);
+    }
+    for p in cursors {
+        model.maybe_cursors.remove(&key(engine, p));
+        model.cursors.insert(key(engine, p), engine.parts[p].channels.clone());
+    }
+    Ok(())
+}
+
+fn life(engine: &mut Engine, model: &mut Model, rng: &mut Rng, turns: u64) -> Result<(), Crashed> {
+    for _ in 0..turns {
+        match rng.below(20) {
+            0 if engine.parts.len() < 6 => {
+                let n = engine.parts.len();
+                let name = TopicName::new(&format!("t{n}")).unwrap();
+                let info = TopicInfo { name, id: TopicId(rng.bytes_16()), partitions: 1 + rng.below(3) as u16 };
+                engine.create_topic(info.clone())?;
+                model.topics.push(info.id);
+            }
+            1 | 2 if !engine.parts.is_empty() => {
+                let p = rng.below(engine.parts.len() as u64) as usize;
+                let bodies = vec![vec![7; 1000 + rng.below(20_000) as usize]];
+                let at = engine.parts[p].end.offset;
+                match engine.publish_direct(p, &bodies) {
+                    Ok(batch) => model.acked.entry(key(engine, p)).or_default().push((at, batch.bytes)),
+                    Err(crashed) => {
+                        // The bytes are known only once it is made; any whole batch at that place is it.
+                        model.maybe.insert(key(engine, p), (at, Bytes::new()));
+                        return Err(crashed);
+                    }
+                }
+            }
+            3 | 4 if !engine.parts.is_empty() => {
+                let p = rng.below(engine.parts.len() as u64) as usize;
+                engine.flush(p)?;
+            }
+            5 => engine.checkpoint(rng.below(engine.journals.len() as u64) as usize)?,
+            _ => turn(engine, model, rng)?,
+        }
+    }
+    Ok(())
+}
+
+/// Recovers, with crashes on the way.
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16) -> Recovered {
+    for round in 0.. {
+        disk.faults.crash_after = (round < 4 && rng.chance(0.6)).then(|| rng.below(120));
+        match recover(disk, &options(cores, rng.next_u64())) {
+            Ok(recovered) => {
+                disk.faults.crash_after = None;
+                return recovered;
+            }
+            Err(e) => {
+                assert!(disk.is_crashed(), "recovery gave up: {e}");
+                if rng.chance(0.5) { disk.crash() } else { disk.kill() }
+            }
+        }
+    }
+    unreachable!("the last rounds do not crash")
+}
+
+/// Holds what recovery brought against what was acknowledged. `lost_ok`: damage was done.
+fn check(disk: &SimDisk, recovered: &Recovered, model: &mut Model, damaged: bool) {
+    let found: BTreeMap<_, _> = recovered.partitions.iter().map(|p| ((p.dir.topic_id, p.dir.partition.0), p)).collect();
+    for id in &model.topics {
+        assert!(recovered.topics.iter().any(|t| t.id == *id), "an acknowledged topic is gone");
+    }
+    for (key, p) in &found {
+        let log = log_of(disk, p).unwrap_or_else(|e| panic!("{}/{}: {e}", p.topic.name, key.1));
+        let acked = model.acked.remove(key).unwrap_or_default();
+        let maybe = model.maybe.remove(key);
+        let by_offset: BTreeMap<i64, &Bytes> = acked.iter().map(|(at, b)| (*at, b)).collect();
+        let first = p.segments.first().map_or(0, |m| m.base.offset);
+        let mut kept = vec![];
+        for (h, batch) in &log {
+            let at = h.offset.get();
+            match (by_offset.get(&at), batch) {
+                (_, Some(b)) if b.header.is_lost() => assert!(damaged, "{at} is lost without damage"),
+                (Some(&bytes), Some(b)) => assert_eq!(bytes, &b.bytes, "offset {at} holds another batch"),
+                (None, Some(b)) => {
+                    let (maybe_at, bytes) = maybe.as_ref().unwrap_or_else(|| panic!("invented a batch at {at}"));
+                    assert!(*maybe_at == at && (bytes.is_empty() || *bytes == b.bytes), "invented a batch at {at}");
+                }
+                (_, None) => assert!(damaged, "the body at {at} is damaged"),
+            }
+            if let Some(b) = batch.as_ref().filter(|b| !b.header.is_lost()) {
+                kept.push((at, b.bytes.clone()));
+            }
+        }
+        let end = acked.last().map_or(0, |(at, b)| at + b.len() as i64);
+        assert!(p.end.offset >= end, "the log ends at {} before what was acknowledged, {end}", p.end.offset);
+        if !damaged {
+            let (expected, got) = (acked.iter().filter(|(at, _)| *at >= first).count(), kept.len());
+            assert!(got >= expected, "{} of {expected} acknowledged batches are there", got);
+            let start = model.starts.get(key).copied().unwrap_or(0);
+            assert!(p.start.offset <= start && p.lost.is_empty() && !p.suspect | model.maybe.is_empty());
+            check_cursors(p, model, key);
+        }
+        model.acked.insert(*key, kept);
+        model.cursors.insert(*key, p.channels.clone());
+        model.starts.insert(*key, p.start.offset);
+    }
+    model.maybe.clear();
+    model.maybe_cursors.clear();
+    for p in recovered.partitions.iter() {
+        assert!(p.epoch.0 < recovered.generation, "the generation is above every epoch");
+    }
+}
+
+fn check_cursors(p: &RecoveredPartition, model: &Model, key: &(TopicId, u16)) {
+    let acked = model.cursors.get(key).cloned().unwrap_or_default();
+    let most = model.maybe_cursors.get(key).unwrap_or(&acked);
+    for cursor in &acked {
+        let found = p.channels.iter().find(|c| c.name == cursor.name).expect("an acknowledged channel is gone");
+        for id in (1..p.end.log_id.0).map(LogId) {
+            assert!(!is_confirmed(cursor, id) || is_confirmed(found, id), "{}: {} was finished", cursor.name, id.0);
+        }
+    }
+    for found in &p.channels {
+        let most = most.iter().find(|c| c.name == found.name).expect("an invented channel");
+        for id in (1..p.end.log_id.0).map(LogId) {
+            assert!(!is_confirmed(found, id) || is_confirmed(most, id), "{}: {} was not finished", found.name, id.0);
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut rng = Rng::new(seed);
+    let mut disk = SimDisk::new(seed ^ 0xd15c);
+    let mut model = Model::default();
+    let mut generation = 0;
+    for _ in 0..4 {
+        let cores = 1 + rng.below(3) as u16;
+        let recovered = recover_somehow(&mut disk, &mut rng, cores);
+        assert!(recovered.generation > generation && recovered.journals.len() == cores as usize);
+        generation = recovered.generation;
+        check(&disk, &recovered, &mut model, false);
+        assert!(!recovered.report.has_damage(), "{:?}", recovered.report);
+        let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+        engine.disk.faults.crash_after = rng.chance(0.7).then(|| rng.below(400));
+        let _ = life(&mut engine, &mut model, &mut rng, 60);
+        disk = engine.disk;
+        if rng.chance(0.7) { disk.crash() } else { disk.kill() }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_any_crash() {
+    for seed in 0..300 {
+        if std::panic::catch_unwind(|| run(seed)).is_err() {
+            panic!("seed {seed}");
+        }
+    }
+}
