@@ -228,6 +228,15 @@ impl SimDisk {
         self.files.get(&file.to_string()).map(|f| &f.image[..])
     }
 
+    /// The same by path.
+    pub fn contents_of(&self, path: &str) -> &[u8] {
+        self.files.get(path).map_or(&[], |f| &f.image[..])
+    }
+
+    pub fn len_of(&self, path: &str) -> u64 {
+        self.contents_of(path).len() as u64
+    }
+
     /// Paths of all files, those that were set aside too.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
