@@ -18,3 +18,4 @@ pub mod replica;
 pub mod runtime;
 pub mod session;
 pub mod shard;
+pub mod sim;

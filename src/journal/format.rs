@@ -70,7 +70,7 @@ pub struct WriteHeader {
     pub sequence: U64,
     /// Every write up to this sequence was complete when this one was issued.
     pub durable: U64,
-    /// First sequence that redo needs, as the durable checkpoint says.
+    /// `slot_sequence` of the newest durable checkpoint: tells when a slot that held is lost.
     pub checkpoint: U64,
     /// File position of this header.
     pub position: U64,

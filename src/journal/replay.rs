@@ -46,7 +46,7 @@ pub enum RingAction {
     Closed,
     /// Redo from the slot.
     Follow,
-    /// Redo the writes of the node's generation (or a higher one) that the ring holds, from the checkpoint that they name.
+    /// Redo all writes of the node's generation (or a higher one) that the ring holds.
     Search,
     Halt,
 }
@@ -57,8 +57,8 @@ pub enum RingAction {
 /// | Hold | Older | Closed | replayed, then a generation was begun |
 /// | Hold | Current | Follow | the usual case |
 /// | OneBad | Older | Search | the damaged slot may have been the newer one |
-/// | OneBad | Current | Follow | later writes name the newer checkpoint |
-/// | BothBad | any | Search | the writes name the checkpoint |
+/// | OneBad | Current | Follow | unless later writes know of a newer slot: then as Search |
+/// | BothBad | any | Search | what redo needs was never written over |
 /// | Unknown | any | Halt | written by a newer version |
 /// | Hold, OneBad | NoSlot | Search | cannot be: a slot that holds has a generation |
 pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
@@ -77,9 +77,9 @@ pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
         b: &[Age::Current],
         c: &[],
         then: RingAction::Follow,
-        why: "later writes name the newer checkpoint",
+        why: "unless later writes know of a newer slot: then as Search",
     },
-    Row { a: &[Slots::BothBad], b: &[], c: &[], then: RingAction::Search, why: "the writes name the checkpoint" },
+    Row { a: &[Slots::BothBad], b: &[], c: &[], then: RingAction::Search, why: "what redo needs was never written over" },
     Row { a: &[Slots::Unknown], b: &[], c: &[], then: RingAction::Halt, why: "written by a newer version" },
     Row {
         a: &[Slots::Hold, Slots::OneBad],
@@ -298,21 +298,23 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         }
         return Ok(ring);
     };
-    let of_slot = ring.generation == live;
+    heads.retain(|h| h.header.generation.get() == live);
+    let holding = || heads.iter().filter(|h| h.bad.is_none()).map(|h| &h.header);
+    ring.journal_id = holding().map(|h| h.journal_id).next();
+    let newest_slot = holding().map(|h| h.checkpoint.get()).max().unwrap_or(0);
+    let lowest = holding().map(|h| h.sequence.get()).min().unwrap_or(1);
+    let is_slot_newest = ring.generation == live && newest_slot <= ring.slot_sequence;
     ring.generation = live;
-    if of_slot {
+    if is_slot_newest {
         ring.begin_at_checkpoint();
     } else {
+        // The checkpoint that counts is lost. What it needs was never written over, so all that is there is enough;
+        // redo skips what it does not need.
         ring.checkpoint = None;
+        ring.first = lowest;
     }
-    heads.retain(|h| h.header.generation.get() == live);
-    ring.journal_id = heads.iter().find(|h| h.bad.is_none()).map(|h| h.header.journal_id);
-    for head in heads.iter().filter(|h| h.bad.is_none()) {
-        let h = &head.header;
-        ring.first = ring.first.max(h.checkpoint.get());
-        ring.promised = ring.promised.max(h.durable.get());
-        ring.places.insert(h.sequence.get(), Place { at: h.position.get(), len: h.len.get() });
-    }
+    ring.promised = holding().map(|h| h.durable.get()).max().unwrap_or(0).max(ring.promised);
+    ring.places = holding().map(|h| (h.sequence.get(), Place { at: h.position.get(), len: h.len.get() })).collect();
     ring.note_torn(&heads);
     let first = ring.first;
     ring.places.retain(|&s, _| s >= first);

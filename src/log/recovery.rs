@@ -15,8 +15,8 @@
 //! refuses a write. Damage is reported and stepped over.
 //!
 //! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals
-//! are rewritten in place, retention is finished first where that frees space, and a snapshot that must grow takes the
-//! space that its own partition had allocated ahead. What still does not fit ends in [`RecoverError::NoSpace`]; nothing
+//! are rewritten in place, a snapshot that must grow takes the space that its own partition had allocated ahead, and
+//! node.meta keeps 4 MiB that recovery may use up. What still does not fit ends in [`RecoverError::NoSpace`]; nothing
 //! is lost then, since the journals are not closed.
 
 pub mod channels;
@@ -27,6 +27,8 @@ mod redo;
 pub mod report;
 pub mod scan;
 pub mod table;
+#[cfg(test)]
+mod tests;
 pub mod topics;
 
 use super::meta::{NodeMeta, TopicMeta};
@@ -51,7 +53,7 @@ pub struct RecoverOptions {
 }
 
 /// A journal is not made smaller: a turn's write must fit several times.
-pub const JOURNAL_BYTES_MIN: u64 = RING_START + 16 * BLOCK as u64;
+pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 
 #[derive(Debug)]
 pub struct Recovered {
@@ -139,6 +141,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let meta = NodeMeta { sequence: node.meta.sequence + 1, generation: floor.max(epochs), ..node.meta };
     node::write(storage, &meta)?;
     let journals = begin_journals(storage, options, &rings, meta.generation, &mut rng)?;
+    node::reserve(storage, &mut report)?;
     Ok(Recovered { node_id: meta.node_id, generation: meta.generation, topics, partitions, journals, report })
 }
 

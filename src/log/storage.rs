@@ -73,6 +73,8 @@ fn read_piece(storage: &mut dyn Storage, file: &FileId, at: u64, len: usize) -> 
     match storage.read(file, at, len) {
         Ok(bytes) => return Ok(bytes),
         Err(DiskError::Io { .. }) => {}
+        // Another file tells what should be there.
+        Err(DiskError::NotFound { .. }) => return Ok(vec![]),
         Err(other) => return Err(other),
     }
     let file_len = storage.len(file)?.unwrap_or(0);

@@ -124,6 +124,30 @@ pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut
     }
 }
 
+/// node.meta is this long, though its slots take two blocks: on a full disk recovery cuts the rest off and has room to
+/// finish in. It comes back when there is room again.
+pub const RESERVE_LEN: u64 = NODE_META_LEN + 4 * 1024 * 1024;
+
+/// Frees the reserve. Whether there was any.
+pub fn give_back(storage: &mut dyn Storage) -> Result<bool, RecoverError> {
+    let is_there = storage.len(&FileId::Node)?.is_some_and(|len| len > NODE_META_LEN);
+    if is_there {
+        storage.truncate(&FileId::Node, NODE_META_LEN)?;
+    }
+    Ok(is_there)
+}
+
+/// Takes the reserve again when there is room.
+pub fn reserve(storage: &mut dyn Storage, report: &mut Report) -> Result<(), RecoverError> {
+    match storage.allocate(&FileId::Node, RESERVE_LEN) {
+        Err(e) if e.is_no_space() => {
+            report.note(Severity::Repaired, &FileId::Node, None, "the disk is full: the room kept for recovery is used up");
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
 /// Makes the next slot durable.
 pub fn write(storage: &mut dyn Storage, meta: &NodeMeta) -> Result<(), RecoverError> {
     storage.allocate(&FileId::Node, NODE_META_LEN)?;

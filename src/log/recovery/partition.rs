@@ -8,7 +8,7 @@ use super::headers::{self, HeaderAction};
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
 use super::table::{Row, decide, finding};
-use super::{RecoverError, channels, unknown};
+use super::{RecoverError, channels, node, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{Bad, COMMIT_RECORD_LEN};
@@ -164,6 +164,16 @@ pub struct Context<'a> {
     pub sequence_floor: u64,
 }
 
+impl Context<'_> {
+    /// Allocates; on a full disk from the room that node.meta keeps for this.
+    pub fn allocate(&mut self, file: &FileId, len: u64) -> Result<(), RecoverError> {
+        match self.storage.allocate(file, len) {
+            Err(e) if e.is_no_space() && node::give_back(self.storage)? => Ok(self.storage.allocate(file, len)?),
+            other => Ok(other?),
+        }
+    }
+}
+
 pub struct Partition {
     pub dir: Arc<PartitionDir>,
     pub topic: TopicRef,
@@ -282,7 +292,6 @@ impl Partition {
         self.channels = s.channels.clone();
         let end = s.end.offset;
         self.on_disk = Some(s);
-        // The segment that begins just at the end is entered when something is appended.
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
         self.enter_old(cx, &before)?;
         let kept_from = self.segments.first().map_or(self.end, |m| m.base);
@@ -291,6 +300,10 @@ impl Partition {
             self.damage(cx, file, None, format!("segments are missing from {} to {}", self.start.offset, kept_from.offset));
             self.lost.push((self.start, kept_from));
             self.start = kept_from;
+        }
+        if self.ahead.contains(&end) {
+            // A segment that was begun, or is about to be, just at the end.
+            return self.enter(cx);
         }
         self.check_last(cx)
     }
@@ -305,7 +318,7 @@ impl Partition {
                 Some(meta) => {
                     if header.action != HeaderAction::Keep {
                         cx.report.note(Severity::Repaired, &file, Some(0), "the file header does not hold: written again");
-                        cx.storage.allocate(&FileId::Commit(self.dir.clone(), base), BLOCK as u64)?;
+                        cx.allocate(&FileId::Commit(self.dir.clone(), base), BLOCK as u64)?;
                         headers::write(cx.storage, &self.dir, &meta, Epoch(header.epoch), cx.now_unix_ns)?;
                         self.written.extend([file, FileId::Commit(self.dir.clone(), base)]);
                     }
@@ -331,7 +344,7 @@ impl Partition {
         if self.segment_len < needed {
             let what = format!("the file ends at byte {}, its batches at {needed}", self.segment_len);
             self.damage(cx, segment.clone(), Some(self.segment_len), what);
-            cx.storage.allocate(&segment, needed)?;
+            cx.allocate(&segment, needed)?;
             self.segment_len = needed;
         }
         let index = commit_index(cx.storage, &self.dir, base.offset, self.end.offset)?;
@@ -455,9 +468,9 @@ impl Partition {
         let file = Snapshot::file(&self.dir, snapshot.sequence);
         let allocated = cx.storage.allocate(&file, bytes.len() as u64);
         if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
-            cx.storage.allocate(&file, bytes.len() as u64)?;
+            cx.allocate(&file, bytes.len() as u64)?;
         } else {
-            allocated?;
+            allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
         }
         for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
             cx.storage.write(&file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
@@ -486,10 +499,13 @@ impl Partition {
 
     /// Segment files behind the end: of a life that was not acknowledged, unless something was lost here.
     fn drop_ahead(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let mut ahead = std::mem::take(&mut self.ahead);
-        if ahead.remove(&self.end.offset) {
+        let is_beyond =
+            |p: &Partition| p.segments.last().is_some_and(|m| block_up(segment_at(m.base.offset, p.end.offset)) > p.segment_len);
+        if self.ahead.contains(&self.end.offset) || is_beyond(self) {
+            // Behind a lost batch the end may lie beyond the file: the log goes on in a new one.
             self.enter(cx)?;
         }
+        let mut ahead = std::mem::take(&mut self.ahead);
         let known: BTreeSet<i64> = self.segments.iter().map(|m| m.base.offset).collect();
         ahead.extend(cx.storage.commits(&self.dir)?);
         for base in ahead.into_iter().filter(|b| !known.contains(b)) {

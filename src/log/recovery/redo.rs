@@ -252,7 +252,7 @@ impl Partition {
         let record_end = commit_at(self.commit_count + 1);
         if record_end > self.commit_len {
             let file = self.commit_file().expect("a batch stands in a segment");
-            cx.storage.allocate(&file, block_up(record_end))?;
+            cx.allocate(&file, block_up(record_end))?;
             self.commit_len = block_up(record_end);
         }
         self.pending_records.extend_from_slice(commit_record(h, &self.dir).as_bytes());
@@ -277,7 +277,7 @@ impl Partition {
         let base = self.segments.last().expect("entered above").base.offset;
         let needed = block_up(segment_at(base, self.end.offset) + len as u64);
         if needed > self.segment_len {
-            cx.storage.allocate(&FileId::Segment(self.dir.clone(), base), needed)?;
+            cx.allocate(&FileId::Segment(self.dir.clone(), base), needed)?;
             self.segment_len = needed;
         }
         Ok(())
@@ -296,8 +296,8 @@ impl Partition {
             self.damaged = true;
             headers::set_aside(cx.storage, &self.dir, base, cx.label, "it belongs to another topic or partition", cx.report)?;
         }
-        cx.storage.allocate(&segment, 2 * BLOCK as u64)?;
-        cx.storage.allocate(&commit, 2 * BLOCK as u64)?;
+        cx.allocate(&segment, 2 * BLOCK as u64)?;
+        cx.allocate(&commit, 2 * BLOCK as u64)?;
         let meta = SegmentMeta { base: self.end, prev_crc: self.chain_crc };
         let holds = found.is_some_and(|h| {
             let continues = h.meta.is_some_and(|m| m.base == meta.base && (self.chain_open || m.prev_crc == meta.prev_crc));
@@ -404,7 +404,7 @@ impl Partition {
         let old: BTreeMap<i64, _> =
             scan::commit_records(cx.storage, &dir, base.offset)?.into_iter().map(|r| (r.offset.get(), r)).collect();
         let commit = FileId::Commit(dir.clone(), base.offset);
-        cx.storage.allocate(&commit, block_up(commit_at(1)))?;
+        cx.allocate(&commit, block_up(commit_at(1)))?;
         headers::write(cx.storage, &dir, &SegmentMeta { base, prev_crc }, self.epoch, cx.now_unix_ns)?;
         let commit_len = cx.storage.len(&commit)?.unwrap_or(0);
         self.commit_len = wipe(cx, &commit, commit_at(0), commit_len)?;
@@ -486,7 +486,7 @@ fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, R
     }
     if keep < len {
         cx.storage.truncate(file, keep)?;
-        cx.storage.allocate(file, len)?;
+        cx.allocate(file, len)?;
     }
     Ok(len)
 }

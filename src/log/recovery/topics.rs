@@ -219,6 +219,9 @@ fn gather_one(
 
 fn write_meta(storage: &mut dyn Storage, meta: &TopicMeta) -> Result<(), RecoverError> {
     let file = meta_file(&meta.info.name, meta.info.id);
+    if storage.allocate(&file, TOPIC_META_LEN).is_err_and(|e| e.is_no_space()) {
+        super::node::give_back(storage)?;
+    }
     storage.allocate(&file, TOPIC_META_LEN)?;
     storage.write(&file, 0, &meta.encode())?;
     storage.sync(&file)?;

@@ -1,0 +1,588 @@
+//! A disk in memory that fails as disks fail, from one seed. It is both the blocking [`Storage`] of recovery and, through
+//! [`SimDisk::submit`] and [`SimDisk::complete`], the asynchronous disk of the engine.
+//!
+//! Model: a file is a row of 512-byte sectors. A write lands in the volatile image when it is issued, sector by sector,
+//! and is durable when it completes (with [`Durability::Durable`]) or when a later sync completes. At a crash every
+//! sector that is not durable keeps its old or one of its newer contents: all of them, a prefix, or any subset.
+//! A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is, still not durable.
+//! Creating, growing, cutting, renaming and removing files is durable when it completes; one in flight at a crash
+//! happened or did not.
+//!
+//! Never used by a running node.
+
+use crate::base::{
+    BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, Rng, TopicName,
+};
+use crate::log::storage::Storage;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub const SECTOR: usize = 512;
+
+/// Probabilities are per operation, 0.0 to 1.0.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub read_error: f64,
+    pub write_error: f64,
+    pub sync_error: f64,
+    /// A write that takes only its first sectors and says so.
+    pub short_write: f64,
+    /// An allocation that finds no space although there is some.
+    pub no_space: f64,
+    /// Of the space for all files together, in bytes; 0: no bound.
+    pub capacity: u64,
+    /// A completion that comes later than those issued after it.
+    pub late: f64,
+    /// The machine crashes when so many more operations were issued: every call fails from then on.
+    pub crash_after: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct File {
+    durable: Vec<u8>,
+    image: Vec<u8>,
+    /// Sectors of `image` that are not durable, with the contents they had on the way, oldest first.
+    dirty: BTreeMap<u64, Vec<[u8; SECTOR]>>,
+    /// Writes that were issued and not completed, by their operation: their sectors.
+    in_flight: BTreeMap<u64, (u64, u64)>,
+}
+
+/// What was done to a disk, for tests that ask whether a run was worth anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub writes: u64,
+    pub syncs: u64,
+    pub reads: u64,
+    pub faults: u64,
+    pub torn_sectors: u64,
+    pub crashes: u64,
+}
+
+struct Pending {
+    id: OpId,
+    op: DiskOp,
+    number: u64,
+    is_late: bool,
+}
+
+pub struct SimDisk {
+    files: BTreeMap<String, File>,
+    pub faults: Faults,
+    pub counts: Counts,
+    rng: Rng,
+    pending: VecDeque<Pending>,
+    next_number: u64,
+    crashed: bool,
+}
+
+impl SimDisk {
+    pub fn new(seed: u64) -> Self {
+        SimDisk {
+            files: BTreeMap::new(),
+            faults: Faults::default(),
+            counts: Counts::default(),
+            rng: Rng::new(seed),
+            pending: VecDeque::new(),
+            next_number: 0,
+            crashed: false,
+        }
+    }
+
+    // ---- the asynchronous disk
+
+    /// Issues an operation. Its effect may survive a crash from now on; its outcome comes from [`SimDisk::complete`].
+    pub fn submit(&mut self, id: OpId, op: DiskOp) {
+        let number = self.number();
+        if !self.crashed {
+            if let DiskOp::Write { file, at, parts, .. } = &op {
+                let len: usize = parts.iter().map(Bytes::len).sum();
+                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len > 0, "{file}: a write of {len} at {at}");
+                assert!(len <= IO_BYTES_MAX, "{file}: a write of {len} bytes");
+                self.assert_no_overlap(file, *at, len);
+                let bytes: Vec<u8> = parts.concat();
+                let key = file.to_string();
+                if let Some(f) = self.files.get_mut(&key) {
+                    if at + len as u64 <= f.image.len() as u64 {
+                        f.put(*at, &bytes);
+                        f.in_flight.insert(number, (*at / SECTOR as u64, (len / SECTOR) as u64));
+                    }
+                }
+            }
+        }
+        let is_late = self.rng.chance(self.faults.late);
+        self.pending.push_back(Pending { id, op, number, is_late });
+    }
+
+    /// Whether anything is under way.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    pub fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Completes one operation, chosen by the seed. `None`: nothing is under way, or the machine has crashed.
+    pub fn complete(&mut self) -> Option<(OpId, Result<DiskDone, DiskError>)> {
+        if self.crashed || self.pending.is_empty() {
+            return None;
+        }
+        let timely: Vec<usize> = (0..self.pending.len()).filter(|&i| !self.pending[i].is_late).collect();
+        let i = match timely.is_empty() {
+            true => self.rng.below(self.pending.len() as u64) as usize,
+            false => timely[self.rng.below(timely.len() as u64) as usize],
+        };
+        // Late ones come after some others did.
+        if self.rng.chance(0.2) {
+            self.pending.iter_mut().for_each(|p| p.is_late = false);
+        }
+        let Pending { id, op, number, .. } = self.pending.remove(i).expect("chosen within the queue");
+        let outcome = self.perform(op, number);
+        if self.crashed { None } else { Some((id, outcome)) }
+    }
+
+    fn assert_no_overlap(&self, file: &FileId, at: u64, len: usize) {
+        for p in &self.pending {
+            if let DiskOp::Write { file: other, at: other_at, parts, .. } = &p.op {
+                let other_len: usize = parts.iter().map(Bytes::len).sum();
+                let apart = other != file || other_at + other_len as u64 <= at || at + len as u64 <= *other_at;
+                assert!(apart, "{file}: two writes in flight overlap at {at} and {other_at}");
+            }
+        }
+    }
+
+    fn perform(&mut self, op: DiskOp, number: u64) -> Result<DiskDone, DiskError> {
+        match op {
+            DiskOp::Write { file, at, parts, durability } => {
+                let len: usize = parts.iter().map(Bytes::len).sum();
+                self.counts.writes += 1;
+                self.write_fault(&file, at, len)?;
+                let f = self.file(&file)?;
+                if at + len as u64 > f.image.len() as u64 {
+                    return Err(io(&file, "write", 27, "past the allocated end"));
+                }
+                f.in_flight.remove(&number);
+                if durability == Durability::Durable {
+                    f.make_durable(at / SECTOR as u64, (len / SECTOR) as u64);
+                }
+                Ok(DiskDone::Done)
+            }
+            DiskOp::Sync { file } => Storage::sync(self, &file).map(|_| DiskDone::Done),
+            DiskOp::Read { file, at, len } => Storage::read(self, &file, at, len).map(|b| DiskDone::Read(b.into())),
+            DiskOp::Allocate { file, len } => Storage::allocate(self, &file, len).map(|_| DiskDone::Done),
+            DiskOp::Truncate { file, len } => Storage::truncate(self, &file, len).map(|_| DiskDone::Done),
+            DiskOp::Remove { files } => Storage::remove(self, &files).map(|_| DiskDone::Done),
+            DiskOp::RemovePartition { dir } => {
+                self.tick()?;
+                let prefix = format!("topics/{}/{}/", dir.topic, dir.partition);
+                self.files.retain(|name, _| !name.starts_with(&prefix));
+                Ok(DiskDone::Done)
+            }
+        }
+    }
+
+    // ---- the end of a machine or a process
+
+    /// Power is lost: what is not durable stays, goes, or tears. Nothing under way completes any more.
+    pub fn crash(&mut self) {
+        self.counts.crashes += 1;
+        for p in std::mem::take(&mut self.pending) {
+            // What changes names and lengths happened or did not.
+            if !matches!(p.op, DiskOp::Write { .. } | DiskOp::Sync { .. } | DiskOp::Read { .. }) && self.rng.chance(0.5) {
+                (self.crashed, self.faults.crash_after) = (false, None);
+                let faults = std::mem::take(&mut self.faults);
+                let _ = self.perform(p.op, p.number);
+                self.faults = faults;
+            }
+        }
+        let rng = &mut self.rng;
+        for f in self.files.values_mut() {
+            self.counts.torn_sectors += f.crash(rng);
+        }
+        (self.crashed, self.faults.crash_after) = (false, None);
+    }
+
+    /// The process dies, the machine stays: what was issued is in the device's cache, and may still be lost later.
+    pub fn kill(&mut self) {
+        for p in std::mem::take(&mut self.pending) {
+            if !matches!(p.op, DiskOp::Write { .. } | DiskOp::Sync { .. } | DiskOp::Read { .. }) && self.rng.chance(0.5) {
+                let faults = std::mem::take(&mut self.faults);
+                self.crashed = false;
+                let _ = self.perform(p.op, p.number);
+                self.faults = faults;
+            }
+        }
+        self.files.values_mut().for_each(|f| f.in_flight.clear());
+        (self.crashed, self.faults.crash_after) = (false, None);
+    }
+
+    pub fn is_crashed(&self) -> bool {
+        self.crashed
+    }
+
+    // ---- for tests
+
+    /// A file's bytes as a reader sees them.
+    pub fn contents(&self, file: &FileId) -> Option<&[u8]> {
+        self.files.get(&file.to_string()).map(|f| &f.image[..])
+    }
+
+    /// The same by path.
+    pub fn contents_of(&self, path: &str) -> &[u8] {
+        self.files.get(path).map_or(&[], |f| &f.image[..])
+    }
+
+    pub fn len_of(&self, path: &str) -> u64 {
+        self.contents_of(path).len() as u64
+    }
+
+    /// Paths of all files, those that were set aside too.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(String::as_str)
+    }
+
+    pub fn used_bytes(&self) -> u64 {
+        self.files.values().map(|f| f.image.len() as u64).sum()
+    }
+
+    /// Flips a bit of what is stored: rot.
+    pub fn flip(&mut self, path: &str, at: u64, bit: u32) {
+        let f = self.files.get_mut(path).expect("a file that is there");
+        f.image[at as usize] ^= 1 << (bit % 8);
+        f.durable[at as usize] ^= 1 << (bit % 8);
+    }
+
+    /// Overwrites stored bytes, durably: rot, a foreign file, a zeroed block.
+    pub fn scribble(&mut self, path: &str, at: u64, bytes: &[u8]) {
+        let f = self.files.entry(path.to_string()).or_default();
+        let end = at as usize + bytes.len();
+        if f.image.len() < end {
+            f.image.resize(end, 0);
+            f.durable.resize(end, 0);
+        }
+        f.image[at as usize..end].copy_from_slice(bytes);
+        f.durable[at as usize..end].copy_from_slice(bytes);
+    }
+
+    /// Removes a file, or renames it away when `to` is given.
+    pub fn lose(&mut self, path: &str, to: Option<&str>) {
+        let file = self.files.remove(path);
+        if let (Some(file), Some(to)) = (file, to) {
+            self.files.insert(to.to_string(), file);
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// One more operation; whether the machine is still up.
+    fn tick(&mut self) -> Result<(), DiskError> {
+        if let Some(left) = &mut self.faults.crash_after {
+            if *left == 0 {
+                self.crashed = true;
+            } else {
+                *left -= 1;
+            }
+        }
+        if self.crashed { Err(io(&FileId::Node, "any", 5, "the machine has crashed")) } else { Ok(()) }
+    }
+
+    fn fault(&mut self, probability: f64) -> bool {
+        let hit = self.rng.chance(probability);
+        self.counts.faults += hit as u64;
+        hit
+    }
+
+    fn write_fault(&mut self, file: &FileId, at: u64, len: usize) -> Result<(), DiskError> {
+        self.tick()?;
+        if self.fault(self.faults.write_error) {
+            return Err(io(file, "write", 5, "input/output error"));
+        }
+        if self.fault(self.faults.short_write) {
+            let written = self.rng.below((len / SECTOR) as u64) as usize * SECTOR;
+            return Err(DiskError::ShortWrite { file: file.clone(), at, len, written });
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, file: &FileId) -> Result<&mut File, DiskError> {
+        self.files.get_mut(&file.to_string()).ok_or_else(|| DiskError::NotFound { file: file.clone() })
+    }
+
+    fn room_for(&mut self, file: &FileId, more: u64) -> Result<(), DiskError> {
+        let is_full = self.faults.capacity > 0 && self.used_bytes() + more > self.faults.capacity;
+        if more > 0 && (is_full || self.fault(self.faults.no_space)) {
+            return Err(DiskError::NoSpace { file: file.clone() });
+        }
+        Ok(())
+    }
+
+    fn numbers(&self, prefix: &str, suffix: &str) -> Vec<i64> {
+        let inner = |name: &String| name.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok();
+        self.files.keys().filter_map(inner).collect()
+    }
+}
+
+impl File {
+    /// Writes into the image; what stood there may come back at a crash.
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+            let number = at / SECTOR as u64 + i as u64;
+            let from = number as usize * SECTOR;
+            let old: [u8; SECTOR] = self.image[from..from + SECTOR].try_into().expect("a sector");
+            self.dirty.entry(number).or_default().push(old);
+            self.image[from..from + SECTOR].copy_from_slice(sector);
+        }
+    }
+
+    fn make_durable(&mut self, first: u64, count: u64) {
+        for sector in first..first + count {
+            self.dirty.remove(&sector);
+        }
+        let (from, to) = (first as usize * SECTOR, (first + count) as usize * SECTOR);
+        self.durable[from..to].copy_from_slice(&self.image[from..to]);
+    }
+
+    fn sync(&mut self) {
+        let in_flight: BTreeSet<u64> = self.in_flight.values().flat_map(|&(first, n)| first..first + n).collect();
+        let done: Vec<u64> = self.dirty.keys().copied().filter(|s| !in_flight.contains(s)).collect();
+        done.into_iter().for_each(|s| self.make_durable(s, 1));
+    }
+
+    fn resize(&mut self, len: usize) {
+        self.image.resize(len, 0);
+        self.durable.resize(len, 0);
+        self.dirty.retain(|&s, _| (s as usize + 1) * SECTOR <= len);
+    }
+
+    /// Each sector that is not durable keeps one of the contents it had. The number that did not keep the last one.
+    fn crash(&mut self, rng: &mut Rng) -> u64 {
+        let mut torn = 0;
+        let style = rng.below(4);
+        let prefix = rng.below(self.dirty.len() as u64 + 1);
+        for (i, (&sector, older)) in self.dirty.iter().enumerate() {
+            let keeps = match style {
+                0 => true,
+                1 => false,
+                2 => (i as u64) < prefix,
+                _ => rng.chance(0.5),
+            };
+            if !keeps {
+                let from = sector as usize * SECTOR;
+                // The durable contents, or any of those that were written since.
+                let choice = rng.below(older.len() as u64) as usize;
+                let back = if choice == 0 { &self.durable[from..from + SECTOR] } else { &older[choice][..] };
+                let back: [u8; SECTOR] = back.try_into().expect("a sector");
+                self.image[from..from + SECTOR].copy_from_slice(&back);
+                torn += 1;
+            }
+        }
+        self.dirty.clear();
+        self.in_flight.clear();
+        self.durable.clone_from(&self.image);
+        torn
+    }
+}
+
+fn io(file: &FileId, call: &'static str, errno: i32, message: &str) -> DiskError {
+    DiskError::Io { file: file.clone(), call, errno, message: message.into() }
+}
+
+impl Storage for SimDisk {
+    fn topics(&mut self) -> Result<Vec<TopicName>, DiskError> {
+        self.tick()?;
+        let names = self.files.keys().filter_map(|n| n.strip_prefix("topics/")?.split('/').next());
+        let names: BTreeSet<TopicName> = names.filter_map(|n| TopicName::new(n).ok()).collect();
+        Ok(names.into_iter().collect())
+    }
+
+    fn partitions(&mut self, topic: &TopicName) -> Result<Vec<PartitionId>, DiskError> {
+        self.tick()?;
+        let prefix = format!("topics/{topic}/");
+        let names = self.files.keys().filter_map(|n| n.strip_prefix(&prefix)?.split_once('/'));
+        let numbers: BTreeSet<u16> = names.filter_map(|(n, _)| n.parse().ok()).collect();
+        Ok(numbers.into_iter().map(PartitionId).collect())
+    }
+
+    fn segments(&mut self, dir: &Arc<PartitionDir>) -> Result<Vec<i64>, DiskError> {
+        self.tick()?;
+        Ok(self.numbers(&format!("topics/{}/{}/", dir.topic, dir.partition), ".segment"))
+    }
+
+    fn commits(&mut self, dir: &Arc<PartitionDir>) -> Result<Vec<i64>, DiskError> {
+        self.tick()?;
+        Ok(self.numbers(&format!("topics/{}/{}/", dir.topic, dir.partition), ".commit"))
+    }
+
+    fn journals(&mut self) -> Result<Vec<u16>, DiskError> {
+        self.tick()?;
+        let mut journals: Vec<u16> = self.numbers("journal/", "").into_iter().filter_map(|n| n.try_into().ok()).collect();
+        journals.sort_unstable();
+        Ok(journals)
+    }
+
+    fn len(&mut self, file: &FileId) -> Result<Option<u64>, DiskError> {
+        self.tick()?;
+        Ok(self.files.get(&file.to_string()).map(|f| f.image.len() as u64))
+    }
+
+    fn read(&mut self, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
+        assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len <= IO_BYTES_MAX, "{file}: a read of {len} at {at}");
+        self.tick()?;
+        self.counts.reads += 1;
+        if self.fault(self.faults.read_error) {
+            return Err(io(file, "read", 5, "input/output error"));
+        }
+        let f = self.file(file)?;
+        let from = (at as usize).min(f.image.len());
+        Ok(f.image[from..(from + len).min(f.image.len())].to_vec())
+    }
+
+    fn write(&mut self, file: &FileId, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        assert!(at % BLOCK as u64 == 0 && bytes.len() % BLOCK == 0, "{file}: a write of {} at {at}", bytes.len());
+        assert!(bytes.len() <= IO_BYTES_MAX, "{file}: a write of {} bytes", bytes.len());
+        if !self.crashed {
+            if let Ok(f) = self.file(file) {
+                assert!(at + bytes.len() as u64 <= f.image.len() as u64, "{file}: a write past the allocated end");
+                f.put(at, bytes);
+            }
+        }
+        self.counts.writes += 1;
+        self.write_fault(file, at, bytes.len())?;
+        self.file(file).map(drop)
+    }
+
+    fn sync(&mut self, file: &FileId) -> Result<(), DiskError> {
+        self.tick()?;
+        self.counts.syncs += 1;
+        if self.fault(self.faults.sync_error) {
+            return Err(io(file, "fdatasync", 5, "input/output error"));
+        }
+        self.file(file)?.sync();
+        Ok(())
+    }
+
+    fn allocate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
+        self.tick()?;
+        let now = self.files.get(&file.to_string()).map_or(0, |f| f.image.len() as u64);
+        self.room_for(file, len.saturating_sub(now))?;
+        let f = self.files.entry(file.to_string()).or_default();
+        f.resize(f.image.len().max(len as usize));
+        Ok(())
+    }
+
+    fn fill(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
+        self.tick()?;
+        let now = self.files.get(&file.to_string()).map_or(0, |f| f.image.len() as u64);
+        self.room_for(file, len.saturating_sub(now))?;
+        self.files.insert(file.to_string(), File::default());
+        self.file(file)?.resize(len as usize);
+        Ok(())
+    }
+
+    fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
+        self.tick()?;
+        let f = self.file(file)?;
+        f.resize(f.image.len().min(len as usize));
+        Ok(())
+    }
+
+    fn remove(&mut self, files: &[FileId]) -> Result<(), DiskError> {
+        for file in files {
+            self.tick()?;
+            self.files.remove(&file.to_string());
+        }
+        Ok(())
+    }
+
+    fn set_aside_topic(&mut self, topic: &TopicName, label: &str) -> Result<(), DiskError> {
+        self.tick()?;
+        let prefix = format!("topics/{topic}/");
+        let moved: Vec<String> = self.files.keys().filter(|n| n.starts_with(&prefix)).cloned().collect();
+        for name in moved {
+            let to = format!("topics/{topic}~{label}/{}", &name[prefix.len()..]);
+            self.lose(&name, Some(&to));
+        }
+        Ok(())
+    }
+
+    fn set_aside(&mut self, file: &FileId, label: &str) -> Result<(), DiskError> {
+        self.tick()?;
+        let name = file.to_string();
+        self.lose(&name, Some(&format!("{name}~{label}")));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(at: u64, byte: u8, durability: Durability) -> DiskOp {
+        DiskOp::Write { file: FileId::Journal(0), at, parts: vec![vec![byte; BLOCK].into()], durability }
+    }
+
+    #[test]
+    fn only_what_is_durable_is_sure_to_survive() {
+        let (mut kept, mut lost, mut torn) = (0, 0, 0);
+        for seed in 0..200 {
+            let mut disk = SimDisk::new(seed);
+            disk.allocate(&FileId::Journal(0), 3 * BLOCK as u64).unwrap();
+            disk.submit(OpId(1), write(0, 1, Durability::Durable));
+            assert!(disk.complete().unwrap().1.is_ok());
+            disk.submit(OpId(2), write(BLOCK as u64, 2, Durability::Later));
+            assert!(disk.complete().unwrap().1.is_ok());
+            disk.submit(OpId(3), write(2 * BLOCK as u64, 3, Durability::Durable));
+            disk.crash();
+            let bytes = disk.contents(&FileId::Journal(0)).unwrap();
+            assert!(bytes[..BLOCK].iter().all(|&b| b == 1), "what completed as durable stays");
+            for block in [&bytes[BLOCK..2 * BLOCK], &bytes[2 * BLOCK..]] {
+                match block.iter().filter(|&&b| b != 0).count() {
+                    0 => lost += 1,
+                    BLOCK => kept += 1,
+                    n => {
+                        assert_eq!(n % SECTOR, 0, "only whole sectors tear");
+                        torn += 1;
+                    }
+                }
+            }
+        }
+        assert!(kept > 50 && lost > 50 && torn > 50, "{kept} {lost} {torn}");
+    }
+
+    #[test]
+    fn a_kill_leaves_what_was_written_and_a_later_crash_may_take_it() {
+        let mut lost = 0;
+        for seed in 0..50 {
+            let mut disk = SimDisk::new(seed);
+            disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+            disk.submit(OpId(1), write(0, 1, Durability::Later));
+            disk.kill();
+            assert_eq!(disk.contents(&FileId::Journal(0)).unwrap()[0], 1);
+            disk.crash();
+            lost += (disk.contents(&FileId::Journal(0)).unwrap()[0] == 0) as u32;
+        }
+        assert!(lost > 5);
+    }
+
+    #[test]
+    fn completions_come_in_another_order_and_faults_as_asked() {
+        let mut disk = SimDisk::new(7);
+        disk.faults.late = 0.5;
+        disk.allocate(&FileId::Journal(0), 40 * BLOCK as u64).unwrap();
+        for i in 0..20 {
+            disk.submit(OpId(i), write(i * BLOCK as u64, 1, Durability::Later));
+        }
+        let order: Vec<u64> = std::iter::from_fn(|| disk.complete()).map(|(id, _)| id.0).collect();
+        assert!(order.len() == 20 && order.windows(2).any(|w| w[0] > w[1]));
+        disk.faults = Faults { capacity: 50 * BLOCK as u64, ..Faults::default() };
+        assert!(disk.allocate(&FileId::Journal(1), 11 * BLOCK as u64).unwrap_err().is_no_space());
+        assert!(disk.allocate(&FileId::Journal(1), 10 * BLOCK as u64).is_ok());
+        disk.faults.crash_after = Some(1);
+        assert!(Storage::sync(&mut disk, &FileId::Journal(0)).is_ok());
+        assert!(Storage::sync(&mut disk, &FileId::Journal(0)).is_err() && disk.is_crashed());
+    }
+}

@@ -1,0 +1,7 @@
+//! Simulated surroundings under which the real code runs from one seed, in one thread.
+//!
+//! Pure, and only for tests: nothing here is used by a running node.
+
+pub mod check;
+pub mod disk;
+pub mod engine;
