@@ -323,7 +323,7 @@ impl<N: Copy> Ring<N> {
             lap: place.lap.into(),
             sequence: place.sequence.into(),
             durable: self.durable.into(),
-            checkpoint: self.tail.sequence.into(),
+            checkpoint: self.slot_sequence.into(),
             position: place.position.into(),
             directory: (directory.len() as u32).into(),
             previous: (self.previous.len() as u32).into(),

@@ -8,6 +8,9 @@
 //! changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a completion always
 //! finds its connection.
 
+mod accept;
+mod shutdown;
+
 use super::buffers::{Buffers, GROUP};
 use super::conn::{CONNECTIONS_MAX, Conn, Conns, Kind, Moving, NO_CONN, Phase, Receive, of_user_data, user_data};
 use super::ring::{Completion, Ring};
@@ -391,72 +394,6 @@ impl Net {
         events
     }
 
-    // ---- accepting
-
-    fn accepted(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
-        if !cqueue::more(c.flags) {
-            self.accept = Accept::Off;
-            if !self.accepting {
-                self.listener = None;
-            }
-        }
-        if c.result < 0 {
-            self.accept_failed(-c.result);
-            return 0;
-        }
-        // SAFETY: the kernel has just made this descriptor for us.
-        let fd = unsafe { OwnedFd::from_raw_fd(c.result) };
-        if !self.accepting {
-            return 0;
-        }
-        let Ok(peer) = listen::peer(&fd) else { return 0 }; // gone already
-        let Some(conn) = self.conns.open(fd) else {
-            tracing::warn!("a connection from {} was refused: this core has {CONNECTIONS_MAX} connections", peer.0);
-            return 0;
-        };
-        self.open += 1;
-        self.todo.push(conn);
-        each(NetEvent::Opened { conn, peer });
-        1
-    }
-
-    fn accept_failed(&mut self, errno: i32) {
-        // these concern one connection, which is gone
-        if matches!(errno, libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO | libc::ECANCELED | libc::EPERM) {
-            return;
-        }
-        let now = Instant::now();
-        self.accept_retry_at = Some(now + ACCEPT_RETRY);
-        if self.accept_logged_at.is_some_and(|at| now.duration_since(at) < ACCEPT_LOG) {
-            return;
-        }
-        self.accept_logged_at = Some(now);
-        let cause = io::Error::from_raw_os_error(errno);
-        let remedy = match errno {
-            libc::EMFILE => "raise the limit of open files (ulimit -n, LimitNOFILE=) or lower --max-connections",
-            libc::ENFILE => "the whole system is out of open files: raise sysctl fs.file-max",
-            _ => "tried again every 100 ms",
-        };
-        tracing::warn!("new connections cannot be accepted ({cause}) with {} open on this core: {remedy}", self.open);
-    }
-
-    fn arm_accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        if self.accept != Accept::Off || !self.accepting {
-            return;
-        }
-        if let Some(at) = self.accept_retry_at {
-            if Instant::now() < at {
-                return;
-            }
-            self.accept_retry_at = None;
-        }
-        self.accept = Accept::Armed;
-        let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(entry.user_data(user_data(Kind::Accept, NO_CONN))) };
-    }
-
     // ---- deadlines
 
     /// True: a deadline has passed already.
@@ -622,80 +559,6 @@ impl Net {
             _ => self.told.push_back(Told::Closed { conn }),
         }
         self.open -= 1;
-    }
-
-    // ---- the end
-
-    /// Cancels everything and waits (blocking, two seconds at most) until the kernel has let go of it, then closes all
-    /// sockets. No events are told. Also done by drop. True when the kernel has let go; else the memory is left to it.
-    pub fn shutdown(&mut self) -> bool {
-        if self.is_shut_down {
-            return true;
-        }
-        self.accepting = false;
-        let cancel_all = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
-        let end = Instant::now() + Duration::from_secs(2);
-        let mut done = Vec::new();
-        while self.is_anything_in_flight() {
-            if Instant::now() > end || self.ring.enter_and_wait(Duration::from_millis(50)).is_err() {
-                tracing::error!("operations on sockets did not end in two seconds: their memory is left to the kernel");
-                return false;
-            }
-            self.ring.take(&mut done, COMPLETIONS_MAX);
-            done.drain(..).for_each(|c| self.reap(c));
-        }
-        *self.conns = Conns::new();
-        self.listener = None;
-        self.open = 0;
-        self.told.clear();
-        self.is_shut_down = true;
-        true
-    }
-
-    fn is_anything_in_flight(&mut self) -> bool {
-        self.accept != Accept::Off || self.timer.is_armed() || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
-    }
-
-    fn reap(&mut self, c: Completion) {
-        let is_last = !cqueue::more(c.flags);
-        match of_user_data(c.user_data) {
-            Some((Kind::Accept, _)) => {
-                if c.result >= 0 {
-                    // SAFETY: the kernel has just made this descriptor for us.
-                    drop(unsafe { OwnedFd::from_raw_fd(c.result) });
-                }
-                if is_last {
-                    self.accept = Accept::Off;
-                }
-            }
-            Some((Kind::Timer, _)) => self.timer.fired(),
-            Some((Kind::Receive, conn)) if is_last => {
-                if let Some(c) = self.conns.get_mut(conn) {
-                    c.receive = Receive::Off;
-                }
-            }
-            Some((Kind::Send, conn)) => {
-                if let Some(c) = self.conns.get_mut(conn) {
-                    c.sending = Vec::new();
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        if self.shutdown() {
-            // SAFETY: dropped here only, and nothing of them is with the kernel any more.
-            unsafe {
-                ManuallyDrop::drop(&mut self.conns);
-                ManuallyDrop::drop(&mut self.timer);
-                ManuallyDrop::drop(&mut self.buffers);
-            }
-        }
     }
 }
 

@@ -1,0 +1,77 @@
+//! The end of a ring: nothing is freed while the kernel may still write it.
+
+use super::*;
+
+impl Net {
+    /// Cancels everything and waits (blocking, two seconds at most) until the kernel has let go of it, then closes all
+    /// sockets. No events are told. Also done by drop. True when the kernel has let go; else the memory is left to it.
+    pub fn shutdown(&mut self) -> bool {
+        if self.is_shut_down {
+            return true;
+        }
+        self.accepting = false;
+        let cancel_all = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
+        // SAFETY: the entry points to nothing.
+        unsafe { self.ring.push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut done = Vec::new();
+        while self.is_anything_in_flight() {
+            if Instant::now() > end || self.ring.enter_and_wait(Duration::from_millis(50)).is_err() {
+                tracing::error!("operations on sockets did not end in two seconds: their memory is left to the kernel");
+                return false;
+            }
+            self.ring.take(&mut done, COMPLETIONS_MAX);
+            done.drain(..).for_each(|c| self.reap(c));
+        }
+        *self.conns = Conns::new();
+        self.listener = None;
+        self.open = 0;
+        self.told.clear();
+        self.is_shut_down = true;
+        true
+    }
+
+    fn is_anything_in_flight(&mut self) -> bool {
+        self.accept != Accept::Off || self.timer.is_armed() || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
+    }
+
+    fn reap(&mut self, c: Completion) {
+        let is_last = !cqueue::more(c.flags);
+        match of_user_data(c.user_data) {
+            Some((Kind::Accept, _)) => {
+                if c.result >= 0 {
+                    // SAFETY: the kernel has just made this descriptor for us.
+                    drop(unsafe { OwnedFd::from_raw_fd(c.result) });
+                }
+                if is_last {
+                    self.accept = Accept::Off;
+                }
+            }
+            Some((Kind::Timer, _)) => self.timer.fired(),
+            Some((Kind::Receive, conn)) if is_last => {
+                if let Some(c) = self.conns.get_mut(conn) {
+                    c.receive = Receive::Off;
+                }
+            }
+            Some((Kind::Send, conn)) => {
+                if let Some(c) = self.conns.get_mut(conn) {
+                    c.sending = Vec::new();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        if self.shutdown() {
+            // SAFETY: dropped here only, and nothing of them is with the kernel any more.
+            unsafe {
+                ManuallyDrop::drop(&mut self.conns);
+                ManuallyDrop::drop(&mut self.timer);
+                ManuallyDrop::drop(&mut self.buffers);
+            }
+        }
+    }
+}
