@@ -9,13 +9,17 @@
 //! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
 //! ```
 
+mod channels;
 mod deliver;
 mod engine;
 pub mod event;
 mod host;
+mod mesh;
 pub mod message;
 mod partitions;
+mod publish;
 mod stats;
+mod subscriber;
 mod subscription;
 #[cfg(test)]
 mod tests;
