@@ -118,13 +118,40 @@ impl Engine {
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return credit };
         let Some(c) = self.partitions.channel_mut(key) else { return credit };
-        let unspent = c.machine.recall(sub);
-        let give = unspent.min(credit);
-        c.machine.lend(sub, unspent - give);
+        // A channel that has a turn coming may use it first; else two partitions that have messages would take a
+        // small RDY from each other for ever, each before its turn.
+        let give = if c.queued { 0 } else { c.take_unspent(sub, credit) };
         if give < credit {
             *c.owed.entry(sub).or_default() += credit - give;
         }
         give
+    }
+
+    /// After a channel's turn: recalled credit that it did not use goes back.
+    pub fn settle_owed(&mut self, now: Now, key: ChannelKey) {
+        let Some(c) = self.partitions.channel_mut(key).filter(|c| !c.owed.is_empty()) else { return };
+        let mut back: Vec<(SubId, u32)> = c.owed.iter().map(|(&sub, &owed)| (sub, owed)).collect();
+        back.sort_unstable();
+        for (sub, owed) in &mut back {
+            let give = c.take_unspent(*sub, *owed);
+            match *owed - give {
+                0 => c.owed.remove(sub),
+                rest => c.owed.insert(*sub, rest),
+            };
+            *owed = give;
+        }
+        let partition = self.partitions.get(key.partition_idx()).dir.partition;
+        for (sub, credit) in back.into_iter().filter(|&(_, credit)| credit > 0) {
+            self.give_back(now, sub, partition, credit);
+        }
+    }
+
+    fn give_back(&mut self, now: Now, sub: SubId, partition: PartitionId, credit: u32) {
+        if sub.core == self.core {
+            self.on_returned(now, sub, partition, credit);
+        } else {
+            self.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
+        }
     }
 
     /// A message in flight is done: its credit is the client's again, or goes back to its core.
@@ -137,11 +164,7 @@ impl Engine {
                     c.owed.remove(&sub);
                 }
                 let partition = self.partitions.get(key.partition_idx()).dir.partition;
-                if sub.core == self.core {
-                    self.on_returned(now, sub, partition, 1);
-                } else {
-                    self.pass(sub.core, MeshMessage::Returned { sub, partition, credit: 1 });
-                }
+                self.give_back(now, sub, partition, 1);
             }
             None => c.machine.lend(sub, 1),
         }

@@ -16,6 +16,8 @@ pub mod event;
 mod host;
 mod mesh;
 pub mod message;
+#[cfg(test)]
+mod model;
 mod partitions;
 mod publish;
 mod stats;
@@ -308,19 +310,26 @@ impl Shard {
     fn flush(&mut self, conn: ConnId, out: &mut Effects) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
-        if !c.held.is_empty() && !c.session.is_output_full() {
+        if c.closing {
+            // Its socket takes nothing more; what it has in flight comes back when it is closed.
+            c.held = Vec::new();
+            c.session.take_output();
+            return self.engine.set_blocked(conn, true);
+        }
+        if !c.held.is_empty() && !c.session.is_output_full() && !c.session.is_closing() {
             c.session.output().append(&mut c.held);
             c.held = Vec::new();
         }
         if let Some(bytes) = c.session.take_output() {
             out.push(Effect::Send { conn, bytes });
         }
-        if c.session.is_closing() && !c.closing {
+        if c.session.is_closing() {
             c.closing = true;
             out.push(Effect::Close { conn });
+            return self.engine.set_blocked(conn, true);
         }
         let pause = c.session.is_stalled() || !c.session.wants_reading();
-        if pause != c.paused && !c.closing {
+        if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
         }

@@ -64,13 +64,15 @@ impl Engine {
         if let Some(s) = self.subs.get_mut(&conn) {
             s.set_rdy(rdy, &mut actions);
         }
-        self.lend(now, conn, actions);
+        self.lend(conn, actions);
     }
 
     /// Carries out what a subscription decided; what a local partition gives back at once may lead to more.
-    pub fn lend(&mut self, now: Now, conn: ConnId, mut actions: Vec<LendAction>) {
+    pub fn lend(&mut self, conn: ConnId, mut actions: Vec<LendAction>) {
         let sub = SubId { core: self.core, conn };
-        while let Some(action) = actions.pop() {
+        let mut next = 0;
+        while let Some(&action) = actions.get(next) {
+            next += 1;
             let (LendAction::Lend { part, credit } | LendAction::Recall { part, credit }) = action;
             let Some(s) = self.subs.get(&conn) else { break };
             let (partition, core) = (s.parts[part].partition, s.parts[part].core);
@@ -94,7 +96,6 @@ impl Engine {
                 }
             }
         }
-        let _ = now;
         actions.clear();
         self.lend_scratch = actions;
     }
@@ -106,7 +107,7 @@ impl Engine {
         {
             s.on_returned(part, credit, &mut actions);
         }
-        self.lend(now, sub.conn, actions);
+        self.lend(sub.conn, actions);
     }
 
     pub fn on_hungry(&mut self, now: Now, sub: SubId, partition: PartitionId) {
@@ -116,7 +117,7 @@ impl Engine {
         {
             s.on_hungry(part, &mut actions);
         }
-        self.lend(now, sub.conn, actions);
+        self.lend(sub.conn, actions);
     }
 
     pub fn finish(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId) -> bool {
