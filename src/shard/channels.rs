@@ -21,6 +21,9 @@ impl Engine {
         channel: &ChannelName,
         options: SubOptions,
     ) {
+        if self.stopping {
+            return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
+        }
         let idx = self.partition(now, topic, partition);
         let i = match self.partitions.get(idx).channel(channel) {
             Some(i) => i,
@@ -35,10 +38,13 @@ impl Engine {
         c.subs.push(sub);
         let created = c.created;
         self.sub_keys.insert((sub, partition), key);
-        if created > self.durable_record {
-            self.subscribing.push_back((created, sub, partition));
-        } else {
+        if created <= self.durable_record {
             self.tell_subscriber(sub, partition, Ok(()));
+        } else if self.read_only.is_some() {
+            // The journal failed before the channel's record was in it, and takes nothing more.
+            self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
+        } else {
+            self.subscribing.push_back((created, sub, partition));
         }
         self.wake_channel(key);
     }
@@ -74,11 +80,11 @@ impl Engine {
         partition.channels.insert(state) as u32
     }
 
-    pub fn detach(&mut self, now: Now, sub: SubId, _topic: &TopicRef, partition: PartitionId, _channel: &ChannelName) {
+    pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+        self.remote_blocked.remove(&sub);
         let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
         self.subscribing.retain(|(_, s, p)| (*s, *p) != (sub, partition));
         self.frames.remove(&sub);
-        self.remote_blocked.remove(&sub);
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.unsubscribe(now.ticks, sub);
         c.subs.retain(|s| *s != sub);
@@ -128,7 +134,7 @@ impl Engine {
     }
 
     /// After a channel's turn: recalled credit that it did not use goes back.
-    pub fn settle_owed(&mut self, now: Now, key: ChannelKey) {
+    pub fn settle_owed(&mut self, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key).filter(|c| !c.owed.is_empty()) else { return };
         let mut back: Vec<(SubId, u32)> = c.owed.iter().map(|(&sub, &owed)| (sub, owed)).collect();
         back.sort_unstable();
@@ -142,20 +148,20 @@ impl Engine {
         }
         let partition = self.partitions.get(key.partition_idx()).dir.partition;
         for (sub, credit) in back.into_iter().filter(|&(_, credit)| credit > 0) {
-            self.give_back(now, sub, partition, credit);
+            self.give_back(sub, partition, credit);
         }
     }
 
-    fn give_back(&mut self, now: Now, sub: SubId, partition: PartitionId, credit: u32) {
+    fn give_back(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
         if sub.core == self.core {
-            self.on_returned(now, sub, partition, credit);
+            self.on_returned(sub, partition, credit);
         } else {
             self.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
         }
     }
 
     /// A message in flight is done: its credit is the client's again, or goes back to its core.
-    pub fn on_freed(&mut self, now: Now, key: ChannelKey, sub: SubId) {
+    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         match c.owed.get_mut(&sub) {
             Some(owed) => {
@@ -164,7 +170,7 @@ impl Engine {
                     c.owed.remove(&sub);
                 }
                 let partition = self.partitions.get(key.partition_idx()).dir.partition;
-                self.give_back(now, sub, partition, 1);
+                self.give_back(sub, partition, 1);
             }
             None => c.machine.lend(sub, 1),
         }
@@ -178,7 +184,7 @@ impl Engine {
             return false;
         }
         self.mark_dirty(now, key);
-        self.on_freed(now, key, sub);
+        self.on_freed(key, sub);
         true
     }
 
@@ -204,7 +210,7 @@ impl Engine {
         }
         let deadline = c.machine.deadline();
         self.timers.at_most(Timer::Channel(key), deadline);
-        self.on_freed(now, key, sub);
+        self.on_freed(key, sub);
         true
     }
 
@@ -228,7 +234,7 @@ impl Engine {
         let mut freed = vec![];
         c.machine.tick(now.ticks, &mut |sub| freed.push(sub));
         let deadline = c.machine.deadline();
-        freed.into_iter().for_each(|sub| self.on_freed(now, key, sub));
+        freed.into_iter().for_each(|sub| self.on_freed(key, sub));
         self.timers.at_most(Timer::Channel(key), deadline);
         self.wake_channel(key);
     }
@@ -236,8 +242,9 @@ impl Engine {
     /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish
     /// implies them.
     pub fn journal_fins(&mut self) {
-        self.timers.remove(Timer::Fins);
-        for key in std::mem::take(&mut self.fins) {
+        // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
+        let mut fins = std::mem::take(&mut self.fins);
+        for &key in &fins {
             let idx = key.partition_idx();
             let Some(c) = self.partitions.channel_mut(key) else { continue };
             c.dirty = false;
@@ -249,8 +256,11 @@ impl Engine {
                 self.store.log_finished(idx, &name, generation, &intervals);
             }
             self.partitions.get_mut(idx).low_water_stale = true;
-            self.update_low_water(idx);
         }
+        for key in fins.drain(..) {
+            self.update_low_water(key.partition_idx());
+        }
+        self.fins = fins;
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {

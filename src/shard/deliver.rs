@@ -115,9 +115,9 @@ impl Shard {
             e.mark_dirty(now, key);
         }
         let partition = e.partitions.get(idx).dir.partition;
-        e.settle_owed(now, key);
+        e.settle_owed(key);
         for sub in hungry {
-            e.tell_hungry(now, sub, partition);
+            e.tell_hungry(sub, partition);
         }
         more
     }

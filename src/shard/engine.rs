@@ -25,6 +25,8 @@ pub(super) struct Track {
     pub streak: u32,
     /// Waits until nothing is outstanding, then goes there.
     pub moving: Option<CoreId>,
+    /// What it last stalled on.
+    pub stalled: Option<crate::session::Asked>,
 }
 
 /// What a session hears of an earlier command.
@@ -49,7 +51,10 @@ pub(super) struct Engine {
     /// Where a client's messages of a partition come from, for partitions of this core.
     pub sub_keys: IdMap<(SubId, PartitionId), ChannelKey>,
     pub timers: Timers,
+    /// Nothing new is taken.
     pub stopping: bool,
+    /// The store has said that it is done: nothing reaches it any more.
+    pub stopped: bool,
 
     /// Scratch that one step fills and the shard empties.
     pub io: Io,
@@ -63,8 +68,9 @@ pub(super) struct Engine {
     pub ready: VecDeque<ChannelKey>,
     /// Channels with FINs that no journal record holds yet.
     pub fins: Vec<ChannelKey>,
-    /// Connections whose publish waits for room, oldest first.
+    /// Connections whose publish waits for room here, and for answers of other cores; oldest first.
     pub room_waiters: VecDeque<ConnId>,
+    pub remote_waiters: VecDeque<ConnId>,
     /// Publishes of other cores that wait for room, oldest first.
     pub parked: VecDeque<Parked>,
     /// SUBs whose channel's record is not durable yet.
@@ -77,7 +83,7 @@ pub(super) struct Engine {
     pub remote_fins: IdMap<(ConnId, PartitionId), Vec<LogId>>,
     pub next_ticket: u64,
     pub asked: IdMap<Ticket, Asked>,
-    /// Bytes of publishes that other cores work on for this one.
+    /// Bytes of publishes that other cores work on for this one, what each costs beside its bodies included.
     pub remote_bytes: u64,
     pub lend_scratch: Vec<LendAction>,
     pub durable_record: RecordTicket,
@@ -87,8 +93,7 @@ pub(super) struct Engine {
 pub(super) struct Parked {
     pub since: crate::base::Ticks,
     pub publisher: Publisher,
-    pub topic: TopicRef,
-    pub partition: PartitionId,
+    pub partition: PartitionIdx,
     pub bodies: OwnedBodies,
 }
 
@@ -120,6 +125,7 @@ impl Engine {
             sub_keys: IdMap::default(),
             timers: Timers::default(),
             stopping: false,
+            stopped: false,
             io: Vec::new(),
             notices: Vec::new(),
             passes: Vec::new(),
@@ -129,6 +135,7 @@ impl Engine {
             ready: VecDeque::new(),
             fins: Vec::new(),
             room_waiters: VecDeque::new(),
+            remote_waiters: VecDeque::new(),
             parked: VecDeque::new(),
             subscribing: VecDeque::new(),
             frames: IdMap::default(),
@@ -162,19 +169,22 @@ impl Engine {
         ticket
     }
 
+    /// A partition of this core, made when it is used for the first time.
     pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> PartitionIdx {
-        let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
-        if let Some(idx) = self.partitions.find(&dir) {
+        if let Some(idx) = self.topics.place(&topic.name, partition) {
             return idx;
         }
-        let dir = Arc::new(dir);
-        let idx = self.store.create(now, dir.clone(), &mut self.io);
-        let replica = Replica::new(self.epoch, self.store.durable_end(idx));
-        self.partitions.insert(idx, Partition::new(topic.clone(), dir, replica));
+        let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
+        let idx = self.partitions.find(&dir).unwrap_or_else(|| {
+            let dir = Arc::new(dir);
+            let idx = self.store.create(now, dir.clone(), &mut self.io);
+            let replica = Replica::new(self.epoch, self.store.durable_end(idx));
+            self.partitions.insert(idx, Partition::new(topic.clone(), dir, replica));
+            idx
+        });
+        self.topics.set_place(&topic.name, partition, idx);
         idx
     }
-
-    // ---- what the store says
 
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
@@ -199,7 +209,7 @@ impl Engine {
             Notice::RecordDurable { upto } => {
                 self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
-                    self.topic_known(topic);
+                    self.topic_known(&topic);
                 }
                 while let Some(&(ticket, sub, partition)) = self.subscribing.front() {
                     if ticket > upto {
@@ -228,7 +238,10 @@ impl Engine {
                 }
                 self.on_room(now);
             }
-            Notice::Stopped => self.passes.push(Effect::Stopped),
+            Notice::Stopped => {
+                self.stopped = true;
+                self.passes.push(Effect::Stopped);
+            }
         }
     }
 

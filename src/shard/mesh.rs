@@ -1,11 +1,9 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
-use super::message::{InFlightCommand, MeshMessage};
+use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::partitions::Publisher;
-use super::timers::Timer;
 use crate::base::{CoreId, MessageId, Now};
-use std::time::Duration;
 
 impl Engine {
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
@@ -21,41 +19,43 @@ impl Engine {
             MeshMessage::Topic { ticket, result } => {
                 let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
                 match result {
-                    Ok(topic) => self.topic_known(topic),
+                    Ok(topic) => self.topic_known(&topic),
                     Err(error) => self.topic_failed(&name, error),
                 }
             }
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
-                self.topic_known(topic.clone());
+                self.topic_known(&topic);
                 let publisher = Publisher::Core(from, ticket);
+                if self.stopping {
+                    return self.tell_publisher(publisher, Err(PublishError::Stopping));
+                }
+                let partition = self.partition(now, &topic, partition);
                 let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
                 // Order: what waits already goes first.
                 let attempt = match self.parked.is_empty() {
-                    true => self.append(now, &topic, partition, publisher, bodies.iter(), count, bytes),
+                    true => self.append(now, partition, publisher, bodies.iter(), count, bytes),
                     false => Attempt::Wait,
                 };
                 match attempt {
                     Attempt::Accepted => {}
                     Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
                     Attempt::Wait => {
-                        self.parked.push_back(Parked { since: now.ticks, publisher, topic, partition, bodies });
-                        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-                        self.timers.at_most(Timer::Stalls, Some(now.ticks + limit));
+                        self.parked.push_back(Parked { since: now.ticks, publisher, partition, bodies });
+                        self.expect_stalls(now);
                     }
                 }
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Asked::Publish { conn, slot, bytes }) = self.asked.remove(&ticket) else { return };
-                self.remote_bytes -= bytes;
                 self.replies.push((conn, Heard::Answer(slot, result)));
-                self.resume.extend(self.room_waiters.drain(..));
+                self.remote_done(bytes);
             }
             MeshMessage::Subscribe { sub, topic, partition, channel, options } => {
-                self.topic_known(topic.clone());
+                self.topic_known(&topic);
                 self.attach(now, sub, &topic, partition, &channel, options);
             }
             MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
-            MeshMessage::Unsubscribe { sub, topic, partition, channel } => self.detach(now, sub, &topic, partition, &channel),
+            MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
             MeshMessage::Recall { sub, partition, credit } => {
                 let back = self.on_recall(sub, partition, credit);
@@ -63,8 +63,8 @@ impl Engine {
                     self.pass(from, MeshMessage::Returned { sub, partition, credit: back });
                 }
             }
-            MeshMessage::Returned { sub, partition, credit } => self.on_returned(now, sub, partition, credit),
-            MeshMessage::Hungry { sub, partition } => self.on_hungry(now, sub, partition),
+            MeshMessage::Returned { sub, partition, credit } => self.on_returned(sub, partition, credit),
+            MeshMessage::Hungry { sub, partition } => self.on_hungry(sub, partition),
             MeshMessage::Block { sub, partition, blocked } => {
                 if blocked {
                     self.remote_blocked.insert(sub);

@@ -8,12 +8,15 @@ use super::topics::Waiters;
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
-use crate::log::Refusal;
+use crate::log::{PartitionIdx, Refusal};
 use crate::session::ReplySlot;
 use std::time::Duration;
 
 /// Publishes in a row to partitions of one other core before the connection moves there.
 const MOVE_STREAK: u32 = 32;
+
+/// What a publish to another core costs in memory, at both ends, beside its bodies.
+const REMOTE_OVERHEAD: usize = 256;
 
 impl Engine {
     /// Sees to it that the topic comes into being; `true` when it is known already.
@@ -22,6 +25,9 @@ impl Engine {
             return Ok(true);
         }
         if !self.topics.is_pending(name) {
+            if self.stopping {
+                return Err(PublishError::Stopping);
+            }
             let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
             let home = home_core(&name, self.cores);
             if home == self.core {
@@ -47,9 +53,11 @@ impl Engine {
         Ok(())
     }
 
-    pub fn topic_known(&mut self, topic: TopicRef) {
-        let waiters = self.topics.learn(topic.clone());
-        self.tell_waiters(waiters, Ok(topic));
+    pub fn topic_known(&mut self, topic: &TopicRef) {
+        let waiters = self.topics.learn(topic);
+        if !waiters.is_empty() {
+            self.tell_waiters(waiters, Ok(topic.clone()));
+        }
     }
 
     pub fn topic_failed(&mut self, name: &str, error: PublishError) {
@@ -71,8 +79,7 @@ impl Engine {
     pub fn append<'a>(
         &mut self,
         now: Now,
-        topic: &TopicRef,
-        partition: PartitionId,
+        idx: PartitionIdx,
         publisher: Publisher,
         bodies: impl Iterator<Item = &'a [u8]>,
         count: usize,
@@ -81,7 +88,6 @@ impl Engine {
         if self.stopping {
             return Attempt::Refused(PublishError::Stopping);
         }
-        let idx = self.partition(now, topic, partition);
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
@@ -97,6 +103,9 @@ impl Engine {
 
     /// A publish that a connection of this core makes: here, or passed to the partition's core.
     pub fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+        if self.is_moving(conn) {
+            return Attempt::Wait;
+        }
         match self.ensure_topic(now, topic) {
             Ok(true) => {}
             Ok(false) => {
@@ -105,24 +114,62 @@ impl Engine {
             }
             Err(error) => return Attempt::Refused(error),
         }
-        let (topic, partition) = self.topics.next_partition(topic).expect("the topic is known");
-        let partition = PartitionId(partition);
-        let owner = topic.core_of(partition, self.cores);
+        let (topic, partition, place) = self.topics.next_partition(topic).expect("the topic is known");
+        // A partition with a place is of this core.
+        let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
+        if let Some(idx) = place {
+            self.publish_here(now, conn, idx, bodies, slot)
+        } else if owner == self.core {
+            let topic = topic.clone();
+            let idx = self.partition(now, &topic, partition);
+            self.publish_here(now, conn, idx, bodies, slot)
+        } else {
+            let topic = topic.clone();
+            self.publish_there(now, conn, owner, topic, partition, bodies, slot)
+        }
+    }
+
+    fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+        if self.cores > 1
+            && let Some(track) = self.tracks.get_mut(&conn)
+        {
+            track.toward = None;
+        }
+        let publisher = Publisher::Session(conn, slot);
+        let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes());
+        if matches!(attempt, Attempt::Wait) {
+            self.room_waiters.push_back(conn);
+            self.expect_stalls(now);
+        }
+        attempt
+    }
+
+    #[expect(clippy::too_many_arguments)]
+    fn publish_there(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        owner: CoreId,
+        topic: TopicRef,
+        partition: PartitionId,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if self.stopping {
+            return Attempt::Refused(PublishError::Stopping);
+        }
         if self.follow(conn, owner) {
             return Attempt::Wait;
         }
-        if owner == self.core {
-            let publisher = Publisher::Session(conn, slot);
-            let attempt = self.append(now, &topic, partition, publisher, bodies.iter(), bodies.count(), bodies.bytes());
-            if matches!(attempt, Attempt::Wait) {
-                self.wait_for_room(now, conn);
-            }
-            return attempt;
-        }
-        let bytes = bodies.bytes() as u64;
+        let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
         if self.remote_bytes > 0 && self.remote_bytes + bytes > self.settings.max_pub_waiting_size {
-            self.wait_for_room(now, conn);
+            self.remote_waiters.push_back(conn);
+            self.expect_stalls(now);
             return Attempt::Wait;
+        }
+        // An OK to this publish implies the FINs before it.
+        if !self.remote_fins.is_empty() && self.subs.contains_key(&conn) {
+            self.flush_remote_fins();
         }
         let mut owned = OwnedBodies { bytes: Vec::with_capacity(bodies.bytes()), ends: Vec::with_capacity(bodies.count()) };
         bodies.iter().for_each(|b| owned.push(b));
@@ -132,29 +179,53 @@ impl Engine {
         Attempt::Accepted
     }
 
-    pub fn wait_for_room(&mut self, now: Now, conn: ConnId) {
-        self.room_waiters.push_back(conn);
-        self.timers.at_most(Timer::Stalls, Some(now.ticks + Duration::from_millis(self.settings.pub_waiting_timeout_ms)));
+    /// Another core has answered a publish.
+    pub fn remote_done(&mut self, bytes: u64) {
+        self.remote_bytes -= bytes;
+        // Not at each answer: all who wait try again, and most would only wait again.
+        if self.remote_bytes <= self.settings.max_pub_waiting_size / 2 {
+            self.resume.extend(self.remote_waiters.drain(..));
+        }
+    }
+
+    pub fn expect_stalls(&mut self, now: Now) {
+        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
+        self.timers.at_most(Timer::Stalls, Some(now.ticks + limit));
     }
 
     /// Notes which core a connection publishes to; `true` when it is time for it to move there.
-    pub fn follow(&mut self, conn: ConnId, owner: CoreId) -> bool {
+    fn follow(&mut self, conn: ConnId, owner: CoreId) -> bool {
         let track = self.tracks.entry(conn).or_default();
         track.streak = if track.toward == Some(owner) { track.streak + 1 } else { 1 };
         track.toward = Some(owner);
-        if owner == self.core || track.streak < MOVE_STREAK || self.subs.contains_key(&conn) {
+        if track.streak < MOVE_STREAK || self.subs.contains_key(&conn) {
             return false;
         }
-        track.moving = Some(owner);
-        self.moving.push(conn);
+        self.go(conn, owner);
         true
+    }
+
+    /// The connection moves as soon as nothing of it is outstanding; until then its command waits.
+    pub fn go(&mut self, conn: ConnId, to: CoreId) {
+        self.tracks.entry(conn).or_default().moving = Some(to);
+        self.moving.push(conn);
+    }
+
+    pub fn is_moving(&self, conn: ConnId) -> bool {
+        self.cores > 1 && self.tracks.get(&conn).is_some_and(|t| t.moving.is_some())
+    }
+
+    pub fn stay(&mut self, conn: ConnId) {
+        if let Some(track) = self.tracks.get_mut(&conn) {
+            track.moving = None;
+        }
     }
 
     /// Room came back: whoever waits tries again, the oldest first.
     pub fn on_room(&mut self, now: Now) {
         while let Some(p) = self.parked.pop_front() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            match self.append(now, &p.topic, p.partition, p.publisher, p.bodies.iter(), count, bytes) {
+            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes) {
                 Attempt::Accepted => {}
                 Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
                 Attempt::Wait => {
@@ -164,6 +235,9 @@ impl Engine {
             }
         }
         self.resume.extend(self.room_waiters.drain(..));
+        if self.stopping {
+            self.resume.extend(self.remote_waiters.drain(..));
+        }
     }
 
     /// Publishes of other cores that waited too long for room.

@@ -20,6 +20,9 @@ impl Engine {
         if self.stopping {
             return Attempt::Refused(PublishError::Stopping);
         }
+        if self.is_moving(conn) {
+            return Attempt::Wait;
+        }
         match self.ensure_topic(now, topic) {
             Ok(true) => {}
             Ok(false) => {
@@ -30,9 +33,7 @@ impl Engine {
         }
         let topic = self.topics.known(topic).expect("the topic is known").clone();
         if let Some(home) = self.best_core(&topic) {
-            let track = self.tracks.entry(conn).or_default();
-            track.moving = Some(home);
-            self.moving.push(conn);
+            self.go(conn, home);
             return Attempt::Wait;
         }
         let sub = SubId { core: self.core, conn };
@@ -59,7 +60,7 @@ impl Engine {
         (counts[self.core.0 as usize] == 0 && most > 0).then_some(CoreId(best as u16))
     }
 
-    pub fn set_ready(&mut self, now: Now, conn: ConnId, rdy: u32) {
+    pub fn set_ready(&mut self, conn: ConnId, rdy: u32) {
         let mut actions = std::mem::take(&mut self.lend_scratch);
         if let Some(s) = self.subs.get_mut(&conn) {
             s.set_rdy(rdy, &mut actions);
@@ -100,7 +101,7 @@ impl Engine {
         self.lend_scratch = actions;
     }
 
-    pub fn on_returned(&mut self, now: Now, sub: SubId, partition: PartitionId, credit: u32) {
+    pub fn on_returned(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
         let mut actions = std::mem::take(&mut self.lend_scratch);
         if let Some(s) = self.subs.get_mut(&sub.conn)
             && let Some(part) = s.part_of(partition)
@@ -110,7 +111,7 @@ impl Engine {
         self.lend(sub.conn, actions);
     }
 
-    pub fn on_hungry(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+    pub fn on_hungry(&mut self, sub: SubId, partition: PartitionId) {
         let mut actions = std::mem::take(&mut self.lend_scratch);
         if let Some(s) = self.subs.get_mut(&sub.conn)
             && let Some(part) = s.part_of(partition)
@@ -181,7 +182,7 @@ impl Engine {
         let sub = SubId { core: self.core, conn };
         for part in &s.parts {
             if part.core == self.core {
-                self.detach(now, sub, &s.topic, part.partition, &s.channel);
+                self.detach(now, sub, part.partition);
             } else {
                 let (topic, channel) = (s.topic.clone(), s.channel.clone());
                 self.pass(part.core, MeshMessage::Unsubscribe { sub, topic, partition: part.partition, channel });
@@ -212,9 +213,9 @@ impl Engine {
         }
     }
 
-    pub fn tell_hungry(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+    pub fn tell_hungry(&mut self, sub: SubId, partition: PartitionId) {
         if sub.core == self.core {
-            self.on_hungry(now, sub, partition);
+            self.on_hungry(sub, partition);
         } else {
             self.pass(sub.core, MeshMessage::Hungry { sub, partition });
         }
