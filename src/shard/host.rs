@@ -27,7 +27,7 @@ impl Host for Engine {
         }
     }
 
-    fn ready(&mut self, now: Now, conn: ConnId, count: u32) {
+    fn ready(&mut self, _now: Now, conn: ConnId, count: u32) {
         self.set_ready(conn, count);
     }
 
@@ -43,7 +43,7 @@ impl Host for Engine {
         in_flight(Engine::touch(self, now, conn, id.partition(), id.log_id()))
     }
 
-    fn close_subscription(&mut self, now: Now, conn: ConnId) {
+    fn close_subscription(&mut self, _now: Now, conn: ConnId) {
         self.set_ready(conn, 0);
     }
 }

@@ -107,7 +107,7 @@ pub struct Client {
     held: BTreeMap<[u8; 16], u32>,
 }
 
-fn topic_name(topic: usize) -> String {
+pub fn topic_name(topic: usize) -> String {
     format!("topic{topic}")
 }
 

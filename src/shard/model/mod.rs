@@ -53,7 +53,7 @@ fn run(seed: u64, faults: Faults) {
     }
     book.check_all_delivered();
     if !faults.journal {
-        w.check_empty();
+        w.check_empty(&book);
     }
     stop(&mut w, &mut book);
 }
