@@ -426,3 +426,100 @@ fn parts(fill: Bytes, cuts: Vec<(usize, Bytes)>) -> Vec<Bytes> {
     parts.push(fill.slice(from..));
     parts
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rng;
+    use crate::log::format::is_sealed;
+    use zerocopy::FromBytes;
+
+    fn ring() -> Ring<u64> {
+        let journal =
+            JournalIdentity { journal_id: [3; 16], generation: 2, file_len: Ring::<u64>::FILE_LEN_MIN, slot_sequence: 6 };
+        Ring::new(CoreId(1), journal)
+    }
+
+    fn record(slot: u32, n: u64, len: usize) -> Record<u64> {
+        let payload = Bytes::from(vec![n as u8; len]);
+        let id = TopicId([slot as u8 + 1; 16]);
+        let header = RecordHeader::new(RecordKind::Cursor, id, 0, n, 2, &payload);
+        let end = Position { offset: n as i64, count: n as i64, log_id: crate::base::LogId(n + 1) };
+        Record { header, payload, slot, end, note: n }
+    }
+
+    fn bytes(op: &DiskOp) -> (u64, Vec<u8>) {
+        let DiskOp::Write { at, parts, .. } = op else { panic!("a ring writes") };
+        (*at, parts.concat())
+    }
+
+    /// Packs and completes one write; where it stands and the notes it carried.
+    fn write(ring: &mut Ring<u64>, file: &mut [u8]) -> Option<(u64, Vec<u64>)> {
+        let op = ring.pack(|_, _| {})?;
+        assert!(ring.pack(|_, _| {}).is_none(), "one write is in flight");
+        let (at, bytes) = bytes(&op);
+        file[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        let notes = ring.wrote();
+        let copy = notes.clone();
+        ring.recycle(notes);
+        Some((at, copy))
+    }
+
+    #[test]
+    fn a_write_parses_back_with_its_directories() {
+        let mut ring = ring();
+        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
+        ring.queue(record(5, 1, 40));
+        assert_eq!(write(&mut ring, &mut file), Some((RING_START, vec![1])));
+        for (slot, n, len) in [(0, 2, 10), (7, 3, 3000), (0, 4, 0), (NO_SLOT - 1000, 5, 8)] {
+            ring.queue(record(slot % 100, n, len));
+        }
+        let (at, notes) = write(&mut ring, &mut file).unwrap();
+        assert_eq!((at, notes), (RING_START + BLOCK as u64, vec![2, 3, 4, 5]));
+        let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap();
+        let (h, ends) = (head.header, head.directory.iter().map(|d| d.end.count.get()).collect::<Vec<_>>());
+        assert_eq!((h.sequence.get(), h.lap.get(), h.durable.get(), h.checkpoint.get()), (2, 1, 1, 6));
+        assert_eq!((ends, head.previous.len()), (vec![4, 3, 5], 1), "one entry per partition, its last end");
+        let found: Vec<_> = Records::new(&head, &file[at as usize..]).map(|r| r.unwrap().1.sequence.get()).collect();
+        assert_eq!(found, [2, 3, 4, 5]);
+        assert_eq!(h.len.get() as usize % BLOCK, 0);
+    }
+
+    #[test]
+    fn laps_never_touch_what_the_checkpoint_needs() {
+        let mut rng = Rng::new(5);
+        let mut ring = ring();
+        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
+        // Sequence and place of each write that redo needs.
+        let (mut live, mut n, mut full, mut wrapped): (Vec<(u64, u64, u64)>, _, _, _) = (vec![], 0, 0, 0);
+        for _ in 0..20_000 {
+            if rng.chance(0.02) && ring.durable() + 1 > ring.tail_sequence() {
+                let target = ring.tail_sequence() + 1 + rng.below(ring.durable() + 1 - ring.tail_sequence());
+                let (at, block) = bytes(&ring.checkpoint(target));
+                let slot = Checkpoint::read_from_prefix(&block).unwrap().0;
+                assert!(is_sealed(&block[..size_of::<Checkpoint>()]));
+                assert_eq!(at, slot.slot_sequence.get() % 2 * BLOCK as u64);
+                live.retain(|w| w.0 >= target);
+                let expected = live.first().map_or(slot.position.get(), |w| w.1);
+                assert_eq!((slot.position.get(), slot.sequence.get()), (expected, target));
+                ring.checkpointed();
+            }
+            n += 1;
+            if ring.is_queue_empty() {
+                let len = rng.below(ring.payload_max() as u64) as usize;
+                ring.queue(record(rng.below(9) as u32, n, len));
+            }
+            let Some((at, _)) = write(&mut ring, &mut file) else {
+                full += 1;
+                continue;
+            };
+            let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap().header;
+            let end = at + head.len.get() as u64;
+            assert!(live.iter().all(|&(_, a, e)| end <= a || e <= at), "a write over what redo needs");
+            wrapped += (at == RING_START) as u32;
+            live.push((ring.durable(), at, end));
+            assert!(ring.used() <= ring.capacity());
+        }
+        assert!(full > 100 && wrapped > 20, "{full} {wrapped}");
+    }
+}

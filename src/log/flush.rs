@@ -12,13 +12,12 @@
 //! ring fills because of that, the whole core stops taking publishes.
 
 use super::format::{COMMIT_MAGIC, SEGMENT_MAGIC};
-use super::notice::{CursorSource, Io, Notice, PartitionIdx};
+use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
 use super::snapshot::Snapshot;
 use super::store::{Op, Store};
 use super::writer::FileWriter;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, Now, Ticks};
-use crate::shard::message::PublishError;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -44,30 +43,50 @@ pub struct Flush {
     pub stage: Stage,
     /// In the store's queue.
     pub is_queued: bool,
-    /// A checkpoint waits for this partition.
-    pub checkpoint: bool,
+    /// A snapshot is wanted by the next round, and a checkpoint counts on it.
+    wants_snapshot: bool,
+    is_awaited: bool,
     /// What this round does beside writing.
     sync: bool,
     snapshot: bool,
+    /// A checkpoint counts on this round.
+    counts: bool,
     /// Where `written` or `committed` will be when the stage is done.
     until: Mark,
     todo: VecDeque<DiskOp>,
     outstanding: usize,
-    unsynced_segments: Vec<FileId>,
-    unsynced_commits: Vec<FileId>,
+    pub unsynced_segments: Vec<FileId>,
+    pub unsynced_commits: Vec<FileId>,
     image: Bytes,
     /// When a snapshot that found no space is tried again.
     retry_at: Option<Ticks>,
 }
 
 impl Flush {
+    /// The next round takes a snapshot; `awaited`: for a checkpoint that counts on it.
+    pub fn want_snapshot(&mut self, awaited: bool) {
+        self.wants_snapshot = true;
+        self.is_awaited |= awaited;
+    }
+
+    /// Forgets what was to be done: whether a round was under way, and whether a checkpoint counted on this partition.
+    pub fn give_up(&mut self) -> (bool, bool) {
+        self.todo.clear();
+        self.retry_at = None;
+        self.wants_snapshot = false;
+        let counted = std::mem::take(&mut self.counts) | std::mem::take(&mut self.is_awaited);
+        (std::mem::replace(&mut self.stage, Stage::Idle) != Stage::Idle, counted)
+    }
+
     pub fn new(end: Mark) -> Self {
         Flush {
             stage: Stage::Idle,
             is_queued: false,
-            checkpoint: false,
+            wants_snapshot: false,
+            is_awaited: false,
             sync: false,
             snapshot: false,
+            counts: false,
             until: end,
             todo: VecDeque::new(),
             outstanding: 0,
@@ -89,14 +108,6 @@ impl Flush {
     pub fn written_until(&self) -> u64 {
         if self.stage == Stage::Segment { self.until.number } else { 0 }
     }
-}
-
-/// A checkpoint under way.
-pub struct Running {
-    /// The first journal write that redo shall need afterwards.
-    target: u64,
-    /// Partitions that are not flushed yet.
-    left: usize,
 }
 
 impl Store {
@@ -171,7 +182,8 @@ impl Store {
         let f = &mut part.flush;
         f.todo = todo;
         f.until = until;
-        f.snapshot = f.checkpoint;
+        f.snapshot = std::mem::take(&mut f.wants_snapshot);
+        f.counts = std::mem::take(&mut f.is_awaited);
         f.sync = f.snapshot || direct.is_some();
         f.stage = Stage::Segment;
     }
@@ -253,7 +265,7 @@ impl Store {
                     f.stage = Stage::CommitSync;
                     self.unpin(p);
                 }
-                Stage::CommitSync if !f.snapshot => return self.end_round(now, p, io),
+                Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
@@ -271,17 +283,16 @@ impl Store {
                 Stage::Snapshot => {
                     part.snapshot_sequence += 1;
                     part.dirty_from = part.dirty_after.take();
+                    part.snapshot_end = part.committed.at;
                     f.image = Bytes::new();
-                    f.checkpoint = false;
-                    let done_until = part.dirty_from;
-                    if let Some(running) = &mut self.running {
+                    if std::mem::take(&mut f.counts) {
+                        let running = self.running.as_mut().expect("a checkpoint counts on the round");
                         running.left -= 1;
-                        assert!(
-                            done_until.is_none_or(|d| d >= running.target),
-                            "the snapshot contains what the checkpoint passes"
-                        );
+                        let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+                        assert!(is_past, "the snapshot contains what the checkpoint passes");
                     }
-                    return self.end_round(now, p, io);
+                    self.retention.look_at(p);
+                    return self.end_round(p, io);
                 }
             }
         }
@@ -337,6 +348,7 @@ impl Store {
         for n in part.pinned..until {
             let bytes = part.recent(n).expect("a pinned batch is in memory").batch.bytes.len();
             part.unflushed_bytes -= bytes as u64;
+            self.unflushed_bytes -= bytes as u64;
             self.tail.push_back((p, bytes as u32));
             self.tail_bytes += bytes;
         }
@@ -355,12 +367,12 @@ impl Store {
         }
     }
 
-    fn end_round(&mut self, now: Now, p: PartitionIdx, io: &mut Io) {
+    fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         part.flush.stage = Stage::Idle;
         self.rounds -= 1;
         self.flush_if_due(p);
-        self.finish_checkpoint(now, io);
+        self.finish_checkpoint(io);
     }
 
     /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
@@ -368,7 +380,7 @@ impl Store {
         let part = &self.partitions[p.0 as usize];
         if part.enqueued < part.released && self.direct_until(p).is_some() {
             self.want_flush(p, true);
-        } else if part.flush.checkpoint || part.unflushed_bytes >= self.options.flush_bytes {
+        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes {
             self.want_flush(p, false);
         }
     }
@@ -396,7 +408,7 @@ impl Store {
             }
             Err(error) => self.poison_partition(p, &error),
         }
-        self.finish_checkpoint(now, io);
+        self.finish_checkpoint(io);
     }
 
     /// Tries the snapshots again that found no space.
@@ -418,102 +430,5 @@ impl Store {
 
     pub(super) fn snapshot_deadline(&self) -> Option<Ticks> {
         self.stalled_snapshots.iter().filter_map(|p| self.partitions[p.0 as usize].flush.retry_at).min()
-    }
-
-    /// Nothing of this partition is written any more.
-    pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
-        let part = &mut self.partitions[p.0 as usize];
-        if part.poisoned.is_some() {
-            return;
-        }
-        tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
-            "a write failed: the partition is read-only until a restart");
-        part.poisoned = Some(error.to_string());
-        part.flush.todo.clear();
-        part.flush.retry_at = None;
-        if part.flush.stage != Stage::Idle {
-            part.flush.stage = Stage::Idle;
-            self.rounds -= 1;
-        }
-        if std::mem::take(&mut part.flush.checkpoint)
-            && let Some(running) = &mut self.running
-        {
-            running.left -= 1;
-        }
-        // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
-        let (kept, issued) = (part.enqueued, part.recent(part.enqueued).map(|r| r.tickets.0));
-        let unsealed = (!part.builder.is_empty()).then_some(part.builder_ticket);
-        let dropped: u64 = (kept..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.batch.bytes.len() as u64).sum();
-        let cost: u64 = (part.packed.max(kept)..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.cost).sum();
-        self.waiting_bytes -= dropped + part.builder.len() as u64;
-        self.unpacked -= cost + part.builder_cost;
-        part.forget_from(kept);
-        if let Some(from) = unsealed {
-            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
-        }
-        if let Some(from) = issued {
-            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
-        }
-        self.poisoned.push(p);
-        self.room.signal_space = true;
-    }
-
-    // ---- the checkpoint
-
-    /// Begins a checkpoint when it is time.
-    pub(super) fn try_checkpoint(&mut self, now: Now, io: &mut Io) {
-        let is_due = self.ring.is_half_full() || self.room.ring || self.is_stopping();
-        let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
-        if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
-            return;
-        }
-        // What a poisoned partition needs stays in the ring.
-        let topics = self.topics.values().filter(|t| t.failed).filter_map(|t| t.write_sequence);
-        let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].dirty_from).chain(topics).min();
-        if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
-            if self.room.ring && !self.is_read_only() {
-                self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
-            }
-            return;
-        }
-        let target = self.ring.durable() + 1;
-        let due: Vec<PartitionIdx> = self
-            .partitions
-            .iter()
-            .filter(|(_, part)| part.poisoned.is_none() && part.dirty_from.is_some_and(|d| d < target))
-            .map(|(i, _)| PartitionIdx(i as u32))
-            .collect();
-        self.running = Some(Running { target, left: due.len() });
-        for p in due {
-            self.partitions[p.0 as usize].flush.checkpoint = true;
-            self.want_flush(p, false);
-        }
-        self.finish_checkpoint(now, io);
-    }
-
-    /// Writes the slot when all that the checkpoint passes stands in its files.
-    pub(super) fn finish_checkpoint(&mut self, _now: Now, io: &mut Io) {
-        let Some(running) = &self.running else { return };
-        if running.left > 0 || self.ring.is_checkpointing() || self.ring.is_poisoned() {
-            return;
-        }
-        if self.topics.values().any(|t| t.write_sequence.is_some_and(|w| w < running.target) && !t.failed) {
-            return; // Its topic.meta is on its way.
-        }
-        let dirty = self.partitions.iter().filter_map(|(_, part)| part.dirty_from);
-        let topics = self.topics.values().filter_map(|t| t.write_sequence);
-        let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));
-        if target <= self.ring.tail_sequence() {
-            self.running = None;
-            return;
-        }
-        let op = self.ring.checkpoint(target);
-        self.ops.issue(io, op, Op::Checkpoint);
-    }
-
-    pub(super) fn checkpointed(&mut self) {
-        self.ring.checkpointed();
-        self.running = None;
-        self.room.signal_ring = true;
     }
 }

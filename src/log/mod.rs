@@ -4,7 +4,10 @@
 
 pub mod batch;
 pub mod cache;
+pub mod checkpoint;
 pub mod cursor;
+pub mod facts;
+pub mod failure;
 pub mod fetch;
 pub mod flush;
 pub mod format;
@@ -20,7 +23,6 @@ pub mod space;
 pub mod state;
 pub mod storage;
 pub mod store;
-pub mod topic;
 pub mod writer;
 
 pub use fetch::Fetch;

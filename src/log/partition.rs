@@ -118,11 +118,15 @@ pub struct PartitionLog {
     pub dirty_from: Option<u64>,
     /// The same beyond the snapshot that is being written.
     pub dirty_after: Option<u64>,
+    /// End of the last durable snapshot: redo needs no segment below it.
+    pub snapshot_end: Position,
     /// Why this partition's files are not written any more.
     pub poisoned: Option<String>,
     // ---- reading
     /// Reads in flight, by the offset they began at.
     pub reads: Vec<i64>,
+    /// In the reader's line for a place.
+    pub waits_to_read: bool,
 }
 
 impl PartitionLog {
@@ -207,7 +211,7 @@ impl PartitionLog {
             is_touched: false,
             segments,
             segment_batches: batches,
-            space: Space::new(last.base.offset, segment_len, commit_len),
+            space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence > 0),
             segment_writer,
             commit_writer,
             flush: Flush::new(end),
@@ -217,8 +221,10 @@ impl PartitionLog {
             snapshot_len: [0; 2],
             dirty_from: None,
             dirty_after: None,
+            snapshot_end: r.end,
             poisoned: None,
             reads: vec![],
+            waits_to_read: false,
             dir: r.dir,
         }
     }

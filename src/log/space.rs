@@ -15,11 +15,13 @@ const COMMIT_STEP_MAX: u64 = 256 * 1024;
 /// How often a full disk is tried.
 pub const RETRY: Duration = Duration::from_secs(1);
 
-/// Which of a segment's two files.
+/// Which of a partition's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Segment,
     Commit,
+    /// `state.0` or `state.1`.
+    Snapshot(u8),
 }
 
 impl Which {
@@ -27,6 +29,7 @@ impl Which {
         match self {
             Which::Segment => FileId::Segment(dir.clone(), base),
             Which::Commit => FileId::Commit(dir.clone(), base),
+            Which::Snapshot(slot) => FileId::Snapshot(dir.clone(), slot),
         }
     }
 }
@@ -49,7 +52,7 @@ impl FileSpace {
         let max = max.max(self.need);
         if self.growing.is_some()
             || self.len >= max
-            || (self.len > 0 && self.need + (self.len / 2).min(self.step_max / 2) <= self.len)
+            || (self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len)
         {
             return None;
         }
@@ -66,17 +69,23 @@ pub struct Space {
     base: i64,
     segment: FileSpace,
     commit: FileSpace,
+    /// The first block of each: without it a checkpoint could not free the ring on a full disk.
+    snapshots: [FileSpace; 2],
     /// The last allocation found no space.
     pub is_full: bool,
 }
 
 impl Space {
-    pub fn new(base: i64, segment_len: u64, commit_len: u64) -> Self {
+    /// Snapshots are there when the partition had one before.
+    pub fn new(base: i64, segment_len: u64, commit_len: u64, has_snapshots: bool) -> Self {
         let file = |len, step, step_max| FileSpace { len, step, step_max, growing: None, need: 0 };
+        let block = BLOCK as u64;
+        let snapshot = FileSpace { need: block, ..file(if has_snapshots { block } else { 0 }, block, block) };
         Space {
             base,
             segment: file(segment_len, SEGMENT_STEP_MIN, SEGMENT_STEP_MAX),
             commit: file(commit_len, COMMIT_STEP_MIN, COMMIT_STEP_MAX),
+            snapshots: [snapshot; 2],
             is_full: false,
         }
     }
@@ -84,13 +93,27 @@ impl Space {
     /// Of the next segment: it grows with the steps that this one came to.
     pub fn next(&self, base: i64) -> Space {
         let fresh = |f: FileSpace| FileSpace { len: 0, growing: None, need: 0, ..f };
-        Space { base, segment: fresh(self.segment), commit: fresh(self.commit), is_full: false }
+        Space { base, segment: fresh(self.segment), commit: fresh(self.commit), snapshots: self.snapshots, is_full: false }
     }
 
     fn file(&mut self, which: Which) -> &mut FileSpace {
         match which {
             Which::Segment => &mut self.segment,
             Which::Commit => &mut self.commit,
+            Which::Snapshot(slot) => &mut self.snapshots[slot as usize],
+        }
+    }
+
+    fn is_growing(&self) -> bool {
+        [&self.segment, &self.commit, &self.snapshots[0], &self.snapshots[1]].iter().any(|f| f.growing.is_some())
+    }
+
+    /// Bytes that `which` may grow to when nothing needs more.
+    fn max(which: Which, segment_max: u64) -> u64 {
+        match which {
+            Which::Segment => segment_max,
+            Which::Commit => u64::MAX,
+            Which::Snapshot(_) => BLOCK as u64,
         }
     }
 }
@@ -108,7 +131,9 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         part.space.segment.need = segment;
         part.space.commit.need = commit;
-        let is_there = segment <= part.space.segment.len && commit <= part.space.commit.len;
+        let space = &part.space;
+        let has_snapshots = space.snapshots.iter().all(|s| s.len > 0);
+        let is_there = segment <= space.segment.len && commit <= space.commit.len && has_snapshots;
         let is_full = part.space.is_full;
         if !is_full {
             self.grow(p, io);
@@ -127,9 +152,9 @@ impl Store {
     }
 
     pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
-        for which in [Which::Segment, Which::Commit] {
+        for which in [Which::Segment, Which::Commit, Which::Snapshot(0), Which::Snapshot(1)] {
             let part = &mut self.partitions[p.0 as usize];
-            let max = if which == Which::Segment { self.segment_max } else { u64::MAX };
+            let max = Space::max(which, self.segment_max);
             let base = part.space.base;
             if let Some(len) = part.space.file(which).grow(max) {
                 let file = which.file(&part.dir, base);
@@ -148,7 +173,7 @@ impl Store {
         io: &mut super::Io,
     ) {
         let part = &mut self.partitions[p.0 as usize];
-        if part.space.base != base {
+        if part.space.base != base && !matches!(which, Which::Snapshot(_)) {
             return; // The segment is full and closed; a new one took its place.
         }
         part.space.file(which).growing = None;
@@ -156,6 +181,10 @@ impl Store {
             Ok(()) => {
                 let file = part.space.file(which);
                 file.len = file.len.max(len);
+                if let Which::Snapshot(slot) = which {
+                    let known = &mut part.snapshot_len[slot as usize];
+                    *known = (*known).max(len);
+                }
                 self.room.signal_space = true;
                 if std::mem::take(&mut part.space.is_full) {
                     self.room.signal_disk = true;
@@ -166,7 +195,11 @@ impl Store {
             }
             Err(error) if error.is_no_space() => {
                 // Next time only what is needed.
-                part.space.file(which).step = if which == Which::Segment { SEGMENT_STEP_MIN } else { COMMIT_STEP_MIN };
+                part.space.file(which).step = match which {
+                    Which::Segment => SEGMENT_STEP_MIN,
+                    Which::Commit => COMMIT_STEP_MIN,
+                    Which::Snapshot(_) => BLOCK as u64,
+                };
                 if !std::mem::replace(&mut part.space.is_full, true) {
                     tracing::warn!(%error, "no space: publishes to the partition are refused, trying again each second");
                     self.full_disk.waiting.push(p);
@@ -191,8 +224,7 @@ impl Store {
         };
         self.full_disk.waiting.rotate_left(1);
         self.grow(p, io);
-        let space = &self.partitions[p.0 as usize].space;
-        if space.segment.growing.is_none() && space.commit.growing.is_none() {
+        if !self.partitions[p.0 as usize].space.is_growing() {
             // It needs nothing more than it has.
             self.partitions[p.0 as usize].space.is_full = false;
             self.full_disk.waiting.retain(|&w| w != p);

@@ -23,7 +23,6 @@ use crate::base::{
 use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
 use crate::log::format::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
-use crate::shard::message::PublishError;
 use slab::Slab;
 use std::{collections::VecDeque, sync::Arc};
 
@@ -81,6 +80,11 @@ pub(super) struct Room {
 }
 
 impl Room {
+    /// Whoever was refused learns by trying what has changed.
+    pub fn signal_all(&mut self) {
+        (self.signal_space, self.signal_disk, self.signal_ring, self.signal_waiting) = (true, true, true, true);
+    }
+
     /// Whether somebody who was refused may try again.
     fn take(&mut self) -> bool {
         let is_worth_it = self.space && self.signal_space
@@ -94,14 +98,6 @@ impl Room {
         };
         is_worth_it
     }
-}
-
-/// How far publishing is closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
-    Open,
-    /// A file failed: no publish until a restart.
-    ReadOnly,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,13 +118,16 @@ pub struct Store {
     pub(super) ops: Ops,
     /// Given out with the next completion or tick.
     pub(super) notices: Vec<Notice>,
-    mode: Mode,
+    /// A file failed: no publish until a restart.
+    pub(super) is_closed: bool,
     stopping: Stopping,
     /// Partitions with appends that no turn's end has seen.
     dirty: Vec<PartitionIdx>,
     last_record: RecordTicket,
     /// Bytes appended and not durable.
     pub(super) waiting_bytes: u64,
+    /// Bytes durable that may not leave the memory yet.
+    pub(super) unflushed_bytes: u64,
     /// Bytes of the ring that admitted batches will take.
     pub(super) unpacked: u64,
     pub(super) room: Room,
@@ -137,10 +136,10 @@ pub struct Store {
     pub(super) urgent: VecDeque<PartitionIdx>,
     pub(super) flush_queue: VecDeque<PartitionIdx>,
     pub(super) rounds: usize,
-    pub(super) running: Option<super::flush::Running>,
+    pub(super) running: Option<super::checkpoint::Running>,
     pub(super) poisoned: Vec<PartitionIdx>,
     pub(super) stalled_snapshots: Vec<PartitionIdx>,
-    pub(super) topics: IdMap<u64, super::topic::TopicFile>,
+    pub(super) topics: IdMap<u64, super::facts::TopicFile>,
     pub(super) last_topic: u64,
     // ---- memory and reading
     /// Batches in memory that may leave it, oldest first, with their bytes.
@@ -164,11 +163,12 @@ impl Store {
             partitions: Slab::new(),
             ops: Ops::default(),
             notices: vec![],
-            mode: Mode::Open,
+            is_closed: false,
             stopping: Stopping::No,
             dirty: vec![],
             last_record: RecordTicket(0),
             waiting_bytes: 0,
+            unflushed_bytes: 0,
             unpacked: 0,
             room: Room::default(),
             full_disk: FullDisk::default(),
@@ -241,7 +241,7 @@ impl Store {
     }
 
     pub fn is_read_only(&self) -> bool {
-        self.mode == Mode::ReadOnly
+        self.is_closed
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -271,9 +271,7 @@ impl Store {
                 part.seal(self.options.epoch);
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            if len >= direct_len {
-                part.builder.reserve(len);
-            }
+            part.builder.reserve(len);
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();
@@ -428,6 +426,9 @@ impl Store {
         });
         if let Some(op) = op {
             self.ops.issue(io, op, Op::Journal);
+        } else if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
+            // Only small facts get here, and only when no checkpoint can free the ring. Memory has its bound.
+            self.close_journal("it is full, cannot be freed, and too many facts wait for it");
         }
     }
 
@@ -480,7 +481,7 @@ impl Store {
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
-            Op::Remove(p) => self.removed(p, outcome),
+            Op::Remove(p) => self.removed(now, p, outcome),
         }
         if self.is_stopping() {
             self.turn_end(now, cursors, io);
@@ -507,6 +508,7 @@ impl Store {
                     assert!(r.write_sequence == self.ring.durable(), "batches become durable with their own write");
                     part.durable = mark;
                     part.unflushed_bytes += len;
+                    self.unflushed_bytes += len;
                     self.waiting_bytes -= len;
                     if !std::mem::replace(&mut part.is_touched, true) {
                         touched.push(p);
@@ -531,54 +533,12 @@ impl Store {
         self.room.signal_waiting = true;
     }
 
-    /// The journal failed: its outcome is unknown, and nothing can become durable until a restart.
-    fn poison_journal(&mut self, error: &DiskError) {
-        if self.ring.is_poisoned() {
-            return;
-        }
-        self.ring.poison();
-        self.close_publishing(&format!("the journal failed: {error}"));
-        for (i, part) in self.partitions.iter_mut() {
-            let p = PartitionIdx(i as u32);
-            let number = part.durable.number;
-            let unissued = part
-                .recent(part.packed.max(part.flush_until()))
-                .map(|r| r.tickets.0)
-                .or((!part.builder.is_empty()).then_some(part.builder_ticket));
-            let issued = part.recent(number).map(|r| r.tickets.0).filter(|&t| Some(t) != unissued);
-            part.forget_from(number);
-            (part.released, part.enqueued, part.packed) = (number, number, number);
-            if let Some(from) = unissued {
-                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
-            }
-            if let Some(from) = issued {
-                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
-            }
-        }
-        (self.waiting_bytes, self.unpacked) = (0, 0);
-    }
-
-    /// No publish until a restart.
-    pub(super) fn close_publishing(&mut self, reason: &str) {
-        if self.mode == Mode::ReadOnly {
-            return;
-        }
-        tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
-        self.mode = Mode::ReadOnly;
-        self.notices.push(Notice::ReadOnly { reason: reason.into() });
-        // Whoever waits for room learns it by trying.
-        self.room.signal_space = true;
-        self.room.signal_disk = true;
-        self.room.signal_ring = true;
-        self.room.signal_waiting = true;
-    }
-
     /// What time alone brings.
     pub fn tick(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io, notices: &mut Vec<Notice>) {
         self.retry_full_disk(now, io);
         self.retry_snapshots(now, cursors, io);
         self.retry_topics(now, io);
-        self.retry_reads(now);
+        self.retry_reads(now, io);
         self.scrub_next(now, io);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
@@ -587,7 +547,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        self.try_checkpoint(now, io);
+        self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
         if self.room.take() {
@@ -628,8 +588,7 @@ impl Store {
 
     /// Bytes held for batches, reads and caches.
     pub fn memory_bytes(&self) -> usize {
-        let unflushed: u64 = self.partitions.iter().map(|(_, p)| p.unflushed_bytes).sum();
-        (self.waiting_bytes + unflushed + self.ring.queued_bytes()) as usize
+        (self.waiting_bytes + self.unflushed_bytes + self.ring.queued_bytes()) as usize
             + self.tail_bytes
             + self.cache.bytes()
             + self.reader.bytes()

@@ -41,7 +41,7 @@ impl Disk {
         match op {
             DiskOp::Write { file, at, parts, .. } => {
                 let len: usize = parts.iter().map(|p| p.len()).sum();
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len > 0 && len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len > 0 && len <= IO_BYTES_MAX);
                 let space = self.files.get(file).map_or(0, Vec::len) as u64;
                 assert!(at + len as u64 <= space, "{file} is allocated for {space}, written at {at} + {len}");
                 for (_, other) in &self.pending {
@@ -52,7 +52,7 @@ impl Disk {
                 }
             }
             DiskOp::Read { at, len, .. } => {
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && *len > 0 && *len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= IO_BYTES_MAX);
             }
             _ => {}
         }
@@ -107,13 +107,17 @@ pub struct Rig {
     pub now: Now,
     pub io: Io,
     pub notices: Vec<Notice>,
+    /// Messages before the first one that the last `read_all` brought.
+    pub read_from: usize,
+    pub reads: usize,
 }
 
 pub fn dir(topic: &str) -> Arc<PartitionDir> {
-    let id = topic.bytes().fold(1u8, |a, b| a.wrapping_mul(31).wrapping_add(b));
+    let mut id = [1; 16];
+    id[..topic.len()].copy_from_slice(topic.as_bytes());
     Arc::new(PartitionDir {
         topic: TopicName::new(topic).expect("a valid name"),
-        topic_id: TopicId([id; 16]),
+        topic_id: TopicId(id),
         partition: PartitionId(0),
     })
 }
@@ -123,7 +127,7 @@ impl Rig {
         let mut disk = Disk::default();
         disk.files.insert(FileId::Journal(0), vec![0; options.journal.file_len as usize]);
         let now = Now { ticks: Ticks(1_000_000_000), unix_ns: 1_700_000_000_000_000_000 };
-        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![] }
+        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![], read_from: 0, reads: 0 }
     }
 
     pub fn create(&mut self, topic: &str) -> PartitionIdx {
@@ -154,6 +158,7 @@ impl Rig {
     /// Finishes the pending operation at `index`.
     pub fn complete(&mut self, index: usize) {
         let (id, op) = self.disk.pending.remove(index);
+        self.reads += matches!(op, DiskOp::Read { .. }) as usize;
         let outcome = self.disk.apply(&op);
         self.finish(id, outcome);
     }
@@ -238,10 +243,13 @@ impl Rig {
                     at = batch.header.end();
                 }
                 Fetch::End => break,
+                // Retention went by: what was read of it is forgotten.
+                Fetch::Below { start } => (at, bodies, id) = (start, vec![], None),
                 other => panic!("{other:?} at {at:?}"),
             }
         }
         assert_eq!(at, self.store.durable_end(p));
+        self.read_from = at.count as usize - bodies.len();
         bodies
     }
 
@@ -287,5 +295,16 @@ impl Rig {
             sequence += 1;
         }
         found
+    }
+
+    pub fn redo_count(&self, kind: RecordKind) -> usize {
+        self.redo().iter().filter(|r| r.0 == kind).count()
+    }
+
+    /// Laps of the ring so far.
+    pub fn laps(&self) -> usize {
+        let file = &self.disk.files[&FileId::Journal(0)];
+        let head = WriteHeader::parse(&file[RING_START as usize..], &[9; 16], CoreId(0), IO_BYTES_MAX);
+        head.map_or(0, |h| h.header.lap.get() as usize)
     }
 }

@@ -146,7 +146,7 @@ impl Store {
         match outcome {
             Ok(_) if topic.is_allocated => {
                 self.topics.remove(&key);
-                self.finish_checkpoint(now, io);
+                self.finish_checkpoint(io);
             }
             Ok(_) => {
                 topic.is_allocated = true;
