@@ -268,7 +268,7 @@ impl Engine {
         let partition = self.partitions.get_mut(idx);
         if std::mem::take(&mut partition.low_water_stale) {
             let low = partition.low_water(collect_start);
-            let _ = low; //TMP
+            self.store.set_low_water(idx, low);
         }
     }
 
