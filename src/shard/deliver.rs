@@ -52,7 +52,7 @@ impl Sink for Outputs<'_> {
             return true;
         }
         let Some(c) = self.conns.get_mut(&sub.conn) else { return false };
-        if c.session.is_output_full() || c.closing {
+        if c.session.is_output_full() || c.session.is_closing() || c.closing {
             self.full.push(sub);
             return false;
         }
@@ -115,8 +115,9 @@ impl Shard {
             e.mark_dirty(now, key);
         }
         let partition = e.partitions.get(idx).dir.partition;
+        e.settle_owed(key);
         for sub in hungry {
-            e.tell_hungry(now, sub, partition);
+            e.tell_hungry(sub, partition);
         }
         more
     }

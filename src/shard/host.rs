@@ -11,7 +11,7 @@ impl Host for Engine {
         let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
         match Engine::publish(self, now, conn, topic, &bodies, slot) {
             Attempt::Accepted => Taken::Accepted,
-            Attempt::Wait => Taken::Stall,
+            Attempt::Wait => self.stall(conn, asked),
             Attempt::Refused(error) => Taken::Refused(failure(asked, error)),
         }
     }
@@ -22,13 +22,13 @@ impl Host for Engine {
         };
         match Engine::subscribe(self, now, conn, topic, channel, options, slot) {
             Attempt::Accepted => Taken::Accepted,
-            Attempt::Wait => Taken::Stall,
+            Attempt::Wait => self.stall(conn, Asked::Subscribe),
             Attempt::Refused(error) => Taken::Refused(failure(Asked::Subscribe, error)),
         }
     }
 
-    fn ready(&mut self, now: Now, conn: ConnId, count: u32) {
-        self.set_ready(now, conn, count);
+    fn ready(&mut self, _now: Now, conn: ConnId, count: u32) {
+        self.set_ready(conn, count);
     }
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
@@ -43,8 +43,15 @@ impl Host for Engine {
         in_flight(Engine::touch(self, now, conn, id.partition(), id.log_id()))
     }
 
-    fn close_subscription(&mut self, now: Now, conn: ConnId) {
-        self.set_ready(now, conn, 0);
+    fn close_subscription(&mut self, _now: Now, conn: ConnId) {
+        self.set_ready(conn, 0);
+    }
+}
+
+impl Engine {
+    fn stall(&mut self, conn: ConnId, asked: Asked) -> Taken {
+        self.tracks.entry(conn).or_default().stalled = Some(asked);
+        Taken::Stall
     }
 }
 

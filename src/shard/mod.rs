@@ -9,13 +9,19 @@
 //! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
 //! ```
 
+mod channels;
 mod deliver;
 mod engine;
 pub mod event;
 mod host;
+mod mesh;
 pub mod message;
+#[cfg(test)]
+mod model;
 mod partitions;
+mod publish;
 mod stats;
+mod subscriber;
 mod subscription;
 #[cfg(test)]
 mod tests;
@@ -82,6 +88,8 @@ pub struct Shard {
     engine: Engine,
     conns: IdMap<ConnId, Conn>,
     touched: Vec<ConnId>,
+    /// Timers of one tick.
+    due: Vec<Timer>,
     limits: Arc<Limits>,
     connections_max: usize,
     stop: Stop,
@@ -94,7 +102,7 @@ impl Shard {
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         for topic in topics {
-            engine.topics.learn(topic);
+            engine.topics.learn(&topic);
         }
         for recovered in partitions {
             let (dir, topic, end, channels) =
@@ -106,7 +114,7 @@ impl Shard {
             }
             engine.update_low_water(idx);
         }
-        Shard { engine, conns: IdMap::default(), touched: vec![], limits, connections_max, stop: Stop::Running }
+        Shard { engine, conns: IdMap::default(), touched: vec![], due: vec![], limits, connections_max, stop: Stop::Running }
     }
 
     /// Takes one event; `out` gets what is to be carried out, in order.
@@ -122,6 +130,8 @@ impl Shard {
                 }
                 self.add(now, conn, Session::new(conn, peer, self.limits.clone(), now));
             }
+            // It was on its way when the stop began.
+            Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let MovedSession { peer, state } = *session;
                 self.add(now, conn, Session::adopt(conn, peer, state, self.limits.clone(), now));
@@ -143,6 +153,8 @@ impl Shard {
                 self.engine.forget_conn(now, conn);
             }
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
+            // What the store no longer waits for, such as space that was being allocated.
+            Event::Disk { .. } if self.engine.stopped => {}
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
                 e.store.completed(now, op, outcome, &e.partitions, &mut e.io, &mut e.notices);
@@ -159,7 +171,8 @@ impl Shard {
         if !self.engine.ready.is_empty() || !self.touched.is_empty() {
             return Some(Ticks(0));
         }
-        [self.engine.timers.next(), self.engine.store.deadline()].into_iter().flatten().min()
+        let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
+        self.engine.timers.next().into_iter().chain(store).min()
     }
 
     /// Why this core takes no publish, if so.
@@ -201,11 +214,14 @@ impl Shard {
     }
 
     fn tick(&mut self, now: Now) {
-        if self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
+        if !self.engine.stopped && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
             e.store.tick(now, &e.partitions, &mut e.io, &mut e.notices);
         }
-        while let Some(timer) = self.engine.timers.pop_due(now.ticks) {
+        // A timer that is due again at once (more timeouts than one turn takes) waits for the next tick.
+        let mut due = std::mem::take(&mut self.due);
+        due.extend(std::iter::from_fn(|| self.engine.timers.pop_due(now.ticks)));
+        for timer in due.drain(..) {
             match timer {
                 Timer::Session(conn) => {
                     if let Some(c) = self.conns.get_mut(&conn) {
@@ -220,21 +236,25 @@ impl Shard {
                 Timer::Stop => {}
             }
         }
+        self.due = due;
     }
 
     /// Publishes that waited too long for room.
     fn expire_stalls(&mut self, now: Now) {
         self.engine.expire_parked(now);
         let limit = Duration::from_millis(self.engine.settings.pub_waiting_timeout_ms);
-        let waiters = std::mem::take(&mut self.engine.room_waiters);
-        for conn in waiters {
-            let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { continue };
-            if now.ticks.since(since) >= limit {
-                self.engine.replies.push((conn, Heard::StallFailed(PublishError::TooMuchWaiting)));
-            } else {
-                self.engine.timers.at_most(Timer::Stalls, Some(since + limit));
-                self.engine.room_waiters.push_back(conn);
-            }
+        let e = &mut self.engine;
+        for waiters in [&mut e.room_waiters, &mut e.remote_waiters] {
+            waiters.retain(|&conn| {
+                let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
+                let is_late = now.ticks.since(since) >= limit;
+                if is_late {
+                    e.replies.push((conn, Heard::StallFailed(PublishError::TooMuchWaiting)));
+                } else {
+                    e.timers.at_most(Timer::Stalls, Some(since + limit));
+                }
+                !is_late
+            });
         }
     }
 
@@ -270,7 +290,8 @@ impl Shard {
             Heard::NotInFlight(id, command) => c.session.not_in_flight(id, command),
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
-                    c.session.fail_stalled(failure(Asked::Publish, error));
+                    let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
+                    c.session.fail_stalled(failure(asked, error));
                     c.session.resume(now, &mut self.engine);
                 }
             }
@@ -284,7 +305,7 @@ impl Shard {
             self.engine.journal_fins();
         }
         self.engine.flush_remote_fins();
-        {
+        if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
         }
@@ -304,19 +325,26 @@ impl Shard {
     fn flush(&mut self, conn: ConnId, out: &mut Effects) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
-        if !c.held.is_empty() && !c.session.is_output_full() {
+        if c.closing {
+            // Its socket takes nothing more; what it has in flight comes back when it is closed.
+            c.held = Vec::new();
+            c.session.take_output();
+            return self.engine.set_blocked(conn, true);
+        }
+        if !c.held.is_empty() && !c.session.is_output_full() && !c.session.is_closing() {
             c.session.output().append(&mut c.held);
             c.held = Vec::new();
         }
         if let Some(bytes) = c.session.take_output() {
             out.push(Effect::Send { conn, bytes });
         }
-        if c.session.is_closing() && !c.closing {
+        if c.session.is_closing() {
             c.closing = true;
             out.push(Effect::Close { conn });
+            return self.engine.set_blocked(conn, true);
         }
         let pause = c.session.is_stalled() || !c.session.wants_reading();
-        if pause != c.paused && !c.closing {
+        if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
         }
@@ -330,10 +358,13 @@ impl Shard {
         for conn in std::mem::take(&mut self.engine.moving) {
             let Some(c) = self.conns.get_mut(&conn) else { continue };
             let Some(to) = self.engine.tracks.get(&conn).and_then(|t| t.moving) else { continue };
-            if !c.session.is_quiet() || c.closing {
-                if !c.session.is_closing() {
-                    self.engine.moving.push(conn);
-                }
+            if !c.session.is_stalled() || c.session.is_closing() || c.closing {
+                // It was answered otherwise meanwhile, and stays.
+                self.engine.stay(conn);
+                continue;
+            }
+            if !c.session.is_quiet() {
+                self.engine.moving.push(conn);
                 continue;
             }
             let mut c = self.conns.remove(&conn).expect("it was just looked at");

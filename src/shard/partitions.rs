@@ -40,9 +40,19 @@ pub struct ChannelState {
     pub dirty: bool,
     /// The record of its creation; SUBs before it is durable wait for it.
     pub created: RecordTicket,
-    /// Recalled credit that comes back when a message in flight is done.
+    /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
     pub subs: Vec<SubId>,
+}
+
+impl ChannelState {
+    /// Takes at most `credit` of what the client may still get.
+    pub fn take_unspent(&mut self, sub: SubId, credit: u32) -> u32 {
+        let unspent = self.machine.recall(sub);
+        let taken = unspent.min(credit);
+        self.machine.lend(sub, unspent - taken);
+        taken
+    }
 }
 
 pub struct Partition {

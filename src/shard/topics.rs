@@ -4,21 +4,37 @@
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
 
 use super::message::Ticket;
-use crate::base::{ConnId, CoreId, TopicInfo, TopicName, TopicRef};
-use crate::log::RecordTicket;
+use crate::base::{ConnId, CoreId, PartitionId, TopicInfo, TopicName, TopicRef};
+use crate::log::{PartitionIdx, RecordTicket};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Debug, Default)]
 pub struct Topics {
     entries: HashMap<TopicName, Entry>,
+    known: Vec<Known>,
+    /// The one that was published to last: most publishes need no look into `entries`.
+    last: usize,
     /// Topics whose record waits for the journal, oldest first.
     creating: BTreeMap<RecordTicket, TopicName>,
 }
 
 #[derive(Debug)]
+struct Known {
+    topic: TopicRef,
+    next_partition: u16,
+    /// The partitions of this core that were used.
+    places: Vec<Option<PartitionIdx>>,
+}
+
+#[derive(Debug)]
 enum Entry {
-    Known { topic: TopicRef, next_partition: u16 },
-    Pending { topic: Option<TopicRef>, conns: Vec<ConnId>, asked_by: Vec<(CoreId, Ticket)> },
+    /// Its place in `known`.
+    Known(usize),
+    Pending {
+        topic: Option<TopicRef>,
+        conns: Vec<ConnId>,
+        asked_by: Vec<(CoreId, Ticket)>,
+    },
 }
 
 /// Who waited for a topic that is now known, or never will be.
@@ -28,31 +44,49 @@ pub struct Waiters {
     pub asked_by: Vec<(CoreId, Ticket)>,
 }
 
+impl Waiters {
+    pub fn is_empty(&self) -> bool {
+        self.conns.is_empty() && self.asked_by.is_empty()
+    }
+}
+
 impl Topics {
-    pub fn known(&self, name: &str) -> Option<&TopicRef> {
+    fn find(&self, name: &str) -> Option<usize> {
+        if self.known.get(self.last).is_some_and(|k| *k.topic.name == *name) {
+            return Some(self.last);
+        }
         match self.entries.get(name) {
-            Some(Entry::Known { topic, .. }) => Some(topic),
+            Some(Entry::Known(at)) => Some(*at),
             _ => None,
         }
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &TopicRef> {
-        self.entries.values().filter_map(|e| match e {
-            Entry::Known { topic, .. } => Some(topic),
-            Entry::Pending { .. } => None,
-        })
+    pub fn known(&self, name: &str) -> Option<&TopicRef> {
+        self.find(name).map(|at| &self.known[at].topic)
     }
 
-    /// The topic and the partition that is next in turn.
-    pub fn next_partition(&mut self, name: &str) -> Option<(TopicRef, u16)> {
-        match self.entries.get_mut(name) {
-            Some(Entry::Known { topic, next_partition }) => {
-                let partition = *next_partition;
-                *next_partition = (partition + 1) % topic.partitions;
-                Some((topic.clone(), partition))
-            }
-            _ => None,
+    /// The topic, and the partition that is next in turn.
+    pub fn next_partition(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+        let at = self.find(name)?;
+        self.last = at;
+        let Known { topic, next_partition, places } = &mut self.known[at];
+        let partition = *next_partition;
+        *next_partition = if partition + 1 == topic.partitions { 0 } else { partition + 1 };
+        Some((topic, PartitionId(partition), places.get(partition as usize).copied().flatten()))
+    }
+
+    /// Where a partition of a known topic is in this core's store, if it was used.
+    pub fn place(&self, name: &str, partition: PartitionId) -> Option<PartitionIdx> {
+        self.known[self.find(name)?].places.get(partition.0 as usize).copied().flatten()
+    }
+
+    pub fn set_place(&mut self, name: &str, partition: PartitionId, idx: PartitionIdx) {
+        let Some(at) = self.find(name) else { return };
+        let places = &mut self.known[at].places;
+        if places.len() <= partition.0 as usize {
+            places.resize(partition.0 as usize + 1, None);
         }
+        places[partition.0 as usize] = Some(idx);
     }
 
     pub fn is_pending(&self, name: &str) -> bool {
@@ -82,13 +116,14 @@ impl Topics {
     }
 
     /// The topic is known from now on.
-    pub fn learn(&mut self, topic: TopicRef) -> Waiters {
-        if let Some(Entry::Known { topic: known, .. }) = self.entries.get(&topic.name) {
-            assert_eq!(known.id, topic.id, "a topic's id never changes");
+    pub fn learn(&mut self, topic: &TopicRef) -> Waiters {
+        if let Some(at) = self.find(&topic.name) {
+            assert_eq!(self.known[at].topic.id, topic.id, "a topic's id never changes");
             return Waiters::default();
         }
-        let name = topic.name.clone();
-        match self.entries.insert(name, Entry::Known { topic, next_partition: 0 }) {
+        let entry = Entry::Known(self.known.len());
+        self.known.push(Known { topic: topic.clone(), next_partition: 0, places: vec![] });
+        match self.entries.insert(topic.name.clone(), entry) {
             Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
             _ => Waiters::default(),
         }
@@ -96,14 +131,12 @@ impl Topics {
 
     /// The topic could not be created.
     pub fn forget(&mut self, name: &str) -> Waiters {
+        if !self.is_pending(name) {
+            return Waiters::default();
+        }
         match self.entries.remove(name) {
             Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
-            Some(known) => {
-                let Entry::Known { topic, .. } = &known else { unreachable!("the other variant was matched above") };
-                self.entries.insert(topic.name.clone(), known);
-                Waiters::default()
-            }
-            None => Waiters::default(),
+            _ => Waiters::default(),
         }
     }
 

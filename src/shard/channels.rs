@@ -1,0 +1,283 @@
+//! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
+
+use super::engine::Engine;
+use super::message::{MeshMessage, PublishError, SubOptions};
+use super::partitions::{ChannelKey, ChannelState};
+use super::timers::Timer;
+use crate::base::{ChannelName, LogId, Now, PartitionId, Position, SubId, TopicRef};
+use crate::channel::Channel;
+use crate::log::cursor::CursorImage;
+use crate::log::{PartitionIdx, RecordTicket};
+use std::time::Duration;
+
+impl Engine {
+    /// Finds or creates the channel, adds the client, and answers when the channel is durable.
+    pub fn attach(
+        &mut self,
+        now: Now,
+        sub: SubId,
+        topic: &TopicRef,
+        partition: PartitionId,
+        channel: &ChannelName,
+        options: SubOptions,
+    ) {
+        if self.stopping {
+            return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
+        }
+        let idx = self.partition(now, topic, partition);
+        let i = match self.partitions.get(idx).channel(channel) {
+            Some(i) => i,
+            None => match self.create_channel(idx, channel.clone()) {
+                Ok(i) => i,
+                Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+            },
+        };
+        let key = ChannelKey { partition: idx.0, channel: i };
+        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        c.machine.subscribe(now.ticks, sub, options);
+        c.subs.push(sub);
+        let created = c.created;
+        self.sub_keys.insert((sub, partition), key);
+        if created <= self.durable_record {
+            self.tell_subscriber(sub, partition, Ok(()));
+        } else if self.read_only.is_some() {
+            // The journal failed before the channel's record was in it, and takes nothing more.
+            self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
+        } else {
+            self.subscribing.push_back((created, sub, partition));
+        }
+        self.wake_channel(key);
+    }
+
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do.
+    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName) -> Result<u32, PublishError> {
+        if self.read_only.is_some() && !name.is_ephemeral() {
+            return Err(PublishError::ReadOnly);
+        }
+        let first = self.partitions.get(idx).channels.is_empty();
+        let confirmed = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
+        let image = CursorImage {
+            name: name.clone(),
+            paused: false,
+            ordered: false,
+            epoch: self.epoch,
+            generation: 0,
+            confirmed,
+            intervals: vec![],
+        };
+        tracing::info!(topic = %self.partitions.get(idx).topic.name, channel = %name, offset = confirmed.offset, "creating channel");
+        let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
+        Ok(self.add_channel(idx, image, created))
+    }
+
+    pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage, created: RecordTicket) -> u32 {
+        let options = self.channel_options();
+        let partition = self.partitions.get_mut(idx);
+        let name = image.name.clone();
+        let machine = Channel::new(options, partition.dir.partition, image);
+        let state = ChannelState { name, machine, queued: false, dirty: false, created, owed: Default::default(), subs: vec![] };
+        partition.low_water_stale = true;
+        partition.channels.insert(state) as u32
+    }
+
+    pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
+        self.remote_blocked.remove(&sub);
+        let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
+        self.subscribing.retain(|(_, s, p)| (*s, *p) != (sub, partition));
+        self.frames.remove(&sub);
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.unsubscribe(now.ticks, sub);
+        c.subs.retain(|s| *s != sub);
+        c.owed.remove(&sub);
+        if c.subs.is_empty() && c.name.is_ephemeral() {
+            self.drop_channel(key);
+        } else {
+            self.wake_channel(key);
+        }
+    }
+
+    /// An ephemeral channel goes with its last client. When it was the last channel, the topic collects from here on.
+    pub fn drop_channel(&mut self, key: ChannelKey) {
+        let idx = key.partition_idx();
+        let partition = self.partitions.get_mut(idx);
+        partition.channels.remove(key.channel as usize);
+        partition.low_water_stale = true;
+        let last = partition.channels.is_empty();
+        self.timers.remove(Timer::Channel(key));
+        self.ready.retain(|k| *k != key);
+        self.fins.retain(|k| *k != key);
+        if last {
+            let end = self.store.durable_end(idx);
+            self.store.log_collect_start(idx, end);
+        }
+        self.update_low_water(idx);
+    }
+
+    pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return };
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.lend(sub, credit);
+        self.wake_channel(key);
+    }
+
+    /// What can be given back at once; the rest follows as messages are done.
+    pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return credit };
+        let Some(c) = self.partitions.channel_mut(key) else { return credit };
+        // A channel that has a turn coming may use it first; else two partitions that have messages would take a
+        // small RDY from each other for ever, each before its turn.
+        let give = if c.queued { 0 } else { c.take_unspent(sub, credit) };
+        if give < credit {
+            *c.owed.entry(sub).or_default() += credit - give;
+        }
+        give
+    }
+
+    /// After a channel's turn: recalled credit that it did not use goes back.
+    pub fn settle_owed(&mut self, key: ChannelKey) {
+        let Some(c) = self.partitions.channel_mut(key).filter(|c| !c.owed.is_empty()) else { return };
+        let mut back: Vec<(SubId, u32)> = c.owed.iter().map(|(&sub, &owed)| (sub, owed)).collect();
+        back.sort_unstable();
+        for (sub, owed) in &mut back {
+            let give = c.take_unspent(*sub, *owed);
+            match *owed - give {
+                0 => c.owed.remove(sub),
+                rest => c.owed.insert(*sub, rest),
+            };
+            *owed = give;
+        }
+        let partition = self.partitions.get(key.partition_idx()).dir.partition;
+        for (sub, credit) in back.into_iter().filter(|&(_, credit)| credit > 0) {
+            self.give_back(sub, partition, credit);
+        }
+    }
+
+    fn give_back(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
+        if sub.core == self.core {
+            self.on_returned(sub, partition, credit);
+        } else {
+            self.pass(sub.core, MeshMessage::Returned { sub, partition, credit });
+        }
+    }
+
+    /// A message in flight is done: its credit is the client's again, or goes back to its core.
+    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId) {
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        match c.owed.get_mut(&sub) {
+            Some(owed) => {
+                *owed -= 1;
+                if *owed == 0 {
+                    c.owed.remove(&sub);
+                }
+                let partition = self.partitions.get(key.partition_idx()).dir.partition;
+                self.give_back(sub, partition, 1);
+            }
+            None => c.machine.lend(sub, 1),
+        }
+        self.wake_channel(key);
+    }
+
+    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
+        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        if c.machine.finish(now.ticks, sub, id).is_err() {
+            return false;
+        }
+        self.mark_dirty(now, key);
+        self.on_freed(key, sub);
+        true
+    }
+
+    /// FINs of this channel wait for the journal; they are durable soon even when nothing is published.
+    pub fn mark_dirty(&mut self, now: Now, key: ChannelKey) {
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        if c.dirty {
+            return;
+        }
+        c.dirty = true;
+        if self.fins.is_empty() {
+            let at = now.ticks + Duration::from_millis(self.settings.fin_sync_interval_ms);
+            self.timers.at_most(Timer::Fins, Some(at));
+        }
+        self.fins.push(key);
+    }
+
+    pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
+        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        if c.machine.requeue(now.ticks, sub, id, Duration::from_millis(delay_ms)).is_err() {
+            return false;
+        }
+        let deadline = c.machine.deadline();
+        self.timers.at_most(Timer::Channel(key), deadline);
+        self.on_freed(key, sub);
+        true
+    }
+
+    pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
+        self.partitions.channel_mut(key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
+    }
+
+    pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return };
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.block(sub, blocked);
+        if !blocked {
+            self.wake_channel(key);
+        }
+    }
+
+    /// Timeouts and due deferred messages of one channel.
+    pub fn tick_channel(&mut self, now: Now, key: ChannelKey) {
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let mut freed = vec![];
+        c.machine.tick(now.ticks, &mut |sub| freed.push(sub));
+        let deadline = c.machine.deadline();
+        freed.into_iter().for_each(|sub| self.on_freed(key, sub));
+        self.timers.at_most(Timer::Channel(key), deadline);
+        self.wake_channel(key);
+    }
+
+    /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish
+    /// implies them.
+    pub fn journal_fins(&mut self) {
+        // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
+        let mut fins = std::mem::take(&mut self.fins);
+        for &key in &fins {
+            let idx = key.partition_idx();
+            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            c.dirty = false;
+            let (finished, name) = (c.machine.take_finished(), c.name.clone());
+            let generation = c.machine.generation();
+            if let Some(intervals) = finished
+                && !name.is_ephemeral()
+            {
+                self.store.log_finished(idx, &name, generation, &intervals);
+            }
+            self.partitions.get_mut(idx).low_water_stale = true;
+        }
+        for key in fins.drain(..) {
+            self.update_low_water(key.partition_idx());
+        }
+        self.fins = fins;
+    }
+
+    pub fn update_low_water(&mut self, idx: PartitionIdx) {
+        let collect_start: Position = self.store.collect_start(idx);
+        let partition = self.partitions.get_mut(idx);
+        if std::mem::take(&mut partition.low_water_stale) {
+            let low = partition.low_water(collect_start);
+            self.store.set_low_water(idx, low);
+        }
+    }
+
+    /// A remote client's bundle of frames is on its way: it may have more.
+    pub fn unblock_remote(&mut self, sub: SubId) {
+        if self.remote_blocked.contains(&sub) {
+            return;
+        }
+        let keys: Vec<_> = self.sub_keys.iter().filter(|((s, _), _)| *s == sub).map(|((_, p), _)| *p).collect();
+        keys.into_iter().for_each(|partition| self.on_block(sub, partition, false));
+    }
+}

@@ -1,0 +1,107 @@
+//! What other cores (and the HTTP thread) ask of this one, and what they answer.
+
+use super::engine::{Asked, Attempt, Engine, Heard, Parked};
+use super::message::{InFlightCommand, MeshMessage, PublishError};
+use super::partitions::Publisher;
+use crate::base::{CoreId, MessageId, Now};
+
+impl Engine {
+    pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        match message {
+            MeshMessage::EnsureTopic { ticket, name } => match self.ensure_topic(now, &name) {
+                Ok(true) => {
+                    let topic = self.topics.known(&name).expect("the topic is known").clone();
+                    self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
+                }
+                Ok(false) => self.topics.wait_core(&name, from, ticket),
+                Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
+            },
+            MeshMessage::Topic { ticket, result } => {
+                let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
+                match result {
+                    Ok(topic) => self.topic_known(&topic),
+                    Err(error) => self.topic_failed(&name, error),
+                }
+            }
+            MeshMessage::Publish { ticket, topic, partition, bodies } => {
+                self.topic_known(&topic);
+                let publisher = Publisher::Core(from, ticket);
+                if self.stopping {
+                    return self.tell_publisher(publisher, Err(PublishError::Stopping));
+                }
+                let partition = self.partition(now, &topic, partition);
+                let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
+                // Order: what waits already goes first.
+                let attempt = match self.parked.is_empty() {
+                    true => self.append(now, partition, publisher, bodies.iter(), count, bytes),
+                    false => Attempt::Wait,
+                };
+                match attempt {
+                    Attempt::Accepted => {}
+                    Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
+                    Attempt::Wait => {
+                        self.parked.push_back(Parked { since: now.ticks, publisher, partition, bodies });
+                        self.expect_stalls(now);
+                    }
+                }
+            }
+            MeshMessage::Published { ticket, result } => {
+                let Some(Asked::Publish { conn, slot, bytes }) = self.asked.remove(&ticket) else { return };
+                self.replies.push((conn, Heard::Answer(slot, result)));
+                self.remote_done(bytes);
+            }
+            MeshMessage::Subscribe { sub, topic, partition, channel, options } => {
+                self.topic_known(&topic);
+                self.attach(now, sub, &topic, partition, &channel, options);
+            }
+            MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
+            MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
+            MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
+            MeshMessage::Recall { sub, partition, credit } => {
+                let back = self.on_recall(sub, partition, credit);
+                if back > 0 {
+                    self.pass(from, MeshMessage::Returned { sub, partition, credit: back });
+                }
+            }
+            MeshMessage::Returned { sub, partition, credit } => self.on_returned(sub, partition, credit),
+            MeshMessage::Hungry { sub, partition } => self.on_hungry(sub, partition),
+            MeshMessage::Block { sub, partition, blocked } => {
+                if blocked {
+                    self.remote_blocked.insert(sub);
+                } else {
+                    self.remote_blocked.remove(&sub);
+                }
+                self.on_block(sub, partition, blocked);
+            }
+            MeshMessage::Finish { sub, partition, ids } => {
+                for id in ids {
+                    if !self.on_finish(now, sub, partition, id) {
+                        let command = InFlightCommand::Finish;
+                        self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                    }
+                }
+            }
+            MeshMessage::Requeue { sub, partition, id, delay_ms } => {
+                if !self.on_requeue(now, sub, partition, id, delay_ms) {
+                    let command = InFlightCommand::Requeue;
+                    self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                }
+            }
+            MeshMessage::Touch { sub, partition, id } => {
+                if !self.on_touch(now, sub, partition, id) {
+                    let command = InFlightCommand::Touch;
+                    self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                }
+            }
+            MeshMessage::NotInFlight { sub, partition, id, command } => {
+                let id = MessageId::new(partition, id);
+                self.replies.push((sub.conn, Heard::NotInFlight(id, command)));
+            }
+            // The shard looks at these before it asks the engine.
+            MeshMessage::Deliver { .. }
+            | MeshMessage::Connection { .. }
+            | MeshMessage::StatsRequest { .. }
+            | MeshMessage::Stats { .. } => {}
+        }
+    }
+}

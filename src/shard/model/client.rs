@@ -1,0 +1,291 @@
+//! Random NSQ clients, and the book of what they were promised.
+
+use crate::base::Rng;
+use crate::codec::nsq::frame::{self, Frame};
+use crate::codec::nsq::request;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Publisher,
+    Consumer,
+    /// Subscribes and publishes.
+    Both,
+    /// Finishes all that it gets.
+    Drain,
+}
+
+impl Role {
+    pub fn draw(rng: &mut Rng) -> Role {
+        [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both][rng.below(5) as usize]
+    }
+}
+
+struct Message {
+    topic: usize,
+    body: Vec<u8>,
+    /// Channels whose SUB was answered before this was published.
+    owed: Vec<String>,
+    acknowledged: bool,
+}
+
+pub struct Book {
+    topics: usize,
+    messages: Vec<Message>,
+    /// By topic and name, channels whose SUB was answered: what was delivered there.
+    channels: BTreeMap<(usize, String), BTreeSet<usize>>,
+    /// A message's id never names another.
+    ids: BTreeMap<(usize, [u8; 16]), usize>,
+}
+
+impl Book {
+    pub fn new(topics: usize) -> Self {
+        Book { topics, messages: vec![], channels: BTreeMap::new(), ids: BTreeMap::new() }
+    }
+
+    /// Those that outlive their clients.
+    pub fn channels(&self) -> Vec<(usize, String)> {
+        self.channels.keys().filter(|(_, c)| !c.ends_with("#ephemeral")).cloned().collect()
+    }
+
+    fn write(&mut self, topic: usize, rng: &mut Rng) -> usize {
+        let n = self.messages.len();
+        let len = match rng.below(20) {
+            0 => 10_000 + rng.below(30_000),
+            1..5 => rng.below(3000),
+            _ => rng.below(60),
+        };
+        let mut body = format!("{n} ").into_bytes();
+        body.extend((0..len).map(|i| (i as usize * 7 + n) as u8));
+        let owed = self.channels().into_iter().filter(|(t, _)| *t == topic).map(|(_, c)| c).collect();
+        self.messages.push(Message { topic, body, owed, acknowledged: false });
+        n
+    }
+
+    fn delivered(&mut self, topic: usize, channel: &str, id: [u8; 16], body: &[u8]) {
+        let number = body.split(|&b| b == b' ').next().and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
+        let n: usize = number.expect("a body begins with its number");
+        let message = self.messages.get(n).expect("nothing is invented");
+        assert!(message.topic == topic && message.body == body, "message {n} is intact and of this topic");
+        assert_eq!(*self.ids.entry((topic, id)).or_insert(n), n, "an id names one message");
+        self.channels.entry((topic, channel.to_owned())).or_default().insert(n);
+    }
+
+    pub fn check_all_delivered(&self) {
+        for (n, m) in self.messages.iter().enumerate().filter(|(_, m)| m.acknowledged) {
+            for channel in &m.owed {
+                let got = &self.channels[&(m.topic, channel.clone())];
+                assert!(got.contains(&n), "message {n} was acknowledged and never came to {}/{channel}", m.topic);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Expect {
+    Published(Vec<usize>),
+    Identified,
+    Subscribed,
+    CloseWait,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    role: Role,
+    /// Commands that are to be written.
+    pub out: Vec<u8>,
+    got: Vec<u8>,
+    /// Answers in the order of their commands.
+    expects: VecDeque<Expect>,
+    subscription: Option<(usize, String)>,
+    subscribed: bool,
+    closing: bool,
+    failed: bool,
+    rdy: u32,
+    rdy_max: u32,
+    /// Not finished: with the number of time jumps before it came.
+    held: BTreeMap<[u8; 16], u32>,
+}
+
+pub fn topic_name(topic: usize) -> String {
+    format!("topic{topic}")
+}
+
+impl Client {
+    pub fn new(role: Role) -> Self {
+        Client {
+            role,
+            out: vec![],
+            got: vec![],
+            expects: VecDeque::new(),
+            subscription: None,
+            subscribed: false,
+            closing: false,
+            failed: false,
+            rdy: 0,
+            rdy_max: 0,
+            held: BTreeMap::new(),
+        }
+    }
+
+    pub fn is_satisfied(&self) -> bool {
+        self.expects.is_empty() || self.failed
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing
+    }
+
+    pub fn subscribe(&mut self, _book: &mut Book, topic: usize, channel: String, rdy: u32) {
+        request::subscribe(&mut self.out, &topic_name(topic), &channel);
+        self.expects.push_back(Expect::Subscribed);
+        self.subscription = Some((topic, channel));
+        self.ready(rdy);
+    }
+
+    fn ready(&mut self, rdy: u32) {
+        request::ready(&mut self.out, rdy);
+        self.rdy = rdy;
+        self.rdy_max = self.rdy_max.max(rdy);
+    }
+
+    /// Says something random that fits.
+    pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
+        if self.failed || self.expects.len() > 70 {
+            return;
+        }
+        match self.role {
+            Role::Publisher => self.publish(book, rng),
+            Role::Drain => self.act_quick(),
+            Role::Both if rng.chance(0.3) => self.publish(book, rng),
+            Role::Both | Role::Consumer => self.consume(book, rng),
+        }
+    }
+
+    fn publish(&mut self, book: &mut Book, rng: &mut Rng) {
+        let topic = rng.below(book.topics as u64) as usize;
+        match rng.below(10) {
+            0 if self.subscription.is_none() => {
+                request::identify(&mut self.out, br#"{"client_id":"x","feature_negotiation":true}"#);
+                self.expects.push_back(Expect::Identified);
+            }
+            1 => {
+                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write(topic, rng)).collect();
+                let bodies = numbers.iter().map(|&n| book.messages[n].body.as_slice());
+                request::multi_publish(&mut self.out, &topic_name(topic), bodies);
+                self.expects.push_back(Expect::Published(numbers));
+            }
+            2 => {
+                // Many to one topic: the connection moves there.
+                for _ in 0..rng.below(40) {
+                    self.publish_one(book, 0, rng);
+                }
+            }
+            _ => self.publish_one(book, topic, rng),
+        }
+    }
+
+    fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
+        let n = book.write(topic, rng);
+        request::publish(&mut self.out, &topic_name(topic), &book.messages[n].body);
+        self.expects.push_back(Expect::Published(vec![n]));
+    }
+
+    fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
+        if self.subscription.is_none() {
+            let channel = ["a", "b", "c#ephemeral"][rng.below(3) as usize];
+            let rdy = rng.below(8) as u32;
+            return self.subscribe(book, rng.below(book.topics as u64) as usize, channel.into(), rdy);
+        }
+        let nth = rng.below(self.held.len().max(1) as u64) as usize;
+        let id = self.held.keys().nth(nth).copied();
+        match (rng.below(20), id) {
+            (0..3, _) if !self.closing => self.ready([0, 1, 1, 2, 3, 10, 40][rng.below(7) as usize]),
+            (3, _) if !self.closing && rng.chance(0.1) => {
+                request::close(&mut self.out);
+                self.closing = true;
+                self.expects.push_back(Expect::CloseWait);
+            }
+            (4..7, Some(id)) => {
+                request::requeue(&mut self.out, &id, if rng.chance(0.5) { 0 } else { rng.below(3000) });
+                self.held.remove(&id);
+            }
+            (7, Some(id)) => request::touch(&mut self.out, &id),
+            (8, Some(id)) => {
+                // A second FIN of the same message fails, and that is all.
+                request::finish(&mut self.out, &id);
+                request::finish(&mut self.out, &id);
+                self.held.remove(&id);
+            }
+            (9.., Some(id)) => {
+                request::finish(&mut self.out, &id);
+                self.held.remove(&id);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a client does that wants to be done.
+    pub fn act_quick(&mut self) {
+        if self.failed || self.subscription.is_none() {
+            return;
+        }
+        for id in std::mem::take(&mut self.held).into_keys() {
+            request::finish(&mut self.out, &id);
+        }
+        if self.rdy == 0 && !self.closing {
+            self.ready(1);
+        }
+    }
+
+    pub fn receive(&mut self, book: &mut Book, bytes: &[u8], jumps: u32) {
+        self.got.extend_from_slice(bytes);
+        let got = std::mem::take(&mut self.got);
+        let (frames, used) = frame::decode_all(&got).expect("well-formed frames");
+        for f in frames {
+            assert!(!self.failed, "nothing comes after a fatal error: {f:?}");
+            match f {
+                Frame::Response(b"_heartbeat_") => request::nop(&mut self.out),
+                Frame::Response(response) => self.answered(book, response),
+                Frame::Error(error) => self.refused(&String::from_utf8_lossy(error)),
+                Frame::Message(m) => {
+                    let (topic, channel) = self.subscription.clone().expect("messages come to subscribers");
+                    assert!(self.subscribed, "no message before SUB's OK");
+                    book.delivered(topic, &channel, m.id, m.body);
+                    // A redelivery may come after the FIN for the copy before it: only the first is surely held.
+                    self.held.insert(m.id, if m.attempts == 1 { jumps } else { u32::MAX });
+                    let fresh = self.held.values().filter(|&&j| j == jumps).count();
+                    assert!(fresh <= self.rdy_max as usize, "{fresh} in flight, RDY {} at most", self.rdy_max);
+                }
+            }
+        }
+        self.got = got[used..].to_vec();
+    }
+
+    fn answered(&mut self, book: &mut Book, response: &[u8]) {
+        match (self.expects.pop_front(), response) {
+            (Some(Expect::Published(numbers)), b"OK") => numbers.into_iter().for_each(|n| book.messages[n].acknowledged = true),
+            (Some(Expect::Subscribed), b"OK") => {
+                self.subscribed = true;
+                book.channels.entry(self.subscription.clone().expect("it asked")).or_default();
+            }
+            (Some(Expect::Identified), [b'{', ..]) | (Some(Expect::CloseWait), b"CLOSE_WAIT") => {}
+            (expect, _) => panic!("{} answers {expect:?}", String::from_utf8_lossy(response)),
+        }
+    }
+
+    fn refused(&mut self, error: &str) {
+        let code = error.split(' ').next().expect("a code");
+        if matches!(code, "E_FIN_FAILED" | "E_REQ_FAILED" | "E_TOUCH_FAILED") {
+            return;
+        }
+        self.failed = true;
+        match (self.expects.front(), code) {
+            (Some(Expect::Published(_)), "E_PUB_TOO_MUCH_WAITING") => {}
+            (Some(Expect::Published(n)), "E_PUB_FAILED") if n.len() == 1 => {}
+            (Some(Expect::Published(_)), "E_MPUB_FAILED") => {}
+            (Some(Expect::Subscribed), "E_SUB_FAILED") => {}
+            (expect, _) => panic!("{error} answers {expect:?}"),
+        }
+    }
+}

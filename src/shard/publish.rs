@@ -1,0 +1,261 @@
+//! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
+
+use super::engine::{Asked, Attempt, Engine, Heard};
+use super::message::{MeshMessage, OwnedBodies, PublishError};
+use super::partitions::Publisher;
+use super::timers::Timer;
+use super::topics::Waiters;
+use crate::base::topic::home_core;
+use crate::base::{ConnId, CoreId, Now, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
+use crate::codec::nsq::Bodies;
+use crate::log::{PartitionIdx, Refusal};
+use crate::session::ReplySlot;
+use std::time::Duration;
+
+/// Publishes in a row to partitions of one other core before the connection moves there.
+const MOVE_STREAK: u32 = 32;
+
+/// What a publish to another core costs in memory, at both ends, beside its bodies.
+const REMOTE_OVERHEAD: usize = 256;
+
+impl Engine {
+    /// Sees to it that the topic comes into being; `true` when it is known already.
+    pub fn ensure_topic(&mut self, now: Now, name: &str) -> Result<bool, PublishError> {
+        if self.topics.known(name).is_some() {
+            return Ok(true);
+        }
+        if !self.topics.is_pending(name) {
+            if self.stopping {
+                return Err(PublishError::Stopping);
+            }
+            let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
+            let home = home_core(&name, self.cores);
+            if home == self.core {
+                self.create_topic(now, name)?;
+            } else {
+                let ticket = self.ticket(Asked::Topic { name: name.clone() });
+                self.topics.begin(name.clone(), None);
+                self.pass(home, MeshMessage::EnsureTopic { ticket, name });
+            }
+        }
+        Ok(false)
+    }
+
+    pub fn create_topic(&mut self, now: Now, name: TopicName) -> Result<(), PublishError> {
+        if self.read_only.is_some() {
+            return Err(PublishError::ReadOnly);
+        }
+        let id = TopicId(self.rng.bytes_16());
+        let info = TopicInfo { name: name.clone(), id, partitions: self.settings.partitions };
+        tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
+        let record = self.store.log_topic_create(&info, now.unix_ns, &mut self.io);
+        self.topics.begin(name, Some((info, record)));
+        Ok(())
+    }
+
+    pub fn topic_known(&mut self, topic: &TopicRef) {
+        let waiters = self.topics.learn(topic);
+        if !waiters.is_empty() {
+            self.tell_waiters(waiters, Ok(topic.clone()));
+        }
+    }
+
+    pub fn topic_failed(&mut self, name: &str, error: PublishError) {
+        let waiters = self.topics.forget(name);
+        self.tell_waiters(waiters, Err(error));
+    }
+
+    pub fn tell_waiters(&mut self, waiters: Waiters, result: Result<TopicRef, PublishError>) {
+        for (core, ticket) in waiters.asked_by {
+            self.pass(core, MeshMessage::Topic { ticket, result: result.clone() });
+        }
+        match result {
+            Ok(_) => self.resume.extend(waiters.conns),
+            Err(error) => self.replies.extend(waiters.conns.into_iter().map(|c| (c, Heard::StallFailed(error)))),
+        }
+    }
+
+    /// Takes a publish for a partition of this core.
+    pub fn append<'a>(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        publisher: Publisher,
+        bodies: impl Iterator<Item = &'a [u8]>,
+        count: usize,
+        bytes: usize,
+    ) -> Attempt {
+        if self.stopping {
+            return Attempt::Refused(PublishError::Stopping);
+        }
+        match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
+            Ok(ticket) => {
+                let p = self.partitions.get_mut(idx);
+                p.publishers.push_back((ticket, publisher));
+                p.message_bytes += bytes as u64;
+                Attempt::Accepted
+            }
+            Err(Refusal::Busy) => Attempt::Wait,
+            Err(Refusal::DiskFull) => Attempt::Refused(PublishError::DiskFull),
+            Err(Refusal::ReadOnly) => Attempt::Refused(PublishError::ReadOnly),
+        }
+    }
+
+    /// A publish that a connection of this core makes: here, or passed to the partition's core.
+    pub fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+        if self.is_moving(conn) {
+            return Attempt::Wait;
+        }
+        match self.ensure_topic(now, topic) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.topics.wait_conn(topic, conn);
+                return Attempt::Wait;
+            }
+            Err(error) => return Attempt::Refused(error),
+        }
+        let (topic, partition, place) = self.topics.next_partition(topic).expect("the topic is known");
+        // A partition with a place is of this core.
+        let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
+        if let Some(idx) = place {
+            self.publish_here(now, conn, idx, bodies, slot)
+        } else if owner == self.core {
+            let topic = topic.clone();
+            let idx = self.partition(now, &topic, partition);
+            self.publish_here(now, conn, idx, bodies, slot)
+        } else {
+            let topic = topic.clone();
+            self.publish_there(now, conn, owner, topic, partition, bodies, slot)
+        }
+    }
+
+    fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+        if self.cores > 1
+            && let Some(track) = self.tracks.get_mut(&conn)
+        {
+            track.toward = None;
+        }
+        let publisher = Publisher::Session(conn, slot);
+        let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes());
+        if matches!(attempt, Attempt::Wait) {
+            self.room_waiters.push_back(conn);
+            self.expect_stalls(now);
+        }
+        attempt
+    }
+
+    #[expect(clippy::too_many_arguments)]
+    fn publish_there(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        owner: CoreId,
+        topic: TopicRef,
+        partition: PartitionId,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if self.stopping {
+            return Attempt::Refused(PublishError::Stopping);
+        }
+        if self.follow(conn, owner) {
+            return Attempt::Wait;
+        }
+        let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
+        if self.remote_bytes > 0 && self.remote_bytes + bytes > self.settings.max_pub_waiting_size {
+            self.remote_waiters.push_back(conn);
+            self.expect_stalls(now);
+            return Attempt::Wait;
+        }
+        // An OK to this publish implies the FINs before it.
+        if !self.remote_fins.is_empty() && self.subs.contains_key(&conn) {
+            self.flush_remote_fins();
+        }
+        let mut owned = OwnedBodies { bytes: Vec::with_capacity(bodies.bytes()), ends: Vec::with_capacity(bodies.count()) };
+        bodies.iter().for_each(|b| owned.push(b));
+        self.remote_bytes += bytes;
+        let ticket = self.ticket(Asked::Publish { conn, slot, bytes });
+        self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
+        Attempt::Accepted
+    }
+
+    /// Another core has answered a publish.
+    pub fn remote_done(&mut self, bytes: u64) {
+        self.remote_bytes -= bytes;
+        // Not at each answer: all who wait try again, and most would only wait again.
+        if self.remote_bytes <= self.settings.max_pub_waiting_size / 2 {
+            self.resume.extend(self.remote_waiters.drain(..));
+        }
+    }
+
+    pub fn expect_stalls(&mut self, now: Now) {
+        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
+        self.timers.at_most(Timer::Stalls, Some(now.ticks + limit));
+    }
+
+    /// Notes which core a connection publishes to; `true` when it is time for it to move there.
+    fn follow(&mut self, conn: ConnId, owner: CoreId) -> bool {
+        let track = self.tracks.entry(conn).or_default();
+        track.streak = if track.toward == Some(owner) { track.streak + 1 } else { 1 };
+        track.toward = Some(owner);
+        if track.streak < MOVE_STREAK || self.subs.contains_key(&conn) {
+            return false;
+        }
+        self.go(conn, owner);
+        true
+    }
+
+    /// The connection moves as soon as nothing of it is outstanding; until then its command waits.
+    pub fn go(&mut self, conn: ConnId, to: CoreId) {
+        self.tracks.entry(conn).or_default().moving = Some(to);
+        self.moving.push(conn);
+    }
+
+    pub fn is_moving(&self, conn: ConnId) -> bool {
+        self.cores > 1 && self.tracks.get(&conn).is_some_and(|t| t.moving.is_some())
+    }
+
+    pub fn stay(&mut self, conn: ConnId) {
+        if let Some(track) = self.tracks.get_mut(&conn) {
+            track.moving = None;
+        }
+    }
+
+    /// Room came back: whoever waits tries again, the oldest first.
+    pub fn on_room(&mut self, now: Now) {
+        while let Some(p) = self.parked.pop_front() {
+            let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
+            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes) {
+                Attempt::Accepted => {}
+                Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
+                Attempt::Wait => {
+                    self.parked.push_front(p);
+                    break;
+                }
+            }
+        }
+        self.resume.extend(self.room_waiters.drain(..));
+        if self.stopping {
+            self.resume.extend(self.remote_waiters.drain(..));
+        }
+    }
+
+    /// Publishes of other cores that waited too long for room.
+    pub fn expire_parked(&mut self, now: Now) {
+        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
+        while self.parked.front().is_some_and(|p| now.ticks.since(p.since) >= limit) {
+            let p = self.parked.pop_front().expect("the front was looked at");
+            self.tell_publisher(p.publisher, Err(PublishError::TooMuchWaiting));
+        }
+        if let Some(p) = self.parked.front() {
+            self.timers.at_most(Timer::Stalls, Some(p.since + limit));
+        }
+    }
+
+    pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
+        match publisher {
+            Publisher::Session(conn, slot) => self.replies.push((conn, Heard::Answer(slot, result))),
+            Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
+        }
+    }
+}

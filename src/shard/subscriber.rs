@@ -1,0 +1,223 @@
+//! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
+
+use super::engine::{Attempt, Engine, Heard};
+use super::message::{MeshMessage, PublishError, SubOptions};
+use super::subscription::{LendAction, Subscription};
+use super::timers::Timer;
+use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, SubId, TopicRef};
+use crate::session::ReplySlot;
+
+impl Engine {
+    pub fn subscribe(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        topic: &str,
+        channel: ChannelName,
+        options: SubOptions,
+        slot: ReplySlot,
+    ) -> Attempt {
+        if self.stopping {
+            return Attempt::Refused(PublishError::Stopping);
+        }
+        if self.is_moving(conn) {
+            return Attempt::Wait;
+        }
+        match self.ensure_topic(now, topic) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.topics.wait_conn(topic, conn);
+                return Attempt::Wait;
+            }
+            Err(error) => return Attempt::Refused(error),
+        }
+        let topic = self.topics.known(topic).expect("the topic is known").clone();
+        if let Some(home) = self.best_core(&topic) {
+            self.go(conn, home);
+            return Attempt::Wait;
+        }
+        let sub = SubId { core: self.core, conn };
+        let subscription = Subscription::new(topic.clone(), channel.clone(), slot, self.cores);
+        let places: Vec<_> = subscription.parts.iter().map(|p| (p.partition, p.core)).collect();
+        self.subs.insert(conn, subscription);
+        for (partition, core) in places {
+            if core == self.core {
+                self.attach(now, sub, &topic, partition, &channel, options.clone());
+            } else {
+                let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
+                self.pass(core, MeshMessage::Subscribe { sub, topic, partition, channel, options });
+            }
+        }
+        Attempt::Accepted
+    }
+
+    /// The core that has clearly more of the topic's partitions than this one.
+    pub fn best_core(&self, topic: &TopicRef) -> Option<CoreId> {
+        let mut counts = vec![0u16; self.cores as usize];
+        (0..topic.partitions).for_each(|p| counts[topic.core_of(PartitionId(p), self.cores).0 as usize] += 1);
+        let (best, &most) = counts.iter().enumerate().max_by_key(|(_, n)| **n)?;
+        // Partitions are dealt out in turn, so counts differ by one at most: only a core that has none is clearly worse.
+        (counts[self.core.0 as usize] == 0 && most > 0).then_some(CoreId(best as u16))
+    }
+
+    pub fn set_ready(&mut self, conn: ConnId, rdy: u32) {
+        let mut actions = std::mem::take(&mut self.lend_scratch);
+        if let Some(s) = self.subs.get_mut(&conn) {
+            s.set_rdy(rdy, &mut actions);
+        }
+        self.lend(conn, actions);
+    }
+
+    /// Carries out what a subscription decided; what a local partition gives back at once may lead to more.
+    pub fn lend(&mut self, conn: ConnId, mut actions: Vec<LendAction>) {
+        let sub = SubId { core: self.core, conn };
+        let mut next = 0;
+        while let Some(&action) = actions.get(next) {
+            next += 1;
+            let (LendAction::Lend { part, credit } | LendAction::Recall { part, credit }) = action;
+            let Some(s) = self.subs.get(&conn) else { break };
+            let (partition, core) = (s.parts[part].partition, s.parts[part].core);
+            match action {
+                _ if core != self.core => {
+                    let lend = matches!(action, LendAction::Lend { .. });
+                    let message = match lend {
+                        true => MeshMessage::Lend { sub, partition, credit },
+                        false => MeshMessage::Recall { sub, partition, credit },
+                    };
+                    self.pass(core, message);
+                }
+                LendAction::Lend { .. } => self.on_lent(sub, partition, credit),
+                LendAction::Recall { .. } => {
+                    let back = self.on_recall(sub, partition, credit);
+                    if back > 0
+                        && let Some(s) = self.subs.get_mut(&conn)
+                    {
+                        s.on_returned(part, back, &mut actions);
+                    }
+                }
+            }
+        }
+        actions.clear();
+        self.lend_scratch = actions;
+    }
+
+    pub fn on_returned(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
+        let mut actions = std::mem::take(&mut self.lend_scratch);
+        if let Some(s) = self.subs.get_mut(&sub.conn)
+            && let Some(part) = s.part_of(partition)
+        {
+            s.on_returned(part, credit, &mut actions);
+        }
+        self.lend(sub.conn, actions);
+    }
+
+    pub fn on_hungry(&mut self, sub: SubId, partition: PartitionId) {
+        let mut actions = std::mem::take(&mut self.lend_scratch);
+        if let Some(s) = self.subs.get_mut(&sub.conn)
+            && let Some(part) = s.part_of(partition)
+        {
+            s.on_hungry(part, &mut actions);
+        }
+        self.lend(sub.conn, actions);
+    }
+
+    pub fn finish(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId) -> bool {
+        let Some(core) = self.part_core(conn, partition) else { return false };
+        if core != self.core {
+            self.remote_fins.entry((conn, partition)).or_default().push(id);
+            return true;
+        }
+        self.on_finish(now, SubId { core, conn }, partition, id)
+    }
+
+    pub fn requeue(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
+        let Some(core) = self.part_core(conn, partition) else { return false };
+        let sub = SubId { core: self.core, conn };
+        if core != self.core {
+            self.pass(core, MeshMessage::Requeue { sub, partition, id, delay_ms });
+            return true;
+        }
+        self.on_requeue(now, sub, partition, id, delay_ms)
+    }
+
+    pub fn touch(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId) -> bool {
+        let Some(core) = self.part_core(conn, partition) else { return false };
+        let sub = SubId { core: self.core, conn };
+        if core != self.core {
+            self.pass(core, MeshMessage::Touch { sub, partition, id });
+            return true;
+        }
+        self.on_touch(now, sub, partition, id)
+    }
+
+    pub fn part_core(&self, conn: ConnId, partition: PartitionId) -> Option<CoreId> {
+        let s = self.subs.get(&conn)?;
+        Some(s.parts[s.part_of(partition)?].core)
+    }
+
+    /// The client's output became full, or has room again.
+    pub fn set_blocked(&mut self, conn: ConnId, blocked: bool) {
+        let Some(s) = self.subs.get_mut(&conn) else { return };
+        if s.blocked == blocked {
+            return;
+        }
+        s.blocked = blocked;
+        let sub = SubId { core: self.core, conn };
+        let places: Vec<_> = s.parts.iter().map(|p| (p.partition, p.core)).collect();
+        for (partition, core) in places {
+            if core == self.core {
+                self.on_block(sub, partition, blocked);
+            } else {
+                self.pass(core, MeshMessage::Block { sub, partition, blocked });
+            }
+        }
+    }
+
+    /// The connection is gone.
+    pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
+        self.flush_remote_fins();
+        self.tracks.remove(&conn);
+        self.timers.remove(Timer::Session(conn));
+        let Some(s) = self.subs.remove(&conn) else { return };
+        let sub = SubId { core: self.core, conn };
+        for part in &s.parts {
+            if part.core == self.core {
+                self.detach(now, sub, part.partition);
+            } else {
+                let (topic, channel) = (s.topic.clone(), s.channel.clone());
+                self.pass(part.core, MeshMessage::Unsubscribe { sub, topic, partition: part.partition, channel });
+            }
+        }
+    }
+
+    pub fn flush_remote_fins(&mut self) {
+        for ((conn, partition), ids) in std::mem::take(&mut self.remote_fins) {
+            if let Some(core) = self.part_core(conn, partition) {
+                self.pass(core, MeshMessage::Finish { sub: SubId { core: self.core, conn }, partition, ids });
+            }
+        }
+    }
+
+    pub fn tell_subscriber(&mut self, sub: SubId, partition: PartitionId, result: Result<(), PublishError>) {
+        if sub.core != self.core {
+            return self.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
+        }
+        let Some(s) = self.subs.get_mut(&sub.conn) else { return };
+        s.failed = s.failed.or(result.err());
+        s.unanswered = s.unanswered.saturating_sub(1);
+        if s.unanswered == 0
+            && let Some(slot) = s.slot.take()
+        {
+            let result = s.failed.map_or(Ok(()), Err);
+            self.replies.push((sub.conn, Heard::Answer(slot, result)));
+        }
+    }
+
+    pub fn tell_hungry(&mut self, sub: SubId, partition: PartitionId) {
+        if sub.core == self.core {
+            self.on_hungry(sub, partition);
+        } else {
+            self.pass(sub.core, MeshMessage::Hungry { sub, partition });
+        }
+    }
+}
