@@ -168,13 +168,18 @@ pub struct TopicSettings {
     pub retention_bytes: Option<u64>,
 }
 
+impl TopicSettings {
+    /// (milliseconds, bytes): the topic's own where it has them, else the node's.
+    pub fn retention(own: Option<&TopicSettings>, (ms, bytes): (u64, u64)) -> (u64, u64) {
+        let own = own.cloned().unwrap_or_default();
+        (own.retention_ms.unwrap_or(ms), own.retention_bytes.unwrap_or(bytes))
+    }
+}
+
 impl Settings {
     /// (milliseconds, bytes) for which a topic's messages are kept although every channel has confirmed them.
     pub fn retention_of(&self, topic: &str) -> (u64, u64) {
-        let own = self.topics.get(topic);
-        let ms = own.and_then(|t| t.retention_ms).unwrap_or(self.retention_ms);
-        let bytes = own.and_then(|t| t.retention_bytes).unwrap_or(self.retention_bytes);
-        (ms, bytes)
+        TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
     }
 
     /// What no single row can say.

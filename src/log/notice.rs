@@ -3,8 +3,9 @@
 use super::cursor::CursorImage;
 use super::state::JournalIdentity;
 use crate::base::{CoreId, DiskError, DiskOp, Epoch, LogId, OpId, Position};
-use crate::config::Settings;
+use crate::config::{Settings, TopicSettings};
 use crate::shard::message::PublishError;
+use std::collections::BTreeMap;
 
 /// A partition in its core's store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -41,11 +42,23 @@ pub struct StoreOptions {
     pub max_pub_waiting_size: u64,
     pub retention_ms: u64,
     pub retention_bytes: u64,
+    /// Topics that have a retention of their own.
+    pub topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
 }
 
 impl StoreOptions {
+    /// (milliseconds, bytes) for which a topic's confirmed messages are kept.
+    pub fn retention_of(&self, topic: &str) -> (u64, u64) {
+        TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
+    }
+
+    /// Whether age keeps anything: then it is looked at from time to time.
+    pub fn is_any_timed(&self) -> bool {
+        self.retention_ms > 0 || self.topics.values().any(|t| t.retention_ms.is_some_and(|ms| ms > 0))
+    }
+
     pub fn new(settings: &Settings, core: CoreId, epoch: Epoch, journal: JournalIdentity) -> Self {
         StoreOptions {
             core,
@@ -59,6 +72,7 @@ impl StoreOptions {
             max_pub_waiting_size: settings.max_pub_waiting_size,
             retention_ms: settings.retention_ms,
             retention_bytes: settings.retention_bytes,
+            topics: settings.topics.clone(),
             scrub_bytes_per_second: settings.scrub_bytes_per_second,
         }
     }

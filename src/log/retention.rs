@@ -47,15 +47,16 @@ impl Store {
         for p in std::mem::take(&mut self.retention.due) {
             self.retain_partition(now, p, io);
         }
-        let is_timed = self.options.retention_ms > 0;
-        if is_timed && self.retention.next_at.is_none() {
+        if self.options.is_any_timed() && self.retention.next_at.is_none() {
             self.retention.next_at = Some(now.ticks + INTERVAL);
         }
     }
 
     fn retain_partition(&mut self, now: Now, p: PartitionIdx, io: &mut Io) {
-        let (age_min, bytes_min) = (self.options.retention_ms as i64 * 1_000_000, self.options.retention_bytes as i64);
         let part = self.part(p);
+        let (ms, bytes) = self.options.retention_of(&part.dir.topic);
+        let age_min = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let bytes_min = i64::try_from(bytes).unwrap_or(i64::MAX);
         if part.poisoned.is_some() || self.ring.is_poisoned() {
             return;
         }
