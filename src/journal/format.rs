@@ -232,7 +232,7 @@ impl WriteHeader {
             return Err(Bad::Foreign);
         }
         let len = h.len.get() as usize;
-        if len > len_max || len % crate::base::BLOCK != 0 || head_len + h.records_len.get() as usize > len {
+        if len > len_max || !len.is_multiple_of(crate::base::BLOCK) || head_len + h.records_len.get() as usize > len {
             return Err(Bad::Bounds);
         }
         let parse = |bytes: &[u8]| -> Vec<DirectoryEntry> {

@@ -4,3 +4,4 @@
 
 pub mod format;
 pub mod replay;
+pub mod ring;

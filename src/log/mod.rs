@@ -1,12 +1,34 @@
 //! Decides which bytes of a partition go where in its segments and commit logs, when, and what a found byte means.
 //!
-//! Pure. One [`PartitionLog`](partition::PartitionLog) lives on the core that owns the partition.
+//! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 
 pub mod batch;
+pub mod cache;
+pub mod checkpoint;
 pub mod cursor;
+pub mod facts;
+pub mod failure;
+pub mod fetch;
+pub mod flush;
 pub mod format;
 pub mod meta;
+pub mod notice;
+pub mod partition;
+pub mod read;
 pub mod recovery;
+pub mod retention;
+pub mod scrub;
+pub mod search;
 pub mod snapshot;
+pub mod space;
 pub mod state;
 pub mod storage;
+pub mod store;
+pub mod writer;
+
+pub use fetch::Fetch;
+pub use notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, SearchBy, StoreOptions};
+pub use store::Store;
+
+#[cfg(test)]
+mod tests;

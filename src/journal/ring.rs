@@ -1,0 +1,525 @@
+//! The writing end of one core's journal: queues records, packs them into one write at a time, and knows which part
+//! of the ring may be written over.
+//!
+//! ```text
+//! RING_START                                                              file_len
+//!    |......free......|== tail: first write redo needs ==|== head ==|......free......|
+//!                      ^ the durable checkpoint           ^ next write
+//! ```
+//! Owns positions, laps, sequences, the directory repeated by the next write, and the checkpoint slots. At most one
+//! write is in flight. Never writes over a byte at or after the durable checkpoint, never splits a write over the
+//! ring's end, and never issues anything again after a failure.
+
+use super::format::*;
+use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_up};
+use crate::log::format::VERSION;
+use crate::log::state::JournalIdentity;
+use bytes::Bytes;
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+
+/// Slot of a record that concerns a topic as a whole.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// One queued fact. `note` comes back when it is packed and when it is durable.
+pub struct Record<N> {
+    pub header: RecordHeader,
+    pub payload: Bytes,
+    /// Small number of the partition in its store: one directory entry per slot and write.
+    pub slot: u32,
+    /// Where the partition ends after this record.
+    pub end: Position,
+    pub note: N,
+}
+
+impl<N> Record<N> {
+    /// What it takes in the ring at most, its directory entry and the repetition included.
+    fn cost(&self) -> u64 {
+        (self.header.padded_len() + 2 * size_of::<DirectoryEntry>()) as u64
+    }
+}
+
+/// Where a write stands: enough for a checkpoint to point at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    sequence: u64,
+    lap: u64,
+    position: u64,
+}
+
+/// See the module's description. `N` is what the owner wants to hear back per record.
+pub struct Ring<N> {
+    core: CoreId,
+    journal: JournalIdentity,
+    /// Where the next write would stand if it fits there.
+    head: Place,
+    /// What the durable checkpoint points at.
+    tail: Place,
+    /// Writes from the tail on, oldest first.
+    writes: VecDeque<Place>,
+    /// Every write up to this sequence is complete.
+    durable: u64,
+    slot_sequence: u64,
+    queue: VecDeque<Record<N>>,
+    queued_cost: u64,
+    /// Notes of the write in flight.
+    in_flight: Option<Vec<N>>,
+    spare_notes: Vec<N>,
+    /// The checkpoint that is being written.
+    checkpointing: Option<Place>,
+    /// Directory of the last write.
+    previous: Vec<DirectoryEntry>,
+    /// By slot: sequence of the write that last touched it, and its entry there.
+    touched: Vec<(u64, u32)>,
+    poisoned: bool,
+    write_max: usize,
+}
+
+impl<N: Copy> Ring<N> {
+    /// Smallest file a ring can live in.
+    pub const FILE_LEN_MIN: u64 = RING_START + 256 * 1024;
+
+    /// An empty ring: the file's checkpoint says lap 1, sequence 1, [`RING_START`].
+    pub fn new(core: CoreId, journal: JournalIdentity) -> Self {
+        assert!(journal.file_len >= Self::FILE_LEN_MIN, "a ring of {} bytes cannot hold a write", journal.file_len);
+        let first = Place { sequence: 1, lap: 1, position: RING_START };
+        // An eighth, so that what a lap's end wastes never starves the ring.
+        let eighth = (journal.file_len - RING_START) as usize / 8;
+        Ring {
+            core,
+            journal,
+            head: first,
+            tail: first,
+            writes: VecDeque::new(),
+            durable: 0,
+            slot_sequence: journal.slot_sequence,
+            queue: VecDeque::new(),
+            queued_cost: 0,
+            in_flight: None,
+            spare_notes: vec![],
+            checkpointing: None,
+            previous: vec![],
+            touched: vec![],
+            poisoned: false,
+            write_max: (eighth - eighth % BLOCK).min(IO_BYTES_MAX),
+        }
+    }
+
+    /// No record's payload may be longer.
+    pub fn payload_max(&self) -> usize {
+        self.write_max / 2
+    }
+
+    /// Partitions in one write; so that two directories leave room for the longest record.
+    fn directory_max(&self) -> usize {
+        self.write_max / 8 / size_of::<DirectoryEntry>()
+    }
+
+    pub fn capacity(&self) -> u64 {
+        self.journal.file_len - RING_START
+    }
+
+    /// Bytes that may not be written over, those wasted at a lap's end included.
+    pub fn used(&self) -> u64 {
+        if self.head.lap == self.tail.lap {
+            self.head.position - self.tail.position
+        } else {
+            self.journal.file_len - self.tail.position + self.head.position - RING_START
+        }
+    }
+
+    /// Whether publishes of this many bytes still fit, with a quarter of the ring kept for cursors, retention and
+    /// what a lap's end wastes (rule 10).
+    pub fn admits(&self, bytes: u64) -> bool {
+        self.used() + self.queued_cost + bytes + self.capacity() / 4 <= self.capacity()
+    }
+
+    /// Time for a checkpoint.
+    pub fn is_half_full(&self) -> bool {
+        self.used() * 2 >= self.capacity()
+    }
+
+    /// Every write up to this sequence is complete.
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// The first write that redo would need.
+    pub fn tail_sequence(&self) -> u64 {
+        self.tail.sequence
+    }
+
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    pub fn is_checkpointing(&self) -> bool {
+        self.checkpointing.is_some()
+    }
+
+    pub fn is_queue_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.poisoned
+    }
+
+    /// Bytes of queued records.
+    pub fn queued_bytes(&self) -> u64 {
+        self.queued_cost
+    }
+
+    /// Dropped when the ring is poisoned: it will never be durable.
+    pub fn queue(&mut self, record: Record<N>) {
+        assert!(record.payload.len() <= self.payload_max(), "a record of {} bytes does not fit a write", record.payload.len());
+        if !self.poisoned {
+            self.queued_cost += record.cost();
+            self.queue.push_back(record);
+        }
+    }
+
+    /// Takes queued records into one write, as many as fit. `None` when there is none, one is in flight, or the ring
+    /// is full. `packed` hears of each record with the write's sequence.
+    pub fn pack(&mut self, mut packed: impl FnMut(u64, N)) -> Option<DiskOp> {
+        if self.queue.is_empty() || self.in_flight.is_some() || self.poisoned {
+            return None;
+        }
+        let (count, entries, records_len) = self.measure();
+        let head_len = WriteHeader::head_len(entries, self.previous.len());
+        let len = block_up((head_len + records_len) as u64);
+        assert!(count > 0 && len as usize <= self.write_max, "the first record always fits");
+        let place = self.place(len)?;
+        self.assert_free(place, len);
+
+        // All bytes but the batches go into one buffer, cut where a batch stands between.
+        let payloads: usize =
+            self.queue.iter().take(count).filter(|r| !is_large(r)).map(|r| r.payload.len().next_multiple_of(8)).sum();
+        let mut fill = Vec::with_capacity(head_len + count * (RECORD_HEADER_LEN + 8) + payloads + BLOCK);
+        fill.resize(head_len, 0);
+        let mut directory: Vec<DirectoryEntry> = Vec::with_capacity(entries);
+        let mut notes = std::mem::take(&mut self.spare_notes);
+        let mut cuts: Vec<(usize, Bytes)> = vec![];
+        for record in self.queue.drain(..count) {
+            self.queued_cost -= record.cost();
+            let entry = DirectoryEntry::new(TopicId(record.header.topic_id), record.header.partition.get(), record.end);
+            match self.touched.get_mut(record.slot as usize) {
+                Some((sequence, index)) if *sequence == place.sequence => {
+                    directory[*index as usize] = entry;
+                }
+                Some(touched) => {
+                    *touched = (place.sequence, directory.len() as u32);
+                    directory.push(entry);
+                }
+                None => directory.push(entry),
+            }
+            fill.extend_from_slice(record.header.as_bytes());
+            let padding = record.header.padded_len() - record.header.len.get() as usize;
+            if is_large(&record) {
+                cuts.push((fill.len(), record.payload));
+            } else {
+                fill.extend_from_slice(&record.payload);
+            }
+            fill.resize(fill.len() + padding, 0);
+            packed(place.sequence, record.note);
+            notes.push(record.note);
+        }
+        assert_eq!(directory.len(), entries, "the directory is as measured");
+        let padding = len as usize - head_len - records_len;
+        fill.resize(fill.len() + padding, 0);
+        self.write_head(&mut fill[..head_len], place, len, &directory, count, records_len);
+
+        self.previous = directory;
+        self.in_flight = Some(notes);
+        self.writes.push_back(place);
+        self.head = self.normal(Place { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
+        Some(DiskOp::Write {
+            file: FileId::Journal(self.core.0),
+            at: place.position,
+            parts: parts(fill.into(), cuts),
+            durability: Durability::Durable,
+        })
+    }
+
+    /// How many of the queued records fit one write, their directory entries and bytes.
+    fn measure(&mut self) -> (usize, usize, usize) {
+        let (mut count, mut entries, mut len) = (0, 0, 0);
+        let sequence = self.head.sequence;
+        for record in &self.queue {
+            let is_new = match self.touched.get(record.slot as usize) {
+                Some((s, _)) => *s != sequence,
+                None => {
+                    if record.slot != NO_SLOT {
+                        self.touched.resize(record.slot as usize + 1, (0, 0));
+                    }
+                    true
+                }
+            };
+            let (n, l) = (entries + is_new as usize, len + record.header.padded_len());
+            let total = block_up((WriteHeader::head_len(n, self.previous.len()) + l) as u64) as usize;
+            if total > self.write_max || n > self.directory_max() {
+                break;
+            }
+            // Seen; the packing gives the entry its place.
+            if is_new && record.slot != NO_SLOT {
+                self.touched[record.slot as usize] = (sequence, u32::MAX);
+            }
+            (count, entries, len) = (count + 1, n, l);
+        }
+        // When the ring turns out to be full, the next attempt must count these slots anew.
+        for record in self.queue.iter().take(count).filter(|r| r.slot != NO_SLOT) {
+            self.touched[record.slot as usize] = (0, 0);
+        }
+        (count, entries, len)
+    }
+
+    /// Where a write of `len` goes: at the head, or at the ring's start with the next lap.
+    fn place(&self, len: u64) -> Option<Place> {
+        let wrapped = Place { sequence: self.head.sequence, lap: self.head.lap + 1, position: RING_START };
+        if self.head.lap == self.tail.lap {
+            if self.head.position + len <= self.journal.file_len {
+                return Some(self.head);
+            }
+            return (RING_START + len <= self.tail.position).then_some(wrapped);
+        }
+        (self.head.position + len <= self.tail.position).then_some(self.head)
+    }
+
+    /// A head at the very end of the file is one at the start of the next lap.
+    fn normal(&self, place: Place) -> Place {
+        if place.position + BLOCK as u64 > self.journal.file_len {
+            return Place { lap: place.lap + 1, position: RING_START, ..place };
+        }
+        place
+    }
+
+    /// The ring never overwrites what the checkpoint still needs.
+    fn assert_free(&self, place: Place, len: u64) {
+        assert!(place.position >= RING_START && place.position + len <= self.journal.file_len, "a write stays in the ring");
+        if place.lap == self.tail.lap {
+            assert!(place.position >= self.tail.position);
+        } else {
+            assert!(place.lap == self.tail.lap + 1 && place.position + len <= self.tail.position, "{place:?} {:?}", self.tail);
+        }
+    }
+
+    fn write_head(
+        &self,
+        head: &mut [u8],
+        place: Place,
+        len: u64,
+        directory: &[DirectoryEntry],
+        count: usize,
+        records_len: usize,
+    ) {
+        let mut header = WriteHeader {
+            magic: WRITE_MAGIC,
+            crc: 0.into(),
+            version: VERSION.into(),
+            core: self.core.0.into(),
+            len: (len as u32).into(),
+            journal_id: self.journal.journal_id,
+            generation: self.journal.generation.into(),
+            lap: place.lap.into(),
+            sequence: place.sequence.into(),
+            durable: self.durable.into(),
+            checkpoint: self.slot_sequence.into(),
+            position: place.position.into(),
+            directory: (directory.len() as u32).into(),
+            previous: (self.previous.len() as u32).into(),
+            records: (count as u32).into(),
+            records_len: (records_len as u32).into(),
+            reserved: [0; 32],
+        };
+        let at = size_of::<WriteHeader>();
+        let (fixed, entries) = head.split_at_mut(at);
+        fixed.copy_from_slice(header.as_bytes());
+        let middle = size_of_val(directory);
+        entries[..middle].copy_from_slice(directory.as_bytes());
+        entries[middle..].copy_from_slice(self.previous.as_bytes());
+        header.crc = crc32fast::hash(&head[8..]).into();
+        head[..at].copy_from_slice(header.as_bytes());
+    }
+
+    /// The write in flight is complete: its notes, in order. Hand them back with [`Ring::recycle`].
+    pub fn wrote(&mut self) -> Vec<N> {
+        let notes = self.in_flight.take().expect("a completion belongs to the write in flight");
+        self.durable += 1;
+        assert_eq!(self.durable + 1, self.head.sequence, "one write is in flight at a time");
+        notes
+    }
+
+    pub fn recycle(&mut self, mut notes: Vec<N>) {
+        notes.clear();
+        self.spare_notes = notes;
+    }
+
+    /// A write failed: nothing is ever written again.
+    pub fn poison(&mut self) {
+        self.poisoned = true;
+        self.in_flight = None;
+        self.queue.clear();
+        self.queued_cost = 0;
+    }
+
+    /// The write of a checkpoint slot: redo begins at the write with `sequence`, which is at most one past the durable
+    /// ones. Everything before it stands, synced, in the partitions' own files.
+    pub fn checkpoint(&mut self, sequence: u64) -> DiskOp {
+        assert!(!self.poisoned && self.checkpointing.is_none());
+        assert!(sequence >= self.tail.sequence && sequence <= self.durable + 1, "a checkpoint passes complete writes only");
+        // Absent when it was not written yet: then it will stand at the head.
+        let index = (sequence - self.tail.sequence) as usize;
+        let place = self.writes.get(index).copied().unwrap_or(self.head);
+        assert_eq!(place.sequence, sequence);
+        self.checkpointing = Some(place);
+        let slot_sequence = self.slot_sequence + 1;
+        let mut slot = Checkpoint {
+            magic: CHECKPOINT_MAGIC,
+            crc: 0.into(),
+            version: VERSION.into(),
+            core: self.core.0.into(),
+            reserved_32: 0.into(),
+            journal_id: self.journal.journal_id,
+            generation: self.journal.generation.into(),
+            slot_sequence: slot_sequence.into(),
+            position: place.position.into(),
+            lap: place.lap.into(),
+            sequence: sequence.into(),
+            durable: self.durable.into(),
+            file_len: self.journal.file_len.into(),
+            reserved: [0; 40],
+        };
+        crate::log::format::seal(&mut slot);
+        let mut block = vec![0; BLOCK];
+        block[..size_of::<Checkpoint>()].copy_from_slice(slot.as_bytes());
+        DiskOp::Write {
+            file: FileId::Journal(self.core.0),
+            at: slot_sequence % 2 * BLOCK as u64,
+            parts: vec![block.into()],
+            durability: Durability::Durable,
+        }
+    }
+
+    /// The slot is durable: what is before it may be written over.
+    pub fn checkpointed(&mut self) {
+        let place = self.checkpointing.take().expect("a checkpoint was being written");
+        self.slot_sequence += 1;
+        self.writes.drain(..((place.sequence - self.tail.sequence) as usize).min(self.writes.len()));
+        self.tail = place;
+    }
+}
+
+/// A batch: handed on without a copy. Small facts are copied beside the headers.
+fn is_large<N>(record: &Record<N>) -> bool {
+    record.payload.len() > 256
+}
+
+/// The filling with the batches between its cuts.
+fn parts(fill: Bytes, cuts: Vec<(usize, Bytes)>) -> Vec<Bytes> {
+    let mut parts = Vec::with_capacity(2 * cuts.len() + 1);
+    let mut from = 0;
+    for (at, batch) in cuts {
+        parts.push(fill.slice(from..at));
+        parts.push(batch);
+        from = at;
+    }
+    parts.push(fill.slice(from..));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rng;
+    use crate::log::format::is_sealed;
+    use zerocopy::FromBytes;
+
+    fn ring() -> Ring<u64> {
+        let journal =
+            JournalIdentity { journal_id: [3; 16], generation: 2, file_len: Ring::<u64>::FILE_LEN_MIN, slot_sequence: 6 };
+        Ring::new(CoreId(1), journal)
+    }
+
+    fn record(slot: u32, n: u64, len: usize) -> Record<u64> {
+        let payload = Bytes::from(vec![n as u8; len]);
+        let id = TopicId([slot as u8 + 1; 16]);
+        let header = RecordHeader::new(RecordKind::Cursor, id, 0, n, 2, &payload);
+        let end = Position { offset: n as i64, count: n as i64, log_id: crate::base::LogId(n + 1) };
+        Record { header, payload, slot, end, note: n }
+    }
+
+    fn bytes(op: &DiskOp) -> (u64, Vec<u8>) {
+        let DiskOp::Write { at, parts, .. } = op else { panic!("a ring writes") };
+        (*at, parts.concat())
+    }
+
+    /// Packs and completes one write; where it stands and the notes it carried.
+    fn write(ring: &mut Ring<u64>, file: &mut [u8]) -> Option<(u64, Vec<u64>)> {
+        let op = ring.pack(|_, _| {})?;
+        assert!(ring.pack(|_, _| {}).is_none(), "one write is in flight");
+        let (at, bytes) = bytes(&op);
+        file[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        let notes = ring.wrote();
+        let copy = notes.clone();
+        ring.recycle(notes);
+        Some((at, copy))
+    }
+
+    #[test]
+    fn a_write_parses_back_with_its_directories() {
+        let mut ring = ring();
+        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
+        ring.queue(record(5, 1, 40));
+        assert_eq!(write(&mut ring, &mut file), Some((RING_START, vec![1])));
+        for (slot, n, len) in [(0, 2, 10), (7, 3, 3000), (0, 4, 0), (NO_SLOT - 1000, 5, 8)] {
+            ring.queue(record(slot % 100, n, len));
+        }
+        let (at, notes) = write(&mut ring, &mut file).unwrap();
+        assert_eq!((at, notes), (RING_START + BLOCK as u64, vec![2, 3, 4, 5]));
+        let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap();
+        let (h, ends) = (head.header, head.directory.iter().map(|d| d.end.count.get()).collect::<Vec<_>>());
+        assert_eq!((h.sequence.get(), h.lap.get(), h.durable.get(), h.checkpoint.get()), (2, 1, 1, 6));
+        assert_eq!((ends, head.previous.len()), (vec![4, 3, 5], 1), "one entry per partition, its last end");
+        let found: Vec<_> = Records::new(&head, &file[at as usize..]).map(|r| r.unwrap().1.sequence.get()).collect();
+        assert_eq!(found, [2, 3, 4, 5]);
+        assert_eq!(h.len.get() as usize % BLOCK, 0);
+    }
+
+    #[test]
+    fn laps_never_touch_what_the_checkpoint_needs() {
+        let mut rng = Rng::new(5);
+        let mut ring = ring();
+        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
+        // Sequence and place of each write that redo needs.
+        let (mut live, mut n, mut full, mut wrapped): (Vec<(u64, u64, u64)>, _, _, _) = (vec![], 0, 0, 0);
+        for _ in 0..20_000 {
+            if rng.chance(0.02) && ring.durable() + 1 > ring.tail_sequence() {
+                let target = ring.tail_sequence() + 1 + rng.below(ring.durable() + 1 - ring.tail_sequence());
+                let (at, block) = bytes(&ring.checkpoint(target));
+                let slot = Checkpoint::read_from_prefix(&block).unwrap().0;
+                assert!(is_sealed(&block[..size_of::<Checkpoint>()]));
+                assert_eq!(at, slot.slot_sequence.get() % 2 * BLOCK as u64);
+                live.retain(|w| w.0 >= target);
+                let expected = live.first().map_or(slot.position.get(), |w| w.1);
+                assert_eq!((slot.position.get(), slot.sequence.get()), (expected, target));
+                ring.checkpointed();
+            }
+            n += 1;
+            if ring.is_queue_empty() {
+                let len = rng.below(ring.payload_max() as u64) as usize;
+                ring.queue(record(rng.below(9) as u32, n, len));
+            }
+            let Some((at, _)) = write(&mut ring, &mut file) else {
+                full += 1;
+                continue;
+            };
+            let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap().header;
+            let end = at + head.len.get() as u64;
+            assert!(live.iter().all(|&(_, a, e)| end <= a || e <= at), "a write over what redo needs");
+            wrapped += (at == RING_START) as u32;
+            live.push((ring.durable(), at, end));
+            assert!(ring.used() <= ring.capacity());
+        }
+        assert!(full > 100 && wrapped > 20, "{full} {wrapped}");
+    }
+}

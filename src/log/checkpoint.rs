@@ -1,0 +1,75 @@
+//! The checkpoint: frees the ring behind what stands, synced, in the partitions' own files.
+//!
+//! It begins when the ring is half full, when a publish was refused because the ring is, or at a stop. It aims at the end of
+//! the complete journal writes; every partition with a record before that goes through a flush round with a snapshot,
+//! every `topic.meta` is written; then the slot is. What failed files still need stays in the ring: the slot never passes it.
+
+use super::notice::{Io, PartitionIdx};
+use super::store::{Op, Store};
+
+/// A checkpoint under way.
+pub struct Running {
+    /// The first journal write that redo shall need afterwards.
+    pub target: u64,
+    /// Partitions that are not flushed yet.
+    pub left: usize,
+}
+
+impl Store {
+    /// Begins a checkpoint when it is time.
+    pub(super) fn try_checkpoint(&mut self, io: &mut Io) {
+        let is_due = self.ring.is_half_full() || self.room.ring || self.is_stopping();
+        let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
+        if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
+            return;
+        }
+        // What a poisoned partition needs stays in the ring.
+        let topics = self.topics.values().filter(|t| t.failed).filter_map(|t| t.write_sequence);
+        let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].dirty_from).chain(topics).min();
+        if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
+            if self.room.ring && !self.is_read_only() {
+                self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
+            }
+            return;
+        }
+        let target = self.ring.durable() + 1;
+        let due: Vec<PartitionIdx> = self
+            .partitions
+            .iter()
+            .filter(|(_, part)| part.poisoned.is_none() && part.dirty_from.is_some_and(|d| d < target))
+            .map(|(i, _)| PartitionIdx(i as u32))
+            .collect();
+        self.running = Some(Running { target, left: due.len() });
+        for p in due {
+            self.part_mut(p).flush.want_snapshot(true);
+            self.want_flush(p, false);
+        }
+        self.finish_checkpoint(io);
+    }
+
+    /// Writes the slot when all that the checkpoint passes stands in its files.
+    pub(super) fn finish_checkpoint(&mut self, io: &mut Io) {
+        let Some(running) = &self.running else { return };
+        if running.left > 0 || self.ring.is_checkpointing() || self.ring.is_poisoned() {
+            return;
+        }
+        if self.topics.values().any(|t| t.write_sequence.is_some_and(|w| w < running.target) && !t.failed) {
+            return; // Its topic.meta is on its way.
+        }
+        let dirty = self.partitions.iter().filter_map(|(_, part)| part.dirty_from);
+        let topics = self.topics.values().filter_map(|t| t.write_sequence);
+        let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));
+        if target <= self.ring.tail_sequence() {
+            self.running = None;
+            return;
+        }
+        let op = self.ring.checkpoint(target);
+        self.ops.issue(io, op, Op::Checkpoint);
+    }
+
+    pub(super) fn checkpointed(&mut self) {
+        self.ring.checkpointed();
+        self.running = None;
+        self.room.signal_ring = true;
+    }
+}

@@ -1,0 +1,175 @@
+//! Small facts for the journal: cursors, finished messages, channels, collect starts, and the creation of topics with
+//! the `topic.meta` that must stand before a checkpoint passes the record.
+
+use super::cursor::{CursorImage, Interval};
+use super::format::{RawInterval, RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
+use super::notice::{Io, PartitionIdx, RecordTicket};
+use super::store::{Note, Op, Store};
+use crate::base::{
+    BLOCK, ChannelName, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, PartitionId, Position, Ticks,
+    TopicInfo,
+};
+use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::journal::ring::{NO_SLOT, Record};
+use bytes::Bytes;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// A `topic.meta` on its way to the disk.
+pub struct TopicFile {
+    dir: Arc<PartitionDir>,
+    block: Bytes,
+    is_allocated: bool,
+    /// The journal write that holds the topic's record, once packed: no checkpoint passes it.
+    pub write_sequence: Option<u64>,
+    /// The file must not be written any more.
+    pub failed: bool,
+    retry_at: Option<Ticks>,
+}
+
+impl Store {
+    /// The channel exists and stands here: creation, set, empty, pause.
+    pub fn log_cursor(&mut self, p: PartitionIdx, image: &CursorImage) -> RecordTicket {
+        let max = self.intervals_max();
+        let (first, rest) = image.intervals.split_at(image.intervals.len().min(max));
+        let ticket = self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), ..image.clone() });
+        if rest.is_empty() { ticket } else { self.log_finished(p, &image.name, image.generation, rest) }
+    }
+
+    /// Messages finished since the last call.
+    pub fn log_finished(
+        &mut self,
+        p: PartitionIdx,
+        channel: &ChannelName,
+        generation: u64,
+        intervals: &[Interval],
+    ) -> RecordTicket {
+        let mut last = self.last_record();
+        for some in intervals.chunks(self.intervals_max()) {
+            let image = CursorImage { intervals: some.to_vec(), generation, ..self.bare_cursor(channel) };
+            last = self.log_image(p, RecordKind::Finished, &image);
+        }
+        last
+    }
+
+    pub fn log_channel_delete(&mut self, p: PartitionIdx, channel: &ChannelName) -> RecordTicket {
+        let image = self.bare_cursor(channel);
+        self.log_image(p, RecordKind::ChannelDelete, &image)
+    }
+
+    /// Where the topic's next first channel starts in this partition.
+    pub fn log_collect_start(&mut self, p: PartitionIdx, at: Position) -> RecordTicket {
+        self.part_mut(p).collect_start = at;
+        self.log_position(p, RecordKind::CollectStart, at)
+    }
+
+    pub(super) fn log_position(&mut self, p: PartitionIdx, kind: RecordKind, at: Position) -> RecordTicket {
+        self.fact(p, kind, RawPosition::from(at).as_bytes().to_vec())
+    }
+
+    fn log_image(&mut self, p: PartitionIdx, kind: RecordKind, image: &CursorImage) -> RecordTicket {
+        let mut payload = Vec::with_capacity(image.encoded_len());
+        image.encode(&mut payload);
+        self.fact(p, kind, payload)
+    }
+
+    fn bare_cursor(&self, channel: &ChannelName) -> CursorImage {
+        CursorImage {
+            name: channel.clone(),
+            paused: false,
+            ordered: false,
+            epoch: self.options.epoch,
+            generation: 0,
+            confirmed: Position { offset: 0, count: 0, log_id: Default::default() },
+            intervals: vec![],
+        }
+    }
+
+    /// Intervals in one record: it takes at most a quarter of a write.
+    fn intervals_max(&self) -> usize {
+        self.ring.payload_max() / 2 / size_of::<RawInterval>()
+    }
+
+    // ---- topics
+
+    pub(super) fn create_topic(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
+        let mut name = [0; 64];
+        name[..info.name.len()].copy_from_slice(info.name.as_bytes());
+        let mut header = TopicHeader {
+            magic: TOPIC_MAGIC,
+            crc: 0.into(),
+            version: VERSION.into(),
+            partitions: info.partitions.into(),
+            name_len: (info.name.len() as u32).into(),
+            topic_id: info.id.0,
+            created_unix_ns: created_unix_ns.into(),
+            flags: 0.into(),
+            name,
+            reserved: [0; 84],
+        };
+        super::format::seal(&mut header);
+        let mut block = vec![0; BLOCK];
+        block[..size_of::<TopicHeader>()].copy_from_slice(header.as_bytes());
+        let payload = Bytes::copy_from_slice(header.as_bytes());
+
+        self.last_topic += 1;
+        let key = self.last_topic;
+        let ticket = self.next_record_ticket();
+        let Epoch(epoch) = self.options.epoch;
+        let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
+        let note = Note::Topic(key, ticket);
+        self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
+
+        let dir = Arc::new(PartitionDir { topic: info.name.clone(), topic_id: info.id, partition: PartitionId(0) });
+        let (block, failed) = (block.into(), false);
+        let file = TopicFile { dir, block, is_allocated: false, write_sequence: None, failed, retry_at: None };
+        self.topics.insert(key, file);
+        self.write_topic(key, io);
+        ticket
+    }
+
+    /// Allocates the file, then writes it.
+    fn write_topic(&mut self, key: u64, io: &mut Io) {
+        let Some(topic) = self.topics.get_mut(&key) else { return };
+        topic.retry_at = None;
+        let file = FileId::Topic(topic.dir.clone());
+        let op = if topic.is_allocated {
+            DiskOp::Write { file, at: 0, parts: vec![topic.block.clone()], durability: Durability::Durable }
+        } else {
+            DiskOp::Allocate { file, len: BLOCK as u64 }
+        };
+        self.ops.issue(io, op, Op::Topic(key));
+    }
+
+    pub(super) fn topic_written(&mut self, now: Now, key: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let topic = self.topics.get_mut(&key).expect("a topic file stays until it is written");
+        match outcome {
+            Ok(_) if topic.is_allocated => {
+                self.topics.remove(&key);
+                self.finish_checkpoint(io);
+            }
+            Ok(_) => {
+                topic.is_allocated = true;
+                self.write_topic(key, io);
+            }
+            Err(error) if error.is_no_space() && !topic.is_allocated => {
+                topic.retry_at = Some(now.ticks + super::space::RETRY);
+            }
+            Err(error) => {
+                tracing::error!(%error, topic = %topic.dir.topic, "topic.meta was not written: the journal keeps its record");
+                topic.failed = true;
+            }
+        }
+    }
+
+    pub(super) fn retry_topics(&mut self, now: Now, io: &mut Io) {
+        let due = |t: &TopicFile| t.retry_at.is_some_and(|at| at <= now.ticks);
+        let mut keys: Vec<u64> = self.topics.iter().filter(|(_, t)| due(t)).map(|(&k, _)| k).collect();
+        keys.sort_unstable();
+        keys.into_iter().for_each(|key| self.write_topic(key, io));
+    }
+
+    pub(super) fn topic_deadline(&self) -> Option<Ticks> {
+        self.topics.values().filter_map(|t| t.retry_at).min()
+    }
+}

@@ -1,0 +1,89 @@
+//! After a failed write: what is closed, and who hears of it. Nothing is written twice to a file that failed.
+//!
+//! ```text
+//! journal write or slot      the core: no publish, no fact becomes durable; reading goes on
+//! segment, commit, snapshot  the partition: no publish; what the journal has of it is acknowledged and readable
+//! topic.meta                 nothing but the checkpoint, which never passes the topic's record
+//! ring full for good         the core: no publish; facts go on while the reserve lasts
+//! ```
+
+use super::notice::{Notice, PartitionIdx};
+use super::store::Store;
+use crate::base::DiskError;
+use crate::shard::message::PublishError;
+
+impl Store {
+    /// Nothing of this partition is written any more.
+    pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
+        let part = &mut self.partitions[p.0 as usize];
+        if part.poisoned.is_some() {
+            return;
+        }
+        tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
+            "a write failed: the partition is read-only until a restart");
+        part.poisoned = Some(error.to_string());
+        let (was_flushing, was_counted) = part.flush.give_up();
+        self.rounds -= was_flushing as usize;
+        if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
+            running.left -= 1;
+        }
+        // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
+        let (kept, issued) = (part.enqueued, part.recent(part.enqueued).map(|r| r.tickets.0));
+        let unsealed = (!part.builder.is_empty()).then_some(part.builder_ticket);
+        let dropped: u64 = (kept..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.batch.bytes.len() as u64).sum();
+        let cost: u64 = (part.packed.max(kept)..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.cost).sum();
+        self.waiting_bytes -= dropped + part.builder.len() as u64;
+        self.unpacked -= cost + part.builder_cost;
+        part.forget_from(kept);
+        if let Some(from) = unsealed {
+            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
+        }
+        if let Some(from) = issued {
+            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
+        }
+        self.poisoned.push(p);
+        self.room.signal_all();
+    }
+
+    /// The journal failed: its outcome is unknown, and nothing can become durable until a restart.
+    pub(super) fn poison_journal(&mut self, error: &DiskError) {
+        self.close_journal(&error.to_string());
+    }
+
+    pub(super) fn close_journal(&mut self, reason: &str) {
+        if self.ring.is_poisoned() {
+            return;
+        }
+        self.ring.poison();
+        self.close_publishing(&format!("the journal takes nothing any more: {reason}"));
+        for (i, part) in self.partitions.iter_mut() {
+            let p = PartitionIdx(i as u32);
+            let number = part.durable.number;
+            let unissued = part
+                .recent(part.packed.max(part.flush_until()))
+                .map(|r| r.tickets.0)
+                .or((!part.builder.is_empty()).then_some(part.builder_ticket));
+            let issued = part.recent(number).map(|r| r.tickets.0).filter(|&t| Some(t) != unissued);
+            part.forget_from(number);
+            (part.released, part.enqueued, part.packed) = (number, number, number);
+            if let Some(from) = unissued {
+                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
+            }
+            if let Some(from) = issued {
+                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
+            }
+        }
+        (self.waiting_bytes, self.unpacked) = (0, 0);
+    }
+
+    /// No publish until a restart.
+    pub(super) fn close_publishing(&mut self, reason: &str) {
+        if self.is_closed {
+            return;
+        }
+        tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
+        self.is_closed = true;
+        self.notices.push(Notice::ReadOnly { reason: reason.into() });
+        self.room.signal_all();
+    }
+}

@@ -1,0 +1,19 @@
+//! What a reader of a partition's log is answered when it asks for what stands at an offset.
+
+use super::batch::Batch;
+use crate::base::Position;
+
+/// The answer for one offset, which is the start of a batch.
+#[derive(Debug, Clone)]
+pub enum Fetch {
+    /// The batch that stands there, verified.
+    Batch(Batch),
+    /// It has to be read first: ask again when the partition is readable.
+    Pending,
+    /// Nothing is there yet: the durable log ends here.
+    End,
+    /// What stood there is lost to damage; the log goes on at `to`.
+    Lost { from: Position, to: Position },
+    /// Retention removed what was asked for: go on at `start`.
+    Below { start: Position },
+}

@@ -1,0 +1,434 @@
+//! Carries batches from memory and journal into segments and commit logs, and frees the ring behind them.
+//!
+//! One round per partition at a time, so each file has one writer:
+//! ```text
+//! Idle -> Segment (batches, aligned chunks) -> SegmentSync -> Commit (records) -> CommitSync -> SnapshotSpace -> Snapshot -> Idle
+//!         a round driven by bytes skips the syncs and the snapshot; one for a direct batch needs SegmentSync;
+//!         one for a checkpoint does all
+//! ```
+//! Commit records are written of durable batches only. A direct batch is written before it is durable; once it is
+//! synced, its header goes to the journal (rule 5). A failed write poisons the partition: nothing of it is written
+//! again, it takes no publish, what is in memory stays readable, and the checkpoint never passes its records. When the
+//! ring fills because of that, the whole core stops taking publishes.
+
+use super::format::{COMMIT_MAGIC, SEGMENT_MAGIC};
+use super::notice::{CursorSource, Io, PartitionIdx};
+use super::partition::Mark;
+use super::snapshot::Snapshot;
+use super::store::{Op, Store};
+use super::writer::FileWriter;
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, Now, Ticks};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use zerocopy::IntoBytes;
+
+/// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds the operations in flight.
+const ROUNDS_MAX: usize = 16;
+/// Operations of one round in flight.
+const OPS_MAX: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    Idle,
+    Segment,
+    SegmentSync,
+    Commit,
+    CommitSync,
+    SnapshotSpace,
+    Snapshot,
+}
+
+#[derive(Debug)]
+pub struct Flush {
+    pub stage: Stage,
+    /// In the store's queue.
+    pub is_queued: bool,
+    /// A snapshot is wanted by the next round, and a checkpoint counts on it.
+    wants_snapshot: bool,
+    is_awaited: bool,
+    /// What this round does beside writing.
+    sync: bool,
+    snapshot: bool,
+    /// A checkpoint counts on this round.
+    counts: bool,
+    /// Where `written` or `committed` will be when the stage is done.
+    until: Mark,
+    todo: VecDeque<DiskOp>,
+    outstanding: usize,
+    pub unsynced_segments: Vec<FileId>,
+    pub unsynced_commits: Vec<FileId>,
+    image: Bytes,
+    /// When a snapshot that found no space is tried again.
+    retry_at: Option<Ticks>,
+}
+
+impl Flush {
+    /// The next round takes a snapshot; `awaited`: for a checkpoint that counts on it.
+    pub fn want_snapshot(&mut self, awaited: bool) {
+        self.wants_snapshot = true;
+        self.is_awaited |= awaited;
+    }
+
+    /// Forgets what was to be done: whether a round was under way, and whether a checkpoint counted on this partition.
+    pub fn give_up(&mut self) -> (bool, bool) {
+        self.todo.clear();
+        self.retry_at = None;
+        self.wants_snapshot = false;
+        let counted = std::mem::take(&mut self.counts) | std::mem::take(&mut self.is_awaited);
+        (std::mem::replace(&mut self.stage, Stage::Idle) != Stage::Idle, counted)
+    }
+
+    pub fn new(end: Mark) -> Self {
+        Flush {
+            stage: Stage::Idle,
+            is_queued: false,
+            wants_snapshot: false,
+            is_awaited: false,
+            sync: false,
+            snapshot: false,
+            counts: false,
+            until: end,
+            todo: VecDeque::new(),
+            outstanding: 0,
+            unsynced_segments: vec![],
+            unsynced_commits: vec![],
+            image: Bytes::new(),
+            retry_at: None,
+        }
+    }
+}
+
+impl Flush {
+    /// What the journal takes from now on is not in the snapshot of this round.
+    pub fn is_snapshot_taken(&self) -> bool {
+        matches!(self.stage, Stage::SnapshotSpace | Stage::Snapshot)
+    }
+
+    /// Where the segment writes of this round end.
+    pub fn written_until(&self) -> u64 {
+        if self.stage == Stage::Segment { self.until.number } else { 0 }
+    }
+}
+
+impl Store {
+    /// Puts a partition in line; `urgent`: a publish waits for it.
+    pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
+        let part = &mut self.partitions[p.0 as usize];
+        if part.flush.is_queued || part.poisoned.is_some() || part.flush.stage != Stage::Idle {
+            // A round that ends looks for itself whether another is due.
+            return;
+        }
+        part.flush.is_queued = true;
+        if urgent { self.urgent.push_back(p) } else { self.flush_queue.push_back(p) }
+    }
+
+    /// Begins the rounds that may begin.
+    pub(super) fn start_rounds(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        loop {
+            let next =
+                self.urgent.pop_front().or_else(|| if self.rounds < ROUNDS_MAX { self.flush_queue.pop_front() } else { None });
+            let Some(p) = next else { return };
+            self.begin_round(now, p);
+            self.proceed(now, p, cursors, io);
+        }
+    }
+
+    /// The last direct batch that may be written but is not synced.
+    fn direct_until(&self, p: PartitionIdx) -> Option<u64> {
+        let part = &self.partitions[p.0 as usize];
+        let from = part.enqueued.max(part.synced.number);
+        (from..part.released).rev().find(|&n| part.recent(n).is_some_and(|r| r.is_direct)).map(|n| n + 1)
+    }
+
+    fn begin_round(&mut self, now: Now, p: PartitionIdx) {
+        let direct = self.direct_until(p);
+        let epoch = self.options.epoch;
+        let part = &mut self.partitions[p.0 as usize];
+        part.flush.is_queued = false;
+        if part.poisoned.is_some() {
+            return;
+        }
+        assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");
+        assert!(part.flush.outstanding == 0 && part.flush.todo.is_empty());
+        self.rounds += 1;
+        let number = part.durable.number.max(direct.unwrap_or(0)).max(part.written.number);
+        let until = part.mark_at(part.written, number);
+        let mut todo = VecDeque::new();
+        let mut n = part.written.number;
+        while n < number {
+            // As many batches as stand in one segment.
+            let offset = part.recent(n).expect("an unwritten batch is in memory").batch.header.offset.get();
+            let (index, segment) = part.segment_of(offset);
+            let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
+            if part.segment_writer.base() != segment.meta.base.offset {
+                let header = part.file_header(SEGMENT_MAGIC, segment, epoch, now.unix_ns);
+                part.segment_writer = FileWriter::begin(part.dir.clone(), header);
+            }
+            let mut data = vec![];
+            while n < number {
+                let batch = &part.recent(n).expect("an unwritten batch is in memory").batch;
+                if batch.header.offset.get() >= border {
+                    break;
+                }
+                data.push(batch.bytes.clone());
+                n += 1;
+            }
+            let file = part.segment_writer.file();
+            if !part.flush.unsynced_segments.contains(&file) {
+                part.flush.unsynced_segments.push(file);
+            }
+            part.segment_writer.write(data, &mut todo);
+        }
+        let f = &mut part.flush;
+        f.todo = todo;
+        f.until = until;
+        f.snapshot = std::mem::take(&mut f.wants_snapshot);
+        f.counts = std::mem::take(&mut f.is_awaited);
+        f.sync = f.snapshot || direct.is_some();
+        f.stage = Stage::Segment;
+    }
+
+    /// Plans the commit records of the batches that are written and durable; the mark they end at.
+    fn plan_commits(&mut self, now: Now, p: PartitionIdx) -> Mark {
+        let epoch = self.options.epoch;
+        let part = &mut self.partitions[p.0 as usize];
+        let number = part.written.number.min(part.durable.number);
+        if number <= part.committed.number {
+            return part.committed;
+        }
+        let mut n = part.committed.number;
+        while n < number {
+            let offset = part.recent(n).expect("an uncommitted batch is in memory").batch.header.offset.get();
+            let (index, segment) = part.segment_of(offset);
+            let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
+            if part.commit_writer.base() != segment.meta.base.offset {
+                let header = part.file_header(COMMIT_MAGIC, segment, epoch, now.unix_ns);
+                part.commit_writer = FileWriter::begin(part.dir.clone(), header);
+            }
+            let mut data: Vec<u8> = vec![];
+            while n < number {
+                let batch = &part.recent(n).expect("an uncommitted batch is in memory").batch;
+                if batch.header.offset.get() >= border {
+                    break;
+                }
+                data.extend_from_slice(part.commit_record(batch).as_bytes());
+                n += 1;
+            }
+            let file = part.commit_writer.file();
+            if !part.flush.unsynced_commits.contains(&file) {
+                part.flush.unsynced_commits.push(file);
+            }
+            part.commit_writer.write(vec![data.into()], &mut part.flush.todo);
+        }
+        part.mark_at(part.committed, number)
+    }
+
+    /// Takes a round as far as it goes without waiting.
+    fn proceed(&mut self, now: Now, p: PartitionIdx, cursors: &dyn CursorSource, io: &mut Io) {
+        loop {
+            let f = &mut self.partitions[p.0 as usize].flush;
+            while f.outstanding < OPS_MAX
+                && let Some(op) = f.todo.pop_front()
+            {
+                f.outstanding += 1;
+                self.ops.issue(io, op, Op::Flush(p));
+            }
+            if f.outstanding > 0 || f.retry_at.is_some() {
+                return;
+            }
+            let part = &mut self.partitions[p.0 as usize];
+            let f = &mut part.flush;
+            match f.stage {
+                Stage::Idle => return,
+                Stage::Segment => {
+                    part.written = f.until;
+                    if f.sync {
+                        f.todo = f.unsynced_segments.drain(..).map(|file| DiskOp::Sync { file }).collect();
+                    }
+                    f.stage = Stage::SegmentSync;
+                }
+                Stage::SegmentSync => {
+                    if f.sync {
+                        part.synced = part.written;
+                        self.advance(p);
+                    }
+                    let until = self.plan_commits(now, p);
+                    let f = &mut self.partitions[p.0 as usize].flush;
+                    f.until = until;
+                    f.stage = Stage::Commit;
+                }
+                Stage::Commit => {
+                    part.committed = f.until;
+                    if f.snapshot {
+                        f.todo = f.unsynced_commits.drain(..).map(|file| DiskOp::Sync { file }).collect();
+                    }
+                    f.stage = Stage::CommitSync;
+                    self.unpin(p);
+                }
+                Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
+                Stage::CommitSync => self.take_snapshot(p, cursors),
+                Stage::SnapshotSpace => {
+                    let slot = ((part.snapshot_sequence + 1) % 2) as usize;
+                    part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
+                    let file = FileId::Snapshot(part.dir.clone(), slot as u8);
+                    let chunks = f.image.len().div_ceil(IO_BYTES_MAX);
+                    for i in 0..chunks {
+                        let at = i * IO_BYTES_MAX;
+                        let part = f.image.slice(at..f.image.len().min(at + IO_BYTES_MAX));
+                        let (file, parts) = (file.clone(), vec![part]);
+                        f.todo.push_back(DiskOp::Write { file, at: at as u64, parts, durability: Durability::Durable });
+                    }
+                    f.stage = Stage::Snapshot;
+                }
+                Stage::Snapshot => {
+                    part.snapshot_sequence += 1;
+                    part.dirty_from = part.dirty_after.take();
+                    part.snapshot_end = part.committed.at;
+                    f.image = Bytes::new();
+                    if std::mem::take(&mut f.counts) {
+                        let running = self.running.as_mut().expect("a checkpoint counts on the round");
+                        running.left -= 1;
+                        let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+                        assert!(is_past, "the snapshot contains what the checkpoint passes");
+                    }
+                    self.retention.look_at(p);
+                    return self.end_round(p, io);
+                }
+            }
+        }
+    }
+
+    /// Encodes the partition as it stands now: all small facts so far, and all batches that are synced in both files.
+    fn take_snapshot(&mut self, p: PartitionIdx, cursors: &dyn CursorSource) {
+        let channels = cursors.cursors(p);
+        let part = &mut self.partitions[p.0 as usize];
+        // This round synced both files after its writes, so everything written and committed is synced.
+        assert!(part.synced.number >= part.committed.number && part.durable.number >= part.committed.number);
+        let end = part.committed;
+        // A batch that is not contained bounds what is contained; facts before it are.
+        let next = part.recent(end.number);
+        let applied = match next {
+            Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
+            _ => part.record_sequence,
+        };
+        let dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
+        let sequence = part.snapshot_sequence + 1;
+        let image = Snapshot {
+            topic_id: part.dir.topic_id,
+            partition: part.dir.partition,
+            sequence,
+            applied,
+            epoch: end.epoch,
+            start: part.start,
+            end: end.at,
+            committed: end.at,
+            collect_start: part.collect_start,
+            chain_crc: end.chain_crc,
+            segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
+            suspect: part.suspect,
+            channels,
+        };
+        let image: Bytes = image.encode().into();
+        assert_eq!(image.len() % BLOCK, 0);
+        part.dirty_after = dirty_after;
+        let slot = (sequence % 2) as usize;
+        let f = &mut part.flush;
+        f.image = image;
+        f.stage = Stage::SnapshotSpace;
+        let len = f.image.len() as u64;
+        if part.snapshot_len[slot] < len {
+            f.todo.push_back(DiskOp::Allocate { file: FileId::Snapshot(part.dir.clone(), slot as u8), len });
+        }
+    }
+
+    /// Batches that now stand in segment and commit log may leave the memory.
+    fn unpin(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let until = part.written.number.min(part.committed.number);
+        for n in part.pinned..until {
+            let bytes = part.recent(n).expect("a pinned batch is in memory").batch.bytes.len();
+            part.unflushed_bytes -= bytes as u64;
+            self.unflushed_bytes -= bytes as u64;
+            self.tail.push_back((p, bytes as u32));
+            self.tail_bytes += bytes;
+        }
+        part.pinned = part.pinned.max(until);
+        self.evict_tail();
+    }
+
+    /// Keeps the recent batches of the core within their bound; oldest first.
+    fn evict_tail(&mut self) {
+        while self.tail_bytes > self.options.tail_cache_bytes as usize
+            && let Some((p, bytes)) = self.tail.pop_front()
+        {
+            let evicted = self.partitions[p.0 as usize].evict();
+            assert_eq!(evicted, bytes as usize, "batches leave in the order in which they were unpinned");
+            self.tail_bytes -= evicted;
+        }
+    }
+
+    fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
+        let part = &mut self.partitions[p.0 as usize];
+        part.flush.stage = Stage::Idle;
+        self.rounds -= 1;
+        self.flush_if_due(p);
+        self.finish_checkpoint(io);
+    }
+
+    /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
+    pub(super) fn flush_if_due(&mut self, p: PartitionIdx) {
+        let part = &self.partitions[p.0 as usize];
+        if part.enqueued < part.released && self.direct_until(p).is_some() {
+            self.want_flush(p, true);
+        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes {
+            self.want_flush(p, false);
+        }
+    }
+
+    /// An operation of a round has finished.
+    pub(super) fn flushed(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        outcome: Result<DiskDone, DiskError>,
+        cursors: &dyn CursorSource,
+        io: &mut Io,
+    ) {
+        let part = &mut self.partitions[p.0 as usize];
+        part.flush.outstanding -= 1;
+        if part.poisoned.is_some() {
+            return;
+        }
+        match outcome {
+            Ok(_) => self.proceed(now, p, cursors, io),
+            Err(error) if error.is_no_space() && part.flush.stage == Stage::SnapshotSpace => {
+                tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
+                part.flush.retry_at = Some(now.ticks + super::space::RETRY);
+                self.stalled_snapshots.push(p);
+            }
+            Err(error) => self.poison_partition(p, &error),
+        }
+        self.finish_checkpoint(io);
+    }
+
+    /// Tries the snapshots again that found no space.
+    pub(super) fn retry_snapshots(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        for p in std::mem::take(&mut self.stalled_snapshots) {
+            let part = &mut self.partitions[p.0 as usize];
+            if part.flush.retry_at.is_some_and(|at| at > now.ticks) {
+                self.stalled_snapshots.push(p);
+            } else if part.poisoned.is_none() {
+                part.flush.retry_at = None;
+                let slot = (part.snapshot_sequence + 1) % 2;
+                let file = FileId::Snapshot(part.dir.clone(), slot as u8);
+                let len = part.flush.image.len() as u64;
+                part.flush.todo.push_back(DiskOp::Allocate { file, len });
+                self.proceed(now, p, cursors, io);
+            }
+        }
+    }
+
+    pub(super) fn snapshot_deadline(&self) -> Option<Ticks> {
+        self.stalled_snapshots.iter().filter_map(|p| self.partitions[p.0 as usize].flush.retry_at).min()
+    }
+}

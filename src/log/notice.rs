@@ -1,0 +1,124 @@
+//! What the shard and the store say to each other: options, tickets, refusals, notices.
+
+use super::cursor::CursorImage;
+use super::state::JournalIdentity;
+use crate::base::{CoreId, DiskError, DiskOp, Epoch, LogId, OpId, Position};
+use crate::config::Settings;
+use crate::shard::message::PublishError;
+
+/// A partition in its core's store.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PartitionIdx(pub u32);
+
+/// An append to a partition; rises by one with each, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct AppendTicket(pub u64);
+
+/// A small fact given to the journal; rises with each over the whole core, from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct RecordTicket(pub u64);
+
+/// What the store wants done; the op ids come from the store.
+pub type Io = Vec<(OpId, DiskOp)>;
+
+/// Given by the shard: the current cursors of a partition, for its snapshot.
+pub trait CursorSource {
+    fn cursors(&self, p: PartitionIdx) -> Vec<CursorImage>;
+}
+
+/// Sizes in bytes; `docs` of each stand with the setting of the same name.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    pub core: CoreId,
+    /// Of new batches: this start's generation.
+    pub epoch: Epoch,
+    pub journal: JournalIdentity,
+    pub max_bytes_per_file: u64,
+    pub direct_bytes: u64,
+    pub flush_bytes: u64,
+    pub read_cache_bytes: u64,
+    pub tail_cache_bytes: u64,
+    pub max_pub_waiting_size: u64,
+    pub retention_ms: u64,
+    pub retention_bytes: u64,
+    /// Zero: no scrubbing.
+    pub scrub_bytes_per_second: u64,
+}
+
+impl StoreOptions {
+    pub fn new(settings: &Settings, core: CoreId, epoch: Epoch, journal: JournalIdentity) -> Self {
+        StoreOptions {
+            core,
+            epoch,
+            journal,
+            max_bytes_per_file: settings.max_bytes_per_file,
+            direct_bytes: settings.direct_bytes,
+            flush_bytes: settings.flush_bytes,
+            read_cache_bytes: settings.read_cache_bytes,
+            tail_cache_bytes: settings.tail_cache_bytes,
+            max_pub_waiting_size: settings.max_pub_waiting_size,
+            retention_ms: settings.retention_ms,
+            retention_bytes: settings.retention_bytes,
+            scrub_bytes_per_second: settings.scrub_bytes_per_second,
+        }
+    }
+}
+
+/// Why an append was not taken. Nothing of it was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// It only has to wait: [`Notice::Room`] says when to try again.
+    #[error("the append has to wait for space, the journal or the disk")]
+    Busy,
+    /// Tried again each second; [`Notice::Room`] says when it worked.
+    #[error("the disk is full")]
+    DiskFull,
+    /// Until a restart.
+    #[error("a write to the partition's files or to the core's journal failed")]
+    ReadOnly,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SearchBy {
+    LogId(LogId),
+    Count(i64),
+    Offset(i64),
+    /// Nanoseconds since 1970.
+    UnixNs(i64),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// All batches below `end` are durable, and with them every append up to the ticket.
+    Durable { p: PartitionIdx, end: Position, tickets_upto: AppendTicket },
+    /// This append and all later ones that were neither acknowledged nor failed before will never be acknowledged.
+    /// When some were issued and some not, two notices come, the later tickets' first.
+    AppendFailed { p: PartitionIdx, from: AppendTicket, error: PublishError },
+    /// Small facts up to here are durable.
+    RecordDurable { upto: RecordTicket },
+    /// A read that `fetch` started has come in, or failed: fetch again.
+    Readable { p: PartitionIdx },
+    /// What was refused as busy, or for a full disk, may be tried again.
+    Room,
+    /// The answer to a search. `None`: no batch fits (only by time).
+    Found { token: u64, result: Result<Option<Position>, DiskError> },
+    /// Stored bytes do not hold; the store has logged it.
+    Damage { p: PartitionIdx, from: Position, to: Position, what: String },
+    /// The journal takes nothing any more: no publish, and no small fact becomes durable, until a restart.
+    ReadOnly { reason: String },
+    /// Everything that can be durable is; the store does nothing more.
+    Stopped,
+}
+
+/// For /stats.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Messages and bytes (headers included) stored.
+    pub messages: u64,
+    pub bytes: u64,
+    pub segments: u64,
+    /// Durable in the journal, not yet in a segment.
+    pub unflushed_bytes: u64,
+    pub read_only: bool,
+    pub disk_full: bool,
+}

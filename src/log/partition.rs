@@ -1,0 +1,379 @@
+//! One partition's log in memory: how far it was appended, journaled, written, synced; its recent batches; its
+//! segments and the space allocated for them.
+//!
+//! ```text
+//! batch numbers    first ... pinned ........... durable .... packed ... enqueued ... released ... end | builder
+//!                  evictable | in no segment or   | in a journal  | in the  | held behind  | sealed, the |
+//!                            | commit log yet     | write         | queue   | a direct one | turn goes on|
+//! written, synced, committed move between `pinned` and `end` (a direct batch is written before it is durable).
+//! ```
+//! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
+
+use super::batch::{Batch, BatchBuilder, Stamp};
+use super::flush::Flush;
+use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use super::notice::{AppendTicket, LogStats};
+use super::space::Space;
+use super::state::{RecoveredPartition, SegmentMeta};
+use super::writer::FileWriter;
+use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
+use std::{collections::VecDeque, sync::Arc};
+
+/// A border between two batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Of the batch that begins here. Counted from the start of the process.
+    pub number: u64,
+    pub at: Position,
+    /// Header crc and epoch of the batch that ends here.
+    pub chain_crc: u32,
+    pub epoch: Epoch,
+}
+
+impl Mark {
+    /// The border after the next batch.
+    pub fn after(self, batch: &Batch) -> Mark {
+        assert_eq!(batch.header.start(), self.at, "batches are contiguous");
+        Mark {
+            number: self.number + 1,
+            at: batch.header.end(),
+            chain_crc: batch.header.header_crc.get(),
+            epoch: Epoch(batch.header.epoch.get()),
+        }
+    }
+}
+
+/// A batch in memory.
+#[derive(Debug)]
+pub struct Recent {
+    pub batch: Batch,
+    /// Of its first and last append.
+    pub tickets: (AppendTicket, AppendTicket),
+    pub is_direct: bool,
+    /// Bytes of the ring that were set aside for it until it is packed.
+    pub cost: u64,
+    /// Of its journal record; zero before it is enqueued.
+    pub record_sequence: u64,
+    /// Of the journal write that holds the record; zero before it is packed.
+    pub write_sequence: u64,
+}
+
+/// A segment and its commit log.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub meta: SegmentMeta,
+    /// Of its newest batch; `None` when it was not closed in this process and nobody looked yet.
+    pub last_unix_ns: Option<i64>,
+}
+
+pub struct PartitionLog {
+    pub dir: Arc<PartitionDir>,
+    // ---- the log
+    pub start: Position,
+    pub collect_start: Position,
+    pub low_water: Position,
+    pub suspect: bool,
+    /// What damage took, ascending, disjoint.
+    pub lost: Vec<(Position, Position)>,
+    pub end: Mark,
+    pub durable: Mark,
+    pub written: Mark,
+    pub synced: Mark,
+    pub committed: Mark,
+    pub released: u64,
+    pub enqueued: u64,
+    pub packed: u64,
+    pub pinned: u64,
+    /// `recent[0]` has the number `first`.
+    pub first: u64,
+    pub recent: VecDeque<Recent>,
+    /// Bytes of the batches `pinned .. durable`.
+    pub unflushed_bytes: u64,
+    // ---- the open batch
+    pub builder: BatchBuilder,
+    pub builder_cost: u64,
+    pub builder_ticket: AppendTicket,
+    pub last_ticket: AppendTicket,
+    /// In the store's list for the turn's end.
+    pub is_dirty: bool,
+    /// In the list of what the journal write that just finished has made durable.
+    pub is_touched: bool,
+    // ---- files
+    /// Ascending, never empty; the last one takes new batches.
+    pub segments: VecDeque<Segment>,
+    /// Batches of the last segment.
+    pub segment_batches: u64,
+    pub space: Space,
+    pub segment_writer: FileWriter,
+    pub commit_writer: FileWriter,
+    pub flush: Flush,
+    // ---- journal and snapshots
+    pub record_sequence: u64,
+    /// Where the partition ends after the last batch given to the journal.
+    pub journal_end: Position,
+    pub snapshot_sequence: u64,
+    /// Allocated lengths of `state.0` and `state.1` as far as known.
+    pub snapshot_len: [u64; 2],
+    /// First journal write with a record that no durable snapshot contains.
+    pub dirty_from: Option<u64>,
+    /// The same beyond the snapshot that is being written.
+    pub dirty_after: Option<u64>,
+    /// End of the last durable snapshot: redo needs no segment below it.
+    pub snapshot_end: Position,
+    /// Why this partition's files are not written any more.
+    pub poisoned: Option<String>,
+    // ---- reading
+    /// Reads in flight, by the offset they began at.
+    pub reads: Vec<i64>,
+    /// In the reader's line for a place.
+    pub waits_to_read: bool,
+}
+
+impl PartitionLog {
+    /// One of which nothing exists yet.
+    pub fn empty(dir: Arc<PartitionDir>, epoch: Epoch, unix_ns: i64) -> Self {
+        let topic = TopicInfo { name: dir.topic.clone(), id: dir.topic_id, partitions: dir.partition.0 + 1 };
+        let nothing = RecoveredPartition {
+            topic: Arc::new(topic),
+            start: Position::START,
+            end: Position::START,
+            collect_start: Position::START,
+            chain_crc: 0,
+            epoch,
+            suspect: false,
+            record_sequence: 0,
+            snapshot_sequence: 0,
+            segments: vec![],
+            segment_len: 0,
+            commit_len: 0,
+            tail: vec![],
+            commit_tail: vec![],
+            commit_records: 0,
+            channels: vec![],
+            lost: vec![],
+            dir,
+        };
+        Self::new(nothing, epoch, unix_ns)
+    }
+
+    /// `epoch`: of a segment that has to be begun.
+    pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
+        let mut segments: VecDeque<Segment> = r.segments.iter().map(|&meta| Segment { meta, last_unix_ns: None }).collect();
+        let (mut segment_len, mut commit_len, mut batches) = (r.segment_len, r.commit_len, r.commit_records);
+        if segments.is_empty() {
+            let meta = SegmentMeta { base: r.end, prev_crc: r.chain_crc };
+            segments.push_back(Segment { meta, last_unix_ns: None });
+            (segment_len, commit_len, batches) = (0, 0, 0);
+        }
+        let last = segments.back().expect("one was just added").meta;
+        let bytes = r.end.offset - last.base.offset;
+        assert!(bytes >= 0, "the last segment holds the end");
+        let header = |magic| {
+            let (id, partition) = (r.dir.topic_id, r.dir.partition);
+            FileHeader::new(magic, id, partition, last.base, last.prev_crc, epoch, unix_ns)
+        };
+        // The header of an empty file may not be there yet; writing it (again) does no harm.
+        let segment_writer = if bytes == 0 {
+            FileWriter::begin(r.dir.clone(), header(SEGMENT_MAGIC))
+        } else {
+            FileWriter::resume(r.dir.clone(), SEGMENT_MAGIC, last.base.offset, FILE_HEADER_LEN + bytes as u64, r.tail)
+        };
+        let commit_writer = if batches == 0 {
+            FileWriter::begin(r.dir.clone(), header(COMMIT_MAGIC))
+        } else {
+            let at = FILE_HEADER_LEN + batches * COMMIT_RECORD_LEN as u64;
+            FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.commit_tail)
+        };
+        let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch };
+        PartitionLog {
+            start: r.start,
+            collect_start: r.collect_start,
+            low_water: r.start,
+            suspect: r.suspect,
+            lost: r.lost,
+            end,
+            durable: end,
+            written: end,
+            synced: end,
+            committed: end,
+            released: 0,
+            enqueued: 0,
+            packed: 0,
+            pinned: 0,
+            first: 0,
+            recent: VecDeque::new(),
+            unflushed_bytes: 0,
+            builder: BatchBuilder::default(),
+            builder_cost: 0,
+            builder_ticket: AppendTicket(0),
+            last_ticket: AppendTicket(0),
+            is_dirty: false,
+            is_touched: false,
+            segments,
+            segment_batches: batches,
+            space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence > 0),
+            segment_writer,
+            commit_writer,
+            flush: Flush::new(end),
+            record_sequence: r.record_sequence,
+            journal_end: r.end,
+            snapshot_sequence: r.snapshot_sequence,
+            snapshot_len: [0; 2],
+            dirty_from: None,
+            dirty_after: None,
+            snapshot_end: r.end,
+            poisoned: None,
+            reads: vec![],
+            waits_to_read: false,
+            dir: r.dir,
+        }
+    }
+
+    /// A journal write with this sequence holds a record of the partition.
+    pub fn mark_dirty(&mut self, write_sequence: u64) {
+        self.dirty_from.get_or_insert(write_sequence);
+        if self.flush.is_snapshot_taken() {
+            self.dirty_after.get_or_insert(write_sequence);
+        }
+    }
+
+    /// Batches below this number were given to the disk, or will be by the round under way.
+    pub fn flush_until(&self) -> u64 {
+        self.flush.written_until().max(self.written.number)
+    }
+
+    pub fn recent(&self, number: u64) -> Option<&Recent> {
+        self.recent.get(number.checked_sub(self.first)? as usize)
+    }
+
+    pub fn recent_mut(&mut self, number: u64) -> Option<&mut Recent> {
+        self.recent.get_mut(number.checked_sub(self.first)? as usize)
+    }
+
+    /// The durable batch in memory that begins at `offset`.
+    pub fn recent_at(&self, offset: i64) -> Option<(u64, &Recent)> {
+        let index = self.recent.partition_point(|r| r.batch.header.offset.get() < offset);
+        let found = self.recent.get(index).filter(|r| r.batch.header.offset.get() == offset)?;
+        let number = self.first + index as u64;
+        (number < self.durable.number).then_some((number, found))
+    }
+
+    /// The mark after the batches below `number`, reached from `mark`; all of them are in memory.
+    pub fn mark_at(&self, mark: Mark, number: u64) -> Mark {
+        (mark.number..number)
+            .fold(mark, |m, n| m.after(&self.recent(n).expect("a batch that is in no segment yet is in memory").batch))
+    }
+
+    pub fn active(&self) -> &Segment {
+        self.segments.back().expect("a partition has a segment")
+    }
+
+    /// The segment that holds `offset`, with its index. The first one for anything below.
+    pub fn segment_of(&self, offset: i64) -> (usize, &Segment) {
+        let after = self.segments.partition_point(|s| s.meta.base.offset <= offset);
+        let index = after.saturating_sub(1);
+        (index, &self.segments[index])
+    }
+
+    /// Makes the open batch a sealed one.
+    pub fn seal(&mut self, epoch: Epoch) -> &mut Recent {
+        let batch = self.builder.seal(Stamp {
+            topic_id: self.dir.topic_id,
+            partition: self.dir.partition,
+            epoch,
+            at: self.end.at,
+            prev_crc: self.end.chain_crc,
+        });
+        self.end = self.end.after(&batch);
+        self.segment_batches += 1;
+        let cost = std::mem::take(&mut self.builder_cost);
+        let tickets = (self.builder_ticket, self.last_ticket);
+        self.recent.push_back(Recent { batch, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });
+        assert_eq!(self.first + self.recent.len() as u64, self.end.number, "recent batches end at the end");
+        self.recent.back_mut().expect("it was just pushed")
+    }
+
+    /// Begins a new segment at the end.
+    pub fn roll(&mut self) {
+        assert!(self.builder.is_empty() && self.active().meta.base.offset < self.end.at.offset);
+        let last_unix_ns = self.recent.back().map(|r| r.batch.header.base_unix_ns.get());
+        self.segments.back_mut().expect("a partition has a segment").last_unix_ns = last_unix_ns;
+        let meta = SegmentMeta { base: self.end.at, prev_crc: self.end.chain_crc };
+        self.segments.push_back(Segment { meta, last_unix_ns: None });
+        self.segment_batches = 0;
+        self.space = self.space.next(meta.base.offset);
+    }
+
+    /// The header for a file of `segment` that is begun now.
+    pub fn file_header(&self, magic: [u8; 4], segment: &Segment, epoch: Epoch, unix_ns: i64) -> FileHeader {
+        let SegmentMeta { base, prev_crc } = segment.meta;
+        FileHeader::new(magic, self.dir.topic_id, self.dir.partition, base, prev_crc, epoch, unix_ns)
+    }
+
+    pub fn commit_record(&self, batch: &Batch) -> CommitRecord {
+        let h = &batch.header;
+        let record = CommitRecord {
+            log_id: h.log_id,
+            epoch: h.epoch,
+            last_log_id: h.last_log_id,
+            offset: h.offset,
+            count: h.count,
+            unix_ns: h.base_unix_ns,
+            size: (h.len() as u32).into(),
+            num: h.num,
+            batch_crc: h.header_crc,
+            crc: 0.into(),
+        };
+        record.seal(self.dir.topic_id, self.dir.partition)
+    }
+
+    /// Forgets the oldest batch in memory, which stands in segment and commit log.
+    pub fn evict(&mut self) -> usize {
+        assert!(self.first < self.pinned, "what is not in a segment yet is never evicted");
+        self.first += 1;
+        self.recent.pop_front().map_or(0, |r| r.batch.bytes.len())
+    }
+
+    /// Forgets the batches from `number` on: they will never be durable.
+    pub fn forget_from(&mut self, number: u64) {
+        self.recent.truncate(number.saturating_sub(self.first) as usize);
+        self.builder = BatchBuilder::default();
+        self.builder_cost = 0;
+    }
+
+    /// Adds to what is known to be lost.
+    pub fn add_lost(&mut self, from: Position, to: Position) {
+        let index = self.lost.partition_point(|l| l.0.offset < from.offset);
+        if let Some(before) = index.checked_sub(1).and_then(|i| self.lost.get_mut(i))
+            && before.1.offset >= from.offset
+        {
+            if to.offset > before.1.offset {
+                before.1 = to;
+            }
+            return;
+        }
+        self.lost.insert(index, (from, to));
+    }
+
+    /// The lost range that holds `offset`.
+    pub fn lost_at(&self, offset: i64) -> Option<(Position, Position)> {
+        let index = self.lost.partition_point(|l| l.0.offset <= offset).checked_sub(1)?;
+        self.lost.get(index).copied().filter(|l| offset < l.1.offset)
+    }
+
+    pub fn stats(&self) -> LogStats {
+        LogStats {
+            messages: (self.durable.at.count - self.start.count).max(0) as u64,
+            bytes: (self.durable.at.offset - self.start.offset).max(0) as u64,
+            segments: self.segments.len() as u64,
+            unflushed_bytes: self.unflushed_bytes,
+            read_only: self.poisoned.is_some(),
+            disk_full: self.space.is_full,
+        }
+    }
+
+    /// Length a file must have so that `bytes` of a segment fit behind its header.
+    pub fn blocks(bytes: u64) -> u64 {
+        (FILE_HEADER_LEN + bytes).next_multiple_of(BLOCK as u64)
+    }
+}

@@ -1,0 +1,156 @@
+//! Retention: a segment that every channel has confirmed, and that neither age nor size keeps, is removed.
+//!
+//! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
+//! snapshot. The active segment always stays. A file that could not be unlinked is left for recovery to find below the
+//! start.
+
+use super::notice::{Io, PartitionIdx, RecordTicket};
+use super::store::Store;
+use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
+use crate::journal::format::RecordKind;
+use std::{collections::VecDeque, time::Duration};
+
+/// How often age is looked at.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub struct Retention {
+    due: Vec<PartitionIdx>,
+    /// Files that go when the record of the new start is durable.
+    removals: VecDeque<(RecordTicket, PartitionIdx, Vec<FileId>)>,
+    next_at: Option<Ticks>,
+}
+
+impl Retention {
+    /// Something changed that may let a segment go.
+    pub fn look_at(&mut self, p: PartitionIdx) {
+        if !self.due.contains(&p) {
+            self.due.push(p);
+        }
+    }
+}
+
+impl Store {
+    /// All channels have confirmed what is before `at`. Never moves back.
+    pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
+        let part = self.part_mut(p);
+        if at.offset > part.low_water.offset {
+            part.low_water = at;
+            if part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
+                self.retention.look_at(p);
+            }
+        }
+    }
+
+    /// Lets go of what may go.
+    pub(super) fn retain(&mut self, now: Now, io: &mut Io) {
+        for p in std::mem::take(&mut self.retention.due) {
+            self.retain_partition(now, p, io);
+        }
+        let is_timed = self.options.retention_ms > 0;
+        if is_timed && self.retention.next_at.is_none() {
+            self.retention.next_at = Some(now.ticks + INTERVAL);
+        }
+    }
+
+    fn retain_partition(&mut self, now: Now, p: PartitionIdx, io: &mut Io) {
+        let (age_min, bytes_min) = (self.options.retention_ms as i64 * 1_000_000, self.options.retention_bytes as i64);
+        let part = self.part(p);
+        if part.poisoned.is_some() || self.ring.is_poisoned() {
+            return;
+        }
+        let (mut removable, mut unknown) = (0, None);
+        while let Some(next) = part.segments.get(removable + 1) {
+            let (segment, border) = (&part.segments[removable], next.meta.base);
+            let is_kept = border.offset > part.low_water.offset || part.durable.at.offset - border.offset < bytes_min;
+            if is_kept {
+                break;
+            }
+            if age_min > 0 {
+                match segment.last_unix_ns {
+                    Some(at) if now.unix_ns - at >= age_min => {}
+                    Some(_) => break,
+                    None => {
+                        unknown = Some((segment.meta.base.offset, border.offset));
+                        break;
+                    }
+                }
+            }
+            removable += 1;
+        }
+        let border = part.segments.get(removable).map(|s| s.meta.base).filter(|_| removable > 0);
+        if let Some((closed, next)) = unknown
+            && !self.searches_age_of(p, closed)
+        {
+            self.find_age(p, closed, next, io);
+        }
+        let Some(border) = border else { return };
+        let part = self.part(p);
+        if border.offset > part.snapshot_end.offset {
+            // Redo would begin below the border: a snapshot first. It looks here again when it is durable.
+            self.part_mut(p).flush.want_snapshot(false);
+            self.want_flush(p, false);
+            return;
+        }
+        let part = self.part_mut(p);
+        if part.flush.stage != super::flush::Stage::Idle {
+            self.retention.look_at(p);
+            return;
+        }
+        let mut files = vec![];
+        for segment in part.segments.drain(..removable) {
+            let base = segment.meta.base.offset;
+            files.push(FileId::Segment(part.dir.clone(), base));
+            files.push(FileId::Commit(part.dir.clone(), base));
+        }
+        part.flush.unsynced_segments.retain(|f| !files.contains(f));
+        part.flush.unsynced_commits.retain(|f| !files.contains(f));
+        part.start = border;
+        part.lost.retain(|l| l.1.offset > border.offset);
+        let ticket = self.log_position(p, RecordKind::Start, border);
+        self.retention.removals.push_back((ticket, p, files));
+    }
+
+    /// Records up to here are durable: what they let go is unlinked.
+    pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
+        while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
+            if let Some((_, p, files)) = self.retention.removals.pop_front() {
+                self.issue_remove(p, files, io);
+            }
+        }
+    }
+
+    pub(super) fn removed(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
+        match outcome {
+            // There may be room again for whoever waits for it.
+            Ok(_) if self.full_disk.retry_at.is_some() => self.full_disk.retry_at = Some(now.ticks),
+            Ok(_) => {}
+            Err(error) => {
+                let topic = &self.part(p).dir.topic;
+                tracing::warn!(%error, %topic, "old segments were not removed: the next start will try again");
+            }
+        }
+    }
+
+    /// The newest batch of a closed segment is as old as the first one of the next.
+    pub(super) fn learn_age(&mut self, p: PartitionIdx, closed: i64, unix_ns: i64) {
+        let segment = self.part_mut(p).segments.iter_mut().find(|s| s.meta.base.offset == closed);
+        if let Some(segment) = segment {
+            segment.last_unix_ns = Some(unix_ns);
+        }
+        self.retention.look_at(p);
+    }
+
+    pub(super) fn retention_tick(&mut self, now: Now) {
+        if self.retention.next_at.is_some_and(|at| at <= now.ticks) {
+            self.retention.next_at = Some(now.ticks + INTERVAL);
+            let due: Vec<PartitionIdx> =
+                self.partitions.iter().filter(|(_, p)| p.segments.len() > 1).map(|(i, _)| PartitionIdx(i as u32)).collect();
+            due.into_iter().for_each(|p| self.retention.look_at(p));
+        }
+    }
+
+    pub(super) fn retention_deadline(&self) -> Option<Ticks> {
+        self.retention.next_at
+    }
+}

@@ -1,0 +1,331 @@
+//! Finding a place through the commit logs: by log id, count, offset or time for whoever asks; the extent of a damaged
+//! batch for the reader; the age of a segment for retention.
+//!
+//! ```text
+//! Segments  (time only) halve over the segments by the first record of each
+//! Halving   halve over the blocks of one commit log by the first record of each
+//! Floor     read the block found: the last record at or below the target, and the next one
+//! Next      when that block has no next record, the one after it may
+//! ```
+//! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and
+//! stepped over: the answer is then the nearest that is known.
+
+use super::format::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
+use super::notice::{Io, Notice, PartitionIdx, SearchBy};
+use super::read::Purpose;
+use super::store::{Op, Store};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position};
+use std::sync::Arc;
+use zerocopy::FromBytes;
+
+#[derive(Clone, Debug)]
+enum Goal {
+    Answer {
+        token: u64,
+    },
+    Extent {
+        offset: i64,
+        purpose: Purpose,
+        what: String,
+    },
+    /// When did the segment before this one end?
+    Age {
+        closed: i64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Segments,
+    Halving,
+    Floor,
+    Next,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Key {
+    LogId,
+    Count,
+    Offset,
+    UnixNs,
+}
+
+impl Key {
+    fn of(self, r: &CommitRecord) -> i64 {
+        match self {
+            Key::LogId => r.log_id.get() as i64,
+            Key::Count => r.count.get(),
+            Key::Offset => r.offset.get(),
+            Key::UnixNs => r.unix_ns.get(),
+        }
+    }
+
+    fn of_position(self, at: Position) -> i64 {
+        match self {
+            Key::LogId => at.log_id.0 as i64,
+            Key::Count => at.count,
+            Key::Offset | Key::UnixNs => at.offset,
+        }
+    }
+}
+
+pub struct Search {
+    p: PartitionIdx,
+    goal: Goal,
+    key: Key,
+    target: i64,
+    stage: Stage,
+    /// Bases that are left to halve over.
+    segments: Vec<i64>,
+    /// Segment whose commit log is read.
+    base: i64,
+    /// Blocks of records: the answer's is in `lo .. hi`.
+    lo: u64,
+    hi: u64,
+    /// The block being read; beyond the middle when that was damaged.
+    probe: u64,
+    floor: Option<CommitRecord>,
+}
+
+/// What stands in one block of a commit log.
+struct Block {
+    records: Vec<CommitRecord>,
+    is_behind: bool,
+}
+
+impl Block {
+    fn parse(bytes: &[u8], dir: &Arc<PartitionDir>) -> Block {
+        let records = bytes
+            .chunks_exact(COMMIT_RECORD_LEN)
+            .filter_map(|c| CommitRecord::read_from_bytes(c).ok())
+            .filter(|r| r.is_valid(dir.topic_id, dir.partition))
+            .collect();
+        Block { records, is_behind: bytes.iter().all(|&b| b == 0) }
+    }
+}
+
+impl Store {
+    /// Finds the batch that begins at or before the place asked for; by time the first batch at or after it.
+    /// Clamped to what is stored. [`Notice::Found`] answers, perhaps not before the next completion or tick.
+    pub fn search(&mut self, p: PartitionIdx, by: SearchBy, token: u64, io: &mut Io) {
+        let part = self.part(p);
+        let (key, target) = match by {
+            SearchBy::LogId(id) => (Key::LogId, id.0.min(i64::MAX as u64) as i64),
+            SearchBy::Count(count) => (Key::Count, count),
+            SearchBy::Offset(offset) => (Key::Offset, offset),
+            // The last batch before it is sought, and the one after that is the answer.
+            SearchBy::UnixNs(at) => (Key::UnixNs, at.saturating_sub(1)),
+        };
+        let goal = Goal::Answer { token };
+        let durable = (part.durable.number - part.first) as usize;
+        let header = |i: usize| part.recent.get(i).filter(|_| i < durable).map(|r| r.batch.header);
+        let found = if let Key::UnixNs = key {
+            let is_in_memory = header(0).is_some_and(|h| h.base_unix_ns.get() <= target);
+            let is_empty = part.start == part.durable.at;
+            (is_in_memory || is_empty).then(|| {
+                let mut headers = (0..durable).filter_map(header);
+                headers.find(|h| h.base_unix_ns.get() > target).map(|h| h.start())
+            })
+        } else if target <= key.of_position(part.start) {
+            Some(Some(part.start))
+        } else if target >= key.of_position(part.durable.at) {
+            Some(Some(part.durable.at))
+        } else {
+            let after = part.recent.partition_point(|r| key.of_position(r.batch.header.start()) <= target);
+            after.checked_sub(1).and_then(header).map(|h| Some(h.start()))
+        };
+        if let Some(found) = found {
+            self.notices.push(Notice::Found { token, result: Ok(found) });
+            return;
+        }
+        let part = self.part(p);
+        let bases: Vec<i64> = part.segments.iter().map(|s| s.meta.base.offset).collect();
+        if let Key::UnixNs = key {
+            self.begin_search(p, goal, key, target, bases, io);
+        } else {
+            let after = part.segments.partition_point(|s| key.of_position(s.meta.base) <= target);
+            let base = bases[after.saturating_sub(1)];
+            self.begin_search(p, goal, key, target, vec![base], io);
+        }
+    }
+
+    /// The batch at `offset` does not hold: looks for its end.
+    pub(super) fn find_extent(&mut self, _now: Now, p: PartitionIdx, offset: i64, purpose: Purpose, what: String, io: &mut Io) {
+        let base = self.part(p).segment_of(offset).1.meta.base.offset;
+        self.begin_search(p, Goal::Extent { offset, purpose, what }, Key::Offset, offset, vec![base], io);
+    }
+
+    /// Somebody looks for the end of the damaged batch at `offset` already.
+    pub(super) fn searches_extent_of(&self, p: PartitionIdx, offset: i64) -> bool {
+        self.searches.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Extent { offset: o, .. } if o == offset))
+    }
+
+    /// The time of the first batch in `next` tells when the segment `closed` before it ended.
+    pub(super) fn find_age(&mut self, p: PartitionIdx, closed: i64, next: i64, io: &mut Io) {
+        self.begin_search(p, Goal::Age { closed }, Key::Offset, next, vec![next], io);
+    }
+
+    pub(super) fn searches_age_of(&self, p: PartitionIdx, base: i64) -> bool {
+        self.searches.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Age { closed } if closed == base))
+    }
+
+    fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
+        let base = segments[0];
+        let stage = if segments.len() > 1 { Stage::Segments } else { Stage::Halving };
+        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor: None };
+        let id = self.searches.insert(search) as u32;
+        if stage == Stage::Halving {
+            self.enter_segment(id, base);
+        }
+        self.read_next(id, io);
+    }
+
+    fn enter_segment(&mut self, id: u32, base: i64) {
+        let part = self.part(self.searches[id as usize].p);
+        let next = part.segments.iter().find(|s| s.meta.base.offset > base).map_or(part.durable.at, |s| s.meta.base);
+        let first = part.segments.iter().find(|s| s.meta.base.offset == base).map_or(part.start, |s| s.meta.base);
+        // A batch takes at least its header.
+        let records = ((next.offset - first.offset).max(0) as u64 / super::batch::BATCH_HEADER_LEN as u64).max(1);
+        let s = &mut self.searches[id as usize];
+        s.base = base;
+        (s.lo, s.hi) = (0, records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64));
+        s.stage = Stage::Halving;
+    }
+
+    /// Issues the read that the search needs next.
+    fn read_next(&mut self, id: u32, io: &mut Io) {
+        let s = &mut self.searches[id as usize];
+        if s.stage == Stage::Halving && s.hi - s.lo <= 1 {
+            s.stage = Stage::Floor;
+        }
+        let (base, block) = match s.stage {
+            Stage::Segments => (s.segments[s.segments.len() / 2], 0),
+            Stage::Halving => {
+                s.probe = s.probe.max(s.lo + (s.hi - s.lo) / 2);
+                (s.base, s.probe)
+            }
+            Stage::Floor => (s.base, s.lo),
+            Stage::Next => (s.base, s.probe),
+        };
+        let file = FileId::Commit(self.partitions[s.p.0 as usize].dir.clone(), base);
+        let at = FILE_HEADER_LEN + block * BLOCK as u64;
+        self.ops.issue(io, DiskOp::Read { file, at, len: BLOCK }, Op::Search(id));
+    }
+
+    pub(super) fn search_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let s = &mut self.searches[id as usize];
+        let block = match outcome {
+            Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
+            Ok(DiskDone::Done) => Block { records: vec![], is_behind: true },
+            Err(error) => match s.goal {
+                Goal::Answer { .. } => return self.end_search(now, id, Err(error), io),
+                // Without the commit log, what follows the segment is the next place known.
+                _ => Block { records: vec![], is_behind: true },
+            },
+        };
+        let (key, target) = (s.key, s.target);
+        match s.stage {
+            Stage::Segments => {
+                let middle = s.segments.len() / 2;
+                // A segment that tells nothing is taken for a later one.
+                if block.records.first().is_some_and(|r| key.of(r) <= target) {
+                    s.segments.drain(..middle);
+                } else {
+                    s.segments.truncate(middle);
+                }
+                if s.segments.len() == 1 {
+                    let base = s.segments[0];
+                    self.enter_segment(id, base);
+                }
+            }
+            Stage::Halving => match block.records.first() {
+                Some(r) if key.of(r) <= target => (s.lo, s.probe) = (s.probe, 0),
+                None if !block.is_behind && s.probe + 1 < s.hi => s.probe += 1,
+                _ => {
+                    s.hi = s.lo + (s.hi - s.lo) / 2;
+                    s.probe = 0;
+                }
+            },
+            Stage::Floor => {
+                s.floor = block.records.iter().rev().find(|r| key.of(r) <= target).copied();
+                if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
+                    return self.end_search(now, id, Ok(Some(*next)), io);
+                }
+                s.probe = s.lo + 1;
+                s.stage = Stage::Next;
+            }
+            Stage::Next => {
+                if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
+                    return self.end_search(now, id, Ok(Some(*next)), io);
+                }
+                if block.is_behind {
+                    return self.end_search(now, id, Ok(None), io);
+                }
+                s.probe += 1;
+            }
+        }
+        self.read_next(id, io);
+    }
+
+    fn end_search(&mut self, now: Now, id: u32, found: Result<Option<CommitRecord>, DiskError>, io: &mut Io) {
+        let s = self.searches.remove(id as usize);
+        let p = s.p;
+        let part = self.part(p);
+        // Where the log goes on behind this segment, or behind what is written of it.
+        let behind = part.segments.iter().find(|g| g.meta.base.offset > s.base).map(|g| g.meta.base);
+        let base = part.segments.iter().find(|g| g.meta.base.offset == s.base).map_or(part.start, |g| g.meta.base);
+        match s.goal {
+            Goal::Answer { token } => {
+                let result = found.map(|next| match s.key {
+                    Key::UnixNs => {
+                        let in_memory = || {
+                            let durable = part.durable.number;
+                            let headers = part.recent.iter().zip(part.first..durable).map(|(r, _)| r.batch.header);
+                            headers.filter(|h| h.base_unix_ns.get() > s.target).map(|h| h.start()).next()
+                        };
+                        next.map(|r| r.position()).or(behind).or_else(in_memory)
+                    }
+                    _ => Some(s.floor.map_or(base, |r| r.position())),
+                });
+                let start = part.start;
+                let result = result.map(|at| at.map(|at| if at.offset < start.offset { start } else { at }));
+                self.notices.push(Notice::Found { token, result });
+            }
+            Goal::Age { closed } => {
+                // No record: nobody knows, so it ended now.
+                let at = s.floor.map_or(now.unix_ns, |r| r.unix_ns.get());
+                self.learn_age(p, closed, at);
+            }
+            Goal::Extent { offset, purpose, what } => {
+                let next = found.ok().flatten();
+                let from = match s.floor {
+                    Some(r) if r.offset.get() == offset => r.position(),
+                    Some(r) => Position { offset, ..r.end() },
+                    None => Position { offset, ..base },
+                };
+                let to = match s.floor {
+                    Some(r) if r.offset.get() == offset => r.end(),
+                    _ => next.map(|r| r.position()).or(behind).unwrap_or_else(|| self.next_in_memory(p, offset)),
+                };
+                assert!(to.offset > offset, "the log goes on behind a damaged batch");
+                self.damaged(p, from, to, what);
+                match purpose {
+                    Purpose::Fetch => self.notices.push(Notice::Readable { p }),
+                    Purpose::Scrub => self.scrubbed(now, p, to.offset, io),
+                }
+            }
+        }
+    }
+
+    /// Reports a range whose bytes do not hold, once.
+    fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, what: String) {
+        let part = self.part_mut(p);
+        if part.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
+            return;
+        }
+        part.add_lost(from, to);
+        tracing::error!(topic = %part.dir.topic, partition = %part.dir.partition, from = from.offset, to = to.offset, what,
+            "stored bytes do not hold: these messages are lost");
+        self.notices.push(Notice::Damage { p, from, to, what });
+    }
+}

@@ -1,0 +1,234 @@
+//! Allocated space: a publish is admitted only when the segment and the commit log have room for it (rule 10).
+//! Files grow in steps that double, ahead of need, so that steady publishing does not wait.
+//!
+//! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
+
+use super::notice::{PartitionIdx, Refusal};
+use super::store::{Op, Store};
+use crate::base::{BLOCK, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
+use std::{sync::Arc, time::Duration};
+
+const SEGMENT_STEP_MIN: u64 = 16 * 1024;
+const SEGMENT_STEP_MAX: u64 = 4 * 1024 * 1024;
+const COMMIT_STEP_MIN: u64 = 8 * 1024;
+const COMMIT_STEP_MAX: u64 = 256 * 1024;
+/// How often a full disk is tried.
+pub const RETRY: Duration = Duration::from_secs(1);
+
+/// Which of a partition's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    Segment,
+    Commit,
+    /// `state.0` or `state.1`.
+    Snapshot(u8),
+}
+
+impl Which {
+    pub fn file(self, dir: &Arc<PartitionDir>, base: i64) -> FileId {
+        match self {
+            Which::Segment => FileId::Segment(dir.clone(), base),
+            Which::Commit => FileId::Commit(dir.clone(), base),
+            Which::Snapshot(slot) => FileId::Snapshot(dir.clone(), slot),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FileSpace {
+    /// Allocated.
+    len: u64,
+    step: u64,
+    step_max: u64,
+    /// The length that is being allocated.
+    growing: Option<u64>,
+    /// What the last append needed.
+    need: u64,
+}
+
+impl FileSpace {
+    /// The length to grow to, when it is time to: half of it is used, or less than half a step is left of a long one.
+    fn grow(&mut self, max: u64) -> Option<u64> {
+        let max = max.max(self.need);
+        if self.growing.is_some()
+            || self.len >= max
+            || (self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len)
+        {
+            return None;
+        }
+        let len = (self.len + self.step).max(self.need).min(max).next_multiple_of(BLOCK as u64);
+        self.step = (self.step * 2).min(self.step_max);
+        self.growing = Some(len);
+        Some(len)
+    }
+}
+
+/// The space of a partition's last segment and its commit log.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    base: i64,
+    segment: FileSpace,
+    commit: FileSpace,
+    /// The first block of each: without it a checkpoint could not free the ring on a full disk.
+    snapshots: [FileSpace; 2],
+    /// The last allocation found no space.
+    pub is_full: bool,
+}
+
+impl Space {
+    /// Snapshots are there when the partition had one before.
+    pub fn new(base: i64, segment_len: u64, commit_len: u64, has_snapshots: bool) -> Self {
+        let file = |len, step, step_max| FileSpace { len, step, step_max, growing: None, need: 0 };
+        let block = BLOCK as u64;
+        let snapshot = FileSpace { need: block, ..file(if has_snapshots { block } else { 0 }, block, block) };
+        Space {
+            base,
+            segment: file(segment_len, SEGMENT_STEP_MIN, SEGMENT_STEP_MAX),
+            commit: file(commit_len, COMMIT_STEP_MIN, COMMIT_STEP_MAX),
+            snapshots: [snapshot; 2],
+            is_full: false,
+        }
+    }
+
+    /// Of the next segment: it grows with the steps that this one came to.
+    pub fn next(&self, base: i64) -> Space {
+        let fresh = |f: FileSpace| FileSpace { len: 0, growing: None, need: 0, ..f };
+        Space { base, segment: fresh(self.segment), commit: fresh(self.commit), snapshots: self.snapshots, is_full: false }
+    }
+
+    fn file(&mut self, which: Which) -> &mut FileSpace {
+        match which {
+            Which::Segment => &mut self.segment,
+            Which::Commit => &mut self.commit,
+            Which::Snapshot(slot) => &mut self.snapshots[slot as usize],
+        }
+    }
+
+    fn is_growing(&self) -> bool {
+        [&self.segment, &self.commit, &self.snapshots[0], &self.snapshots[1]].iter().any(|f| f.growing.is_some())
+    }
+
+    /// Bytes that `which` may grow to when nothing needs more.
+    fn max(which: Which, segment_max: u64) -> u64 {
+        match which {
+            Which::Segment => segment_max,
+            Which::Commit => u64::MAX,
+            Which::Snapshot(_) => BLOCK as u64,
+        }
+    }
+}
+
+/// Partitions whose allocation found no space.
+#[derive(Default)]
+pub struct FullDisk {
+    pub waiting: Vec<PartitionIdx>,
+    pub retry_at: Option<Ticks>,
+}
+
+impl Store {
+    /// Sees to space for lengths of the last segment's files; refuses when it is not there now.
+    pub(super) fn reserve(&mut self, p: PartitionIdx, segment: u64, commit: u64, io: &mut super::Io) -> Result<(), Refusal> {
+        let part = &mut self.partitions[p.0 as usize];
+        part.space.segment.need = segment;
+        part.space.commit.need = commit;
+        let space = &part.space;
+        let has_snapshots = space.snapshots.iter().all(|s| s.len > 0);
+        let is_there = segment <= space.segment.len && commit <= space.commit.len && has_snapshots;
+        let is_full = part.space.is_full;
+        if !is_full {
+            self.grow(p, io);
+        }
+        match (is_there, is_full) {
+            (true, _) => Ok(()),
+            (false, true) => {
+                self.room.disk = true;
+                Err(Refusal::DiskFull)
+            }
+            (false, false) => {
+                self.room.space = true;
+                Err(Refusal::Busy)
+            }
+        }
+    }
+
+    pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
+        for which in [Which::Segment, Which::Commit, Which::Snapshot(0), Which::Snapshot(1)] {
+            let part = &mut self.partitions[p.0 as usize];
+            let max = Space::max(which, self.segment_max);
+            let base = part.space.base;
+            if let Some(len) = part.space.file(which).grow(max) {
+                let file = which.file(&part.dir, base);
+                self.ops.issue(io, DiskOp::Allocate { file, len }, Op::Space { p, which, base, len });
+            }
+        }
+    }
+
+    /// An allocation has finished.
+    pub(super) fn allocated(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        (which, base, len): (Which, i64, u64),
+        outcome: Result<(), DiskError>,
+        io: &mut super::Io,
+    ) {
+        let part = &mut self.partitions[p.0 as usize];
+        if part.space.base != base && !matches!(which, Which::Snapshot(_)) {
+            return; // The segment is full and closed; a new one took its place.
+        }
+        part.space.file(which).growing = None;
+        match outcome {
+            Ok(()) => {
+                let file = part.space.file(which);
+                file.len = file.len.max(len);
+                if let Which::Snapshot(slot) = which {
+                    let known = &mut part.snapshot_len[slot as usize];
+                    *known = (*known).max(len);
+                }
+                self.room.signal_space = true;
+                if std::mem::take(&mut part.space.is_full) {
+                    self.room.signal_disk = true;
+                    self.full_disk.waiting.retain(|&w| w != p);
+                    self.full_disk.retry_at = (!self.full_disk.waiting.is_empty()).then_some(now.ticks);
+                    self.grow(p, io);
+                }
+            }
+            Err(error) if error.is_no_space() => {
+                // Next time only what is needed.
+                part.space.file(which).step = match which {
+                    Which::Segment => SEGMENT_STEP_MIN,
+                    Which::Commit => COMMIT_STEP_MIN,
+                    Which::Snapshot(_) => BLOCK as u64,
+                };
+                if !std::mem::replace(&mut part.space.is_full, true) {
+                    tracing::warn!(%error, "no space: publishes to the partition are refused, trying again each second");
+                    self.full_disk.waiting.push(p);
+                    // Who waits for space now hears that the disk is full.
+                    self.room.signal_space = true;
+                }
+                self.full_disk.retry_at = Some(now.ticks + RETRY);
+            }
+            Err(error) => self.poison_partition(p, &error),
+        }
+    }
+
+    /// Tries the first partition that waits for the disk again, and all others when that is overdue by a success.
+    pub(super) fn retry_full_disk(&mut self, now: Now, io: &mut super::Io) {
+        if self.full_disk.retry_at.is_none_or(|at| at > now.ticks) {
+            return;
+        }
+        self.full_disk.retry_at = Some(now.ticks + RETRY);
+        let Some(&p) = self.full_disk.waiting.first() else {
+            self.full_disk.retry_at = None;
+            return;
+        };
+        self.full_disk.waiting.rotate_left(1);
+        self.grow(p, io);
+        if !self.partitions[p.0 as usize].space.is_growing() {
+            // It needs nothing more than it has.
+            self.partitions[p.0 as usize].space.is_full = false;
+            self.full_disk.waiting.retain(|&w| w != p);
+            self.room.signal_disk = true;
+        }
+    }
+}

@@ -1,0 +1,616 @@
+//! The storage engine of one core: events in, disk operations and notices out. It owns the core's journal ring, the
+//! logs of its partitions, and their caches.
+//!
+//! ```text
+//! append -> open batch -> turn_end: sealed -> ring queue -> one durable journal write -> Notice::Durable
+//!                                   direct -> segment, synced -> its header -> ring queue ...
+//! later: flush (segments, commit logs), checkpoint (snapshots, slot), read, search, retention, scrub
+//! ```
+//! The shard calls [`Store::turn_end`] at the end of every turn: nothing else seals a batch or writes the journal, so
+//! that the facts a turn logged before it stand before its batches (rule 14). Notices come from `completed` and `tick`.
+//!
+//! Never acknowledges what is not durable, never reads a clock, never does IO itself.
+
+use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, MESSAGE_OVERHEAD};
+use super::cache::ReadCache;
+use super::notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, StoreOptions};
+use super::partition::PartitionLog;
+use super::space::{FullDisk, Which};
+use super::state::RecoveredPartition;
+use crate::base::{
+    BLOCK, DiskDone, DiskError, DiskOp, FileId, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
+};
+use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
+use crate::journal::ring::{Record, Ring};
+use crate::log::format::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
+use slab::Slab;
+use std::{collections::VecDeque, sync::Arc};
+
+/// What the ring needs for a batch beside its bytes: record header, two directory entries, a share of a write's head.
+const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
+
+/// Why an operation is in flight.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    Journal,
+    Checkpoint,
+    Space { p: PartitionIdx, which: Which, base: i64, len: u64 },
+    Flush(PartitionIdx),
+    Topic(u64),
+    Read(u32),
+    Search(u32),
+    Remove(PartitionIdx),
+}
+
+/// Operations in flight.
+#[derive(Default)]
+pub(super) struct Ops {
+    last: u64,
+    live: IdMap<OpId, Op>,
+}
+
+impl Ops {
+    pub fn issue(&mut self, io: &mut Io, request: DiskOp, op: Op) {
+        self.last += 1;
+        let id = OpId(self.last);
+        self.live.insert(id, op);
+        io.push((id, request));
+    }
+}
+
+/// What comes back with a journal record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Note {
+    Batch(PartitionIdx),
+    Fact(PartitionIdx, RecordTicket),
+    Topic(u64, RecordTicket),
+}
+
+/// What appends were refused for, and what has changed since.
+#[derive(Default)]
+pub(super) struct Room {
+    pub space: bool,
+    pub disk: bool,
+    pub ring: bool,
+    pub waiting: bool,
+    pub signal_space: bool,
+    pub signal_disk: bool,
+    pub signal_ring: bool,
+    pub signal_waiting: bool,
+}
+
+impl Room {
+    /// Whoever was refused learns by trying what has changed.
+    pub fn signal_all(&mut self) {
+        (self.signal_space, self.signal_disk, self.signal_ring, self.signal_waiting) = (true, true, true, true);
+    }
+
+    /// Whether somebody who was refused may try again.
+    fn take(&mut self) -> bool {
+        let is_worth_it = self.space && self.signal_space
+            || self.disk && self.signal_disk
+            || self.ring && self.signal_ring
+            || self.waiting && self.signal_waiting;
+        *self = if is_worth_it {
+            Room::default()
+        } else {
+            Room { space: self.space, disk: self.disk, ring: self.ring, waiting: self.waiting, ..Room::default() }
+        };
+        is_worth_it
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stopping {
+    No,
+    Asked,
+    Told,
+}
+
+pub struct Store {
+    pub(super) options: StoreOptions,
+    /// Length of a full segment.
+    pub(super) segment_max: u64,
+    /// Batches of this length go straight to their segment.
+    direct_len: usize,
+    pub(super) ring: Ring<Note>,
+    pub(super) partitions: Slab<PartitionLog>,
+    pub(super) ops: Ops,
+    /// Given out with the next completion or tick.
+    pub(super) notices: Vec<Notice>,
+    /// A file failed: no publish until a restart.
+    pub(super) is_closed: bool,
+    stopping: Stopping,
+    /// Partitions with appends that no turn's end has seen.
+    dirty: Vec<PartitionIdx>,
+    last_record: RecordTicket,
+    /// Bytes appended and not durable.
+    pub(super) waiting_bytes: u64,
+    /// Bytes durable that may not leave the memory yet.
+    pub(super) unflushed_bytes: u64,
+    /// Bytes of the ring that admitted batches will take.
+    pub(super) unpacked: u64,
+    pub(super) room: Room,
+    pub(super) full_disk: FullDisk,
+    // ---- flush
+    pub(super) urgent: VecDeque<PartitionIdx>,
+    pub(super) flush_queue: VecDeque<PartitionIdx>,
+    pub(super) rounds: usize,
+    pub(super) running: Option<super::checkpoint::Running>,
+    pub(super) poisoned: Vec<PartitionIdx>,
+    pub(super) stalled_snapshots: Vec<PartitionIdx>,
+    pub(super) topics: IdMap<u64, super::facts::TopicFile>,
+    pub(super) last_topic: u64,
+    // ---- memory and reading
+    /// Batches in memory that may leave it, oldest first, with their bytes.
+    pub(super) tail: VecDeque<(PartitionIdx, u32)>,
+    pub(super) tail_bytes: usize,
+    pub(super) cache: ReadCache,
+    pub(super) reader: super::read::Reader,
+    pub(super) searches: Slab<super::search::Search>,
+    pub(super) retention: super::retention::Retention,
+    pub(super) scrub: super::scrub::Scrub,
+}
+
+impl Store {
+    pub fn new(options: StoreOptions) -> Self {
+        let ring = Ring::new(options.core, options.journal);
+        let direct_len = (options.direct_bytes as usize).clamp(BATCH_HEADER_LEN, ring.payload_max());
+        Store {
+            segment_max: block_down(options.max_bytes_per_file).max(4 * BLOCK as u64),
+            direct_len,
+            ring,
+            partitions: Slab::new(),
+            ops: Ops::default(),
+            notices: vec![],
+            is_closed: false,
+            stopping: Stopping::No,
+            dirty: vec![],
+            last_record: RecordTicket(0),
+            waiting_bytes: 0,
+            unflushed_bytes: 0,
+            unpacked: 0,
+            room: Room::default(),
+            full_disk: FullDisk::default(),
+            urgent: VecDeque::new(),
+            flush_queue: VecDeque::new(),
+            rounds: 0,
+            running: None,
+            poisoned: vec![],
+            stalled_snapshots: vec![],
+            topics: IdMap::default(),
+            last_topic: 0,
+            tail: VecDeque::new(),
+            tail_bytes: 0,
+            cache: ReadCache::new(options.read_cache_bytes as usize),
+            reader: Default::default(),
+            searches: Slab::new(),
+            retention: Default::default(),
+            scrub: Default::default(),
+            options,
+        }
+    }
+
+    /// A partition as recovery left it.
+    pub fn open(&mut self, recovered: RecoveredPartition) -> PartitionIdx {
+        assert!(self.options.epoch >= recovered.epoch, "epochs never fall");
+        let part = PartitionLog::new(recovered, self.options.epoch, 0);
+        PartitionIdx(self.partitions.insert(part) as u32)
+    }
+
+    /// A new, empty partition; space for it is allocated at once.
+    pub fn create(&mut self, now: Now, dir: Arc<PartitionDir>, io: &mut Io) -> PartitionIdx {
+        let part = PartitionLog::empty(dir, self.options.epoch, now.unix_ns);
+        let p = PartitionIdx(self.partitions.insert(part) as u32);
+        self.grow(p, io);
+        p
+    }
+
+    pub(super) fn part(&self, p: PartitionIdx) -> &PartitionLog {
+        &self.partitions[p.0 as usize]
+    }
+
+    pub(super) fn part_mut(&mut self, p: PartitionIdx) -> &mut PartitionLog {
+        &mut self.partitions[p.0 as usize]
+    }
+
+    /// After all appends that a turn's end has sealed.
+    pub fn end(&self, p: PartitionIdx) -> Position {
+        self.part(p).end.at
+    }
+
+    pub fn durable_end(&self, p: PartitionIdx) -> Position {
+        self.part(p).durable.at
+    }
+
+    pub fn start(&self, p: PartitionIdx) -> Position {
+        self.part(p).start
+    }
+
+    pub fn collect_start(&self, p: PartitionIdx) -> Position {
+        self.part(p).collect_start
+    }
+
+    pub fn dir(&self, p: PartitionIdx) -> &Arc<PartitionDir> {
+        &self.part(p).dir
+    }
+
+    pub fn stats(&self, p: PartitionIdx) -> LogStats {
+        let stats = self.part(p).stats();
+        LogStats { read_only: stats.read_only || self.is_read_only(), ..stats }
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.is_closed
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping != Stopping::No
+    }
+
+    /// Appends messages to the partition's open batch: all or none, never split over two batches. `bytes` are those of
+    /// all bodies.
+    pub fn append<'a>(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        bodies: impl Iterator<Item = &'a [u8]>,
+        count: usize,
+        bytes: usize,
+        io: &mut Io,
+    ) -> Result<AppendTicket, Refusal> {
+        assert!(count > 0, "an append has messages");
+        let encoded = bytes + count * MESSAGE_OVERHEAD;
+        assert!(encoded <= BATCH_BODY_MAX, "the session's limits keep a publish below a batch's bound");
+        let is_new = self.admit(p, encoded, io)?;
+        let direct_len = self.direct_len;
+        let part = &mut self.partitions[p.0 as usize];
+        if is_new {
+            let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
+            if !alone {
+                part.seal(self.options.epoch);
+            }
+            part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
+            part.builder.reserve(len);
+        }
+        part.last_ticket.0 += 1;
+        let before = part.builder.len();
+        let mut pushed = 0;
+        for body in bodies {
+            part.builder.push(now.unix_ns, body);
+            pushed += 1;
+        }
+        let grown = part.builder.len() - before;
+        assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        let cost = batch_cost(part.builder.len(), direct_len);
+        let more = cost - part.builder_cost;
+        part.builder_cost = cost;
+        self.unpacked += more;
+        self.waiting_bytes += grown as u64;
+        let ticket = part.last_ticket;
+        if !std::mem::replace(&mut part.is_dirty, true) {
+            self.dirty.push(p);
+        }
+        Ok(ticket)
+    }
+
+    /// Whether there is memory, journal and disk for `encoded` more bytes (rule 10); whether they begin a new batch.
+    fn admit(&mut self, p: PartitionIdx, encoded: usize, io: &mut Io) -> Result<bool, Refusal> {
+        if self.is_read_only() || self.part(p).poisoned.is_some() {
+            return Err(Refusal::ReadOnly);
+        }
+        if self.is_stopping() {
+            return Err(Refusal::Busy);
+        }
+        if self.waiting_bytes > 0 && self.waiting_bytes + encoded as u64 > self.options.max_pub_waiting_size {
+            self.room.waiting = true;
+            return Err(Refusal::Busy);
+        }
+        let part = &self.partitions[p.0 as usize];
+        let open = part.builder.len();
+        // Small publishes never add up to a batch that would have to go the long way of a direct one.
+        let joins = open > 0 && open + encoded < self.direct_len;
+        let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
+        let more = batch_cost(len, self.direct_len) - if joins { part.builder_cost } else { 0 };
+        if !self.ring.admits(self.unpacked + more) {
+            self.room.ring = true;
+            return Err(Refusal::Busy);
+        }
+        let base = part.active().meta.base.offset;
+        let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
+        let at = part.end.at.offset + sealed;
+        let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
+        if segment > self.segment_max && part.end.at.offset + open as i64 > base {
+            // It begins the next segment, behind all that was appended before.
+            let part = &mut self.partitions[p.0 as usize];
+            if open > 0 {
+                part.seal(self.options.epoch);
+            }
+            part.roll();
+            self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
+            return Ok(true);
+        }
+        let batches = part.segment_batches + batches + 1;
+        self.reserve(p, segment, commit_len(batches), io)?;
+        Ok(!joins)
+    }
+
+    /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
+    pub fn has_batches(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    /// Ends the turn: seals what was appended, issues at most one journal write, and begins what is due behind it.
+    /// While a journal write is in flight the open batches stay open and grow.
+    pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        let is_busy = self.ring.is_in_flight() && !self.is_stopping();
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.retain(|&p| {
+            let (direct_len, epoch) = (self.direct_len, self.options.epoch);
+            let part = &mut self.partitions[p.0 as usize];
+            let stays_open = is_busy && part.builder.len() < direct_len && !part.builder.is_empty();
+            if !stays_open && !part.builder.is_empty() {
+                part.seal(epoch);
+            }
+            if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
+                for n in part.released..part.end.number {
+                    if let Some(r) = part.recent_mut(n) {
+                        r.is_direct = r.batch.bytes.len() >= direct_len;
+                    }
+                }
+                part.released = part.end.number;
+                self.advance(p);
+            }
+            self.partitions[p.0 as usize].is_dirty = stays_open;
+            stays_open
+        });
+        self.dirty = dirty;
+        self.drive(now, cursors, io);
+    }
+
+    /// Whatever can go on, goes on.
+    fn drive(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.retain(now, io);
+        self.pack(io);
+        self.go_on(now, cursors, io);
+    }
+
+    /// Hands sealed batches to the journal, in order, up to a direct one that is not synced yet.
+    pub(super) fn advance(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        while part.enqueued < part.released && !self.ring.is_poisoned() {
+            let number = part.enqueued;
+            let is_synced = part.synced.number > number;
+            let sequence = part.record_sequence + 1;
+            let dir = part.dir.clone();
+            let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
+            let (kind, payload) = match r.is_direct {
+                false => (RecordKind::Batch, r.batch.bytes.clone()),
+                true if is_synced => (RecordKind::DirectBatch, r.batch.bytes.slice(..BATCH_HEADER_LEN)),
+                true => break,
+            };
+            r.record_sequence = sequence;
+            let end = r.batch.header.end();
+            let epoch = self.options.epoch.0;
+            let header = RecordHeader::new(kind, dir.topic_id, dir.partition.0, sequence, epoch, &payload);
+            self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
+            // From here on the ring's queue counts it.
+            self.unpacked -= r.cost;
+            part.record_sequence = sequence;
+            part.journal_end = end;
+            part.enqueued += 1;
+        }
+        if part.enqueued < part.released {
+            self.want_flush(p, true);
+        }
+    }
+
+    /// One journal write, when none is in flight.
+    fn pack(&mut self, io: &mut Io) {
+        let (partitions, topics) = (&mut self.partitions, &mut self.topics);
+        let op = self.ring.pack(|sequence, note| match note {
+            Note::Batch(p) => {
+                let part = &mut partitions[p.0 as usize];
+                part.mark_dirty(sequence);
+                let number = part.packed;
+                part.packed += 1;
+                let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
+                r.write_sequence = sequence;
+            }
+            Note::Fact(p, _) => partitions[p.0 as usize].mark_dirty(sequence),
+            Note::Topic(key, _) => {
+                if let Some(topic) = topics.get_mut(&key) {
+                    topic.write_sequence = Some(sequence);
+                }
+            }
+        });
+        if let Some(op) = op {
+            self.ops.issue(io, op, Op::Journal);
+        } else if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
+            // Only small facts get here, and only when no checkpoint can free the ring. Memory has its bound.
+            self.close_journal("it is full, cannot be freed, and too many facts wait for it");
+        }
+    }
+
+    /// Gives a small fact to the journal.
+    pub(super) fn fact(&mut self, p: PartitionIdx, kind: RecordKind, payload: Vec<u8>) -> RecordTicket {
+        self.last_record.0 += 1;
+        let ticket = self.last_record;
+        let part = &mut self.partitions[p.0 as usize];
+        part.record_sequence += 1;
+        let (id, partition, epoch) = (part.dir.topic_id, part.dir.partition.0, self.options.epoch.0);
+        let header = RecordHeader::new(kind, id, partition, part.record_sequence, epoch, &payload);
+        let (payload, end) = (payload.into(), part.journal_end);
+        self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Fact(p, ticket) });
+        ticket
+    }
+
+    pub(super) fn last_record(&self) -> RecordTicket {
+        self.last_record
+    }
+
+    pub(super) fn next_record_ticket(&mut self) -> RecordTicket {
+        self.last_record.0 += 1;
+        self.last_record
+    }
+
+    /// An operation that the store asked for has finished. Completions may come late and in any order.
+    pub fn completed(
+        &mut self,
+        now: Now,
+        op: OpId,
+        outcome: Result<DiskDone, DiskError>,
+        cursors: &dyn CursorSource,
+        io: &mut Io,
+        notices: &mut Vec<Notice>,
+    ) {
+        let Some(op) = self.ops.live.remove(&op) else {
+            panic!("{op:?} was not asked for, or completed twice");
+        };
+        match op {
+            Op::Journal => match outcome {
+                Ok(_) => self.journal_wrote(io),
+                Err(error) => self.poison_journal(&error),
+            },
+            Op::Checkpoint => match outcome {
+                Ok(_) => self.checkpointed(),
+                Err(error) => self.poison_journal(&error),
+            },
+            Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome.map(|_| ()), io),
+            Op::Flush(p) => self.flushed(now, p, outcome, cursors, io),
+            Op::Topic(key) => self.topic_written(now, key, outcome, io),
+            Op::Read(key) => self.read_done(now, key, outcome, io),
+            Op::Search(key) => self.search_read(now, key, outcome, io),
+            Op::Remove(p) => self.removed(now, p, outcome),
+        }
+        if self.is_stopping() {
+            self.turn_end(now, cursors, io);
+        } else {
+            self.go_on(now, cursors, io);
+        }
+        notices.append(&mut self.notices);
+    }
+
+    /// The write in flight is durable: acknowledge what it held.
+    fn journal_wrote(&mut self, io: &mut Io) {
+        if self.ring.is_poisoned() {
+            return; // The checkpoint's slot failed meanwhile; nobody waits any more.
+        }
+        let notes = self.ring.wrote();
+        let mut upto = RecordTicket(0);
+        let mut touched: Vec<PartitionIdx> = vec![];
+        for &note in &notes {
+            match note {
+                Note::Batch(p) => {
+                    let part = &mut self.partitions[p.0 as usize];
+                    let r = part.recent(part.durable.number).expect("a batch that is not durable is in memory");
+                    let (len, mark) = (r.batch.bytes.len() as u64, part.durable.after(&r.batch));
+                    assert!(r.write_sequence == self.ring.durable(), "batches become durable with their own write");
+                    part.durable = mark;
+                    part.unflushed_bytes += len;
+                    self.unflushed_bytes += len;
+                    self.waiting_bytes -= len;
+                    if !std::mem::replace(&mut part.is_touched, true) {
+                        touched.push(p);
+                    }
+                }
+                Note::Fact(_, ticket) | Note::Topic(_, ticket) => upto = upto.max(ticket),
+            }
+        }
+        self.ring.recycle(notes);
+        if upto.0 > 0 {
+            self.notices.push(Notice::RecordDurable { upto });
+            self.remove_upto(upto, io);
+        }
+        for p in touched {
+            let part = self.part_mut(p);
+            part.is_touched = false;
+            let last = part.recent(part.durable.number - 1).expect("what was just made durable is in memory");
+            let notice = Notice::Durable { p, end: part.durable.at, tickets_upto: last.tickets.1 };
+            self.notices.push(notice);
+            self.flush_if_due(p);
+        }
+        self.room.signal_waiting = true;
+    }
+
+    /// What time alone brings.
+    pub fn tick(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io, notices: &mut Vec<Notice>) {
+        self.retry_full_disk(now, io);
+        self.retry_snapshots(now, cursors, io);
+        self.retry_topics(now, io);
+        self.retry_reads(now, io);
+        self.scrub_next(now, io);
+        self.retention_tick(now);
+        self.go_on(now, cursors, io);
+        notices.append(&mut self.notices);
+    }
+
+    /// Everything behind the journal that can go on.
+    fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.try_checkpoint(io);
+        self.start_rounds(now, cursors, io);
+        self.check_stopped();
+        if self.room.take() {
+            self.notices.push(Notice::Room);
+        }
+    }
+
+    /// When [`Store::tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        if !self.notices.is_empty() {
+            return Some(Ticks(0));
+        }
+        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.read_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline()];
+        retries.into_iter().chain(background).flatten().min()
+    }
+
+    /// Makes everything durable and checkpoints it; then [`Notice::Stopped`]. Nothing can be appended any more.
+    pub fn stop(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        if self.stopping == Stopping::No {
+            self.stopping = Stopping::Asked;
+        }
+        self.turn_end(now, cursors, io);
+    }
+
+    fn check_stopped(&mut self) {
+        if self.stopping != Stopping::Asked {
+            return;
+        }
+        let is_writing = |op: &Op| matches!(op, Op::Journal | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_));
+        let waits = !self.ops.live.values().any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
+        // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
+        if waits {
+            self.stopping = Stopping::Told;
+            self.notices.push(Notice::Stopped);
+        }
+    }
+
+    /// Bytes held for batches, reads and caches.
+    pub fn memory_bytes(&self) -> usize {
+        (self.waiting_bytes + self.unflushed_bytes + self.ring.queued_bytes()) as usize
+            + self.tail_bytes
+            + self.cache.bytes()
+            + self.reader.bytes()
+    }
+
+    /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.
+    pub fn log_topic_create(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
+        self.create_topic(info, created_unix_ns, io)
+    }
+
+    pub(super) fn issue_remove(&mut self, p: PartitionIdx, files: Vec<FileId>, io: &mut Io) {
+        self.ops.issue(io, DiskOp::Remove { files }, Op::Remove(p));
+    }
+}
+
+/// What a batch of this length takes in the ring.
+fn batch_cost(len: usize, direct_len: usize) -> u64 {
+    let payload = if len >= direct_len { BATCH_HEADER_LEN } else { len };
+    BATCH_COST + payload.next_multiple_of(8) as u64
+}
+
+/// Length of a commit log with this many records.
+fn commit_len(records: u64) -> u64 {
+    FILE_HEADER_LEN + records * COMMIT_RECORD_LEN as u64
+}

@@ -1,0 +1,335 @@
+//! A disk that fails, fills up, or gives back other bytes than it took.
+
+use super::*;
+use crate::shard::message::PublishError;
+
+fn is_journal(op: &DiskOp) -> bool {
+    matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
+}
+
+fn is_segment_write(op: &DiskOp) -> bool {
+    matches!(op, DiskOp::Write { file: FileId::Segment(..), .. })
+}
+
+/// Small batches until something is in a segment and out of memory.
+fn fill(rig: &mut Rig, p: PartitionIdx, batches: usize) {
+    for n in 0..batches {
+        rig.publish(p, &vec![n as u8; 3000]);
+        rig.settle();
+    }
+}
+
+#[test]
+fn a_failed_journal_write_closes_the_core_and_acknowledges_nothing() {
+    let mut rig = Rig::new(options());
+    let (p, q) = (rig.create("a"), rig.create("b"));
+    rig.publish(p, b"acknowledged");
+    rig.settle();
+    rig.notices.clear();
+    let issued = rig.append(p, &[b"issued"]).unwrap();
+    rig.turn_end();
+    let late = rig.append(p, &[b"open"]).unwrap();
+    let other = rig.append(q, &[b"open"]).unwrap();
+    let ticket = rig.store.log_collect_start(q, Position::START);
+    let journal = rig.find(is_journal).unwrap();
+    rig.fail(journal, false);
+    rig.settle();
+    let failed = |p, from, error| Notice::AppendFailed { p, from, error };
+    assert!(matches!(rig.notices[0], Notice::ReadOnly { .. }));
+    assert_eq!(
+        rig.notices[1..],
+        [
+            failed(p, late, PublishError::ReadOnly),
+            failed(p, issued, PublishError::Unknown),
+            failed(q, other, PublishError::ReadOnly)
+        ]
+    );
+    assert_eq!(rig.append(p, &[b"more"]), Err(Refusal::ReadOnly));
+    assert_eq!(rig.read_all(p), [b"acknowledged"]);
+    // Facts are taken and never become durable; nothing is written to the journal again.
+    assert!(rig.store.log_collect_start(p, Position::START) > ticket);
+    rig.store.stop(rig.now, &NoCursors, &mut rig.io);
+    rig.disk.take(&mut rig.io);
+    assert!(rig.find(is_journal).is_none());
+    rig.settle();
+    assert!(rig.notices.contains(&Notice::Stopped));
+    assert!(!rig.notices.iter().any(|n| matches!(n, Notice::RecordDurable { .. } | Notice::Durable { .. })));
+}
+
+#[test]
+fn a_failed_segment_write_closes_one_partition_until_the_ring_is_full() {
+    let mut rig = Rig::new(options());
+    let (bad, good) = (rig.create("bad"), rig.create("good"));
+    for n in 0..40u8 {
+        rig.append(bad, &[&[n; 3000]]).unwrap();
+        rig.turn_end();
+        if let Some(write) = rig.find(is_segment_write) {
+            rig.fail(write, false);
+            break;
+        }
+        while let Some(other) = rig.find(|op| !is_segment_write(op)) {
+            rig.complete(other);
+        }
+    }
+    rig.settle();
+    assert_eq!(rig.append(bad, &[b"more"]), Err(Refusal::ReadOnly));
+    assert!(rig.store.stats(bad).read_only && !rig.store.stats(good).read_only);
+    let kept = rig.read_all(bad).len();
+    assert!(kept >= 21, "what was acknowledged is read from memory: {kept}");
+    let mut published = 0;
+    let reason = loop {
+        rig.settle();
+        if let Some(Notice::ReadOnly { reason }) = rig.notices.iter().find(|n| matches!(n, Notice::ReadOnly { .. })) {
+            break reason.clone();
+        }
+        match rig.append(good, &[&[7; 3000]]) {
+            Ok(_) => published += 1,
+            Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+        }
+        assert!(published < 400, "the ring cannot take so much");
+    };
+    assert!(reason.contains("files failed"), "{reason}");
+    assert!(published > 100, "the others went on: {published}");
+    assert_eq!((rig.read_all(bad).len(), rig.read_all(good).len()), (kept, published));
+    let redo = rig.redo_count(RecordKind::Batch);
+    assert!(redo >= kept, "the journal keeps what the bad partition's files lack");
+}
+
+#[test]
+fn a_direct_batch_whose_data_failed_is_never_acknowledged() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    rig.publish(p, b"before");
+    rig.settle();
+    rig.settle();
+    let large = loop {
+        match rig.append(p, &[&[1; 50_000]]) {
+            Ok(ticket) => break ticket,
+            Err(_) => rig.settle(),
+        }
+    };
+    rig.notices.clear();
+    let after = rig.append(p, &[b"after"]).unwrap();
+    rig.turn_end();
+    assert!(rig.find(is_journal).is_none(), "neither the large batch nor what follows it may be journaled yet");
+    let write = rig.find(is_segment_write).unwrap();
+    rig.fail(write, false);
+    rig.settle();
+    assert_eq!(rig.notices, [Notice::AppendFailed { p, from: large, error: PublishError::Unknown }]);
+    assert!(after > large);
+    assert_eq!(rig.read_all(p), [b"before"]);
+    assert_eq!(rig.redo().len(), 1);
+}
+
+#[test]
+fn a_full_disk_refuses_publishes_serves_readers_and_recovers() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    let mut published = 0;
+    let is_allocate = |op: &DiskOp| matches!(op, DiskOp::Allocate { .. });
+    // Every allocation fails from here on.
+    loop {
+        match rig.append(p, &[&[1; 1000]]) {
+            Ok(_) => published += 1,
+            Err(Refusal::DiskFull) => break,
+            Err(refusal) => assert_eq!(refusal, Refusal::Busy),
+        }
+        rig.turn_end();
+        while !rig.disk.pending.is_empty() {
+            match rig.find(is_allocate) {
+                Some(index) => drop(rig.fail(index, true)),
+                None => rig.complete(0),
+            }
+            rig.turn_end();
+        }
+    }
+    assert!((5..40).contains(&published), "{published}");
+    assert!(rig.store.stats(p).disk_full);
+    assert_eq!(rig.read_all(p).len(), published);
+    rig.notices.clear();
+    rig.tick(500);
+    assert!(rig.disk.pending.is_empty(), "not before a second has passed");
+    rig.tick(600);
+    let index = rig.find(is_allocate).unwrap();
+    rig.fail(index, true);
+    assert_eq!(rig.append(p, &[&[1; 1000]]), Err(Refusal::DiskFull));
+    rig.tick(1100);
+    rig.settle();
+    assert!(rig.notices.contains(&Notice::Room));
+    rig.append(p, &[&[1; 1000]]).unwrap();
+    rig.settle();
+    assert_eq!(rig.read_all(p).len(), published + 1);
+}
+
+#[test]
+fn rotten_bytes_are_never_handed_out() {
+    for also_commit_log in [false, true] {
+        let mut rig = Rig::new(options());
+        let p = rig.create("t");
+        fill(&mut rig, p, 60);
+        let segment = FileId::Segment(dir("t"), 0);
+        let batch = 128 + 12 + 3000;
+        rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * batch + 700] ^= 4;
+        if also_commit_log {
+            rig.disk.files.get_mut(&FileId::Commit(dir("t"), 0)).unwrap()[4096 + 5 * 64 + 9] ^= 1;
+        }
+        rig.notices.clear();
+        let (mut at, mut lost, mut read) = (0, vec![], 0);
+        loop {
+            match rig.fetch(p, at) {
+                Fetch::Batch(b) => {
+                    assert!(b.messages().all(|m| m.body.iter().all(|&x| x == b.header.count.get() as u8)));
+                    read += 1;
+                    at = b.header.end().offset;
+                }
+                Fetch::Lost { from, to } => {
+                    assert_eq!(from.offset, at);
+                    lost.push((from.count, to.count));
+                    at = to.offset;
+                }
+                Fetch::End => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((read, &lost[..]), (59, &[(5, 6)][..]));
+        let damage: Vec<_> = rig.notices.iter().filter(|n| matches!(n, Notice::Damage { .. })).collect();
+        assert!(matches!(damage[..], [Notice::Damage { from, to, .. }] if (from.count, to.count) == (5, 6)), "{damage:?}");
+    }
+}
+
+#[test]
+fn the_scrubber_finds_damage_that_nobody_reads() {
+    let mut options = options();
+    options.scrub_bytes_per_second = MIB;
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    fill(&mut rig, p, 150);
+    for n in [3, 90] {
+        let base = if n < 82 { 0 } else { 82 * 3140 };
+        let segment = FileId::Segment(dir("t"), base);
+        assert!(rig.disk.files.contains_key(&segment), "{:?}", rig.disk.files.keys());
+        rig.disk.files.get_mut(&segment).unwrap()[4096 + (n * 3140 - base) as usize + 700] ^= 4;
+    }
+    rig.notices.clear();
+    // The first pass found nothing; the next one begins an hour later.
+    rig.tick(3_600_000);
+    for _ in 0..40 {
+        rig.tick(300);
+        rig.settle();
+    }
+    let damage: Vec<_> =
+        rig.notices.iter().filter_map(|n| if let Notice::Damage { from, .. } = n { Some(from.count) } else { None }).collect();
+    assert_eq!(damage, [3, 90]);
+    assert!(rig.store.deadline().is_some_and(|d| d.since(rig.now.ticks).as_secs() > 1000), "the pass is over");
+}
+
+#[test]
+fn a_read_that_fails_is_tried_again_before_it_counts_as_damage() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { .. });
+    for failures in [2, 3] {
+        let offset = if failures == 2 { 0 } else { 20 * 3140 };
+        rig.settle();
+        rig.store.cache = cache::ReadCache::new(0);
+        assert!(matches!(rig.store.fetch(p, offset, &mut rig.io), Fetch::Pending));
+        rig.disk.take(&mut rig.io);
+        for n in 0..failures {
+            if n > 0 {
+                rig.tick(1000);
+            }
+            let read = rig.find(is_read).unwrap();
+            rig.fail(read, false);
+        }
+        match rig.fetch(p, offset) {
+            Fetch::Batch(_) if failures == 2 => {}
+            Fetch::Lost { from, to } if failures == 3 => assert_eq!((from.count, to.count), (20, 21)),
+            _ => panic!("{failures} failures"),
+        }
+    }
+}
+
+/// Any operation may fail at any time; what was acknowledged before can still be redone, and nothing is afterwards.
+#[test]
+fn no_failure_leads_to_an_acknowledgement() {
+    let mut closed = 0;
+    for seed in 0..60 {
+        let mut rng = crate::base::Rng::new(seed);
+        let mut options = options();
+        options.journal.file_len = RING_START + 320 * 1024;
+        let mut rig = Rig::new(options);
+        let parts = ["a", "b"].map(|t| rig.create(t));
+        let fault = if rng.chance(0.5) { 0.004 } else { 0.0005 };
+        let (mut acked, mut failed) = ([0u64; 2], [u64::MAX; 2]);
+        for _ in 0..1200 {
+            match rng.below(10) {
+                0..3 => {
+                    let i = rng.below(2) as usize;
+                    let len = if rng.chance(0.1) { 40_000 } else { 2000 };
+                    let _ = rig.append(parts[i], &[&vec![i as u8; len]]);
+                }
+                3..5 => rig.turn_end(),
+                5 => rig.tick(300),
+                _ if rig.disk.pending.is_empty() => {}
+                _ => {
+                    let index = rng.below(rig.disk.pending.len() as u64) as usize;
+                    if rng.chance(fault) {
+                        let may_fill_up = matches!(rig.disk.pending[index].1, DiskOp::Allocate { .. });
+                        rig.fail(index, may_fill_up && rng.chance(0.7));
+                    } else {
+                        rig.complete(index);
+                    }
+                }
+            }
+            for notice in std::mem::take(&mut rig.notices) {
+                match notice {
+                    Notice::Durable { p, tickets_upto, .. } => {
+                        assert!(tickets_upto.0 < failed[p.0 as usize], "a failed append was acknowledged");
+                        acked[p.0 as usize] = tickets_upto.0;
+                    }
+                    Notice::AppendFailed { p, from, .. } => {
+                        assert!(from.0 > acked[p.0 as usize] && from.0 < failed[p.0 as usize]);
+                        failed[p.0 as usize] = from.0;
+                    }
+                    Notice::ReadOnly { .. } => closed += 1,
+                    Notice::Damage { .. } => panic!("nothing was damaged"),
+                    _ => {}
+                }
+            }
+        }
+        rig.settle();
+        for (i, p) in parts.into_iter().enumerate() {
+            let all = rig.read_all(p);
+            assert!(all.len() as u64 >= acked[i]);
+            assert!(all.iter().all(|b| b.iter().all(|&x| x == i as u8)));
+        }
+        rig.store.stop(rig.now, &NoCursors, &mut rig.io);
+        rig.settle();
+        assert!(rig.notices.contains(&Notice::Stopped), "seed {seed}");
+        assert_eq!(rig.store.waiting_bytes, 0, "seed {seed}");
+        assert_eq!(rig.store.unpacked, 0, "seed {seed}");
+    }
+    assert!(closed > 3);
+}
+
+#[test]
+fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    let (d, batch) = (dir("t"), 3140);
+    // What recovery leaves in place of a batch that it could not read.
+    let at = |n: i64| Position { offset: n * batch, count: n, log_id: LogId(n as u64 + 1) };
+    let lost = batch::Batch::lost(d.topic_id, d.partition, Epoch(9), at(5), at(6), 77).unwrap();
+    let segment = rig.disk.files.get_mut(&FileId::Segment(d, 0)).unwrap();
+    segment[4096 + 5 * batch as usize..][..128].copy_from_slice(&lost.bytes);
+    rig.store.cache = cache::ReadCache::new(0);
+    let messages: Vec<usize> = (4..8)
+        .map(|n| match rig.fetch(p, n * batch) {
+            Fetch::Batch(b) => b.messages().count(),
+            _ => panic!("batch {n} is not handed out"),
+        })
+        .collect();
+    assert_eq!(messages, [1, 0, 1, 1]);
+}
