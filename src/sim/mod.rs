@@ -5,3 +5,4 @@
 pub mod check;
 pub mod disk;
 pub mod engine;
+pub mod store;

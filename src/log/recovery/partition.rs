@@ -294,13 +294,6 @@ impl Partition {
         self.on_disk = Some(s);
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
         self.enter_old(cx, &before)?;
-        let kept_from = self.segments.first().map_or(self.end, |m| m.base);
-        if kept_from.offset > self.start.offset {
-            let file = FileId::Segment(self.dir.clone(), self.start.offset);
-            self.damage(cx, file, None, format!("segments are missing from {} to {}", self.start.offset, kept_from.offset));
-            self.lost.push((self.start, kept_from));
-            self.start = kept_from;
-        }
         if self.ahead.contains(&end) {
             // A segment that was begun, or is about to be, just at the end.
             return self.enter(cx);
@@ -417,6 +410,7 @@ impl Partition {
         }
         self.drop_ahead(cx)?;
         self.clamp(cx);
+        self.check_start(cx);
         let is_new = self.on_disk.is_none() && self.touched;
         let snapshot = self.snapshot();
         let is_changed = self.on_disk.as_ref().map_or(is_new || self.damaged || self.end.offset > 0, |on_disk| {
@@ -534,6 +528,17 @@ impl Partition {
         if beyond > 0 {
             let file = FileId::Snapshot(self.dir.clone(), 0);
             self.damage(cx, file, None, format!("{beyond} cursors stood behind the log's end and were moved to it"));
+        }
+    }
+
+    /// Retention journals the new start before it unlinks; so after redo the start lies in a segment that is there.
+    fn check_start(&mut self, cx: &mut Context<'_>) {
+        let kept_from = self.segments.first().map_or(self.end, |m| m.base);
+        if kept_from.offset > self.start.offset {
+            let file = FileId::Segment(self.dir.clone(), self.start.offset);
+            self.damage(cx, file, None, format!("segments are missing from {} to {}", self.start.offset, kept_from.offset));
+            self.lost.push((self.start, kept_from));
+            self.start = kept_from;
         }
     }
 
