@@ -258,6 +258,7 @@ impl Node<'_> {
                 max_pub_waiting_size: 64 * 1024,
                 retention_ms: 0,
                 retention_bytes: 0,
+                topics: Default::default(),
                 scrub_bytes_per_second: 1 << 20,
             };
             let (store, waiting) = (Store::new(options), vec![]);
