@@ -263,7 +263,7 @@ fn load(node: &mut Node, topics: &[String], round: u64, chance: &mut Chance) -> 
     let run = |number: u64, seed: u64| {
         let mut chance = Chance::new(seed);
         // The newest topic is always published to and consumed by somebody.
-        let topic = if number % PUBLISHERS == 0 { topics.len() - 1 } else { chance.below(topics.len() as u64) as usize };
+        let topic = if number.is_multiple_of(PUBLISHERS) { topics.len() - 1 } else { chance.below(topics.len() as u64) as usize };
         let client = Client::connect(address).expect("the node runs");
         let topic = &topics[topic];
         let mut connection = Connection { client, topic, round, number, next: 0, chance, seen: Vec::new() };

@@ -592,7 +592,7 @@ fn read_slots(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(Pai
             None | Some(0) => vec![],
             Some(_) => read_range(storage, &file, 0, BLOCK)?,
         };
-        let decoded = Snapshot::len_of(&first).and_then(|len| if len > first.len() { Ok(Some(len)) } else { Ok(None) });
+        let decoded = Snapshot::len_of(&first).map(|len| if len > first.len() { Some(len) } else { None });
         let bytes = match decoded {
             Ok(Some(len)) => read_range(storage, &file, 0, len)?,
             _ => first,
