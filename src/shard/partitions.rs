@@ -126,10 +126,6 @@ impl Partitions {
     pub fn iter(&self) -> impl Iterator<Item = (PartitionIdx, &Partition)> {
         self.slots.iter().enumerate().filter_map(|(i, p)| Some((PartitionIdx(i as u32), p.as_ref()?)))
     }
-
-    pub fn indexes(&self) -> Vec<PartitionIdx> {
-        self.iter().map(|(idx, _)| idx).collect()
-    }
 }
 
 impl CursorSource for Partitions {

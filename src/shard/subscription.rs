@@ -63,10 +63,6 @@ impl Subscription {
         }
     }
 
-    pub fn rdy(&self) -> u32 {
-        self.rdy
-    }
-
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
         let i = partition.0 as usize;
         (i < self.parts.len()).then_some(i)
