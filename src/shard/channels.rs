@@ -183,6 +183,11 @@ impl Engine {
         if c.machine.finish(now.ticks, sub, id).is_err() {
             return false;
         }
+        if c.dirty && c.queued && c.owed.is_empty() {
+            // The common case, in one look at the channel.
+            c.machine.lend(sub, 1);
+            return true;
+        }
         self.mark_dirty(now, key);
         self.on_freed(key, sub);
         true
@@ -273,11 +278,13 @@ impl Engine {
     }
 
     /// A remote client's bundle of frames is on its way: it may have more.
-    pub fn unblock_remote(&mut self, sub: SubId) {
+    pub fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
         if self.remote_blocked.contains(&sub) {
             return;
         }
-        let keys: Vec<_> = self.sub_keys.iter().filter(|((s, _), _)| *s == sub).map(|((_, p), _)| *p).collect();
-        keys.into_iter().for_each(|partition| self.on_block(sub, partition, false));
+        if let Some(c) = self.partitions.channel_mut(key) {
+            c.machine.block(sub, false);
+            self.wake_channel(key);
+        }
     }
 }

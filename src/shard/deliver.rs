@@ -1,9 +1,10 @@
 //! Hands messages to clients: what the channels give goes straight into the outputs of sessions on this core, and into
 //! one bundle of frames per client of another core and turn.
 
+use super::engine::Engine;
 use super::message::MeshMessage;
 use super::partitions::ChannelKey;
-use super::{Conn, Shard};
+use super::{Conn, Effect, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, Now, SubId};
 use crate::channel::{Sink, Source};
 use crate::codec::nsq::frame;
@@ -12,7 +13,7 @@ use crate::log::fetch::Fetch;
 use crate::log::{Io, PartitionIdx, Store};
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
-const REMOTE_FRAMES_MAX: usize = 256 * 1024;
+const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
 
 struct Log<'a> {
     store: &'a mut Store,
@@ -36,8 +37,9 @@ struct Outputs<'a> {
     conns: &'a mut IdMap<ConnId, Conn>,
     touched: &'a mut Vec<ConnId>,
     frames: &'a mut IdMap<SubId, Vec<u8>>,
-    /// Clients that were full.
-    full: &'a mut Vec<SubId>,
+    key: ChannelKey,
+    /// Clients that were full, and for which channel.
+    full: &'a mut Vec<(SubId, ChannelKey)>,
 }
 
 impl Sink for Outputs<'_> {
@@ -45,7 +47,7 @@ impl Sink for Outputs<'_> {
         if sub.core != self.core {
             let frames = self.frames.entry(sub).or_default();
             if frames.len() >= REMOTE_FRAMES_MAX {
-                self.full.push(sub);
+                self.full.push((sub, self.key));
                 return false;
             }
             frame::message(frames, message.unix_ns, attempts, id, message.body);
@@ -53,7 +55,7 @@ impl Sink for Outputs<'_> {
         }
         let Some(c) = self.conns.get_mut(&sub.conn) else { return false };
         if c.session.is_output_full() || c.session.is_closing() || c.closing {
-            self.full.push(sub);
+            self.full.push((sub, self.key));
             return false;
         }
         frame::message(c.session.output(), message.unix_ns, attempts, id, message.body);
@@ -68,7 +70,7 @@ impl Sink for Outputs<'_> {
 impl Shard {
     /// One round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
-        let mut full = vec![];
+        let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.ready.len() {
             let Some(key) = self.engine.ready.pop_front() else { break };
             let more = self.deliver_channel(now, key, &mut full);
@@ -76,22 +78,24 @@ impl Shard {
                 self.engine.wake_channel(key);
             }
         }
-        for (sub, frames) in std::mem::take(&mut self.engine.frames) {
-            self.engine.pass(sub.core, MeshMessage::Deliver { sub, frames });
-        }
-        for sub in full {
+        let Engine { frames, passes, .. } = &mut self.engine;
+        passes.extend(
+            frames.drain().map(|(sub, frames)| Effect::Pass { to: sub.core, message: MeshMessage::Deliver { sub, frames } }),
+        );
+        for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
                 self.engine.set_blocked(sub.conn, true);
                 self.touch(sub.conn);
             } else {
                 // Its frames are on their way: there is room again.
-                self.engine.unblock_remote(sub);
+                self.engine.unblock_remote(sub, key);
             }
         }
+        self.full = full;
     }
 
-    fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<SubId>) -> bool {
+    fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<(SubId, ChannelKey)>) -> bool {
         let e = &mut self.engine;
         let idx = key.partition_idx();
         let (committed, multi) = {
@@ -101,10 +105,11 @@ impl Shard {
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
         let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
-        let mut sink = Outputs { core: e.core, conns: &mut self.conns, touched: &mut self.touched, frames: &mut e.frames, full };
+        let mut sink =
+            Outputs { core: e.core, conns: &mut self.conns, touched: &mut self.touched, frames: &mut e.frames, key, full };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let deadline = c.machine.deadline();
-        let mut hungry = vec![];
+        let mut hungry = std::mem::take(&mut e.hungry_scratch);
         if multi {
             c.machine.hungry(committed, &mut |sub| hungry.push(sub));
         }
@@ -116,9 +121,10 @@ impl Shard {
         }
         let partition = e.partitions.get(idx).dir.partition;
         e.settle_owed(key);
-        for sub in hungry {
+        for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);
         }
+        e.hungry_scratch = hungry;
         more
     }
 }

@@ -86,6 +86,7 @@ pub(super) struct Engine {
     /// Bytes of publishes that other cores work on for this one, what each costs beside its bodies included.
     pub remote_bytes: u64,
     pub lend_scratch: Vec<LendAction>,
+    pub hungry_scratch: Vec<SubId>,
     pub durable_record: RecordTicket,
     pub read_only: Option<String>,
 }
@@ -145,6 +146,7 @@ impl Engine {
             asked: IdMap::default(),
             remote_bytes: 0,
             lend_scratch: Vec::new(),
+            hungry_scratch: Vec::new(),
             durable_record: RecordTicket::default(),
             read_only: None,
         }

@@ -30,16 +30,16 @@ mod topics;
 
 pub use event::{Effect, Effects, Event};
 
-use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, Ticks, TopicRef};
+use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{RecordTicket, Store, StoreOptions};
+use crate::log::{Notice, RecordTicket, Store, StoreOptions};
 use crate::replica::Replica;
 use crate::session::{Asked, Session, failure};
 use engine::{Engine, Heard};
 use message::{MeshMessage, MovedSession, PublishError};
-use partitions::Partition;
+use partitions::{ChannelKey, Partition};
 use std::sync::Arc;
 use std::time::Duration;
 use timers::Timer;
@@ -76,6 +76,13 @@ struct Conn {
     held: Vec<u8>,
 }
 
+/// Emptied lists that keep their memory.
+#[derive(Default)]
+struct Spare {
+    notices: Vec<Notice>,
+    replies: Vec<(ConnId, Heard)>,
+}
+
 enum Stop {
     Running,
     Answering { until: Ticks },
@@ -88,6 +95,9 @@ pub struct Shard {
     engine: Engine,
     conns: IdMap<ConnId, Conn>,
     touched: Vec<ConnId>,
+    /// Scratch of a turn's deliveries.
+    full: Vec<(SubId, ChannelKey)>,
+    spare: Spare,
     /// Timers of one tick.
     due: Vec<Timer>,
     limits: Arc<Limits>,
@@ -114,7 +124,17 @@ impl Shard {
             }
             engine.update_low_water(idx);
         }
-        Shard { engine, conns: IdMap::default(), touched: vec![], due: vec![], limits, connections_max, stop: Stop::Running }
+        Shard {
+            engine,
+            conns: IdMap::default(),
+            touched: vec![],
+            full: vec![],
+            spare: Spare::default(),
+            due: vec![],
+            limits,
+            connections_max,
+            stop: Stop::Running,
+        }
     }
 
     /// Takes one event; `out` gets what is to be carried out, in order.
@@ -261,12 +281,17 @@ impl Shard {
     /// Carries through what one event led to inside the core.
     fn settle(&mut self, now: Now) {
         loop {
-            for notice in std::mem::take(&mut self.engine.notices) {
+            // What comes meanwhile goes into another list, and its turn comes next; both keep their memory.
+            let mut notices = std::mem::replace(&mut self.engine.notices, std::mem::take(&mut self.spare.notices));
+            for notice in notices.drain(..) {
                 self.engine.on_notice(now, notice);
             }
-            for (conn, heard) in std::mem::take(&mut self.engine.replies) {
+            self.spare.notices = notices;
+            let mut replies = std::mem::replace(&mut self.engine.replies, std::mem::take(&mut self.spare.replies));
+            for (conn, heard) in replies.drain(..) {
                 self.hear(now, conn, heard);
             }
+            self.spare.replies = replies;
             for conn in std::mem::take(&mut self.engine.resume) {
                 if let Some(c) = self.conns.get_mut(&conn)
                     && c.session.is_stalled()
@@ -313,9 +338,12 @@ impl Shard {
         self.move_quiet(now, out);
         // The disk starts before the sockets are written.
         self.emit(out);
-        for conn in std::mem::take(&mut self.touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for conn in touched.drain(..) {
             self.flush(conn, out);
         }
+        touched.append(&mut self.touched);
+        self.touched = touched;
         if !matches!(self.stop, Stop::Running) {
             self.go_on_stopping(now, out);
         }

@@ -163,8 +163,9 @@ impl Engine {
         }
         s.blocked = blocked;
         let sub = SubId { core: self.core, conn };
-        let places: Vec<_> = s.parts.iter().map(|p| (p.partition, p.core)).collect();
-        for (partition, core) in places {
+        for i in 0..s.parts.len() {
+            let Some(part) = self.subs.get(&conn).map(|s| &s.parts[i]) else { return };
+            let (partition, core) = (part.partition, part.core);
             if core == self.core {
                 self.on_block(sub, partition, blocked);
             } else {

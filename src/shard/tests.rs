@@ -274,3 +274,83 @@ fn later_channels_start_at_the_end() {
     n.publish(p, "t", "new");
     assert_eq!((n.take(a).len(), n.take(b)), (3, vec!["OK".to_owned(), "0000000000000002 1 new".to_owned()]));
 }
+
+/// Partitions that all have messages once took a small RDY from each other before it could be used.
+#[test]
+fn a_ready_count_of_one_serves_every_partition() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 4);
+        let (p, c) = (n.connect(0), n.connect(0));
+        for i in 0..12 {
+            n.publish(p, "t", &i.to_string());
+        }
+        n.send(c, b"SUB t ch\nRDY 1\n");
+        let mut seen = std::collections::BTreeSet::new();
+        let mut got = n.take(c).split_off(1);
+        while let Some(message) = got.pop() {
+            assert!(got.is_empty(), "one in flight");
+            seen.insert(message.split(' ').nth(2).expect("a body").to_owned());
+            n.send(c, format!("FIN {}\n", id_of(&message)).as_bytes());
+            got = n.take(c);
+        }
+        assert_eq!(seen.len(), 12, "{cores} cores");
+    }
+}
+
+#[test]
+fn a_stalled_sub_fails_with_its_own_code() {
+    let mut n = Node::new(1, 1);
+    let c = n.connect(0);
+    n.step(0, Event::Bytes { conn: c, bytes: b"SUB t ch\n" });
+    n.step(0, Event::Stop);
+    n.run();
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the node is stopping"]);
+}
+
+#[test]
+fn a_sub_whose_channel_the_journal_did_not_take_is_refused() {
+    let mut n = Node::new(1, 1);
+    let (p, a, b) = (n.connect(0), n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    n.step(0, Event::Bytes { conn: a, bytes: b"SUB t ch\n" });
+    n.end_turn(0);
+    let at = n.disk.iter().position(|(_, _, op)| matches!(op.file(), Some(FileId::Journal(_)))).expect("the channel's record");
+    let (_, op, request) = n.disk.remove(at).expect("it is there");
+    let file = request.file().expect("a write").clone();
+    n.step(0, Event::Disk { op, outcome: Err(DiskError::Io { file, call: "write", errno: 5, message: String::new() }) });
+    n.run();
+    n.send(b, b"SUB t ch\n");
+    for conn in [a, b] {
+        let got = n.take(conn);
+        assert!(got.len() == 1 && got[0].starts_with("E_SUB_FAILED"), "{got:?}");
+    }
+}
+
+/// An OK to a publish implies the FINs before it, on the publish's core too.
+#[test]
+fn a_fin_reaches_another_core_before_a_later_publish() {
+    let mut n = Node::new(2, 2);
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "0");
+    n.publish(p, "t", "1");
+    n.send(c, b"SUB t ch\nRDY 9\n");
+    let messages = n.take(c).split_off(1);
+    let mut bytes: Vec<u8> = messages.iter().flat_map(|m| format!("FIN {}\n", id_of(m)).into_bytes()).collect();
+    (0..2).for_each(|_| request::publish(&mut bytes, "t", b"2"));
+    n.step(0, Event::Bytes { conn: c, bytes: &bytes });
+    let at = |is: fn(&MeshMessage) -> bool| n.mesh.iter().position(|(_, _, m)| is(m)).expect("it was passed");
+    assert!(at(|m| matches!(m, MeshMessage::Finish { .. })) < at(|m| matches!(m, MeshMessage::Publish { .. })));
+    n.run();
+}
+
+#[test]
+fn a_connection_that_comes_to_a_stopping_core_is_closed() {
+    let mut n = Node::new(2, 1);
+    let home = crate::base::topic::home_core("t", 2).0 as usize;
+    let (p, c) = (n.connect(1 - home), n.connect(1 - home));
+    n.publish(p, "t", "x");
+    n.step(home, Event::Stop);
+    n.send(c, b"SUB t ch\n");
+    n.run();
+    assert_eq!(n.closed, [c]);
+}

@@ -25,6 +25,7 @@ fn run(seed: u64, faults: Faults) {
     let mut w = World::new(seed);
     let mut book = Book::new(1 + w.rng.below(2) as usize);
     w.fail_journal_at = faults.journal.then(|| (w.rng.below(w.shards.len() as u64) as usize, 1 + w.rng.below(40)));
+    w.is_faultless = !faults.journal && !faults.full_disk;
     for step in 0..STEPS {
         w.random_step(&mut book);
         if faults.full_disk && w.rng.chance(0.01) {
