@@ -6,6 +6,7 @@ pub mod base;
 pub mod channel;
 pub mod codec;
 pub mod config;
+pub mod inspect;
 pub mod journal;
 pub mod log;
 pub mod metrics;
