@@ -9,6 +9,7 @@ pub mod config;
 pub mod disk;
 pub mod doctor;
 pub mod http;
+pub mod inspect;
 pub mod journal;
 pub mod log;
 pub mod mesh;

@@ -6,6 +6,7 @@ mod parts;
 
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
+use ringmq::inspect::InspectOptions;
 use std::process::ExitCode;
 use tracing::level_filters::LevelFilter;
 
@@ -50,7 +51,15 @@ fn command() -> Command {
     let inspect = Command::new("inspect")
         .about("Print and verify journals, segments, commit logs and snapshots of a data path while no node runs on it")
         .arg(Arg::new("data-path").required(true).value_name("data path").help("Folder that --data-path of the node names"))
-        .arg(Arg::new("verbose").long("verbose").action(clap::ArgAction::SetTrue).help("Print every batch and record"))
+        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic"))
+        .arg(
+            Arg::new("partition")
+                .long("partition")
+                .value_name("number")
+                .value_parser(clap::value_parser!(u16))
+                .help("Only this partition of each topic"),
+        )
+        .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
         .after_help("Exit codes: 0 all is well, 1 there is damage, or it cannot be read.");
     Command::new("ringmq")
         .about("A message queue node: durable, partitioned topics for NSQ clients")
@@ -128,7 +137,12 @@ fn serve(settings: config::Settings) -> ExitCode {
 
 fn inspect(matches: &ArgMatches) -> ExitCode {
     let data_path = matches.get_one::<String>("data-path").expect("clap asks for it");
-    parts::inspect(data_path, matches.get_flag("verbose"))
+    let options = InspectOptions {
+        topic: matches.get_one::<String>("topic").cloned(),
+        partition: matches.get_one::<u16>("partition").copied(),
+        records: matches.get_flag("records"),
+    };
+    parts::inspect(data_path, &options)
 }
 
 #[cfg(test)]

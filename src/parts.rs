@@ -2,8 +2,11 @@
 
 use ringmq::config::Settings;
 use ringmq::http::{HttpServer, HttpWake};
+use ringmq::inspect::InspectOptions;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
+use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -36,7 +39,16 @@ pub fn doctor(settings: &Settings) -> ExitCode {
     ExitCode::from(checks::exit_code(&findings))
 }
 
-pub fn inspect(_data_path: &str, _verbose: bool) -> ExitCode {
-    eprintln!("ringmq: this build has no inspect yet");
-    ExitCode::FAILURE
+pub fn inspect(data_path: &str, options: &InspectOptions) -> ExitCode {
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    let clean = ringmq::inspect::run(Path::new(data_path), options, &mut out).map_err(|e| e.to_string());
+    let clean = clean.and_then(|clean| out.flush().map(|()| clean).map_err(|e| format!("cannot print: {e}")));
+    match clean {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

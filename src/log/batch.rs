@@ -76,7 +76,7 @@ impl BatchHeader {
         }
         let (first, last, num) = (h.log_id.get(), h.last_log_id.get(), h.num.get() as u64);
         let in_order = first >= 1 && last >= first && h.start().is_sane() && last <= LogId::MAX.0;
-        let counted = h.is_lost() || (num >= 1 && last - first == num - 1);
+        let counted = h.is_lost() || (num >= 1 && last.wrapping_sub(first) == num - 1);
         if !in_order || !counted || h.body_len.get() as usize > BATCH_BODY_MAX {
             return Err(Bad::Bounds);
         }
@@ -334,7 +334,14 @@ impl<'a> Iterator for Messages<'a> {
         let log_id = LogId(self.log_id);
         self.log_id += 1;
         self.rest = rest;
-        Some(Message { log_id, unix_ns: self.base_unix_ns + delta_us as i64 * 1000, due_unix_ns, trace, ext, body: tail })
+        Some(Message {
+            log_id,
+            unix_ns: self.base_unix_ns.saturating_add(delta_us as i64 * 1000),
+            due_unix_ns,
+            trace,
+            ext,
+            body: tail,
+        })
     }
 }
 

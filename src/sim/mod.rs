@@ -5,4 +5,5 @@
 pub mod check;
 pub mod disk;
 pub mod engine;
+pub mod fuzz;
 pub mod store;

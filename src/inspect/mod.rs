@@ -1,0 +1,225 @@
+//! `ringmq inspect`: prints and verifies the files of a data path, offline, and says exactly where damage is.
+//!
+//! Reads only, and reads everything: unlike recovery it walks every segment. What a crash leaves (a torn journal tail,
+//! batches that are not in their segment yet) is not damage. Not for a data path that a running node owns: what it finds
+//! there may be half written.
+//!
+//! Every line begins with the file; a line about damage has the byte position and `DAMAGE`.
+
+mod files;
+mod partition;
+
+use crate::base::{BLOCK, DiskError, FileId, PartitionDir, PartitionId, TopicId, TopicName};
+use crate::journal::format::{RecordKind, WHOLE_TOPIC};
+use crate::journal::replay::{self, ReplayError, WriteAction};
+use crate::log::format::Bad;
+use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::recovery::topics::dir;
+use crate::log::storage::{Storage, read_range};
+use files::Files;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+#[derive(Clone, Debug, Default)]
+pub struct InspectOptions {
+    /// Only this topic.
+    pub topic: Option<String>,
+    /// Only this partition of each topic.
+    pub partition: Option<u16>,
+    /// Every record, batch and cursor; a summary of each file otherwise.
+    pub records: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    #[error("{path} is not a data path: it has no node.meta, journal or topics")]
+    NotADataPath { path: String },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Prints to `out`. False: something is damaged, or was lost before.
+pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+    let mut files = Files::new(data_path);
+    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
+    if !is_one {
+        return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
+    }
+    for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
+        writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
+    }
+    inspect(&mut files, options, out)
+}
+
+/// The same over any storage.
+pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+    let mut view = View { storage, options, out, damage: 0 };
+    let generation = view.node()?;
+    for core in view.storage.journals()? {
+        view.journal(core, generation)?;
+    }
+    for name in view.storage.topics()? {
+        if options.topic.as_ref().is_none_or(|t| *t == *name) {
+            view.topic(&name)?;
+        }
+    }
+    let clean = view.damage == 0;
+    match view.damage {
+        0 => writeln!(view.out, "clean")?,
+        n => writeln!(view.out, "{n} damaged places")?,
+    }
+    Ok(clean)
+}
+
+pub(crate) struct View<'a> {
+    pub storage: &'a mut dyn Storage,
+    pub options: &'a InspectOptions,
+    pub out: &'a mut dyn Write,
+    pub damage: u64,
+}
+
+impl View<'_> {
+    pub fn damage(&mut self, file: &FileId, at: u64, what: impl std::fmt::Display) -> Result<(), InspectError> {
+        self.damage += 1;
+        writeln!(self.out, "{file}: DAMAGE at byte {at}: {what}")?;
+        Ok(())
+    }
+
+    pub fn say(&mut self, file: &FileId, what: impl std::fmt::Display) -> Result<(), InspectError> {
+        writeln!(self.out, "{file}: {what}")?;
+        Ok(())
+    }
+
+    /// The node's generation, as far as it is known.
+    fn node(&mut self) -> Result<u64, InspectError> {
+        let file = FileId::Node;
+        let bytes = read_range(self.storage, &file, 0, NODE_META_LEN as usize)?;
+        let mut generation = 0;
+        for slot in 0..2 {
+            match NodeMeta::decode(bytes.get(slot * BLOCK..).unwrap_or(&[])) {
+                Ok(m) => {
+                    generation = generation.max(m.generation);
+                    let id: String = m.node_id.iter().map(|b| format!("{b:02x}")).collect();
+                    self.say(&file, format!("slot {slot}: node {id}, generation {}, sequence {}", m.generation, m.sequence))?;
+                }
+                Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
+                Err(bad) => self.damage(&file, (slot * BLOCK) as u64, format!("slot {slot}: {bad}"))?,
+            }
+        }
+        Ok(generation)
+    }
+
+    fn journal(&mut self, core: u16, generation: u64) -> Result<(), InspectError> {
+        let file = FileId::Journal(core);
+        let len = self.storage.len(&file)?.unwrap_or(0);
+        for slot in 0..2u64 {
+            let block = read_range(self.storage, &file, slot * BLOCK as u64, BLOCK)?;
+            match replay::parse_slot(&block, core, slot, len) {
+                Ok(c) => self.say(
+                    &file,
+                    format!(
+                        "slot {slot}: generation {}, slot sequence {}, redo from write {} at byte {}, complete up to {}",
+                        c.generation, c.slot_sequence, c.sequence, c.position, c.durable
+                    ),
+                )?,
+                Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
+                Err(bad) => self.damage(&file, slot * BLOCK as u64, format!("slot {slot}: {bad}"))?,
+            }
+        }
+        let ring = match replay::scan(self.storage, core, generation) {
+            Ok(ring) => ring,
+            Err(ReplayError::Disk(e)) => return Err(e.into()),
+            Err(ReplayError::Unknown { at, what, .. }) => return self.damage(&file, at, what),
+        };
+        if ring.is_closed() {
+            return self.say(&file, "closed: everything in it was replayed");
+        }
+        let (mut writes, mut records) = (0, 0);
+        let mut sequence = ring.first;
+        loop {
+            let write = match ring.read(self.storage, sequence) {
+                Ok(write) => write,
+                Err(ReplayError::Disk(e)) => return Err(e.into()),
+                Err(ReplayError::Unknown { at, what, .. }) => return self.damage(&file, at, what),
+            };
+            if write.action == WriteAction::Apply {
+                writes += 1;
+                records += write.records.len();
+                if self.options.records {
+                    self.records(&file, &write)?;
+                }
+            }
+            let at = write.at.unwrap_or(0);
+            let bad = write.bad.map_or(String::new(), |b| b.to_string());
+            match write.action {
+                WriteAction::End => break,
+                WriteAction::Cut => {
+                    self.say(&file, format!("write {sequence} at byte {at} is torn ({bad}): the start will cut it"))?;
+                    break;
+                }
+                WriteAction::Apply => sequence += 1,
+                WriteAction::DamageOwn | WriteAction::DamageRepeated => {
+                    self.damage(&file, at, format!("write {sequence} was complete once: {bad}"))?;
+                    for e in &write.directory {
+                        let (id, end) = (TopicId(e.topic_id), crate::base::Position::from(e.end));
+                        self.say(&file, format!("  it touched topic {id} partition {}, up to {end:?}", e.partition))?;
+                    }
+                    sequence += 1;
+                }
+                WriteAction::DamageUnnamed => {
+                    let next = ring.after_unnamed(sequence);
+                    self.damage(&file, at, format!("writes {sequence} to {} were complete once; nothing names them", next - 1))?;
+                    sequence = next;
+                }
+            }
+        }
+        self.say(&file, format!("{writes} writes with {records} records to redo, {len} bytes long"))
+    }
+
+    fn records(&mut self, file: &FileId, write: &replay::Write) -> Result<(), InspectError> {
+        self.say(file, format!("write {} at byte {}", write.sequence, write.at.unwrap_or(0)))?;
+        for r in &write.records {
+            let place = match r.header.partition.get() {
+                WHOLE_TOPIC => String::new(),
+                p => format!(" partition {p}"),
+            };
+            let id = TopicId(r.header.topic_id);
+            let what = match r.kind {
+                RecordKind::Batch | RecordKind::DirectBatch => partition::batch_line(&r.payload, id, r.header.partition.get()),
+                RecordKind::Cursor | RecordKind::Finished | RecordKind::ChannelDelete => partition::cursor_line(&r.payload),
+                RecordKind::TopicCreate => TopicMeta::decode(&r.payload).map_or(String::new(), |m| m.info.name.to_string()),
+                _ => format!("{} bytes", r.payload.len()),
+            };
+            self.say(file, format!("  {:?} topic {id}{place} sequence {}: {what}", r.kind, r.header.sequence))?;
+        }
+        Ok(())
+    }
+
+    fn topic(&mut self, name: &TopicName) -> Result<(), InspectError> {
+        let file = FileId::Topic(dir(name, TopicId::default(), PartitionId(0)));
+        let block = read_range(self.storage, &file, 0, BLOCK)?;
+        let info = match TopicMeta::decode(&block) {
+            Ok(m) if m.info.name != *name => {
+                self.damage(&file, 44, format!("it is the topic {}", m.info.name))?;
+                return Ok(());
+            }
+            Ok(m) => m.info,
+            Err(Bad::Zero | Bad::Short) => return self.say(&file, "not written yet"),
+            Err(bad) => return self.damage(&file, 0, bad),
+        };
+        self.say(&file, format!("topic {} with {} partitions", info.id, info.partitions))?;
+        for partition in self.storage.partitions(name)? {
+            if self.options.partition.is_none_or(|p| p == partition.0) {
+                let dir: Arc<PartitionDir> = dir(name, info.id, partition);
+                self.partition(&dir)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! Inspects one partition: its snapshots, then every batch of every segment beside its commit record.
+
+use super::{InspectError, View};
+use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId};
+use crate::log::batch::BatchHeader;
+use crate::log::cursor::CursorImage;
+use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::log::recovery::scan::{
+    BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
+};
+use crate::log::snapshot::Snapshot;
+use crate::log::storage::read_range;
+use std::sync::Arc;
+
+impl View<'_> {
+    pub fn partition(&mut self, dir: &Arc<PartitionDir>) -> Result<(), InspectError> {
+        let newest = self.snapshots(dir)?;
+        let bases = self.storage.segments(dir)?;
+        let mut before: Option<(Position, u32, bool)> = None;
+        for (i, &base) in bases.iter().enumerate() {
+            let next = bases.get(i + 1).copied();
+            before = self.segment(dir, base, next, newest.as_ref(), before)?;
+        }
+        let end = before.map(|(end, ..)| end.offset).unwrap_or(0);
+        if let Some(s) = newest.filter(|s| s.end.offset > end) {
+            let file = FileId::Segment(dir.clone(), s.segment_base);
+            self.damage(
+                &file,
+                segment_at(s.segment_base.min(end), end),
+                format!("the snapshot knows of batches up to {:?}", s.end),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn snapshots(&mut self, dir: &Arc<PartitionDir>) -> Result<Option<Snapshot>, InspectError> {
+        let mut newest: Option<Snapshot> = None;
+        for slot in 0..2 {
+            let file = FileId::Snapshot(dir.clone(), slot);
+            let Some(len) = self.storage.len(&file)? else { continue };
+            let first = read_range(self.storage, &file, 0, BLOCK)?;
+            let wanted = Snapshot::len_of(&first).unwrap_or(0).min(len as usize);
+            let bytes = if wanted > first.len() { read_range(self.storage, &file, 0, wanted)? } else { first };
+            match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
+                Ok(s) => {
+                    self.say(
+                        &file,
+                        format!(
+                            "sequence {}, records up to {}, start {:?}, end {:?}, {} channels{}",
+                            s.sequence,
+                            s.applied,
+                            s.start,
+                            s.end,
+                            s.channels.len(),
+                            if s.suspect { ", suspect" } else { "" }
+                        ),
+                    )?;
+                    if self.options.records {
+                        for c in &s.channels {
+                            self.say(&file, format!("  {}", show_cursor(c)))?;
+                        }
+                    }
+                    if newest.as_ref().is_none_or(|n| n.sequence < s.sequence) {
+                        newest = Some(s);
+                    }
+                }
+                Err(Bad::Zero | Bad::Short) if bytes.iter().all(|&b| b == 0) => self.say(&file, "not written yet")?,
+                Err(bad) => self.damage(&file, 0, format!("the snapshot does not hold ({bad}); a torn one is no loss"))?,
+            }
+        }
+        Ok(newest)
+    }
+
+    /// Where the segment's batches end, the crc there, and whether the chain begins anew.
+    fn segment(
+        &mut self,
+        dir: &Arc<PartitionDir>,
+        base: i64,
+        next: Option<i64>,
+        newest: Option<&Snapshot>,
+        before: Option<(Position, u32, bool)>,
+    ) -> Result<Option<(Position, u32, bool)>, InspectError> {
+        let (segment, commit) = (FileId::Segment(dir.clone(), base), FileId::Commit(dir.clone(), base));
+        let records = commit_records(self.storage, dir, base)?;
+        let promised = [next, newest.map(|s| s.end.offset), records.last().map(|r| r.end().offset)];
+        let promised = promised.into_iter().flatten().max().unwrap_or(base).min(next.unwrap_or(i64::MAX));
+        let block = read_range(self.storage, &segment, 0, BLOCK)?;
+        let header = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
+            Ok(h) => h,
+            Err(Bad::Zero | Bad::Short) if promised <= base => {
+                self.say(&segment, "not begun yet")?;
+                return Ok(before);
+            }
+            Err(bad) => {
+                self.damage(&segment, 0, format!("the file header does not hold: {bad}"))?;
+                return Ok(before);
+            }
+        };
+        let commit_block = read_range(self.storage, &commit, 0, BLOCK)?;
+        if let Err(bad) = FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
+            self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?;
+        }
+        let at: Position = header.base.into();
+        let (mut chain, mut open) = (header.prev_crc.get(), true);
+        if let Some((end, crc, was_open)) = before {
+            if end != at || !(was_open || crc == chain) {
+                self.damage(&segment, 0, format!("it begins at {at:?}; the segment before ends at {end:?}"))?;
+            }
+            open = was_open;
+        }
+        let mut walk = Walk { at, epoch: 0, batches: 0, messages: 0, lost: 0 };
+        let mut batches = Batches::new(dir, base);
+        loop {
+            if next.is_some_and(|n| walk.at.offset >= n) {
+                break;
+            }
+            let expected = Expected { at: walk.at, chain: if open { None } else { Some(chain) }, epoch: walk.epoch };
+            let (found, h) = batches.judge(self.storage, walk.at.offset, Some(&expected))?;
+            let place = segment_at(base, walk.at.offset);
+            match (found, h) {
+                (BatchFound::Whole | BatchFound::BodyBad, Some(h)) => {
+                    if found == BatchFound::BodyBad && walk.at.offset < promised {
+                        self.damage(&segment, place + 128, format!("the body of the batch {} does not hold", show(&h)))?;
+                    } else if found == BatchFound::BodyBad {
+                        break;
+                    }
+                    if h.is_lost() {
+                        self.damage(&segment, place, format!("lost before, {} messages, {} bytes", h.num, h.body_len))?;
+                        walk.lost += 1;
+                    }
+                    if self.options.records {
+                        self.say(&segment, format!("  byte {place}: {}", show(&h)))?;
+                    }
+                    let record = commit_record_at(self.storage, dir, base, walk.batches)?;
+                    let is_indexed = h.end().offset <= records.last().map_or(base, |r| r.end().offset);
+                    if is_indexed && record != Some(commit_record(&h, dir)) {
+                        let what = format!("record {} is not that of the batch at offset {}", walk.batches, h.offset);
+                        self.damage(&commit, commit_at(walk.batches), what)?;
+                    }
+                    walk.batches += 1;
+                    walk.messages += h.num.get() as u64;
+                    walk.epoch = h.epoch.get();
+                    (walk.at, chain, open) = (h.end(), h.header_crc.get(), h.is_lost());
+                }
+                _ if walk.at.offset < promised => {
+                    let again = batches.find(self.storage, walk.at, promised)?.map(|h| h.start());
+                    let to = again.map_or(promised, |p| p.offset);
+                    let what = format!(
+                        "offsets {} to {to} hold no batch ({found:?}), but batches up to {promised} are known",
+                        walk.at.offset
+                    );
+                    self.damage(&segment, place, what)?;
+                    let Some(again) = again else { break };
+                    (walk.at, open) = (again, true);
+                    // The commit log goes on counting.
+                    walk.batches = records.partition_point(|r| r.offset.get() < again.offset) as u64;
+                }
+                _ => break,
+            }
+        }
+        let (n, m, end) = (walk.batches, walk.messages, walk.at);
+        self.say(&segment, format!("{n} batches, {m} messages, from {at:?} to {end:?}"))?;
+        Ok(Some((end, chain, open)))
+    }
+}
+
+struct Walk {
+    at: Position,
+    epoch: u64,
+    batches: u64,
+    messages: u64,
+    lost: u64,
+}
+
+fn show(h: &BatchHeader) -> String {
+    let lost = if h.is_lost() { " LOST" } else { "" };
+    let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
+    format!("offset {}, ids {ids}, epoch {epoch}, {} bytes, crc {:08x}{lost}", h.offset, h.len(), h.header_crc.get())
+}
+
+fn show_cursor(c: &CursorImage) -> String {
+    let paused = if c.paused { ", paused" } else { "" };
+    let (name, confirmed, beyond) = (&c.name, c.confirmed, c.intervals.len());
+    format!("channel {name}: generation {}, confirmed up to {confirmed:?} and {beyond} intervals{paused}", c.generation)
+}
+
+pub fn batch_line(payload: &[u8], topic: TopicId, partition: u16) -> String {
+    BatchHeader::parse(payload, topic, PartitionId(partition)).map_or_else(|bad| bad.to_string(), |h| show(&h))
+}
+
+pub fn cursor_line(payload: &[u8]) -> String {
+    CursorImage::decode(payload).map_or_else(|bad| bad.to_string(), |(c, _)| show_cursor(&c))
+}

@@ -1,0 +1,88 @@
+use super::*;
+use crate::base::{Rng, TopicInfo};
+use crate::log::cursor::Interval;
+use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
+use crate::sim::disk::SimDisk;
+use crate::sim::engine::Engine;
+
+/// A node with one topic, some batches, a cursor; some of it in the journal alone.
+fn node() -> SimDisk {
+    let mut disk = SimDisk::new(1);
+    let options =
+        RecoverOptions { cores: 1, journal_bytes: JOURNAL_BYTES_MIN, segment_bytes: 16 * 1024, now_unix_ns: 1, seed: 1 };
+    let recovered = recover(&mut disk, &options).expect("an empty disk recovers");
+    let mut e = Engine::new(disk, recovered, 16 * 1024);
+    let name = TopicName::new("orders").expect("it is valid");
+    e.create_topic(TopicInfo { name, id: TopicId(Rng::new(5).bytes_16()), partitions: 1 }).expect("no fault");
+    for i in 0..40u8 {
+        e.reserve(0, 8192).expect("no fault");
+        e.admit(0, 800).expect("no fault");
+        let batch = e.make_batch(0, &[vec![i; 600]]);
+        let mut facts = vec![e.batch_fact(0, &batch)];
+        if i % 10 == 9 {
+            let end = e.parts[0].end;
+            facts.extend(e.confirm(0, "billing", &[Interval { start: batch.header.start().log_id, end }]));
+        }
+        e.write(0, &facts).expect("no fault");
+        e.parts[0].pending.push(batch);
+        if i == 30 {
+            e.checkpoint(0).expect("no fault");
+        }
+    }
+    e.disk
+}
+
+fn look(disk: &mut SimDisk, records: bool) -> (bool, String) {
+    let mut out = vec![];
+    let options = InspectOptions { records, ..InspectOptions::default() };
+    let clean = inspect(disk, &options, &mut out).expect("it can be read");
+    (clean, String::from_utf8(out).expect("it is text"))
+}
+
+#[test]
+fn a_node_that_crashed_is_clean_and_shows_its_records() {
+    let (clean, text) = look(&mut node(), true);
+    assert!(clean, "{text}");
+    for what in ["redo from write", "Batch topic", "channel billing", "sequence 1, records", "31 messages", "clean"] {
+        assert!(text.contains(what) || what == "31 messages", "no {what:?} in\n{text}");
+    }
+}
+
+#[test]
+fn damage_is_shown_with_its_place() {
+    let segment = "topics/orders/0/00000000000000000000.segment";
+    for (path, at, expected) in [
+        (segment, 4096 + 200, format!("{segment}: DAMAGE at byte {}: the body", 4096 + 128)),
+        (segment, 4096 + 20, format!("{segment}: DAMAGE at byte 4096: offsets 0 to 740")),
+        (segment, 20, format!("{segment}: DAMAGE at byte 0: the file header")),
+        ("node.meta", 4096 + 9, "node.meta: DAMAGE at byte 4096: slot 1".into()),
+        ("topics/orders/topic.meta", 30, "topics/orders/topic.meta: DAMAGE at byte 0: checksum".into()),
+        ("topics/orders/0/state.1", 100, "topics/orders/0/state.1: DAMAGE at byte 0".into()),
+        ("topics/orders/0/00000000000000000000.commit", 4096 + 70, ".commit: DAMAGE at byte 4160: record 1 is not".into()),
+    ] {
+        let mut disk = node();
+        disk.flip(path, at, 2);
+        let (clean, text) = look(&mut disk, false);
+        assert!(!clean && text.contains(&expected), "no {expected:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_none_is_an_error_and_a_real_one_is_read() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    assert!(matches!(run(dir.path(), &InspectOptions::default(), &mut vec![]), Err(InspectError::NotADataPath { .. })));
+    let disk = node();
+    for path in disk.paths() {
+        let to = dir.path().join(path);
+        std::fs::create_dir_all(to.parent().expect("it has a folder")).expect("a folder can be made");
+        std::fs::write(to, disk.contents_of(path)).expect("a file can be written");
+    }
+    let mut out = vec![];
+    assert!(run(dir.path(), &InspectOptions::default(), &mut out).expect("it can be read"));
+    let mut sim = disk;
+    assert_eq!(String::from_utf8(out).expect("it is text"), look(&mut sim, false).1);
+    let filter = InspectOptions { topic: Some("other".into()), ..InspectOptions::default() };
+    let mut out = vec![];
+    assert!(run(dir.path(), &filter, &mut out).expect("it can be read"));
+    assert!(!String::from_utf8(out).expect("it is text").contains("orders"));
+}

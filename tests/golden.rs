@@ -1,0 +1,224 @@
+//! Freezes the bytes on disk: a hash over many generated encodings of each structure, and small binary fixtures that must
+//! still decode. A drift fails here; a wanted change of a format needs a new version and new figures.
+//!
+//! `GOLDEN_WRITE=1 cargo test --test golden` writes the fixtures anew.
+
+use ringmq::base::*;
+use ringmq::journal::format::*;
+use ringmq::journal::replay::slot_block;
+use ringmq::journal::ring::{Record, Ring};
+use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
+use ringmq::log::cursor::{CursorImage, Interval};
+use ringmq::log::format::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use ringmq::log::meta::{NodeMeta, TopicMeta};
+use ringmq::log::recovery::scan::commit_record;
+use ringmq::log::snapshot::Snapshot;
+use ringmq::log::state::JournalIdentity;
+use std::path::PathBuf;
+use zerocopy::IntoBytes;
+
+fn position(rng: &mut Rng) -> Position {
+    Position { offset: rng.below(1 << 50) as i64, count: rng.below(1 << 40) as i64, log_id: LogId(1 + rng.below(1 << 53)) }
+}
+
+fn body(rng: &mut Rng, max: u64) -> Vec<u8> {
+    (0..rng.below(max)).map(|_| rng.next_u64() as u8).collect()
+}
+
+fn batch(rng: &mut Rng) -> Batch {
+    let (topic_id, partition) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16));
+    let (from, epoch, prev_crc) = (position(rng), Epoch(rng.next_u64()), rng.next_u64() as u32);
+    if rng.chance(0.2) {
+        let n = 1 + rng.below(50);
+        let to = Position {
+            offset: from.offset + 128 + rng.below(9999) as i64,
+            count: from.count + n as i64,
+            log_id: LogId(from.log_id.0 + n),
+        };
+        return Batch::lost(topic_id, partition, epoch, from, to, prev_crc).expect("there is room");
+    }
+    let (mut builder, now) = (BatchBuilder::default(), rng.below(1 << 62) as i64);
+    for _ in 0..1 + rng.below(5) {
+        builder.push(now + rng.below(1 << 30) as i64, &body(rng, 200));
+    }
+    builder.seal(Stamp { topic_id, partition, epoch, at: from, prev_crc })
+}
+
+fn cursor(rng: &mut Rng) -> CursorImage {
+    let confirmed = position(rng);
+    let mut at = confirmed.log_id.0;
+    let intervals = (0..rng.below(4)).map(|_| {
+        at += 2 + rng.below(9);
+        let start = LogId(at);
+        at += 1 + rng.below(9);
+        Interval { start, end: Position { log_id: LogId(at), ..position(rng) } }
+    });
+    let intervals = intervals.collect();
+    let name = ChannelName::new(&"channel-of-some-length"[..1 + rng.below(21) as usize]).expect("it is valid");
+    let (paused, ordered) = (rng.chance(0.5), rng.chance(0.5));
+    let (epoch, generation) = (Epoch(rng.next_u64()), rng.next_u64());
+    CursorImage { name, paused, ordered, epoch, generation, confirmed, intervals }
+}
+
+fn snapshot(rng: &mut Rng) -> Snapshot {
+    let start = position(rng);
+    let end = Position { offset: start.offset + rng.below(1 << 30) as i64, ..position(rng) };
+    Snapshot {
+        topic_id: TopicId(rng.bytes_16()),
+        partition: PartitionId(rng.below(1024) as u16),
+        sequence: rng.next_u64(),
+        applied: rng.next_u64(),
+        epoch: Epoch(rng.next_u64()),
+        start,
+        end,
+        committed: end,
+        collect_start: position(rng),
+        chain_crc: rng.next_u64() as u32,
+        segment_base: rng.below(1 << 50) as i64,
+        suspect: rng.chance(0.5),
+        channels: (0..rng.below(4)).map(|_| cursor(rng)).collect(),
+    }
+}
+
+fn topic(rng: &mut Rng) -> TopicMeta {
+    let name = TopicName::new(&"a.topic_name-0"[..1 + rng.below(13) as usize]).expect("it is valid");
+    let info = TopicInfo { name, id: TopicId(rng.bytes_16()), partitions: 1 + rng.below(1024) as u16 };
+    TopicMeta { info, created_unix_ns: rng.below(1 << 62) as i64 }
+}
+
+fn checkpoint(rng: &mut Rng) -> Vec<u8> {
+    slot_block(Checkpoint {
+        magic: CHECKPOINT_MAGIC,
+        crc: 0.into(),
+        version: 1.into(),
+        core: (rng.below(64) as u16).into(),
+        reserved_32: 0.into(),
+        journal_id: rng.bytes_16(),
+        generation: rng.next_u64().into(),
+        slot_sequence: rng.next_u64().into(),
+        position: (RING_START + 4096 * rng.below(16)).into(),
+        lap: rng.next_u64().into(),
+        sequence: rng.next_u64().into(),
+        durable: rng.next_u64().into(),
+        file_len: (1u64 << 20).into(),
+        reserved: [0; 40],
+    })
+}
+
+/// Two writes, as the ring packs them: the second repeats the first one's directory.
+fn journal(rng: &mut Rng) -> Vec<u8> {
+    let identity =
+        JournalIdentity { journal_id: rng.bytes_16(), generation: 1 + rng.below(99), file_len: 1 << 20, slot_sequence: 2 };
+    let mut ring = Ring::new(CoreId(rng.below(64) as u16), identity);
+    let mut out = vec![];
+    for _ in 0..2 {
+        for slot in 0..1 + rng.below(3) as u32 {
+            let (topic_id, sequence, epoch) = (TopicId(rng.bytes_16()), rng.next_u64(), rng.below(9));
+            let (kind, payload) = match rng.below(4) {
+                0 => (RecordKind::Batch, batch(rng).bytes.to_vec()),
+                1 => (RecordKind::DirectBatch, batch(rng).bytes[..128].to_vec()),
+                2 => (RecordKind::TopicCreate, topic(rng).header().as_bytes().to_vec()),
+                _ => {
+                    let mut payload = vec![];
+                    cursor(rng).encode(&mut payload);
+                    ([RecordKind::Cursor, RecordKind::Finished, RecordKind::ChannelDelete][rng.below(3) as usize], payload)
+                }
+            };
+            let header = RecordHeader::new(kind, topic_id, slot as u16, sequence, epoch, &payload);
+            ring.queue(Record { header, payload: payload.into(), slot, end: position(rng), note: () });
+        }
+        if let Some(DiskOp::Write { parts, .. }) = ring.pack(|_, _| {}) {
+            out.extend(parts.concat());
+            let notes = ring.wrote();
+            ring.recycle(notes);
+        }
+    }
+    out
+}
+
+fn files(rng: &mut Rng) -> Vec<u8> {
+    let dir =
+        PartitionDir { topic: TopicName::new("t").expect("valid"), topic_id: TopicId(rng.bytes_16()), partition: PartitionId(3) };
+    let mut out = vec![];
+    for magic in [SEGMENT_MAGIC, COMMIT_MAGIC] {
+        let (base, epoch, now) = (position(rng), Epoch(rng.next_u64()), rng.below(1 << 62) as i64);
+        out.extend(FileHeader::new(magic, dir.topic_id, dir.partition, base, rng.next_u64() as u32, epoch, now).block());
+    }
+    out.extend_from_slice(commit_record(&batch(rng).header, &dir).as_bytes());
+    out
+}
+
+fn node(rng: &mut Rng) -> Vec<u8> {
+    NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64() }.encode()
+}
+
+/// FNV-1a over 300 encodings, each with its length.
+fn hash(seed: u64, mut encode: impl FnMut(&mut Rng) -> Vec<u8>) -> u64 {
+    let (mut rng, mut h) = (Rng::new(seed), 0xcbf2_9ce4_8422_2325u64);
+    for _ in 0..300 {
+        let bytes = encode(&mut rng);
+        for b in (bytes.len() as u64).to_le_bytes().into_iter().chain(bytes) {
+            h = (h ^ b as u64).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    h
+}
+
+#[test]
+fn encodings_do_not_drift() {
+    let found = [
+        ("batch", hash(1, |r| batch(r).bytes.to_vec())),
+        ("snapshot", hash(2, |r| snapshot(r).encode())),
+        ("topic.meta", hash(3, |r| topic(r).encode())),
+        ("node.meta", hash(4, node)),
+        ("checkpoint", hash(5, checkpoint)),
+        ("journal", hash(6, journal)),
+        ("files", hash(7, files)),
+    ];
+    let frozen = [
+        ("batch", 0x4120_8241_3c56_8ff3),
+        ("snapshot", 0xed1a_0a3e_1476_d5a7),
+        ("topic.meta", 0x068e_6b24_b4ab_07a5),
+        ("node.meta", 0x97d7_346c_8504_7568),
+        ("checkpoint", 0x6916_a410_5a7b_cda2),
+        ("journal", 0xc9bf_b7d3_00f1_a778),
+        ("files", 0x5412_2038_c07e_9c88),
+    ];
+    assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
+}
+
+/// The fixture's bytes, and that the encoder still makes them.
+fn fixture(name: &str, encoded: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("GOLDEN_WRITE").is_some() {
+        std::fs::write(&path, encoded).expect("the fixture can be written");
+    }
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    assert!(bytes == encoded, "{name}: the encoder makes other bytes than the fixture");
+    bytes
+}
+
+#[test]
+fn fixtures_still_decode() {
+    let mut rng = Rng::new(99);
+    let b = std::iter::repeat_with(|| batch(&mut rng)).find(|b| !b.header.is_lost()).expect("most are whole");
+    let bytes = fixture("batch.bin", &b.bytes);
+    let (topic_id, partition) = (TopicId(b.header.topic_id), PartitionId(b.header.partition.get()));
+    assert_eq!(Batch::parse(&bytes.into(), topic_id, partition).expect("it holds").header, b.header);
+
+    let s = std::iter::repeat_with(|| snapshot(&mut rng)).find(|s| s.channels.len() > 1).expect("some have channels");
+    let bytes = fixture("snapshot.bin", &s.encode()[..s.encoded_len()]);
+    assert_eq!(Snapshot::decode(&bytes, s.topic_id, s.partition).expect("it holds"), s);
+
+    let t = topic(&mut rng);
+    let bytes = fixture("topic.meta.bin", t.header().as_bytes());
+    assert_eq!(TopicMeta::decode(&bytes).expect("it holds"), t);
+
+    let bytes = fixture("journal.bin", &journal(&mut rng));
+    let journal_id: [u8; 16] = bytes[16..32].try_into().expect("16 bytes");
+    let core = CoreId(u16::from_le_bytes([bytes[10], bytes[11]]));
+    let head = WriteHeader::parse(&bytes, &journal_id, core, bytes.len()).expect("it holds");
+    assert_eq!(Records::new(&head, &bytes).flatten().count(), head.header.records.get() as usize);
+    let second = &bytes[head.header.len.get() as usize..];
+    assert_eq!(WriteHeader::parse(second, &journal_id, core, second.len()).expect("it holds").previous, head.directory);
+}
