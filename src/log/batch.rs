@@ -334,7 +334,14 @@ impl<'a> Iterator for Messages<'a> {
         let log_id = LogId(self.log_id);
         self.log_id += 1;
         self.rest = rest;
-        Some(Message { log_id, unix_ns: self.base_unix_ns.saturating_add(delta_us as i64 * 1000), due_unix_ns, trace, ext, body: tail })
+        Some(Message {
+            log_id,
+            unix_ns: self.base_unix_ns.saturating_add(delta_us as i64 * 1000),
+            due_unix_ns,
+            trace,
+            ext,
+            body: tail,
+        })
     }
 }
 

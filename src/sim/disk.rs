@@ -94,20 +94,20 @@ impl SimDisk {
     /// Issues an operation. Its effect may survive a crash from now on; its outcome comes from [`SimDisk::complete`].
     pub fn submit(&mut self, id: OpId, op: DiskOp) {
         let number = self.number();
-        if !self.crashed {
-            if let DiskOp::Write { file, at, parts, .. } = &op {
-                let len: usize = parts.iter().map(Bytes::len).sum();
-                assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len > 0, "{file}: a write of {len} at {at}");
-                assert!(len <= IO_BYTES_MAX, "{file}: a write of {len} bytes");
-                self.assert_no_overlap(file, *at, len);
-                let bytes: Vec<u8> = parts.concat();
-                let key = file.to_string();
-                if let Some(f) = self.files.get_mut(&key) {
-                    if at + len as u64 <= f.image.len() as u64 {
-                        f.put(*at, &bytes);
-                        f.in_flight.insert(number, (*at / SECTOR as u64, (len / SECTOR) as u64));
-                    }
-                }
+        if !self.crashed
+            && let DiskOp::Write { file, at, parts, .. } = &op
+        {
+            let len: usize = parts.iter().map(Bytes::len).sum();
+            assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len > 0, "{file}: a write of {len} at {at}");
+            assert!(len <= IO_BYTES_MAX, "{file}: a write of {len} bytes");
+            self.assert_no_overlap(file, *at, len);
+            let bytes: Vec<u8> = parts.concat();
+            let key = file.to_string();
+            if let Some(f) = self.files.get_mut(&key)
+                && at + len as u64 <= f.image.len() as u64
+            {
+                f.put(*at, &bytes);
+                f.in_flight.insert(number, (*at / SECTOR as u64, (len / SECTOR) as u64));
             }
         }
         let is_late = self.rng.chance(self.faults.late);
@@ -430,7 +430,10 @@ impl Storage for SimDisk {
     }
 
     fn read(&mut self, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
-        assert!(at % BLOCK as u64 == 0 && len % BLOCK == 0 && len <= IO_BYTES_MAX, "{file}: a read of {len} at {at}");
+        assert!(
+            at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len <= IO_BYTES_MAX,
+            "{file}: a read of {len} at {at}"
+        );
         self.tick()?;
         self.counts.reads += 1;
         if self.fault(self.faults.read_error) {
@@ -442,13 +445,17 @@ impl Storage for SimDisk {
     }
 
     fn write(&mut self, file: &FileId, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
-        assert!(at % BLOCK as u64 == 0 && bytes.len() % BLOCK == 0, "{file}: a write of {} at {at}", bytes.len());
+        assert!(
+            at.is_multiple_of(BLOCK as u64) && bytes.len().is_multiple_of(BLOCK),
+            "{file}: a write of {} at {at}",
+            bytes.len()
+        );
         assert!(bytes.len() <= IO_BYTES_MAX, "{file}: a write of {} bytes", bytes.len());
-        if !self.crashed {
-            if let Ok(f) = self.file(file) {
-                assert!(at + bytes.len() as u64 <= f.image.len() as u64, "{file}: a write past the allocated end");
-                f.put(at, bytes);
-            }
+        if !self.crashed
+            && let Ok(f) = self.file(file)
+        {
+            assert!(at + bytes.len() as u64 <= f.image.len() as u64, "{file}: a write past the allocated end");
+            f.put(at, bytes);
         }
         self.counts.writes += 1;
         self.write_fault(file, at, bytes.len())?;

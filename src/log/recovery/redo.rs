@@ -184,10 +184,12 @@ impl Partition {
     fn next_segment(&mut self, cx: &mut Context<'_>, to: Position) -> Result<Position, RecoverError> {
         let between: Vec<i64> = self.ahead.range(self.end.offset + 1..to.offset).copied().collect();
         for base in between {
-            if let Some(meta) = headers::read(cx.storage, &self.dir, base)?.meta {
-                if meta.base.is_sane() && meta.base.log_id > self.end.log_id && meta.base.count >= self.end.count {
-                    return Ok(meta.base);
-                }
+            if let Some(meta) = headers::read(cx.storage, &self.dir, base)?.meta
+                && meta.base.is_sane()
+                && meta.base.log_id > self.end.log_id
+                && meta.base.count >= self.end.count
+            {
+                return Ok(meta.base);
             }
         }
         Ok(to)

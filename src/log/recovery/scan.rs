@@ -210,10 +210,11 @@ impl<'a> Batches<'a> {
             let bytes = self.window.get(storage, segment_at(self.base, offset), len)?.to_vec();
             let candidates = bytes.windows(4).enumerate().filter(|(_, w)| **w == BATCH_MAGIC).map(|(i, _)| offset + i as i64);
             for candidate in candidates {
-                if let (BatchFound::Whole | BatchFound::BodyBad, Some(h)) = self.judge(storage, candidate, None)? {
-                    if h.start().log_id > after.log_id && h.start().count >= after.count {
-                        return Ok(Some(h));
-                    }
+                if let (BatchFound::Whole | BatchFound::BodyBad, Some(h)) = self.judge(storage, candidate, None)?
+                    && h.start().log_id > after.log_id
+                    && h.start().count >= after.count
+                {
+                    return Ok(Some(h));
                 }
             }
             if bytes.len() < len || len < 4 {

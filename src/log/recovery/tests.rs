@@ -335,7 +335,7 @@ fn any_damage_anywhere_ends_in_a_recovered_node_and_never_in_a_panic() {
         let paths: Vec<String> = disk.paths().map(String::from).collect();
         for _ in 0..1 + rng.below(6) {
             let path = &paths[rng.below(paths.len() as u64) as usize];
-            let len = disk.paths().any(|p| p == path).then(|| disk.len_of(path)).unwrap_or(0);
+            let len = if disk.paths().any(|p| p == path) { disk.len_of(path) } else { 0 };
             if len == 0 {
                 continue;
             }

@@ -252,10 +252,11 @@ fn first_id(storage: &mut dyn Storage, name: &TopicName, partition: PartitionId)
             continue;
         }
         let block = read_range(storage, &file, 0, BLOCK)?;
-        if let Ok((h, _)) = FileHeader::read_from_prefix(&block) {
-            if (h.magic == SEGMENT_MAGIC || h.magic == COMMIT_MAGIC) && is_sealed(h.as_bytes()) {
-                return Ok(Some(TopicId(h.topic_id)));
-            }
+        if let Ok((h, _)) = FileHeader::read_from_prefix(&block)
+            && (h.magic == SEGMENT_MAGIC || h.magic == COMMIT_MAGIC)
+            && is_sealed(h.as_bytes())
+        {
+            return Ok(Some(TopicId(h.topic_id)));
         }
         if let Ok((h, _)) = SnapshotHeader::read_from_prefix(&block) {
             let len = h.len.get() as usize;
