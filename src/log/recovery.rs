@@ -10,7 +10,7 @@
 //! places, snapshots say what they contain. After (6) nothing in the journals is needed any more.
 //!
 //! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], node.meta
-//! in [`node`], topics in [`topics`], snapshots and commit logs in [`partition`], file headers in [`headers`], batches in
+//! in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`], file headers in [`headers`], batches in
 //! [`scan`]. Recovery halts only where going on could lose or invent data: at files of a newer version, and when the disk
 //! refuses a write. Damage is reported and stepped over.
 //!
@@ -26,6 +26,7 @@ pub mod partition;
 mod redo;
 pub mod report;
 pub mod scan;
+pub mod snapshots;
 pub mod table;
 #[cfg(test)]
 mod tests;
