@@ -161,6 +161,7 @@ impl BlockingStorage {
     fn rename(&self, from: &Path, label: &str, file: &FileId) -> Result<(), DiskError> {
         let mut to = from.as_os_str().to_owned();
         to.push(format!("~{label}"));
+        files::forget_name(from);
         fs::rename(from, &to).map_err(|e| disk_error(file, "rename", &e))?;
         let folder = from.parent().unwrap_or(&self.data);
         files::sync_folder(folder).map_err(|e| disk_error(file, "fsync of the folder", &e))

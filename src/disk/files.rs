@@ -3,6 +3,7 @@
 //!
 //! No lock is taken here: these calls are synchronous, so that a killed process's are over before its data path is free.
 
+use super::names::Names;
 use super::paths;
 use crate::base::{DiskError, FileId, PartitionDir};
 use std::fs::{self, File};
@@ -10,6 +11,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+static NAMES: Names = Names::new();
 
 /// The error of a system call on a file.
 pub fn disk_error(file: &FileId, call: &'static str, error: &io::Error) -> DiskError {
@@ -34,16 +37,14 @@ fn create_folders(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)
 }
 
-/// Syncs the folders from `folder` up to `data`, so that what was created below is found after a power loss, also when
-/// an earlier process created it and died before it could sync.
-fn sync_folders(data: &Path, folder: &Path) -> io::Result<()> {
-    for folder in folder.ancestors() {
-        sync_folder(folder)?;
-        if folder == data {
-            break;
-        }
-    }
-    Ok(())
+/// Makes sure that `path` is found after a power loss, also when an earlier process created it and died before it could.
+fn make_name_durable(data: &Path, path: &Path) -> io::Result<()> {
+    NAMES.make_durable(data, path, sync_folder)
+}
+
+/// To be called before a file or folder is removed or renamed.
+pub(super) fn forget_name(path: &Path) {
+    NAMES.forget(path);
 }
 
 /// See `DiskOp::Allocate`.
@@ -66,12 +67,13 @@ pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
         // what was had of the space goes back, so that the next try finds things as they were
         let _ = opened.set_len(old);
         if !existed {
+            forget_name(&path);
             let _ = fs::remove_file(&path);
         }
         return Err(disk_error(file, "fallocate", &e));
     }
     opened.sync_all().map_err(failed("fsync"))?;
-    sync_folders(data, folder).map_err(failed("fsync of the folder"))
+    make_name_durable(data, &path).map_err(failed("fsync of the folder"))
 }
 
 fn fallocate(file: &File, len: u64) -> io::Result<()> {
@@ -103,6 +105,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
     let mut folders: Vec<(PathBuf, &FileId)> = vec![];
     for file in files {
         let path = paths::path_of(data, file);
+        forget_name(&path);
         match fs::remove_file(&path) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -126,6 +129,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
 pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>) -> Result<(), DiskError> {
     let folder = paths::folder_of(data, dir);
     let file = FileId::Topic(dir.clone());
+    forget_name(&folder);
     match fs::remove_dir_all(&folder) {
         Ok(()) => {}
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -138,6 +142,7 @@ pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>) -> Resu
 
 /// rmdir takes empty folders only; any failure leaves things as they are.
 fn remove_if_empty(folder: &Path) {
+    forget_name(folder);
     let _ = fs::remove_dir(folder);
 }
 

@@ -8,6 +8,7 @@ pub mod blocking;
 mod event;
 pub mod files;
 pub mod lock;
+mod names;
 mod open_files;
 pub mod paths;
 pub mod shard_disk;

@@ -57,6 +57,11 @@ impl OpenFile {
         matches!(self.file, FileId::Journal(_))
     }
 
+    /// Written whole, once in a long while: nothing is gained by keeping it open, and there may be thousands.
+    fn is_seldom(&self) -> bool {
+        matches!(self.file, FileId::Topic(_) | FileId::Snapshot(..))
+    }
+
     fn is_idle(&self) -> bool {
         self.users.get() == 0 && !self.changing.get()
     }
@@ -237,9 +242,12 @@ impl OpenFiles {
     }
 
     /// To be called when a user is gone.
-    pub fn release(&self, used: Used) {
+    pub fn release(self: &Rc<Self>, used: Used) {
         let file = used.file.clone();
         drop(used);
+        if file.is_seldom() && file.is_idle() {
+            self.close(file.clone());
+        }
         self.forget(&file);
     }
 

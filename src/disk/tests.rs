@@ -157,6 +157,28 @@ fn idle_handles_are_recycled_and_those_in_use_are_not() {
 }
 
 #[test]
+fn files_that_are_seldom_written_do_not_stay_open() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    run(temp.path(), DiskOptions::default(), move |h| async move {
+        let d = dir("t", 0);
+        let files = [FileId::Topic(d.clone()), FileId::Snapshot(d.clone(), 0), FileId::Snapshot(d.clone(), 1)];
+        let segment = FileId::Segment(d, 0);
+        for round in 1..4 {
+            for file in files.iter().chain([&segment]) {
+                assert!(is_done(&h.one(DiskOp::Allocate { file: file.clone(), len: K4 as u64 }).await));
+                assert!(is_done(&h.one(write(file, 0, round, K4, Durability::Durable)).await));
+            }
+            assert_eq!(h.disk.open_files(), 1, "the segment's");
+            for file in &files {
+                assert_eq!(h.read(file, 0, K4).await.unwrap(), vec![round; K4]);
+            }
+        }
+        assert!(is_done(&h.one(DiskOp::Remove { files: files.to_vec() }).await));
+        assert_eq!(h.read(&files[0], 0, K4).await, Err(DiskError::NotFound { file: files[0].clone() }));
+    });
+}
+
+#[test]
 fn a_locked_file_is_waited_for_and_the_journal_stays_locked() {
     let temp = tempfile::tempdir_in(".").unwrap();
     let mut storage = BlockingStorage::new(temp.path());

@@ -182,8 +182,12 @@ impl Node {
         Ok(answer)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
     pub fn resident_bytes(&self) -> u64 {
-        let pid = self.child.as_ref().expect("it runs").id();
+        let pid = self.pid();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("the kernel says how much it is") * 1024

@@ -1,0 +1,121 @@
+//! A thousand topics with a channel each, published to in turn, cost kilobytes of disk each and no open files, also after
+//! a restart. The bounds are generous; `cargo test --release --test thousand_topics -- --nocapture` prints the figures,
+//! which are in docs/benchmarks.md.
+
+mod node;
+
+use node::{Client, Node};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const TOPICS: usize = 1000;
+const MESSAGES: usize = 4;
+const BODY: [u8; 150] = [b'x'; 150];
+const JOURNAL_BYTES: u64 = 16 << 20;
+
+/// Disk per partition: its files and folders.
+const DISK_MAX: u64 = 128 * 1024;
+/// The process with nothing in use; then, while it works, the bound of files per core on top, and sockets just closed.
+const FILES_IDLE_MAX: usize = 40;
+const FILES_BUSY_MAX: usize = 256 + 256 + FILES_IDLE_MAX;
+const RESIDENT_MAX: u64 = 192 << 20;
+
+#[test]
+fn a_thousand_topics_are_cheap() {
+    let mut node = Node::start(&["--shards=1", "--log-level=warn", &format!("--journal-bytes={JOURNAL_BYTES}")]);
+    report("empty", &node);
+    let mut client = Client::connect(node.tcp()).expect("it takes connections");
+    for round in 0..MESSAGES {
+        let began = Instant::now();
+        for topic in 0..TOPICS {
+            client.publish(&format!("topic-{topic}"), &BODY).expect("it takes a publish");
+        }
+        println!("a publish to each, round {round}: {:?}", began.elapsed());
+    }
+    let began = Instant::now();
+    for topic in 0..TOPICS {
+        let mut consumer = Client::connect(node.tcp()).expect("it takes connections");
+        consumer.subscribe(&format!("topic-{topic}"), "channel", 1).expect("it takes a SUB");
+        let message = consumer.message().expect("it delivers");
+        consumer.finish(&message.id).expect("it reads");
+    }
+    println!("a channel for each, a message received: {:?}", began.elapsed());
+    let used = report("published", &node);
+    assert!(used.files <= FILES_BUSY_MAX, "{} open files", used.files);
+    assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
+
+    println!("stopped in {:?}", node.stop());
+    for (what, ends) in [("after a stop", End::Stop), ("after a kill", End::Kill)] {
+        let began = Instant::now();
+        node.spawn();
+        node.wait_ready().expect("it starts again");
+        println!("{what}: ready after {:?}", began.elapsed());
+        let used = report(what, &node);
+        assert!(used.files <= FILES_IDLE_MAX, "{} open files", used.files);
+        assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
+        idle(&node);
+        let mut client = Client::connect(node.tcp()).expect("it takes connections");
+        client.publish("topic-7", &BODY).expect("it takes a publish");
+        match ends {
+            End::Stop => node.kill(),
+            End::Kill => drop(node.stop()),
+        }
+    }
+}
+
+/// How the start ends that is looked at.
+enum End {
+    Stop,
+    Kill,
+}
+
+#[derive(Debug)]
+struct Used {
+    resident: u64,
+    files: usize,
+    disk: u64,
+}
+
+impl Used {
+    /// Without the journal, which is there in any case.
+    fn disk_per_topic(&self) -> u64 {
+        self.disk.saturating_sub(JOURNAL_BYTES) / TOPICS as u64
+    }
+}
+
+fn report(what: &str, node: &Node) -> Used {
+    let files = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("it runs").count();
+    let used = Used { resident: node.resident_bytes(), files, disk: disk_bytes(&node.data_path()) };
+    println!(
+        "{what}: {} KiB resident, {files} open files, {} KiB of disk, {} B of it per topic",
+        used.resident >> 10,
+        used.disk >> 10,
+        used.disk_per_topic()
+    );
+    used
+}
+
+/// As du counts: blocks that are allocated.
+fn disk_bytes(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a folder").path());
+    let below = entries.map(|path| if path.is_dir() { disk_bytes(&path) } else { allocated(&path) });
+    allocated(folder) + below.sum::<u64>()
+}
+
+/// A file may be gone since its folder was read.
+fn allocated(path: &Path) -> u64 {
+    path.symlink_metadata().map_or(0, |found| found.blocks() * 512)
+}
+
+/// What the node uses while nobody asks anything of it.
+fn idle(node: &Node) {
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("it runs");
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields[11..13].iter().map(|n| n.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(3));
+    println!("idle: {} ms of CPU in 3 s", (ticks() - before) * 10);
+}
