@@ -1,5 +1,5 @@
 //! The storage engine and recovery together over the simulated disk, many seeds. A failing seed replays exactly:
-//! `SEED=17 cargo test --test sim_store`.
+//! `SEED=17 cargo test --test sim_store`; `MORE=10` runs ten times as many.
 
 use ringmq::sim::disk::Faults;
 use ringmq::sim::store::{Outcome, Plan, run};
@@ -18,6 +18,8 @@ const NO_FAULTS: Faults = Faults {
 
 fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> Outcome {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
+    let more: u64 = std::env::var("MORE").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seeds = seeds.start * 1000..seeds.start * 1000 + (seeds.end - seeds.start) * more;
     let mut total = Outcome::default();
     for seed in seeds.filter(|&s| only.is_none_or(|o| o == s)) {
         let o = std::panic::catch_unwind(|| run(seed, &plan)).unwrap_or_else(|_| panic!("SEED={seed} with {plan:?}"));
@@ -48,15 +50,23 @@ fn what_was_acknowledged_survives() {
 #[test]
 fn what_was_acknowledged_survives_a_failing_disk() {
     let faults = Faults { write_error: 0.004, sync_error: 0.004, short_write: 0.002, read_error: 0.01, late: 0.2, ..NO_FAULTS };
-    let o = sweep(1000..1100, Plan { faults, ..QUIET });
+    let o = sweep(1..101, Plan { faults, ..QUIET });
     assert!(o.acknowledged > 500 && o.failed_appends > 20, "{o:?}");
 }
 
 #[test]
 fn what_was_acknowledged_survives_a_full_disk() {
     let faults = Faults { no_space: 0.02, ..NO_FAULTS };
-    let o = sweep(2000..2060, Plan { faults, space: 160 * 1024, ..QUIET });
+    let o = sweep(2..62, Plan { faults, space: 160 * 1024, ..QUIET });
     assert!(o.acknowledged > 500 && o.refused > 100, "{o:?}");
+}
+
+/// Seeds that found something once.
+#[test]
+fn seeds_that_failed_once_stay_fixed() {
+    // A topic.meta that a killed process had written, not yet durable, and whose record never was: it was kept, published
+    // to, and lost with the next power cut.
+    run(2265, &Plan { faults: Faults { no_space: 0.02, ..NO_FAULTS }, space: 160 * 1024, ..QUIET });
 }
 
 #[test]

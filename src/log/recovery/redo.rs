@@ -494,3 +494,32 @@ fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, R
 }
 
 const _: () = assert!(BLOCK.is_multiple_of(COMMIT_RECORD_LEN));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rng;
+
+    #[test]
+    fn a_hole_is_bridged_by_batches_that_readers_accept() {
+        let mut rng = Rng::new(3);
+        let from = Position { offset: 1000, count: 10, log_id: LogId(11) };
+        for _ in 0..2000 {
+            let len = [rng.below(1000), rng.below(1 << 28), (rng.below(4) << 26) + rng.below(300)][rng.below(3) as usize] as i64;
+            let ids = rng.below(9);
+            let to = Position { offset: from.offset + len, count: 10 + ids as i64, log_id: LogId(11 + ids) };
+            let (mut at, ends) = (from, pieces(from, to));
+            for &end in &ends {
+                let batch = Batch::lost(Default::default(), Default::default(), Epoch(1), at, end, 0).expect("there is room");
+                let parsed = BatchHeader::parse(&batch.bytes, Default::default(), Default::default());
+                assert_eq!(parsed.map(|h| (h.start(), h.end())), Ok((at, end)));
+                at = end;
+            }
+            assert!(ends.is_empty() || at == to);
+            assert!(
+                !ends.is_empty() || len < 128 || (ids as i64) < len.div_euclid(BATCH_BODY_MAX as i64 + 128) + 1,
+                "{len} {ids}"
+            );
+        }
+    }
+}

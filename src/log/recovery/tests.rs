@@ -408,3 +408,28 @@ fn a_file_of_a_newer_version_halts_with_its_name() {
     let error = recover(&mut disk, &options(2, 2)).expect_err("it must not be read");
     assert!(matches!(error, RecoverError::Unknown { .. }) && error.to_string().contains("topic.meta"), "{error}");
 }
+
+#[test]
+fn a_direct_batch_with_a_damaged_body_is_lost_alone_and_never_torn() {
+    let mut disk = SimDisk::new(3);
+    let recovered = recover(&mut disk, &options(1, 3)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    let name = TopicName::new("t").unwrap();
+    engine.create_topic(TopicInfo { name, id: TopicId([6; 16]), partitions: 1 }).expect("no fault");
+    let before = engine.publish_direct(0, &[vec![1; 9000]]).expect("no fault");
+    // The last thing in the journal, so no later write speaks for it: its body was durable all the same.
+    let direct = engine.publish_direct(0, &[vec![2; 9000], vec![3; 10]]).expect("no fault");
+    let at = direct.header.offset.get();
+    let mut disk = engine.disk;
+    let path = "topics/t/0/00000000000000000000.segment";
+    disk.flip(path, scan::segment_at(0, at + 4000), 0);
+    for start in 0..2 {
+        let recovered = recover(&mut disk, &options(1, 4)).expect("it is stepped over");
+        let p = &recovered.partitions[0];
+        let log = log_of(&disk, p).expect("the log is whole");
+        assert_eq!(p.end, direct.header.end());
+        assert_eq!(log[0].1.as_ref().map(|b| &b.bytes), Some(&before.bytes));
+        assert!(log.len() == 2 && log[1].0.is_lost() && log[1].0.end() == p.end && p.suspect);
+        assert_eq!(recovered.report.has_damage(), start == 0, "{:?}", recovered.report);
+    }
+}

@@ -177,8 +177,9 @@ fn gather_one(
     let folder = if has_files { Folder::HasPartitions } else { Folder::Empty };
     match decide(TOPIC_TABLE, found, journal, folder).then {
         TopicAction::Keep => {
-            if expected.is_some() {
-                // Its journal is closed soon: another process may have died before the file was durable.
+            if expected.is_some() || !has_files {
+                // Its journal is closed soon, or nothing was ever stored below it: another process may have died before
+                // the file was durable.
                 storage.sync(&file)?;
             }
             Ok(meta.map(|m| Arc::new(m.info)))
