@@ -6,4 +6,5 @@ pub mod check;
 pub mod disk;
 pub mod engine;
 pub mod fuzz;
+pub mod node;
 pub mod store;

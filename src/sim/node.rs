@@ -1,0 +1,123 @@
+//! A whole node in one thread from one seed: real shards, real recovery, the simulated disk, clients that speak NSQ. It
+//! loses power or is killed at random effects, recovers (and goes down again on the way), with another number of cores
+//! now and then, and what clients saw is held against what is there: [`book`].
+//!
+//! In the end it is healed, must drain, stop, and have forgotten nothing. Panics at the first broken promise, the name of
+//! the check first. Only for tests.
+
+mod book;
+mod client;
+mod world;
+
+use super::disk::{Faults, SimDisk};
+use crate::base::{Now, Rng, Ticks};
+use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
+use book::{Book, Counts};
+use std::time::Duration;
+use world::World;
+
+/// How a run goes. Probabilities are 0.0 to 1.0.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub lives: u64,
+    /// Random steps of one life.
+    pub steps: u64,
+    pub cores_max: u64,
+    pub partitions_max: u64,
+    pub topics_max: u64,
+    /// That a life ends in a crash, at a random effect; else it is stopped.
+    pub crash: f64,
+    /// That a crash takes the process only, and not what the device holds.
+    pub kill: f64,
+    /// That a recovery is cut short, for each attempt.
+    pub recovery_crash: f64,
+    /// Per journal write: it fails after it was issued, and what it wrote may be there or not. The core is read-only then.
+    pub journal_error: f64,
+    /// Per step: the disk completes nothing for a while.
+    pub slow: f64,
+    /// Of the disk, while the node runs; capacity and crashes are the run's own.
+    pub faults: Faults,
+    /// Bytes of space beside the journals; 0: no bound.
+    pub space: u64,
+}
+
+/// What a run has seen, so that a test can ask whether it was worth anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub counts: Counts,
+    pub crashes: u64,
+    pub stops: u64,
+    pub recovery_crashes: u64,
+    pub redone: u64,
+    pub read_only: u64,
+    pub moves: u64,
+    pub torn_sectors: u64,
+    /// Over every effect of every life, in order.
+    pub trace: u64,
+}
+
+/// Runs a plan.
+pub fn run(seed: u64, plan: &Plan) -> Outcome {
+    let mut rng = Rng::new(seed);
+    let mut disk = SimDisk::new(seed ^ 0x5eed);
+    let mut book = Book::default();
+    let mut outcome = Outcome::default();
+    let topics = 1 + rng.below(plan.topics_max);
+    let mut now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
+    let mut cores = 1;
+    for life in 0..plan.lives {
+        let cores_before = cores;
+        cores = 1 + rng.below(plan.cores_max) as u16;
+        let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
+        book.recovered(&disk, &recovered, cores_before);
+        let mut world = World::new(plan, topics, recovered, now, &mut disk, &mut rng, &mut book, &mut outcome);
+        if life + 1 < plan.lives {
+            world.live();
+        } else {
+            world.quiet_node_drains();
+        }
+        now = world.now;
+        now.unix_ns += Duration::from_secs(1).as_nanos() as i64;
+        outcome.torn_sectors = disk.counts.torn_sectors;
+    }
+    let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
+    book.recovered(&disk, &recovered, cores);
+    book.a_clean_stop_forgets_no_fin(&recovered);
+    outcome.counts = book.counts;
+    outcome
+}
+
+/// Recovers, going down on the way now and then.
+fn recover_somehow(
+    disk: &mut SimDisk,
+    rng: &mut Rng,
+    cores: u16,
+    now: Now,
+    plan: &Plan,
+    outcome: &mut Outcome,
+) -> Recovered {
+    for round in 0.. {
+        disk.faults = Faults::default();
+        disk.faults.crash_after = (round < 3 && rng.chance(plan.recovery_crash)).then(|| rng.below(200));
+        let options = RecoverOptions {
+            cores,
+            journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
+            segment_bytes: world::SEGMENT_BYTES,
+            now_unix_ns: now.unix_ns,
+            seed: rng.next_u64(),
+        };
+        match recover(disk, &options) {
+            Ok(recovered) => {
+                disk.faults.crash_after = None;
+                outcome.redone += recovered.report.batches_redone;
+                return recovered;
+            }
+            Err(e) => {
+                assert!(disk.is_crashed(), "recovery gave up: {e}");
+                outcome.recovery_crashes += 1;
+                if rng.chance(plan.kill) { disk.kill() } else { disk.crash() }
+            }
+        }
+    }
+    unreachable!("the last rounds do not crash")
+}

@@ -1,0 +1,343 @@
+//! The book of what clients were promised, over all lives of a node. Each check is named after the sentence of
+//! `docs/promise.md` that it holds, and panics with that name first.
+//!
+//! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
+
+use crate::base::{LogId, MessageId, PartitionId, Rng};
+use crate::log::cursor::CursorImage;
+use crate::log::recovery::Recovered;
+use crate::log::recovery::channels::is_confirmed;
+use crate::sim::check::log_of;
+use crate::sim::disk::SimDisk;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A topic's number and a channel's name.
+pub type ChannelKey = (usize, String);
+
+struct Written {
+    topic: usize,
+    body: Vec<u8>,
+    /// Channels whose SUB was answered before this was written.
+    owed: Vec<ChannelKey>,
+    is_acknowledged: bool,
+    is_delivered: bool,
+    /// A recovery did not find it: it must never come any more.
+    is_gone: bool,
+    /// Some channel's client wrote FIN for it.
+    is_finished: bool,
+}
+
+/// An OK to a publish, and the FINs that its connection had written before.
+struct Claim {
+    conn: u64,
+    message: usize,
+    channel: ChannelKey,
+    fins: Vec<[u8; 16]>,
+}
+
+/// What one start found of a topic.
+#[derive(Default)]
+struct Found {
+    /// Message to its id, which names the partition.
+    stored: BTreeMap<usize, MessageId>,
+    /// Of each partition: the first message that is stored still.
+    first: BTreeMap<(usize, u16), LogId>,
+    images: BTreeMap<(usize, u16), Vec<CursorImage>>,
+}
+
+#[derive(Default)]
+pub struct Book {
+    messages: Vec<Written>,
+    /// Of each MPUB, its messages.
+    groups: Vec<Vec<usize>>,
+    /// Channels whose SUB was answered, with what their clients finished.
+    channels: BTreeMap<ChannelKey, BTreeSet<usize>>,
+    /// A message's id, and what it names.
+    ids: BTreeMap<(usize, MessageId), usize>,
+    places: BTreeMap<usize, MessageId>,
+    /// The batch at an offset, by its header's crc.
+    batches: BTreeMap<(usize, u16, i64), u32>,
+    ends: BTreeMap<(usize, u16), i64>,
+    claims: Vec<Claim>,
+    /// FINs that failed, of this life's connections.
+    failed_fins: BTreeSet<(u64, [u8; 16])>,
+    /// FINs that an OK made durable.
+    settled: BTreeSet<(ChannelKey, MessageId)>,
+    generation: u64,
+    pub counts: Counts,
+}
+
+/// What the run was worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub written: u64,
+    pub acknowledged: u64,
+    pub refused: u64,
+    pub delivered: u64,
+    pub finished: u64,
+    /// FINs that an OK made durable, and that were looked for after a crash.
+    pub settled: u64,
+    /// Acknowledged messages that a recovery found, all recoveries together.
+    pub survived: u64,
+    /// Messages that were never acknowledged and are lost.
+    pub gone: u64,
+    /// Delivered messages whose segment is deleted.
+    pub deleted: u64,
+}
+
+pub fn topic_name(topic: usize) -> String {
+    format!("topic{topic}")
+}
+
+fn topic_number(name: &str) -> usize {
+    name.strip_prefix("topic").and_then(|n| n.parse().ok()).expect("clients use no other topics")
+}
+
+fn id_of(hex: [u8; 16]) -> MessageId {
+    MessageId::from_hex(&hex).expect("an id is sixteen lower-case hex digits")
+}
+
+impl Book {
+    // ---- what clients write and read
+
+    pub fn write(&mut self, topic: usize, rng: &mut Rng) -> usize {
+        let n = self.messages.len();
+        let len = match rng.below(24) {
+            0 => 20_000 + rng.below(20_000),
+            1..5 => rng.below(4000),
+            _ => rng.below(80),
+        };
+        let mut body = format!("{n} ").into_bytes();
+        body.extend((0..len).map(|i| (i as usize * 7 + n * 13) as u8));
+        let owed = self.channels.keys().filter(|(t, _)| *t == topic).cloned().collect();
+        let (is_acknowledged, is_delivered, is_gone, is_finished) = (false, false, false, false);
+        self.messages.push(Written { topic, body, owed, is_acknowledged, is_delivered, is_gone, is_finished });
+        self.counts.written += 1;
+        n
+    }
+
+    pub fn group(&mut self, messages: Vec<usize>) {
+        self.groups.push(messages);
+    }
+
+    pub fn body(&self, n: usize) -> &[u8] {
+        &self.messages[n].body
+    }
+
+    pub fn acknowledged(&mut self, n: usize) {
+        self.messages[n].is_acknowledged = true;
+        self.counts.acknowledged += 1;
+    }
+
+    /// A publish was acknowledged after its connection had written these FINs.
+    pub fn claim(&mut self, conn: u64, message: usize, channel: ChannelKey, fins: Vec<[u8; 16]>) {
+        self.claims.push(Claim { conn, message, channel, fins });
+    }
+
+    pub fn fin_failed(&mut self, conn: u64, id: [u8; 16]) {
+        self.failed_fins.insert((conn, id));
+    }
+
+    pub fn subscribed(&mut self, channel: ChannelKey) {
+        self.channels.entry(channel).or_default();
+    }
+
+    pub fn channels(&self) -> Vec<ChannelKey> {
+        self.channels.keys().cloned().collect()
+    }
+
+    pub fn finished(&mut self, channel: &ChannelKey, id: [u8; 16]) {
+        let n = self.ids[&(channel.0, id_of(id))];
+        self.messages[n].is_finished = true;
+        self.counts.finished += 1;
+        self.channels.get_mut(channel).expect("only subscribers finish").insert(n);
+    }
+
+    pub fn delivered(&mut self, channel: &ChannelKey, hex: [u8; 16], body: &[u8]) {
+        let id = id_of(hex);
+        let n = self.none_invented(channel.0, body);
+        self.ids_and_offsets_never_repeat(channel.0, id, n);
+        let settled = self.settled.contains(&(channel.clone(), id));
+        assert!(!settled, "fin_before_ok_is_durable: message {n} ({}) comes to {channel:?} again", id.log_id().0);
+        self.messages[n].is_delivered = true;
+        self.counts.delivered += 1;
+    }
+
+    // ---- the sentences
+
+    /// What is stored or delivered was written by a client, to this topic, like this; and what was missing after a start
+    /// never comes later.
+    fn none_invented(&self, topic: usize, body: &[u8]) -> usize {
+        let number = body.split(|&b| b == b' ').next().and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
+        let n: usize = number.unwrap_or_else(|| panic!("none_invented: a body without a number: {body:?}"));
+        let message = self.messages.get(n).unwrap_or_else(|| panic!("none_invented: message {n}"));
+        assert!(message.topic == topic && message.body == body, "none_invented: message {n} is another one in topic {topic}");
+        assert!(!message.is_gone, "none_invented: message {n} was missing after a start and came back");
+        n
+    }
+
+    /// An id names one message, and a message has one id.
+    fn ids_and_offsets_never_repeat(&mut self, topic: usize, id: MessageId, n: usize) {
+        let named = *self.ids.entry((topic, id)).or_insert(n);
+        assert_eq!(named, n, "ids_and_offsets_never_repeat: {id:?} of topic {topic} names two messages");
+        let place = *self.places.entry(n).or_insert(id);
+        assert_eq!(place, id, "ids_and_offsets_never_repeat: message {n} is stored twice");
+    }
+
+    /// Holds what a recovery found against the book. `cores_before` are those of the life that ended.
+    pub fn recovered(&mut self, disk: &SimDisk, r: &Recovered, cores_before: u16) {
+        assert!(!r.report.has_damage(), "nothing was damaged: {:?}", r.report);
+        assert!(r.generation > self.generation, "ids_and_offsets_never_repeat: the generation did not rise");
+        self.generation = r.generation;
+        let found = self.look(disk, r);
+        self.mpub_is_all_or_nothing(&found);
+        self.consumer_never_passes_commit(&found);
+        self.acked_survives(&found);
+        self.channels_survive(&found);
+        self.fin_before_ok_is_durable(&found, r, cores_before);
+        for (n, message) in self.messages.iter_mut().enumerate() {
+            let is_here = found.stored.contains_key(&n);
+            self.counts.survived += (is_here && message.is_acknowledged) as u64;
+            if !is_here && !message.is_gone {
+                message.is_gone = true;
+                self.counts.gone += !message.is_delivered as u64;
+                self.counts.deleted += message.is_delivered as u64;
+            }
+        }
+    }
+
+    fn look(&mut self, disk: &SimDisk, r: &Recovered) -> Found {
+        let mut found = Found::default();
+        for p in &r.partitions {
+            let topic = topic_number(&p.topic.name);
+            let key = (topic, p.dir.partition.0);
+            let log = log_of(disk, p).unwrap_or_else(|e| panic!("{}/{}: {e}", p.topic.name, p.dir.partition));
+            let old = self.ends.insert(key, p.end.offset).unwrap_or(0);
+            assert!(old <= p.end.offset, "ids_and_offsets_never_repeat: {key:?} went back from {old} to {:?}", p.end);
+            let first = log.first().map_or(p.end.log_id, |(h, _)| LogId(h.log_id.get()));
+            found.first.insert(key, first);
+            found.images.insert(key, p.channels.clone());
+            for (h, batch) in log {
+                let crc = h.header_crc.get();
+                let known = *self.batches.entry((topic, key.1, h.offset.get())).or_insert(crc);
+                assert_eq!(known, crc, "ids_and_offsets_never_repeat: another batch stands at {key:?} {}", h.offset);
+                let batch = batch.unwrap_or_else(|| panic!("acked_survives: the batch at {key:?} {} is damaged", h.offset));
+                for m in batch.messages() {
+                    let id = MessageId::new(PartitionId(key.1), m.log_id);
+                    let n = self.none_invented(topic, m.body);
+                    self.ids_and_offsets_never_repeat(topic, id, n);
+                    found.stored.insert(n, id);
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether a segment that nobody needs any more may have held it.
+    fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
+        let message = &self.messages[n];
+        let is_below = self.places.get(&n).is_some_and(|id| {
+            found.first.get(&(message.topic, id.partition().0)).is_some_and(|first| id.log_id() < *first)
+        });
+        is_below && message.is_finished && message.owed.iter().all(|c| self.channels[c].contains(&n))
+    }
+
+    fn mpub_is_all_or_nothing(&self, found: &Found) {
+        for group in &self.groups {
+            let here = group.iter().filter(|n| found.stored.contains_key(n)).count();
+            assert!(here == 0 || here == group.len(), "mpub_is_all_or_nothing: {here} of {group:?} are stored");
+        }
+    }
+
+    /// What was delivered before the node went down, acknowledged or not, exists after it.
+    fn consumer_never_passes_commit(&self, found: &Found) {
+        for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered) {
+            let exists = found.stored.contains_key(&n) || self.may_be_deleted(found, n);
+            assert!(exists, "consumer_never_passes_commit: message {n} ({:?}) was delivered and is gone", self.places[&n]);
+        }
+    }
+
+    /// An acknowledged message is stored, and no channel takes it for finished that did not finish it.
+    fn acked_survives(&self, found: &Found) {
+        for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
+            let Some(id) = found.stored.get(&n) else {
+                assert!(self.may_be_deleted(found, n), "acked_survives: message {n} was acknowledged and is gone");
+                continue;
+            };
+            for channel in message.owed.iter().filter(|c| !self.channels[c].contains(&n)) {
+                let image = self.image(found, channel, id.partition());
+                assert!(!is_confirmed(image, id.log_id()), "acked_survives: {channel:?} never finished message {n} ({id:?})");
+            }
+        }
+    }
+
+    fn image<'a>(&self, found: &'a Found, channel: &ChannelKey, partition: PartitionId) -> &'a CursorImage {
+        let images = found.images.get(&(channel.0, partition.0));
+        let image = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1));
+        image.unwrap_or_else(|| panic!("acked_survives: the channel {channel:?} of partition {partition} is gone"))
+    }
+
+    /// A channel whose SUB was answered is on every partition of its topic.
+    fn channels_survive(&self, found: &Found) {
+        for channel in self.channels.keys() {
+            let partitions = found.images.keys().filter(|(topic, _)| *topic == channel.0);
+            for &(_, p) in partitions {
+                self.image(found, channel, PartitionId(p));
+            }
+        }
+    }
+
+    /// A FIN that was written before a publish on the same connection, for a partition of the core that stored the
+    /// publish, is durable when the publish is acknowledged.
+    fn fin_before_ok_is_durable(&mut self, found: &Found, r: &Recovered, cores_before: u16) {
+        for claim in std::mem::take(&mut self.claims) {
+            let core = |topic: usize, id: MessageId| {
+                let info = r.topics.iter().find(|t| topic_number(&t.name) == topic).expect("it has messages");
+                info.core_of(id.partition(), cores_before)
+            };
+            let Some(&place) = self.places.get(&claim.message) else { continue };
+            let home = core(self.messages[claim.message].topic, place);
+            for hex in claim.fins {
+                let fin = id_of(hex);
+                if core(claim.channel.0, fin) == home && !self.failed_fins.contains(&(claim.conn, hex)) {
+                    self.counts.settled += self.settled.insert((claim.channel.clone(), fin)) as u64;
+                }
+            }
+        }
+        self.failed_fins.clear();
+        for (channel, id) in &self.settled {
+            let image = self.image(found, channel, id.partition());
+            assert!(is_confirmed(image, id.log_id()), "fin_before_ok_is_durable: {channel:?} forgot the FIN of {id:?}");
+        }
+    }
+
+    // ---- at rest
+
+    /// Every acknowledged message was delivered to, and finished by, every channel that was acknowledged before it; of a
+    /// MPUB a channel got all or nothing.
+    pub fn acked_survives_to_every_channel(&self) {
+        for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
+            for channel in message.owed.iter().filter(|c| !self.channels[c].contains(&n)) {
+                panic!("acked_survives: message {n} was acknowledged and never came to {channel:?}");
+            }
+        }
+        for (channel, finished) in &self.channels {
+            for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
+                let got = group.iter().filter(|n| finished.contains(n)).count();
+                assert!(got == 0 || got == group.len(), "mpub_is_all_or_nothing: {got} of {group:?} came to {channel:?}");
+            }
+        }
+    }
+
+    /// After a clean stop of a node at rest every cursor stands at the end.
+    pub fn a_clean_stop_forgets_no_fin(&self, r: &Recovered) {
+        for p in &r.partitions {
+            for image in &p.channels {
+                let key = (topic_number(&p.topic.name), image.name.to_string());
+                let is_known = self.channels.contains_key(&key);
+                let end = p.end.log_id;
+                assert!(!is_known || image.confirmed.log_id == end, "quiet_node_drains: {key:?} stands at {image:?}, not {end:?}");
+            }
+        }
+    }
+}

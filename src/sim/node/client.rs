@@ -1,0 +1,226 @@
+//! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
+
+use super::book::{Book, ChannelKey, topic_name};
+use crate::base::Rng;
+use crate::codec::nsq::frame::{self, Frame};
+use crate::codec::nsq::request;
+use std::collections::{BTreeSet, VecDeque};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    Publisher,
+    Consumer,
+    /// Subscribes and publishes.
+    Both,
+    /// Finishes all that it gets.
+    Drain,
+}
+
+#[derive(Debug)]
+enum Expect {
+    /// Messages, and how many FINs were written before.
+    Published(Vec<usize>, usize),
+    Identified,
+    Subscribed,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    conn: u64,
+    role: Role,
+    topics: u64,
+    /// Commands that are to be written.
+    pub out: Vec<u8>,
+    got: Vec<u8>,
+    /// Answers in the order of their commands.
+    expects: VecDeque<Expect>,
+    subscription: Option<ChannelKey>,
+    is_subscribed: bool,
+    pub has_failed: bool,
+    rdy: u32,
+    held: BTreeSet<[u8; 16]>,
+    /// All FINs of this connection in order.
+    fins: Vec<[u8; 16]>,
+}
+
+impl Client {
+    pub fn new(conn: u64, role: Role, topics: u64) -> Self {
+        Client {
+            conn,
+            role,
+            topics,
+            out: b"  V2".to_vec(),
+            got: vec![],
+            expects: VecDeque::new(),
+            subscription: None,
+            is_subscribed: false,
+            has_failed: false,
+            rdy: 0,
+            held: BTreeSet::new(),
+            fins: vec![],
+        }
+    }
+
+    pub fn is_satisfied(&self) -> bool {
+        self.expects.is_empty() || self.has_failed
+    }
+
+    pub fn subscribe(&mut self, channel: ChannelKey, rdy: u32) {
+        request::subscribe(&mut self.out, &topic_name(channel.0), &channel.1);
+        self.expects.push_back(Expect::Subscribed);
+        self.subscription = Some(channel);
+        self.ready(rdy);
+    }
+
+    fn ready(&mut self, rdy: u32) {
+        request::ready(&mut self.out, rdy);
+        self.rdy = rdy;
+    }
+
+    /// Says something random that fits.
+    pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
+        if self.has_failed || self.expects.len() > 70 {
+            return;
+        }
+        match self.role {
+            Role::Publisher => self.publish(book, rng),
+            Role::Drain => self.act_quick(book),
+            Role::Both if rng.chance(0.4) => self.publish(book, rng),
+            Role::Both | Role::Consumer => self.consume(book, rng),
+        }
+    }
+
+    fn publish(&mut self, book: &mut Book, rng: &mut Rng) {
+        let topic = rng.below(self.topics) as usize;
+        match rng.below(12) {
+            0 if self.subscription.is_none() => {
+                request::identify(&mut self.out, br#"{"client_id":"x","feature_negotiation":true}"#);
+                self.expects.push_back(Expect::Identified);
+            }
+            1 | 2 => {
+                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write(topic, rng)).collect();
+                request::multi_publish(&mut self.out, &topic_name(topic), numbers.iter().map(|&n| book.body(n)));
+                book.group(numbers.clone());
+                self.expects.push_back(Expect::Published(numbers, self.fins.len()));
+            }
+            // Many in a row to one topic: the connection moves there.
+            3 => (0..rng.below(50)).for_each(|_| self.publish_one(book, 0, rng)),
+            _ => self.publish_one(book, topic, rng),
+        }
+    }
+
+    fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
+        let n = book.write(topic, rng);
+        request::publish(&mut self.out, &topic_name(topic), book.body(n));
+        self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
+    }
+
+    fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
+        request::finish(&mut self.out, &id);
+        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id);
+        self.held.remove(&id);
+        self.fins.push(id);
+    }
+
+    fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
+        if self.subscription.is_none() {
+            let channel = ["a", "b"][rng.below(2) as usize].to_owned();
+            return self.subscribe((rng.below(self.topics) as usize, channel), rng.below(12) as u32);
+        }
+        let nth = rng.below(self.held.len().max(1) as u64) as usize;
+        let id = self.held.iter().nth(nth).copied();
+        match (rng.below(20), id) {
+            (0..2, _) => self.ready([0, 1, 2, 3, 10, 40][rng.below(6) as usize]),
+            (2..4, Some(id)) => {
+                request::requeue(&mut self.out, &id, if rng.chance(0.5) { 0 } else { rng.below(3000) });
+                self.held.remove(&id);
+            }
+            (4, Some(id)) => request::touch(&mut self.out, &id),
+            (5, Some(id)) => {
+                // A second FIN of the same message fails, and that is all.
+                request::finish(&mut self.out, &id);
+                self.finish(book, id);
+            }
+            (6..10, _) if self.held.len() > 1 => {
+                for id in self.held.clone() {
+                    self.finish(book, id);
+                }
+            }
+            (6.., Some(id)) => self.finish(book, id),
+            _ => {}
+        }
+    }
+
+    /// What a client does that wants to be done.
+    pub fn act_quick(&mut self, book: &mut Book) {
+        if self.has_failed || self.subscription.is_none() {
+            return;
+        }
+        for id in self.held.clone() {
+            self.finish(book, id);
+        }
+        if self.rdy == 0 {
+            self.ready(1);
+        }
+    }
+
+    pub fn receive(&mut self, book: &mut Book, bytes: &[u8]) {
+        self.got.extend_from_slice(bytes);
+        let got = std::mem::take(&mut self.got);
+        let (frames, used) = frame::decode_all(&got).expect("well-formed frames");
+        for f in frames {
+            assert!(!self.has_failed, "nothing comes after a fatal error: {f:?}");
+            match f {
+                Frame::Response(b"_heartbeat_") => request::nop(&mut self.out),
+                Frame::Response(response) => self.answered(book, response),
+                Frame::Error(error) => self.refused(book, error),
+                Frame::Message(m) => {
+                    let channel = self.subscription.as_ref().expect("messages come to subscribers");
+                    assert!(self.is_subscribed, "no message before SUB's OK");
+                    book.delivered(channel, m.id, m.body);
+                    self.held.insert(m.id);
+                }
+            }
+        }
+        self.got = got[used..].to_vec();
+    }
+
+    fn answered(&mut self, book: &mut Book, response: &[u8]) {
+        match (self.expects.pop_front(), response) {
+            (Some(Expect::Published(numbers, fins)), b"OK") => {
+                if let Some(channel) = self.subscription.as_ref().filter(|_| fins > 0) {
+                    book.claim(self.conn, numbers[0], channel.clone(), self.fins[..fins].to_vec());
+                }
+                numbers.into_iter().for_each(|n| book.acknowledged(n));
+            }
+            (Some(Expect::Subscribed), b"OK") => {
+                self.is_subscribed = true;
+                book.subscribed(self.subscription.clone().expect("it asked"));
+            }
+            (Some(Expect::Identified), [b'{', ..]) => {}
+            (expect, _) => panic!("{} answers {expect:?}", String::from_utf8_lossy(response)),
+        }
+    }
+
+    fn refused(&mut self, book: &mut Book, error: &[u8]) {
+        let text = String::from_utf8_lossy(error);
+        let code = text.split(' ').next().expect("a code");
+        match code {
+            "E_FIN_FAILED" => {
+                let id = error.get(17..33).and_then(|id| id.try_into().ok());
+                return book.fin_failed(self.conn, id.expect("the failed FIN's id"));
+            }
+            "E_REQ_FAILED" | "E_TOUCH_FAILED" => return,
+            _ => {}
+        }
+        self.has_failed = true;
+        book.counts.refused += 1;
+        match (self.expects.front(), code) {
+            (Some(Expect::Published(..)), "E_PUB_TOO_MUCH_WAITING") => {}
+            (Some(Expect::Published(n, _)), "E_PUB_FAILED") if n.len() == 1 => {}
+            (Some(Expect::Published(..)), "E_MPUB_FAILED") => {}
+            (Some(Expect::Subscribed), "E_SUB_FAILED") => {}
+            (expect, _) => panic!("{text} answers {expect:?}"),
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
+
+use super::book::{Book, topic_name};
+use super::client::{Client, Role};
+use super::{Outcome, Plan};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
+use crate::config::Settings;
+use crate::log::recovery::Recovered;
+use crate::shard::message::{MeshMessage, MovedSession, Ticket};
+use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
+use crate::sim::disk::{Faults, SimDisk};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const SEGMENT_BYTES: u64 = 64 * 1024;
+const MSG_TIMEOUT_MS: u64 = 5_000;
+const CLIENTS_MAX: usize = 8;
+
+enum Mail {
+    Mesh(MeshMessage),
+    Moved { conn: u64, session: Box<MovedSession>, unread: Vec<u8> },
+}
+
+struct Socket {
+    /// `None` while it moves.
+    core: Option<usize>,
+    /// What the client wrote and the node has not read.
+    inbox: Vec<u8>,
+    /// What the node sent and the client has not taken.
+    wire: VecDeque<Vec<u8>>,
+    is_paused: bool,
+    /// The node closes it once all is sent.
+    is_closing: bool,
+    /// The client went away while the connection moved.
+    has_hung_up: bool,
+    client: Client,
+}
+
+pub struct World<'a> {
+    plan: &'a Plan,
+    topics: u64,
+    pub now: Now,
+    disk: &'a mut SimDisk,
+    rng: &'a mut Rng,
+    book: &'a mut Book,
+    outcome: &'a mut Outcome,
+    shards: Vec<Shard>,
+    /// Operations under way: core, its own number, and whether it is a journal's write.
+    ops: BTreeMap<OpId, (usize, OpId, bool)>,
+    next_op: u64,
+    mail: BTreeMap<(usize, usize), VecDeque<Mail>>,
+    sockets: BTreeMap<u64, Socket>,
+    next_conn: u64,
+    is_turn_open: Vec<bool>,
+    is_stopped: Vec<bool>,
+    is_stopping: bool,
+    /// Every client is quick and finishes what it gets, and nothing fails.
+    is_healed: bool,
+    has_crashed: bool,
+    /// The effect at which the node goes down.
+    effects_left: Option<u64>,
+    /// Steps during which the disk completes nothing.
+    slow_left: u64,
+    /// What is left in channels that a client knows, from the last answers to a question for it.
+    left: Vec<String>,
+}
+
+impl<'a> World<'a> {
+    #[expect(clippy::too_many_arguments)]
+    pub fn new(
+        plan: &'a Plan,
+        topics: u64,
+        recovered: Recovered,
+        now: Now,
+        disk: &'a mut SimDisk,
+        rng: &'a mut Rng,
+        book: &'a mut Book,
+        outcome: &'a mut Outcome,
+    ) -> Self {
+        let cores = recovered.journals.len() as u16;
+        let settings = Arc::new(Settings {
+            partitions: 1 + rng.below(plan.partitions_max) as u16,
+            journal_bytes: recovered.journals[0].file_len,
+            max_bytes_per_file: SEGMENT_BYTES,
+            max_pub_waiting_size: 64 * 1024,
+            direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
+            flush_bytes: [2000, 20_000][rng.below(2) as usize],
+            read_cache_bytes: 64 * 1024,
+            tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
+            msg_timeout_ms: MSG_TIMEOUT_MS,
+            max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
+            max_confirm_win: 20,
+            ..Settings::default()
+        });
+        let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
+        let mut shards = vec![];
+        for (core, &journal) in journals.iter().enumerate() {
+            let core = CoreId(core as u16);
+            let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
+            shards.push(Shard::new(ShardOptions {
+                core,
+                cores,
+                settings: settings.clone(),
+                epoch: Epoch(generation),
+                journal,
+                topics: known.clone(),
+                partitions: own,
+                seed: rng.next_u64(),
+                connections_max: 0,
+            }));
+        }
+        disk.faults = plan.faults;
+        disk.faults.capacity = if plan.space == 0 { 0 } else { disk.used_bytes() + plan.space };
+        World {
+            plan,
+            topics,
+            now,
+            disk,
+            rng,
+            book,
+            outcome,
+            shards,
+            ops: BTreeMap::new(),
+            next_op: 0,
+            mail: BTreeMap::new(),
+            sockets: BTreeMap::new(),
+            next_conn: 0,
+            is_turn_open: vec![false; cores as usize],
+            is_stopped: vec![false; cores as usize],
+            is_stopping: false,
+            is_healed: false,
+            has_crashed: false,
+            effects_left: None,
+            slow_left: 0,
+            left: vec![],
+        }
+    }
+
+    // ---- how a life goes
+
+    pub fn live(&mut self) {
+        self.effects_left = self.rng.chance(self.plan.crash).then(|| self.rng.below(self.plan.steps * 2));
+        for _ in 0..self.plan.steps {
+            self.random_step();
+        }
+        if self.effects_left.is_none() {
+            self.stop();
+        }
+        self.note_read_only();
+        self.go_down();
+    }
+
+    /// Healed, with a client at every channel, nothing is left to deliver, and a stop ends.
+    pub fn quiet_node_drains(&mut self) {
+        for _ in 0..self.plan.steps / 2 {
+            self.random_step();
+        }
+        self.heal();
+        self.drain_all();
+        let gone: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.has_failed).map(|(conn, _)| *conn).collect();
+        gone.into_iter().for_each(|conn| self.hang_up(conn));
+        for channel in self.book.channels() {
+            let conn = self.connect(Role::Drain);
+            self.sockets.get_mut(&conn).expect("just made").client.subscribe(channel, 50);
+        }
+        self.drain_all();
+        for _ in 0..40 {
+            self.pass_time(1000);
+            self.drain_all();
+        }
+        let is_read_only = self.note_read_only();
+        assert!(!is_read_only || self.plan.faults.write_error + self.plan.journal_error > 0.0, "nothing failed");
+        self.book.acked_survives_to_every_channel();
+        for core in 0..self.shards.len() {
+            let message = MeshMessage::StatsRequest { ticket: Ticket(1), topic: None, channel: None, clients: false };
+            self.step(core, Event::Mesh { from: CoreId::HTTP, message });
+            self.end_turn(core);
+        }
+        assert!(self.left.is_empty(), "quiet_node_drains: {:?}", self.left);
+        for (conn, s) in &self.sockets {
+            assert!(s.client.is_satisfied(), "quiet_node_drains: connection {conn} waits: {:?}", s.client);
+        }
+        self.stop();
+    }
+
+    /// Only recovery makes a core writable again that lost its journal.
+    fn note_read_only(&mut self) -> bool {
+        let n = self.shards.iter().filter(|s| s.read_only().is_some()).count() as u64;
+        self.outcome.read_only += n;
+        n > 0
+    }
+
+    fn heal(&mut self) {
+        self.disk.faults = Faults { late: self.plan.faults.late, ..Faults::default() };
+        (self.is_healed, self.slow_left) = (true, 0);
+    }
+
+    fn stop(&mut self) {
+        self.is_stopping = true;
+        for core in 0..self.shards.len() {
+            self.step(core, Event::Stop);
+            for _ in 0..self.rng.below(20) {
+                self.random_step();
+            }
+        }
+        self.heal();
+        self.drain_all();
+        for _ in 0..12 {
+            self.pass_time(1000);
+            self.drain_all();
+        }
+        let all = self.is_stopped.iter().all(|&s| s) && self.sockets.is_empty();
+        assert!(all, "quiet_node_drains: stopped {:?}, {} connections stay", self.is_stopped, self.sockets.len());
+        self.outcome.stops += 1;
+    }
+
+    /// What was sent may still reach its client; nothing else goes on.
+    fn go_down(&mut self) {
+        self.has_crashed = true;
+        for s in self.sockets.values_mut() {
+            let n = self.rng.below(s.wire.len() as u64 + 1) as usize;
+            for bytes in s.wire.drain(..n) {
+                s.client.receive(self.book, &bytes);
+            }
+        }
+        self.outcome.crashes += 1;
+        if self.rng.chance(self.plan.kill) { self.disk.kill() } else { self.disk.crash() }
+    }
+
+    // ---- effects
+
+    fn trace(&mut self, words: [u64; 4]) {
+        let t = &mut self.outcome.trace;
+        words.into_iter().for_each(|w| *t = (t.rotate_left(5) ^ w).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    }
+
+    fn step(&mut self, core: usize, event: Event<'_>) {
+        if self.has_crashed {
+            return;
+        }
+        self.is_turn_open[core] = !matches!(event, Event::TurnEnd);
+        let mut out = vec![];
+        self.shards[core].step(self.now, event, &mut out);
+        self.carry(core, out);
+    }
+
+    fn carry(&mut self, core: usize, effects: Effects) {
+        for effect in effects {
+            if let Some(left) = &mut self.effects_left {
+                if *left == 0 {
+                    self.has_crashed = true;
+                    return;
+                }
+                *left -= 1;
+            }
+            match effect {
+                Effect::Send { conn, bytes } => {
+                    self.trace([1, conn.0, bytes.len() as u64, crc32fast::hash(&bytes) as u64]);
+                    let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
+                    assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
+                    s.wire.push_back(bytes);
+                }
+                Effect::Close { conn } => {
+                    self.trace([2, conn.0, 0, 0]);
+                    let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
+                    assert!(!std::mem::replace(&mut s.is_closing, true), "closed once");
+                }
+                Effect::PauseReading { conn } => self.sockets.get_mut(&conn.0).expect("known").is_paused = true,
+                Effect::ResumeReading { conn } => self.sockets.get_mut(&conn.0).expect("known").is_paused = false,
+                Effect::Move { conn, to, session, unread } => {
+                    self.trace([3, conn.0, to.0 as u64, unread.len() as u64]);
+                    self.outcome.moves += 1;
+                    let s = self.sockets.get_mut(&conn.0).expect("known");
+                    assert!(s.core == Some(core) && !s.is_closing, "it moves an open socket of its own");
+                    (s.core, s.is_paused) = (None, false);
+                    let mail = Mail::Moved { conn: conn.0, session, unread };
+                    self.mail.entry((core, to.0 as usize)).or_default().push_back(mail);
+                }
+                Effect::Disk { op, request } => self.submit(core, op, request),
+                Effect::Pass { to: CoreId::HTTP, message } => self.note_left(message),
+                Effect::Pass { to, message } => {
+                    self.trace([4, core as u64, to.0 as u64, 0]);
+                    assert_ne!(to.0 as usize, core, "nobody passes to itself");
+                    self.mail.entry((core, to.0 as usize)).or_default().push_back(Mail::Mesh(message));
+                }
+                Effect::Halt { reason } => panic!("halted: {reason}"),
+                Effect::Stopped => assert!(!std::mem::replace(&mut self.is_stopped[core], true), "stopped once"),
+            }
+        }
+    }
+
+    fn submit(&mut self, core: usize, op: OpId, request: DiskOp) {
+        assert!(!self.is_stopped[core], "nothing is written after the stop: {:?}", request.file());
+        let file = request.file().map_or(0, |f| crc32fast::hash(f.to_string().as_bytes()) as u64);
+        let (what, is_journal) = match &request {
+            DiskOp::Write { file, at, parts, .. } => {
+                let crc = parts.iter().fold(0, |crc, p| crc << 1 ^ crc32fast::hash(p) as u64);
+                (at ^ crc << 20, matches!(file, FileId::Journal(_)))
+            }
+            DiskOp::Read { at, .. } => (*at, false),
+            DiskOp::Allocate { len, .. } | DiskOp::Truncate { len, .. } => (*len, false),
+            _ => (0, false),
+        };
+        self.trace([5, core as u64, file, what]);
+        self.next_op += 1;
+        self.ops.insert(OpId(self.next_op), (core, op, is_journal));
+        self.disk.submit(OpId(self.next_op), request);
+    }
+
+    fn note_left(&mut self, message: MeshMessage) {
+        let MeshMessage::Stats { stats, .. } = message else { panic!("nothing else was asked for") };
+        let known = self.book.channels();
+        for p in stats.partitions {
+            let is_known = |channel: &str| known.iter().any(|(t, c)| p.topic == topic_name(*t) && c == channel);
+            for c in p.channels.into_iter().filter(|c| is_known(&c.channel)) {
+                if (c.depth, c.in_flight_count, c.deferred_count) != (0, 0, 0) {
+                    self.left.push(format!("{}/{} {c:?}", p.topic, p.partition));
+                }
+            }
+        }
+    }
+
+    // ---- what arrives
+
+    fn end_turn(&mut self, core: usize) {
+        self.step(core, Event::TurnEnd);
+    }
+
+    fn disk_done(&mut self) -> Option<usize> {
+        if self.has_crashed {
+            return None;
+        }
+        let (id, mut outcome) = self.disk.complete()?;
+        let (core, op, is_journal) = self.ops.remove(&id).expect("every operation completes once");
+        if is_journal && !self.is_healed && self.rng.chance(self.plan.journal_error) {
+            let file = FileId::Journal(core as u16);
+            outcome = Err(DiskError::Io { file, call: "write", errno: 5, message: "injected".into() });
+        }
+        self.trace([6, id.0, outcome.is_ok() as u64, matches!(outcome, Ok(DiskDone::Read(_))) as u64]);
+        self.step(core, Event::Disk { op, outcome });
+        Some(core)
+    }
+
+    fn deliver_mail(&mut self, (from, to): (usize, usize)) -> usize {
+        let queue = self.mail.get_mut(&(from, to)).expect("a queue that was seen");
+        let mail = queue.pop_front();
+        if queue.is_empty() {
+            self.mail.remove(&(from, to));
+        }
+        match mail.expect("no queue is empty") {
+            Mail::Mesh(message) => self.step(to, Event::Mesh { from: CoreId(from as u16), message }),
+            Mail::Moved { conn, session, unread } => {
+                let s = self.sockets.get_mut(&conn).expect("it lives until its Closed");
+                s.core = Some(to);
+                let has_hung_up = s.has_hung_up;
+                self.step(to, Event::Adopted { conn: ConnId(conn), session });
+                self.step(to, Event::Bytes { conn: ConnId(conn), bytes: &unread });
+                if has_hung_up {
+                    self.closed(conn);
+                }
+            }
+        }
+        to
+    }
+
+    fn closed(&mut self, conn: u64) {
+        let s = self.sockets.remove(&conn).expect("closed once");
+        self.step(s.core.expect("it does not move"), Event::Closed { conn: ConnId(conn) });
+    }
+
+    /// The node reads what there is of a client's bytes, in any cut.
+    fn read(&mut self, conn: u64, all: bool) -> bool {
+        let Some(s) = self.sockets.get_mut(&conn) else { return false };
+        let Some(core) = s.core.filter(|_| !s.inbox.is_empty() && !s.is_closing) else { return false };
+        // What was under way when the socket was paused still comes.
+        if s.is_paused && (all || !self.rng.chance(0.1)) {
+            return false;
+        }
+        let n = if all { s.inbox.len() } else { 1 + self.rng.below(s.inbox.len() as u64) as usize };
+        let bytes: Vec<u8> = s.inbox.drain(..n).collect();
+        self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+        true
+    }
+
+    /// The client takes a piece of its output.
+    fn take(&mut self, conn: u64) -> bool {
+        let Some(s) = self.sockets.get_mut(&conn) else { return false };
+        let Some(core) = s.core.filter(|_| !self.has_crashed) else { return false };
+        let Some(bytes) = s.wire.pop_front() else {
+            if s.is_closing {
+                self.closed(conn);
+            }
+            return self.sockets.get(&conn).is_none();
+        };
+        s.client.receive(self.book, &bytes);
+        let first = self.rng.below(bytes.len() as u64 + 1) as usize;
+        for bytes in [first, bytes.len() - first].into_iter().filter(|&n| n > 0) {
+            self.step(core, Event::Sent { conn: ConnId(conn), bytes });
+        }
+        true
+    }
+
+    fn hang_up(&mut self, conn: u64) {
+        let s = self.sockets.get_mut(&conn).expect("known");
+        s.has_hung_up = true;
+        if s.core.is_some() {
+            self.closed(conn);
+        }
+    }
+
+    fn connect(&mut self, role: Role) -> u64 {
+        self.next_conn += 1;
+        let core = self.rng.below(self.shards.len() as u64) as usize;
+        let client = Client::new(self.next_conn, role, self.topics);
+        let (inbox, wire) = (vec![], VecDeque::new());
+        let (is_paused, is_closing, has_hung_up) = (false, false, false);
+        let socket = Socket { core: Some(core), inbox, wire, is_paused, is_closing, has_hung_up, client };
+        self.sockets.insert(self.next_conn, socket);
+        self.step(core, Event::Opened { conn: ConnId(self.next_conn), peer: Peer("test:1".into()) });
+        self.next_conn
+    }
+
+    fn write(&mut self, conn: u64) {
+        let s = self.sockets.get_mut(&conn).expect("known");
+        s.inbox.append(&mut s.client.out);
+    }
+
+    // ---- time
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
+        (!of.is_empty()).then(|| of[self.rng.below(of.len() as u64) as usize])
+    }
+
+    fn random_step(&mut self) {
+        if self.has_crashed {
+            return;
+        }
+        if self.sockets.len() < CLIENTS_MAX && !self.is_stopping {
+            let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
+            let role = roles[self.rng.below(roles.len() as u64) as usize];
+            self.connect(role);
+        }
+        if self.slow_left > 0 {
+            self.slow_left -= 1;
+        } else if self.rng.chance(self.plan.slow) {
+            self.slow_left = self.rng.below(150);
+        }
+        let conns: Vec<u64> = self.sockets.keys().copied().collect();
+        let conn = self.pick(&conns);
+        let mut core = self.rng.below(self.shards.len() as u64) as usize;
+        match (self.rng.below(100), conn) {
+            (0..26, Some(conn)) => {
+                let s = self.sockets.get_mut(&conn).expect("picked");
+                if s.inbox.len() < 60_000 {
+                    s.client.act(self.book, self.rng);
+                    self.write(conn);
+                }
+            }
+            (26..46, Some(conn)) => drop(self.read(conn, false)),
+            (46..60, Some(conn)) => drop(self.take(conn)),
+            (60..76, _) => {
+                let pairs: Vec<_> = self.mail.keys().copied().collect();
+                if let Some(pair) = self.pick(&pairs) {
+                    core = self.deliver_mail(pair);
+                }
+            }
+            (76..94, _) if self.slow_left == 0 => core = self.disk_done().unwrap_or(core),
+            (94, Some(conn)) if self.rng.chance(0.3) => {
+                let s = &self.sockets[&conn];
+                if !s.has_hung_up {
+                    self.hang_up(conn);
+                }
+            }
+            (95..98, _) => {
+                let ms = self.rng.below(40);
+                self.pass_time(ms);
+            }
+            // All that clients hold times out, and publishes that wait.
+            (98, _) if self.rng.chance(0.2) => self.pass_time(MSG_TIMEOUT_MS + 100),
+            _ => {}
+        }
+        if self.rng.chance(0.6) {
+            self.end_turn(core);
+        }
+    }
+
+    fn tick(&mut self, core: usize) -> bool {
+        let is_due = !self.has_crashed && self.shards[core].deadline().is_some_and(|at| at <= self.now.ticks);
+        if is_due {
+            self.step(core, Event::Tick);
+        }
+        is_due
+    }
+
+    fn pass_time(&mut self, ms: u64) {
+        let d = Duration::from_millis(ms);
+        self.now.ticks = Ticks(self.now.ticks.0) + d;
+        self.now.unix_ns += d.as_nanos() as i64;
+        for core in 0..self.shards.len() {
+            self.tick(core);
+        }
+    }
+
+    /// Until nothing moves any more without time passing.
+    fn drain_all(&mut self) {
+        for _ in 0..20_000 {
+            let mut moved = false;
+            for conn in self.sockets.keys().copied().collect::<Vec<_>>() {
+                if self.is_healed {
+                    self.sockets.get_mut(&conn).expect("seen").client.act_quick(self.book);
+                }
+                self.write(conn);
+                moved |= self.read(conn, true) | self.take(conn);
+            }
+            for pair in self.mail.keys().copied().collect::<Vec<_>>() {
+                self.deliver_mail(pair);
+                moved = true;
+            }
+            while self.disk_done().is_some() {
+                moved = true;
+            }
+            for core in 0..self.shards.len() {
+                moved |= self.tick(core);
+                if self.is_turn_open[core] {
+                    self.end_turn(core);
+                    moved = true;
+                }
+            }
+            if !moved || self.has_crashed {
+                return;
+            }
+        }
+        panic!("quiet_node_drains: the node never comes to rest");
+    }
+}
