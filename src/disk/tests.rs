@@ -212,24 +212,33 @@ fn an_executor_refuses_a_probe_that_would_poison_the_device() {
     assert!(error.to_string().contains("it has 0 bytes"), "{error}");
 }
 
-/// A full file system, a real one: an ext4 image on a loop device. Needs root; without it the test says so and passes.
+/// A full file system, a real one: an ext4 image on a loop device. Needs root; without it the test says so and fails.
 struct SmallFileSystem {
     _temp: tempfile::TempDir,
     at: std::path::PathBuf,
 }
 
 impl SmallFileSystem {
-    fn mount(bytes: u64) -> Option<Self> {
+    fn mount(bytes: u64) -> Self {
         let temp = tempfile::tempdir_in(".").unwrap();
         let (image, at) = (temp.path().join("image"), temp.path().join("mounted"));
         std::fs::create_dir(&at).unwrap();
         std::fs::File::create(&image).unwrap().set_len(bytes).unwrap();
-        let ok = |program: &str, arguments: &[&std::ffi::OsStr]| {
-            std::process::Command::new(program).args(arguments).output().is_ok_and(|o| o.status.success())
+        let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
+            let output = std::process::Command::new(program).args(arguments).output().map_err(|e| format!("{program}: {e}"))?;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.success() { Ok(()) } else { Err(format!("{program}: {} {said}", output.status)) }
         };
-        let made = ok("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_ref()])
-            && ok("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), at.as_ref()]);
-        made.then_some(SmallFileSystem { _temp: temp, at })
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), "-m".as_ref(), "0".as_ref(), image.as_ref()])
+            .unwrap_or_else(|e| panic!("this test needs mkfs.ext4 (Debian: e2fsprogs): {e}"));
+        // tests that run at the same time may have all loop devices for a while
+        let limit = std::time::Instant::now() + Duration::from_secs(60);
+        while let Err(e) = run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_ref(), at.as_ref()]) {
+            let why = "this test needs root (CAP_SYS_ADMIN) and a free loop device (/dev/loop*) to mount an ext4 image";
+            assert!(std::time::Instant::now() < limit, "{why}: {e}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        SmallFileSystem { _temp: temp, at }
     }
 }
 
@@ -241,10 +250,7 @@ impl Drop for SmallFileSystem {
 
 #[test]
 fn a_full_disk_refuses_allocations_and_changes_nothing() {
-    let Some(small) = SmallFileSystem::mount(16 << 20) else {
-        eprintln!("skipped: mounting a loop device needs root");
-        return;
-    };
+    let small = SmallFileSystem::mount(16 << 20);
     let at = small.at.clone();
     run(&small.at, DiskOptions::default(), move |h| async move {
         let (first, second) = (FileId::Segment(dir("t", 0), 0), FileId::Segment(dir("t", 1), 0));
@@ -264,10 +270,7 @@ fn a_full_disk_refuses_allocations_and_changes_nothing() {
 
 #[test]
 fn a_write_that_fails_poisons_its_file_and_no_other() {
-    let Some(small) = SmallFileSystem::mount(16 << 20) else {
-        eprintln!("skipped: mounting a loop device needs root");
-        return;
-    };
+    let small = SmallFileSystem::mount(16 << 20);
     run(&small.at, DiskOptions::default(), move |h| async move {
         let (bad, good) = (FileId::Segment(dir("t", 0), 0), FileId::Segment(dir("t", 1), 0));
         for file in [&bad, &good] {

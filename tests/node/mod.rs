@@ -5,6 +5,8 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod small_disk;
+
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +20,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 pub struct Node {
     child: Option<Child>,
     folder: tempfile::TempDir,
+    data: PathBuf,
     ports: (u16, u16),
     flags: Vec<String>,
 }
@@ -67,9 +70,15 @@ fn binary() -> PathBuf {
 impl Node {
     /// A node on an empty folder, ready to serve.
     pub fn start(flags: &[&str]) -> Node {
+        Self::start_at(None, flags)
+    }
+
+    /// The data may be elsewhere: then it stays there.
+    pub fn start_at(data: Option<PathBuf>, flags: &[&str]) -> Node {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+        let data = data.unwrap_or_else(|| folder.path().join("data"));
         let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        let mut node = Node { child: None, folder, ports: free_ports(), flags };
+        let mut node = Node { child: None, folder, data, ports: free_ports(), flags };
         // Another process may have taken a port since it was looked at.
         for _ in 0..5 {
             node.spawn();
@@ -93,9 +102,8 @@ impl Node {
             command.arg("serve");
         }
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the folder is writable");
-        let data = self.data_path();
-        std::fs::create_dir_all(&data).expect("the folder is writable");
-        command.arg(format!("--data-path={}", data.display()));
+        std::fs::create_dir_all(&self.data).expect("the folder is writable");
+        command.arg(format!("--data-path={}", self.data.display()));
         command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports.0));
         command.arg(format!("--http-address=127.0.0.1:{}", self.ports.1));
         command.args(&self.flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -153,7 +161,7 @@ impl Node {
     }
 
     pub fn data_path(&self) -> PathBuf {
-        self.folder.path().join("data")
+        self.data.clone()
     }
 
     fn log_path(&self) -> PathBuf {
@@ -174,9 +182,18 @@ impl Node {
     }
 
     pub fn get(&self, path: &str) -> io::Result<String> {
+        self.ask("GET", path, b"", Duration::from_secs(10))
+    }
+
+    pub fn post(&self, path: &str, body: &[u8]) -> io::Result<String> {
+        self.ask("POST", path, body, Duration::from_secs(60))
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &[u8], limit: Duration) -> io::Result<String> {
         let mut stream = TcpStream::connect(self.http())?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())?;
+        stream.set_read_timeout(Some(limit))?;
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), body].concat())?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
         Ok(answer)
