@@ -329,6 +329,31 @@ fn two_rotten_heads_in_a_row_skip_ids_everywhere() {
 }
 
 #[test]
+fn a_lost_checkpoint_slot_after_many_laps_costs_nothing() {
+    let mut searched = 0;
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut disk = SimDisk::new(seed);
+        let mut model = Model::default();
+        let recovered = recover(&mut disk, &options(1, seed)).expect("an empty disk recovers");
+        let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+        life(&mut engine, &mut model, &mut rng, 400).expect("no fault was asked for");
+        let (journal, mut disk) = (&engine.journals[0], engine.disk);
+        if journal.lap < 3 || journal.writes.is_empty() {
+            continue;
+        }
+        // A write behind the newest slot tells that there was one.
+        disk.flip("journal/0", journal.identity.slot_sequence % 2 * BLOCK as u64 + 40, 3);
+        let recovered = recover(&mut disk, &options(1, 9)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let report = &recovered.report;
+        assert!(!report.has_damage(), "seed {seed}: {report:?}");
+        assert_eq!(check(&disk, &recovered, &mut model, false), 0, "seed {seed}");
+        searched += 1;
+    }
+    assert!(searched > 10, "{searched}");
+}
+
+#[test]
 fn any_damage_anywhere_ends_in_a_recovered_node_and_never_in_a_panic() {
     for seed in 0..250 {
         let (mut disk, _, _, mut rng) = grown(seed);
