@@ -354,6 +354,31 @@ fn a_lost_checkpoint_slot_after_many_laps_costs_nothing() {
 }
 
 #[test]
+fn both_snapshot_files_are_there_after_the_first_snapshot() {
+    let mut disk = SimDisk::new(1);
+    let recovered = recover(&mut disk, &options(1, 1)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    let info = TopicInfo { name: TopicName::new("t").unwrap(), id: TopicId([4; 16]), partitions: 1 };
+    engine.create_topic(info).expect("no fault was asked for");
+    let cursor = CursorImage {
+        name: ChannelName::new("c").unwrap(),
+        paused: false,
+        ordered: false,
+        epoch: Epoch(1),
+        generation: 0,
+        confirmed: Position::START,
+        intervals: vec![],
+    };
+    let fact = engine.cursor_fact(0, RecordKind::Cursor, &cursor);
+    engine.write(0, &[fact]).expect("no fault was asked for");
+    let mut disk = engine.disk;
+    let recovered = recover(&mut disk, &options(1, 2)).expect("it is whole");
+    assert_eq!((recovered.partitions[0].snapshot_sequence, recovered.partitions[0].channels.len()), (1, 1));
+    assert!(["topics/t/0/state.0", "topics/t/0/state.1"].iter().all(|s| disk.paths().any(|p| p == *s)));
+    assert_eq!(recover(&mut disk, &options(1, 3)).expect("it is whole").partitions[0].channels, [cursor]);
+}
+
+#[test]
 fn any_damage_anywhere_ends_in_a_recovered_node_and_never_in_a_panic() {
     for seed in 0..250 {
         let (mut disk, _, _, mut rng) = grown(seed);
