@@ -140,7 +140,11 @@ impl Topic {
     /// Everything acknowledged arrives on the channel, nothing is invented; confirms it if wanted.
     fn consume(&self, node: &Node, channel: &str, finish: bool) {
         let mut client = connect(node);
-        assert!(self.acked.len() < RDY as usize / 2, "{} messages: what is not confirmed would hold up the rest", self.acked.len());
+        assert!(
+            self.acked.len() < RDY as usize / 2,
+            "{} messages: what is not confirmed would hold up the rest",
+            self.acked.len()
+        );
         client.subscribe(&self.name, channel, RDY).unwrap_or_else(|e| panic!("SUB {} {channel}: {e}", self.name));
         let mut missing: HashSet<&[u8]> = self.acked.iter().map(Vec::as_slice).collect();
         while !missing.is_empty() {

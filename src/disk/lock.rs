@@ -70,7 +70,7 @@ impl DataLock {
             let path = path.to_owned();
             move |source| LockError::Io { path, call, source }
         };
-        std::fs::create_dir_all(data).map_err(failed(data, "mkdir"))?;
+        create_data(data).map_err(failed(data, "mkdir"))?;
         let path = data.join(paths::LOCK);
         let mut file =
             File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed(&path, "open"))?;
@@ -85,6 +85,18 @@ impl DataLock {
         wait_for_journals(data, wait)?;
         Ok(DataLock { _file: file })
     }
+}
+
+/// Makes the data path and sees to it that it is found after a power loss, with all that is acknowledged in it.
+fn create_data(data: &Path) -> io::Result<()> {
+    let is_there = |folder: &Path| folder.as_os_str().is_empty() || folder.exists();
+    let made = data.ancestors().take_while(|folder| !is_there(folder)).count();
+    std::fs::create_dir_all(data)?;
+    // each entry that was made stands in the folder above; a data path that was there is the business of who made it
+    for folder in data.ancestors().skip(1).take(made) {
+        super::files::sync_folder(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?;
+    }
+    Ok(())
 }
 
 /// Requests in flight of a killed process hold its journals' locks after its descriptors are closed.
@@ -122,6 +134,17 @@ mod tests {
         assert!(refused.to_string().contains(&format!("in use by pid {}", std::process::id())), "{refused}");
         drop(first);
         DataLock::acquire(&data, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_data_path_is_made_wherever_it_is() {
+        let dir = tempfile::tempdir_in(".").unwrap();
+        let name = Path::new(dir.path().file_name().unwrap());
+        for data in [name.to_owned(), name.join("a"), name.join("b/c/d"), dir.path().join("e/f"), "/".into()] {
+            create_data(&data).unwrap();
+            create_data(&data).unwrap();
+            assert!(data.is_dir());
+        }
     }
 
     #[test]

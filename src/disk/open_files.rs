@@ -7,7 +7,7 @@ use super::{lock, paths};
 use crate::base::{DiskError, FileId};
 use glommio::io::{DmaFile, OpenOptions};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -123,13 +123,23 @@ pub(super) struct OpenFiles {
     /// By path below the data path: several ids may name one file (a topic's, by any of its partitions), which has one
     /// description all the same, or its own lock would keep us out.
     files: RefCell<HashMap<String, Rc<OpenFile>>>,
+    /// Files and folders that are being unlinked. None of them is opened meanwhile: glommio looks at the path again after
+    /// the open, and panics when it is gone.
+    removing: RefCell<HashSet<String>>,
     open: Cell<usize>,
     sweeping: Cell<bool>,
 }
 
 impl OpenFiles {
     pub fn new(data: PathBuf, max: usize) -> Self {
-        OpenFiles { data, max: max.max(1), files: RefCell::default(), open: Cell::new(0), sweeping: Cell::new(false) }
+        OpenFiles {
+            data,
+            max: max.max(1),
+            files: RefCell::default(),
+            removing: RefCell::default(),
+            open: Cell::new(0),
+            sweeping: Cell::new(false),
+        }
     }
 
     pub fn open_count(&self) -> usize {
@@ -160,6 +170,9 @@ impl OpenFiles {
                 break;
             }
             used.changed.changed().await;
+        }
+        if self.is_removing(&used.file.file) {
+            return Err(DiskError::NotFound { file: used.file.file.clone() });
         }
         used.changing.set(true);
         self.close_least_used();
@@ -237,8 +250,28 @@ impl OpenFiles {
     /// A file that is neither open, in use nor poisoned costs nothing.
     fn forget(&self, file: &OpenFile) {
         if file.is_idle() && file.handle.borrow().is_none() && file.poisoned.borrow().is_none() {
-            self.files.borrow_mut().remove(&file.file.to_string());
+            let (path, mut files) = (file.file.to_string(), self.files.borrow_mut());
+            // who waited for this one may find another in its place
+            if files.get(&path).is_some_and(|known| std::ptr::eq(&**known, file)) {
+                files.remove(&path);
+            }
         }
+    }
+
+    /// Nothing at or below these paths is opened until [`Self::end_removal`].
+    pub fn begin_removal(&self, paths: &[String]) {
+        self.removing.borrow_mut().extend(paths.iter().cloned());
+    }
+
+    pub fn end_removal(&self, paths: &[String]) {
+        let mut removing = self.removing.borrow_mut();
+        removing.retain(|path| !paths.contains(path));
+    }
+
+    fn is_removing(&self, file: &FileId) -> bool {
+        let removing = self.removing.borrow();
+        let path = if removing.is_empty() { return false } else { file.to_string() };
+        removing.iter().any(|r| path.strip_prefix(r.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
 
     /// To be called when a user is gone.

@@ -239,12 +239,20 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             blocking(inner, move |data| files::truncate(data, &file, len)).await
         }
         DiskOp::Remove { files } => {
-            evict(inner, files.iter().map(FileId::to_string)).await;
-            blocking(inner, move |data| files::remove(data, &files)).await
+            let paths: Vec<String> = files.iter().map(FileId::to_string).collect();
+            inner.files.begin_removal(&paths);
+            evict(inner, &paths).await;
+            let done = blocking(inner, move |data| files::remove(data, &files)).await;
+            inner.files.end_removal(&paths);
+            done
         }
         DiskOp::RemovePartition { dir } => {
-            evict(inner, inner.files.below(&dir.to_string())).await;
-            blocking(inner, move |data| files::remove_partition(data, &dir)).await
+            let folder = [dir.to_string()];
+            inner.files.begin_removal(&folder);
+            evict(inner, &inner.files.below(&folder[0])).await;
+            let done = blocking(inner, move |data| files::remove_partition(data, &dir)).await;
+            inner.files.end_removal(&folder);
+            done
         }
     }
 }
@@ -291,8 +299,8 @@ async fn blocking(
 }
 
 /// Closes files that are about to go, after what is under way on them.
-async fn evict(inner: &Rc<Inner>, paths: impl IntoIterator<Item = String>) {
+async fn evict(inner: &Rc<Inner>, paths: &[String]) {
     for path in paths {
-        inner.files.evict(&path).await;
+        inner.files.evict(path).await;
     }
 }

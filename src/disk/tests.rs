@@ -179,6 +179,29 @@ fn files_that_are_seldom_written_do_not_stay_open() {
 }
 
 #[test]
+fn a_file_that_is_being_removed_is_not_opened() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    run(temp.path(), DiskOptions::default(), move |h| async move {
+        for i in 0..20 {
+            // not open yet, so the read has to open it: glommio panics when it goes away under that
+            let d = dir("going", i);
+            let file = FileId::Segment(d.clone(), 0);
+            assert!(is_done(&h.one(DiskOp::Allocate { file: file.clone(), len: K4 as u64 }).await));
+            let remove = match i % 2 {
+                0 => DiskOp::Remove { files: vec![file.clone()] },
+                _ => DiskOp::RemovePartition { dir: d },
+            };
+            let read = DiskOp::Read { file: file.clone(), at: 0, len: K4 };
+            let done = h.all(vec![remove, read]).await;
+            assert!(is_done(&done[0]));
+            assert_eq!(done[1].as_ref().err(), Some(&DiskError::NotFound { file: file.clone() }));
+            assert!(is_done(&h.one(DiskOp::Allocate { file: file.clone(), len: K4 as u64 }).await));
+            assert!(h.read(&file, 0, K4).await.is_ok(), "made anew, it is opened");
+        }
+    });
+}
+
+#[test]
 fn a_locked_file_is_waited_for_and_the_journal_stays_locked() {
     let temp = tempfile::tempdir_in(".").unwrap();
     let mut storage = BlockingStorage::new(temp.path());

@@ -302,7 +302,11 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     let holding = || heads.iter().filter(|h| h.bad.is_none()).map(|h| &h.header);
     ring.journal_id = holding().map(|h| h.journal_id).next();
     let newest_slot = holding().map(|h| h.checkpoint.get()).max().unwrap_or(0);
-    let lowest = holding().map(|h| h.sequence.get()).min().unwrap_or(1);
+    // What redo needs is at most one lap behind. Heads of older laps stand where a lap's end was left unused; between them
+    // and the others there is a gap that is no damage.
+    let newest_lap = holding().map(|h| h.lap.get()).max().unwrap_or(0);
+    let needed = holding().filter(|h| h.lap.get().saturating_add(1) >= newest_lap);
+    let lowest = needed.map(|h| h.sequence.get()).min().unwrap_or(1);
     let is_slot_newest = ring.generation == live && newest_slot <= ring.slot_sequence;
     ring.generation = live;
     if is_slot_newest {

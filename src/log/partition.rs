@@ -211,7 +211,7 @@ impl PartitionLog {
             is_touched: false,
             segments,
             segment_batches: batches,
-            space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence > 0),
+            space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
             segment_writer,
             commit_writer,
             flush: Flush::new(end),

@@ -3,15 +3,15 @@
 //!
 //! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the higher sequence.
 
-use super::cursor::CursorImage;
-use super::format::{Bad, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SnapshotHeader, VERSION};
+use super::cursor::{CursorImage, INTERVALS_MAX};
+use super::format::{Bad, RawInterval, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SnapshotHeader, VERSION};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A longer snapshot is not believed: 16 thousand channels with a full window are far below.
 pub const SNAPSHOT_LEN_MAX: usize = 256 * 1024 * 1024;
-/// As many channels are not believed.
+/// More channels are not believed; so no partition may have more.
 pub const CHANNELS_MAX: usize = 1 << 16;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,13 @@ impl Snapshot {
         size_of::<SnapshotHeader>() + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
     }
 
-    /// The whole snapshot, padded with zeros to blocks.
+    /// The whole snapshot, padded with zeros to blocks. Intervals that no reader would believe are left out.
     pub fn encode(&self) -> Vec<u8> {
         let len = self.encoded_len();
-        assert!(len <= SNAPSHOT_LEN_MAX, "a snapshot that no reader would believe");
+        if len > SNAPSHOT_LEN_MAX || self.channels.iter().any(|c| c.intervals.len() > INTERVALS_MAX) {
+            return self.trimmed().encode();
+        }
+        assert!(self.channels.len() <= CHANNELS_MAX, "a snapshot that no reader would believe");
         let header = SnapshotHeader {
             magic: SNAPSHOT_MAGIC,
             crc: 0.into(),
@@ -83,6 +86,18 @@ impl Snapshot {
         out[4..8].copy_from_slice(&crc.to_le_bytes());
         out.resize(out.len().next_multiple_of(BLOCK), 0);
         out
+    }
+
+    /// With as many intervals as fit, the lowest ones of each channel. After a start the rest is delivered again, which is
+    /// allowed; a snapshot that does not decode would lose every cursor.
+    fn trimmed(&self) -> Snapshot {
+        let mut trimmed = self.clone();
+        let all: usize = self.channels.iter().map(|c| c.intervals.len()).sum();
+        let fixed = self.encoded_len() - all * size_of::<RawInterval>();
+        let each =
+            (SNAPSHOT_LEN_MAX.saturating_sub(fixed) / self.channels.len().max(1) / size_of::<RawInterval>()).min(INTERVALS_MAX);
+        trimmed.channels.iter_mut().for_each(|c| c.intervals.truncate(each));
+        trimmed
     }
 
     /// Bytes to read for the snapshot whose first block (or more) this is, when its header can be believed that far.
@@ -182,6 +197,22 @@ mod tests {
         assert_eq!(Snapshot::decode(&bytes, TopicId([6; 16]), s.partition).unwrap_err(), Bad::Foreign);
         assert_eq!(Snapshot::decode(&vec![0; BLOCK], TopicId::default(), PartitionId(0)).unwrap_err(), Bad::Zero);
         assert!((0..s.encoded_len()).all(|n| Snapshot::decode(&bytes[..n], s.topic_id, s.partition).is_err()));
+    }
+
+    #[test]
+    fn intervals_that_no_reader_would_believe_are_left_out() {
+        let mut s = snapshot();
+        let at = |n: i64| Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) };
+        let many = INTERVALS_MAX as u64 + 1;
+        s.channels[1].intervals = (0..many).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) }).collect();
+        let found = Snapshot::decode(&s.encode(), s.topic_id, s.partition).unwrap();
+        assert_eq!(found.channels[0], s.channels[0]);
+        assert_eq!(found.channels[1].intervals, s.channels[1].intervals[..INTERVALS_MAX]);
+        let half = s.channels[1].clone();
+        s.channels = vec![half; 9];
+        assert!(s.encoded_len() > SNAPSHOT_LEN_MAX);
+        let found = Snapshot::decode(&s.encode(), s.topic_id, s.partition).unwrap();
+        assert!(found.channels.len() == 9 && found.channels.iter().all(|c| c.intervals.len() > 900_000));
     }
 
     #[test]

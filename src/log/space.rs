@@ -76,16 +76,19 @@ pub struct Space {
 }
 
 impl Space {
-    /// Snapshots are there when the partition had one before.
-    pub fn new(base: i64, segment_len: u64, commit_len: u64, has_snapshots: bool) -> Self {
+    /// `snapshot_sequence`: of the newest snapshot; the first one, 1, has only the odd slot's file.
+    pub fn new(base: i64, segment_len: u64, commit_len: u64, snapshot_sequence: u64) -> Self {
         let file = |len, step, step_max| FileSpace { len, step, step_max, growing: None, need: 0 };
         let block = BLOCK as u64;
-        let snapshot = FileSpace { need: block, ..file(if has_snapshots { block } else { 0 }, block, block) };
+        let snapshot = |slot| {
+            let is_there = snapshot_sequence > 1 || snapshot_sequence == 1 && slot == 1;
+            FileSpace { need: block, ..file(if is_there { block } else { 0 }, block, block) }
+        };
         Space {
             base,
             segment: file(segment_len, SEGMENT_STEP_MIN, SEGMENT_STEP_MAX),
             commit: file(commit_len, COMMIT_STEP_MIN, COMMIT_STEP_MAX),
-            snapshots: [snapshot; 2],
+            snapshots: [snapshot(0), snapshot(1)],
             is_full: false,
         }
     }

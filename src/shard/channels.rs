@@ -10,6 +10,9 @@ use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
 use std::time::Duration;
 
+/// Channels of a partition: with more, its snapshot could not be read again, and every cursor would be lost.
+pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::log::snapshot::CHANNELS_MAX };
+
 impl Engine {
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(
@@ -53,6 +56,9 @@ impl Engine {
     pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName) -> Result<u32, PublishError> {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
+        }
+        if self.partitions.get(idx).channels.len() >= CHANNELS_MAX {
+            return Err(PublishError::TooManyChannels);
         }
         let first = self.partitions.get(idx).channels.is_empty();
         let confirmed = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };

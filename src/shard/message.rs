@@ -17,6 +17,8 @@ pub enum PublishError {
     TooMuchWaiting,
     #[error("the topic could not be created")]
     NoTopic,
+    #[error("the topic has as many channels as it can have")]
+    TooManyChannels,
     #[error("the node is stopping")]
     Stopping,
     #[error("the outcome is unknown: the write failed after it was issued")]

@@ -354,3 +354,19 @@ fn a_connection_that_comes_to_a_stopping_core_is_closed() {
     n.run();
     assert_eq!(n.closed, [c]);
 }
+
+#[test]
+fn a_partition_has_no_more_channels_than_its_snapshot_can_hold() {
+    let mut n = Node::new(1, 1);
+    for i in 0..channels::CHANNELS_MAX {
+        let c = n.connect(0);
+        n.send(c, format!("SUB t ch{i}\n").as_bytes());
+        assert_eq!(n.take(c), ["OK"]);
+    }
+    let c = n.connect(0);
+    n.send(c, b"SUB t one-more\n");
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as it can have"]);
+    let c = n.connect(0);
+    n.send(c, b"SUB t ch0\n");
+    assert_eq!(n.take(c), ["OK"]);
+}

@@ -390,6 +390,11 @@ impl Partition {
             cx.storage.write(&file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
         }
         cx.storage.sync(&file)?;
+        // The next one goes there, also when the disk is full by then: else the ring could not be freed.
+        let next = Snapshot::file(&self.dir, snapshot.sequence + 1);
+        if cx.storage.len(&next)?.is_none() {
+            cx.storage.allocate(&next, BLOCK as u64).or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })?;
+        }
         cx.report.partitions_written += 1;
         self.snapshot_sequence = snapshot.sequence;
         Ok(())

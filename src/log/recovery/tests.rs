@@ -329,6 +329,56 @@ fn two_rotten_heads_in_a_row_skip_ids_everywhere() {
 }
 
 #[test]
+fn a_lost_checkpoint_slot_after_many_laps_costs_nothing() {
+    let mut searched = 0;
+    for seed in 0..40 {
+        let mut rng = Rng::new(seed);
+        let mut disk = SimDisk::new(seed);
+        let mut model = Model::default();
+        let recovered = recover(&mut disk, &options(1, seed)).expect("an empty disk recovers");
+        let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+        life(&mut engine, &mut model, &mut rng, 400).expect("no fault was asked for");
+        let (journal, mut disk) = (&engine.journals[0], engine.disk);
+        if journal.lap < 3 || journal.writes.is_empty() {
+            continue;
+        }
+        // A write behind the newest slot tells that there was one.
+        disk.flip("journal/0", journal.identity.slot_sequence % 2 * BLOCK as u64 + 40, 3);
+        let recovered = recover(&mut disk, &options(1, 9)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let report = &recovered.report;
+        assert!(!report.has_damage(), "seed {seed}: {report:?}");
+        assert_eq!(check(&disk, &recovered, &mut model, false), 0, "seed {seed}");
+        searched += 1;
+    }
+    assert!(searched > 10, "{searched}");
+}
+
+#[test]
+fn both_snapshot_files_are_there_after_the_first_snapshot() {
+    let mut disk = SimDisk::new(1);
+    let recovered = recover(&mut disk, &options(1, 1)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    let info = TopicInfo { name: TopicName::new("t").unwrap(), id: TopicId([4; 16]), partitions: 1 };
+    engine.create_topic(info).expect("no fault was asked for");
+    let cursor = CursorImage {
+        name: ChannelName::new("c").unwrap(),
+        paused: false,
+        ordered: false,
+        epoch: Epoch(1),
+        generation: 0,
+        confirmed: Position::START,
+        intervals: vec![],
+    };
+    let fact = engine.cursor_fact(0, RecordKind::Cursor, &cursor);
+    engine.write(0, &[fact]).expect("no fault was asked for");
+    let mut disk = engine.disk;
+    let recovered = recover(&mut disk, &options(1, 2)).expect("it is whole");
+    assert_eq!((recovered.partitions[0].snapshot_sequence, recovered.partitions[0].channels.len()), (1, 1));
+    assert!(["topics/t/0/state.0", "topics/t/0/state.1"].iter().all(|s| disk.paths().any(|p| p == *s)));
+    assert_eq!(recover(&mut disk, &options(1, 3)).expect("it is whole").partitions[0].channels, [cursor]);
+}
+
+#[test]
 fn any_damage_anywhere_ends_in_a_recovered_node_and_never_in_a_panic() {
     for seed in 0..250 {
         let (mut disk, _, _, mut rng) = grown(seed);

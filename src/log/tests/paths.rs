@@ -303,6 +303,17 @@ fn a_partition_goes_on_where_recovery_left_it() {
     };
     let mut options = options();
     options.epoch = Epoch(5);
+    // After its first snapshot a partition has only one of the two files: space for the other is seen to.
+    for (sequence, missing) in [(0, vec![0, 1]), (1, vec![0]), (2, vec![])] {
+        let mut store = Store::new(options.clone());
+        let p = store.open(state::RecoveredPartition { snapshot_sequence: sequence, ..recovered.clone() });
+        let _ = store.append(rig.now, p, [&b"x"[..]].into_iter(), 1, 1, &mut rig.io);
+        let slots = rig.io.drain(..).filter_map(|(_, op)| match op {
+            DiskOp::Allocate { file: FileId::Snapshot(_, slot), .. } => Some(slot),
+            _ => None,
+        });
+        assert_eq!(slots.collect::<Vec<u8>>(), missing);
+    }
     rig.store = Store::new(options);
     rig.disk.files.get_mut(&FileId::Journal(0)).unwrap().fill(0);
     let p = rig.store.open(recovered);

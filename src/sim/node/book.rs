@@ -236,9 +236,10 @@ impl Book {
     /// Whether a segment that nobody needs any more may have held it.
     fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
         let message = &self.messages[n];
-        let is_below = self.places.get(&n).is_some_and(|id| {
-            found.first.get(&(message.topic, id.partition().0)).is_some_and(|first| id.log_id() < *first)
-        });
+        let is_below = self
+            .places
+            .get(&n)
+            .is_some_and(|id| found.first.get(&(message.topic, id.partition().0)).is_some_and(|first| id.log_id() < *first));
         is_below && message.is_finished && message.owed.iter().all(|c| self.channels[c].contains(&n))
     }
 
@@ -317,7 +318,8 @@ impl Book {
     /// MPUB a channel got all or nothing.
     pub fn acked_survives_to_every_channel(&self) {
         for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
-            for channel in message.owed.iter().filter(|c| !self.channels[c].contains(&n)) {
+            let missing = message.owed.iter().find(|c| !self.channels[c].contains(&n));
+            if let Some(channel) = missing {
                 panic!("acked_survives: message {n} was acknowledged and never came to {channel:?}");
             }
         }
@@ -336,7 +338,10 @@ impl Book {
                 let key = (topic_number(&p.topic.name), image.name.to_string());
                 let is_known = self.channels.contains_key(&key);
                 let end = p.end.log_id;
-                assert!(!is_known || image.confirmed.log_id == end, "quiet_node_drains: {key:?} stands at {image:?}, not {end:?}");
+                assert!(
+                    !is_known || image.confirmed.log_id == end,
+                    "quiet_node_drains: {key:?} stands at {image:?}, not {end:?}"
+                );
             }
         }
     }
