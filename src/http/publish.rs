@@ -192,6 +192,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "READ_ONLY"),
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
+        PublishError::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),

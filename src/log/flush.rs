@@ -378,9 +378,11 @@ impl Store {
     /// Puts the partition in line when a direct batch, a checkpoint or enough bytes wait.
     pub(super) fn flush_if_due(&mut self, p: PartitionIdx) {
         let part = &self.partitions[p.0 as usize];
+        // Direct batches take next to nothing of the ring, so it does not bound what they leave in memory.
+        let is_much = self.unflushed_bytes > self.ring.capacity() && part.unflushed_bytes > 0;
         if part.enqueued < part.released && self.direct_until(p).is_some() {
             self.want_flush(p, true);
-        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes {
+        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes || is_much {
             self.want_flush(p, false);
         }
     }

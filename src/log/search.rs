@@ -85,7 +85,12 @@ pub struct Search {
     /// The block being read; beyond the middle when that was damaged.
     probe: u64,
     floor: Option<CommitRecord>,
+    /// Reads that failed.
+    tries: u32,
 }
+
+/// As often a search tries its reads; then it does without the commit log.
+const TRIES_MAX: u32 = 3;
 
 /// What stands in one block of a commit log.
 struct Block {
@@ -172,7 +177,7 @@ impl Store {
     fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
         let base = segments[0];
         let stage = if segments.len() > 1 { Stage::Segments } else { Stage::Halving };
-        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor: None };
+        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor: None, tries: 0 };
         let id = self.searches.insert(search) as u32;
         if stage == Stage::Halving {
             self.enter_segment(id, base);
@@ -217,6 +222,11 @@ impl Store {
         let block = match outcome {
             Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
             Ok(DiskDone::Done) => Block { records: vec![], is_behind: true },
+            // What it says bounds what is given up, so it is not given up at once itself.
+            Err(_) if s.tries + 1 < TRIES_MAX => {
+                s.tries += 1;
+                return self.read_next(id, io);
+            }
             Err(error) => match s.goal {
                 Goal::Answer { .. } => return self.end_search(now, id, Err(error), io),
                 // Without the commit log, what follows the segment is the next place known.

@@ -261,7 +261,7 @@ impl Store {
     ) -> Result<AppendTicket, Refusal> {
         assert!(count > 0, "an append has messages");
         let encoded = bytes + count * MESSAGE_OVERHEAD;
-        assert!(encoded <= BATCH_BODY_MAX, "the session's limits keep a publish below a batch's bound");
+        assert!(encoded <= BATCH_BODY_MAX, "the shard keeps a publish below a batch's bound");
         let is_new = self.admit(p, encoded, io)?;
         let direct_len = self.direct_len;
         let part = &mut self.partitions[p.0 as usize];

@@ -15,6 +15,8 @@ pub enum PublishError {
     ReadOnly,
     #[error("too many bytes wait for the disk")]
     TooMuchWaiting,
+    #[error("it is too large for one batch: send fewer or smaller messages at once")]
+    TooLarge,
     #[error("the topic could not be created")]
     NoTopic,
     #[error("the topic has as many channels as it can have")]

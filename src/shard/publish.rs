@@ -8,6 +8,7 @@ use super::topics::Waiters;
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
+use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
 use crate::session::ReplySlot;
 use std::time::Duration;
@@ -87,6 +88,10 @@ impl Engine {
     ) -> Attempt {
         if self.stopping {
             return Attempt::Refused(PublishError::Stopping);
+        }
+        // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
+        if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD)) > BATCH_BODY_MAX {
+            return Attempt::Refused(PublishError::TooLarge);
         }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {

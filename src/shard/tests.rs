@@ -370,3 +370,19 @@ fn a_partition_has_no_more_channels_than_its_snapshot_can_hold() {
     n.send(c, b"SUB t ch0\n");
     assert_eq!(n.take(c), ["OK"]);
 }
+
+#[test]
+fn a_publish_that_no_batch_can_hold_is_refused() {
+    let mut n = Node::new(1, 1);
+    let c = n.connect(0);
+    n.publish(c, "t", "one");
+    let idx = n.shards[0].engine.topics.place("t", crate::base::PartitionId(0)).expect("it was published to");
+    let publisher = partitions::Publisher::Core(CoreId(0), message::Ticket(1));
+    // An MPUB of six million messages of one byte has 30 MB on the wire, and 78 MB in a batch.
+    let bodies = std::iter::repeat_n(&b"x"[..], 6_000_000);
+    let attempt = n.shards[0].engine.append(n.now, idx, publisher, bodies, 6_000_000, 6_000_000);
+    assert!(matches!(attempt, engine::Attempt::Refused(PublishError::TooLarge)));
+    n.take(c);
+    n.publish(c, "t", "two");
+    assert_eq!(n.take(c), ["OK"]);
+}

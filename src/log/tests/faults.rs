@@ -250,6 +250,28 @@ fn a_read_that_fails_is_tried_again_before_it_counts_as_damage() {
     }
 }
 
+#[test]
+fn a_commit_log_read_that_fails_once_takes_no_batch_with_it() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).unwrap()[4096 + 5 * 3140 + 700] ^= 4;
+    assert!(matches!(rig.store.fetch(p, 5 * 3140, &mut rig.io), Fetch::Pending));
+    rig.disk.take(&mut rig.io);
+    for _ in 0..2 {
+        let of_commit_log = |op: &DiskOp| matches!(op, DiskOp::Read { file: FileId::Commit(..), .. });
+        let index = loop {
+            match rig.find(of_commit_log) {
+                Some(index) => break index,
+                None => rig.complete(0),
+            }
+        };
+        rig.fail(index, false);
+    }
+    let found = rig.fetch(p, 5 * 3140);
+    assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{found:?}");
+}
+
 /// Any operation may fail at any time; what was acknowledged before can still be redone, and nothing is afterwards.
 #[test]
 fn no_failure_leads_to_an_acknowledgement() {

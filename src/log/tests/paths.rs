@@ -115,6 +115,18 @@ fn too_many_waiting_bytes_are_refused_until_the_journal_moves() {
 }
 
 #[test]
+fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
+    let mut rig = Rig::new(options());
+    for n in 0..60 {
+        let p = rig.create(&format!("t{n}"));
+        rig.publish(p, &[n; 40_000]);
+        rig.settle();
+        assert!(rig.store.unflushed_bytes <= MIB + 50_000, "{} after {n}", rig.store.unflushed_bytes);
+    }
+    assert!(rig.store.unflushed_bytes > MIB / 2, "the rest waits for more");
+}
+
+#[test]
 fn an_idle_partition_costs_kilobytes() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
