@@ -191,6 +191,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, "DISK_FULL"),
         PublishError::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "READ_ONLY"),
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
+        PublishError::TooBig => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_BIG"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),

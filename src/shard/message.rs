@@ -19,6 +19,8 @@ pub enum PublishError {
     NoTopic,
     #[error("the node is stopping")]
     Stopping,
+    #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
+    TooBig,
     #[error("the outcome is unknown: the write failed after it was issued")]
     Unknown,
 }

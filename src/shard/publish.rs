@@ -98,6 +98,7 @@ impl Engine {
             Err(Refusal::Busy) => Attempt::Wait,
             Err(Refusal::DiskFull) => Attempt::Refused(PublishError::DiskFull),
             Err(Refusal::ReadOnly) => Attempt::Refused(PublishError::ReadOnly),
+            Err(Refusal::TooBig) => Attempt::Refused(PublishError::TooBig),
         }
     }
 
