@@ -80,9 +80,9 @@ settings! {
             "How a log line is written: text or json";
     }
     "Protocol limits" {
-        max_msg_size: u64 = MIB, Unit::Bytes, 1, 256 * MIB, "max-msg-size",
+        max_msg_size: u64 = MIB, Unit::Bytes, 1, 63 * MIB, "max-msg-size",
             "Largest body of one message";
-        max_body_size: u64 = 5 * MIB, Unit::Bytes, 1, 512 * MIB, "max-body-size",
+        max_body_size: u64 = 5 * MIB, Unit::Bytes, 1, 64 * MIB, "max-body-size",
             "Largest body of one command, such as MPUB";
         max_rdy_count: u64 = 2500, Unit::Count, 1, 1_000_000, "max-rdy-count",
             "Most messages that a consumer may have in flight";

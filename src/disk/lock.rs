@@ -74,7 +74,11 @@ impl DataLock {
         let path = data.join(paths::LOCK);
         let mut file =
             File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed(&path, "open"))?;
-        if !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
+        let is_free = try_flock(file.as_raw_fd()).map_err(failed(&path, "flock"))?;
+        if !is_free {
+            tracing::info!(path = %path.display(), seconds = wait.as_secs(), "another process holds the data path: waiting for it to end");
+        }
+        if !is_free && !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
             let mut pid = String::new();
             let _ = file.read_to_string(&mut pid);
             let pid = if pid.trim().is_empty() { "?".into() } else { pid.trim().into() };

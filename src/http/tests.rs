@@ -242,6 +242,7 @@ fn what_the_core_says_becomes_a_status() {
     let cores = Cores::start(small());
     for (error, status, code) in [
         (PublishError::DiskFull, 507, "DISK_FULL: the disk is full"),
+        (PublishError::TooBig, 413, "BODY_TOO_BIG: "),
         (PublishError::ReadOnly, 503, "READ_ONLY: "),
         (PublishError::Stopping, 503, "EXITING: "),
         (PublishError::TooMuchWaiting, 429, "TOO_MUCH_WAITING: "),

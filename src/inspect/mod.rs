@@ -207,7 +207,10 @@ impl View<'_> {
                 return Ok(());
             }
             Ok(m) => m.info,
-            Err(Bad::Zero | Bad::Short) => return self.say(&file, "not written yet"),
+            Err(Bad::Zero | Bad::Short) if self.storage.partitions(name)?.is_empty() => {
+                return self.say(&file, "not written yet");
+            }
+            Err(Bad::Zero | Bad::Short) => return self.damage(&file, 0, "it is missing, and partitions are there"),
             Err(bad) => return self.damage(&file, 0, bad),
         };
         self.say(&file, format!("topic {} with {} partitions", info.id, info.partitions))?;

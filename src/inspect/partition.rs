@@ -5,10 +5,12 @@ use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, Top
 use crate::log::batch::BatchHeader;
 use crate::log::cursor::CursorImage;
 use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::log::recovery::headers;
 use crate::log::recovery::scan::{
     BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
 };
 use crate::log::snapshot::Snapshot;
+use crate::log::state::SegmentMeta;
 use crate::log::storage::read_range;
 use std::sync::Arc;
 
@@ -17,6 +19,12 @@ impl View<'_> {
         let newest = self.snapshots(dir)?;
         let bases = self.storage.segments(dir)?;
         let mut before: Option<(Position, u32, bool)> = None;
+        if let (Some(s), Some(&first)) = (&newest, bases.first())
+            && first > s.start.offset
+        {
+            let (file, from) = (FileId::Segment(dir.clone(), s.start.offset), s.start.offset);
+            self.damage(&file, segment_at(from, from), format!("segments are missing from offset {from} to {first}"))?;
+        }
         for (i, &base) in bases.iter().enumerate() {
             let next = bases.get(i + 1).copied();
             before = self.segment(dir, base, next, newest.as_ref(), before)?;
@@ -85,23 +93,25 @@ impl View<'_> {
         let promised = [next, newest.map(|s| s.end.offset), records.last().map(|r| r.end().offset)];
         let promised = promised.into_iter().flatten().max().unwrap_or(base).min(next.unwrap_or(i64::MAX));
         let block = read_range(self.storage, &segment, 0, BLOCK)?;
-        let header = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
-            Ok(h) => h,
+        let meta = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
+            Ok(h) => SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() },
             Err(Bad::Zero | Bad::Short) if promised <= base => {
                 self.say(&segment, "not begun yet")?;
                 return Ok(before);
             }
             Err(bad) => {
                 self.damage(&segment, 0, format!("the file header does not hold: {bad}"))?;
-                return Ok(before);
+                // What else is wrong in the file? Where it belongs elsewhere, nothing in it counts.
+                let Some(meta) = headers::read(self.storage, dir, base).ok().and_then(|h| h.meta) else { return Ok(None) };
+                meta
             }
         };
         let commit_block = read_range(self.storage, &commit, 0, BLOCK)?;
         if let Err(bad) = FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
             self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?;
         }
-        let at: Position = header.base.into();
-        let (mut chain, mut open) = (header.prev_crc.get(), true);
+        let at = meta.base;
+        let (mut chain, mut open) = (meta.prev_crc, true);
         if let Some((end, crc, was_open)) = before {
             if end != at || !(was_open || crc == chain) {
                 self.damage(&segment, 0, format!("it begins at {at:?}; the segment before ends at {end:?}"))?;

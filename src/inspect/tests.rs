@@ -68,6 +68,37 @@ fn damage_is_shown_with_its_place() {
 }
 
 #[test]
+fn what_is_missing_is_damage_too() {
+    let folder = "topics/orders/0";
+    let mut disk = node();
+    let lost: Vec<String> = disk.paths().filter(|p| p.contains(&format!("{folder}/{:020}.", 0))).map(String::from).collect();
+    assert_eq!(lost.len(), 2);
+    for path in &lost {
+        disk.lose(path, None);
+    }
+    let (clean, text) = look(&mut disk, false);
+    let expected = format!("{folder}/{:020}.segment: DAMAGE at byte 4096: segments are missing from offset 0 to ", 0);
+    assert!(!clean && text.contains(&expected), "no {expected:?} in\n{text}");
+
+    let mut disk = node();
+    disk.lose("topics/orders/topic.meta", None);
+    let (clean, text) = look(&mut disk, false);
+    assert!(!clean && text.contains("topic.meta: DAMAGE at byte 0: it is missing"), "{text}");
+}
+
+#[test]
+fn a_damaged_header_hides_nothing_behind_it_and_blames_no_other_file() {
+    let mut disk = node();
+    let segments: Vec<String> = disk.paths().filter(|p| p.ends_with(".segment")).map(String::from).collect();
+    assert!(segments.len() > 1, "{segments:?}");
+    disk.flip(&segments[0], 20, 2);
+    disk.flip(&segments[0], 4096 + 200, 2);
+    let (_, text) = look(&mut disk, false);
+    let damage: Vec<&str> = text.lines().filter(|l| l.contains("DAMAGE")).collect();
+    assert!(damage.len() == 2 && damage.iter().all(|l| l.starts_with(&segments[0])), "{text}");
+}
+
+#[test]
 fn a_folder_that_is_none_is_an_error_and_a_real_one_is_read() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     assert!(matches!(run(dir.path(), &InspectOptions::default(), &mut vec![]), Err(InspectError::NotADataPath { .. })));

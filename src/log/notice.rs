@@ -90,6 +90,9 @@ pub enum Refusal {
     /// Until a restart.
     #[error("a write to the partition's files or to the core's journal failed")]
     ReadOnly,
+    /// Never.
+    #[error("the messages do not fit into one batch")]
+    TooBig,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

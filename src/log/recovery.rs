@@ -40,6 +40,7 @@ use crate::journal::format::{Checkpoint, DirectoryEntry, RING_START, RecordKind,
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
+use std::collections::BTreeSet;
 
 #[derive(Clone, Copy, Debug)]
 pub struct RecoverOptions {
@@ -208,6 +209,8 @@ fn journaled_topics(storage: &mut dyn Storage, rings: &[Ring]) -> Result<topics:
 struct Partitions {
     all: Vec<Partition>,
     by_id: IdMap<(TopicId, u16), usize>,
+    /// Named by the journal, not there, and reported.
+    unknown: BTreeSet<(TopicId, u16)>,
     /// Unnamed damage: every partition leaps over so many bytes.
     leap: u64,
 }
@@ -226,7 +229,7 @@ impl Partitions {
                 cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
             }
         }
-        Ok(Partitions { all, by_id, leap: 0 })
+        Ok(Partitions { all, by_id, unknown: BTreeSet::new(), leap: 0 })
     }
 
     fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
@@ -254,8 +257,9 @@ impl Partitions {
             match self.by_id.get(&id) {
                 Some(&i) => self.all[i].redo(cx, record)?,
                 None if id.1 == WHOLE_TOPIC || journaled.deleted.contains(&id.0) => {}
+                None if !self.unknown.insert(id) => {}
                 None => {
-                    let what = format!("a record of topic {} partition {}, which does not exist", id.0, id.1);
+                    let what = format!("records of topic {} partition {}, which does not exist, from here on", id.0, id.1);
                     cx.report.note(Severity::Damage, &file, write.at, what);
                 }
             }

@@ -334,8 +334,29 @@ impl Store {
             return;
         }
         part.add_lost(from, to);
-        tracing::error!(topic = %part.dir.topic, partition = %part.dir.partition, from = from.offset, to = to.offset, what,
-            "stored bytes do not hold: these messages are lost");
+        // A damaged stretch is found batch by batch: a line when it begins and each time that it has doubled.
+        let whole = part.lost_at(from.offset).unwrap_or((from, to));
+        if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
+            tracing::error!(topic = %part.dir.topic, partition = %part.dir.partition,
+                from = whole.0.offset, to = to.offset, messages = to.count - whole.0.count, what,
+                "stored bytes do not hold: these messages are lost");
+        }
         self.notices.push(Notice::Damage { p, from, to, what });
+    }
+}
+
+/// A power of two lies between the lengths, or there was nothing.
+fn grew_twofold(from: i64, to: i64) -> bool {
+    from <= 0 || from.ilog2() != to.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_long_damaged_stretch_is_a_few_lines() {
+        let (batch, n) = (50_328, 100_000);
+        let lines = (0..n).filter(|i| super::grew_twofold(i * batch, (i + 1) * batch)).count();
+        assert_eq!(lines, 18);
+        assert!(super::grew_twofold(0, 1));
     }
 }

@@ -182,6 +182,7 @@ impl Store {
         part.space.file(which).growing = None;
         match outcome {
             Ok(()) => {
+                let name = which.file(&part.dir, base);
                 let file = part.space.file(which);
                 file.len = file.len.max(len);
                 if let Which::Snapshot(slot) = which {
@@ -190,6 +191,7 @@ impl Store {
                 }
                 self.room.signal_space = true;
                 if std::mem::take(&mut part.space.is_full) {
+                    tracing::info!(file = %name, "there is space again: publishes to the partition are taken");
                     self.room.signal_disk = true;
                     self.full_disk.waiting.retain(|&w| w != p);
                     self.full_disk.retry_at = (!self.full_disk.waiting.is_empty()).then_some(now.ticks);
@@ -229,6 +231,8 @@ impl Store {
         self.grow(p, io);
         if !self.partitions[p.0 as usize].space.is_growing() {
             // It needs nothing more than it has.
+            let dir = &self.partitions[p.0 as usize].dir;
+            tracing::info!(topic = %dir.topic, partition = %dir.partition, "publishes that need no more space are taken");
             self.partitions[p.0 as usize].space.is_full = false;
             self.full_disk.waiting.retain(|&w| w != p);
             self.room.signal_disk = true;

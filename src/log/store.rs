@@ -261,7 +261,10 @@ impl Store {
     ) -> Result<AppendTicket, Refusal> {
         assert!(count > 0, "an append has messages");
         let encoded = bytes + count * MESSAGE_OVERHEAD;
-        assert!(encoded <= BATCH_BODY_MAX, "the shard keeps a publish below a batch's bound");
+        if encoded > BATCH_BODY_MAX {
+            // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
+            return Err(Refusal::TooBig);
+        }
         let is_new = self.admit(p, encoded, io)?;
         let direct_len = self.direct_len;
         let part = &mut self.partitions[p.0 as usize];

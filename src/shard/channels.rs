@@ -71,7 +71,8 @@ impl Engine {
             confirmed,
             intervals: vec![],
         };
-        tracing::info!(topic = %self.partitions.get(idx).topic.name, channel = %name, offset = confirmed.offset, "creating channel");
+        let p = self.partitions.get(idx);
+        tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
         let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
         Ok(self.add_channel(idx, image, created))
     }

@@ -15,14 +15,14 @@ pub enum PublishError {
     ReadOnly,
     #[error("too many bytes wait for the disk")]
     TooMuchWaiting,
-    #[error("it is too large for one batch: send fewer or smaller messages at once")]
-    TooLarge,
     #[error("the topic could not be created")]
     NoTopic,
     #[error("the topic has as many channels as it can have")]
     TooManyChannels,
     #[error("the node is stopping")]
     Stopping,
+    #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
+    TooBig,
     #[error("the outcome is unknown: the write failed after it was issued")]
     Unknown,
 }

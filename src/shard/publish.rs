@@ -91,7 +91,7 @@ impl Engine {
         }
         // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
         if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD)) > BATCH_BODY_MAX {
-            return Attempt::Refused(PublishError::TooLarge);
+            return Attempt::Refused(PublishError::TooBig);
         }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
@@ -103,6 +103,7 @@ impl Engine {
             Err(Refusal::Busy) => Attempt::Wait,
             Err(Refusal::DiskFull) => Attempt::Refused(PublishError::DiskFull),
             Err(Refusal::ReadOnly) => Attempt::Refused(PublishError::ReadOnly),
+            Err(Refusal::TooBig) => Attempt::Refused(PublishError::TooBig),
         }
     }
 

@@ -46,6 +46,10 @@ pub fn log_of(disk: &SimDisk, p: &RecoveredPartition) -> Result<Vec<Found>, Stri
             if h.start() != at || !(chain_open || h.prev_crc.get() == chain) {
                 return Err(format!("the batch at {at:?} does not continue the log: {h:?}, chain {chain:x}"));
             }
+            // What a reader that begins here holds the batch to.
+            if at.offset == base && !h.is_lost() && h.prev_crc.get() != segment.prev_crc {
+                return Err(format!("segment {base}: its first batch is chained to {:x}: {segment:?}", h.prev_crc.get()));
+            }
             let record = commits.get(commit_at(records) as usize..).and_then(|b| CommitRecord::read_from_prefix(b).ok());
             if record.map(|(r, _)| r) != Some(commit_record(&h, &p.dir)) {
                 return Err(format!("commit log {base}: record {records} is not that of the batch at {at:?}"));

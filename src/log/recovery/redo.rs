@@ -243,6 +243,10 @@ impl Partition {
     }
 
     fn append(&mut self, cx: &mut Context<'_>, h: &BatchHeader, bytes: &[u8]) -> Result<(), RecoverError> {
+        if self.chain_open {
+            // The header of a segment that begins with this batch says what the batch is chained to; readers hold it to that.
+            self.chain_crc = h.prev_crc.get();
+        }
         self.make_room(cx, bytes.len())?;
         self.pending.extend_from_slice(bytes);
         self.index(cx, h)?;
@@ -300,9 +304,11 @@ impl Partition {
         }
         cx.allocate(&segment, 2 * BLOCK as u64)?;
         cx.allocate(&commit, 2 * BLOCK as u64)?;
-        let meta = SegmentMeta { base: self.end, prev_crc: self.chain_crc };
+        // Behind a lost batch the chain begins anew, with what the batch that stands here was chained to.
+        let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
+        let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
         let holds = found.is_some_and(|h| {
-            let continues = h.meta.is_some_and(|m| m.base == meta.base && (self.chain_open || m.prev_crc == meta.prev_crc));
+            let continues = h.meta.is_some_and(|m| m.base == meta.base && m.prev_crc == meta.prev_crc);
             h.action == HeaderAction::Keep && h.commit_holds && continues
         });
         if !holds {

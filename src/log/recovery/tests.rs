@@ -310,6 +310,31 @@ fn a_rotten_journal_write_loses_its_own_batches_alone_and_no_id_comes_again() {
 }
 
 #[test]
+fn without_its_files_a_partition_keeps_what_the_journal_has() {
+    let mut anew = 0;
+    for seed in 0..60 {
+        let (mut disk, mut model, _, mut rng) = grown(seed);
+        let of_segments: Vec<String> = disk.paths().filter(|p| p.ends_with(".segment")).map(String::from).collect();
+        if of_segments.is_empty() {
+            continue;
+        }
+        let (dir, _) = of_segments[rng.below(of_segments.len() as u64) as usize].rsplit_once('/').expect("it lies in a folder");
+        let below: Vec<String> = disk.paths().filter(|p| p.starts_with(&format!("{dir}/"))).map(String::from).collect();
+        for path in &below {
+            disk.lose(path, None);
+        }
+        let recovered = recover(&mut disk, &options(2, 9)).unwrap_or_else(|e| panic!("seed {seed}, {dir}: {e}"));
+        if recovered.report.findings.iter().any(|f| f.what.contains("the journal goes on behind it")) {
+            check(&disk, &recovered, &mut model, true);
+            // The lost batch filled a segment, and the next one begins the chain anew.
+            let begins = |p: &RecoveredPartition, at| p.segments.iter().any(|m| m.base.offset > 0 && m.base == at);
+            anew += recovered.partitions.iter().any(|p| p.lost.iter().any(|l| begins(p, l.1))) as u32;
+        }
+    }
+    assert!(anew > 3, "{anew}");
+}
+
+#[test]
 fn two_rotten_heads_in_a_row_skip_ids_everywhere() {
     let mut leaps = 0;
     for seed in 0..60 {

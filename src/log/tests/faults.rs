@@ -336,6 +336,18 @@ fn no_failure_leads_to_an_acknowledgement() {
 }
 
 #[test]
+fn more_small_messages_than_a_batch_holds_are_refused() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    let most = batch::BATCH_BODY_MAX / (batch::MESSAGE_OVERHEAD + 1);
+    let many = std::iter::repeat_n(&b"x"[..], most + 1);
+    assert_eq!(rig.store.append(rig.now, p, many, most + 1, most + 1, &mut rig.io), Err(Refusal::TooBig));
+    rig.append(p, &[b"next"]).unwrap();
+    rig.settle();
+    assert_eq!(rig.read_all(p).len(), 1);
+}
+
+#[test]
 fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
