@@ -28,8 +28,9 @@ pub const RING_DEPTH: usize = 1024;
 /// plain memory.
 pub const IO_MEMORY: usize = 4 << 20;
 
-/// Threads per core for blocking calls (creating, cutting and removing files), on any CPU that the process may use.
-const BLOCKING_THREADS: usize = 2;
+/// Threads per core for blocking calls (creating, cutting and removing files), on any CPU that the process may use. They
+/// wait for syncs nearly all the time, and syncs that are made at the same time share a commit of the file system.
+const BLOCKING_THREADS: usize = 8;
 
 pub struct CoresOptions {
     pub data: PathBuf,
