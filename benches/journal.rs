@@ -1,6 +1,6 @@
 //! A journal write that is durable when it completes, through [`ShardDisk`], beside a plain loop of pwrite and fdatasync on
 //! the same core, in the same run. `cargo bench --bench journal [-- FOLDER [CPU]]`; the folder should be on the disk that is
-//! meant (default: the build's), the CPU one that takes the disk's interrupts or not (docs/tuning.md).
+//! meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
 //!
 //! One write at a time, as a core has it: what is measured is latency. Both write the same file, written once before, so
 //! that no metadata changes. They take turns in short runs, so that a disk that slows down slows both.
