@@ -60,7 +60,7 @@ fn main() {
         let node = Node::start(&[&format!("--shards={shards}")]);
         for (i, (n, (own, one))) in PUBLISHERS.into_iter().zip(&mut pairs).enumerate() {
             raw.push(raw_loop(&node.data_path(), seconds / 3));
-            let mut run = |topics| publish(&node, topics, &format!("r{round}-{n}"), n, seconds);
+            let run = |topics| publish(&node, topics, &format!("r{round}-{n}"), n, seconds);
             // who comes first changes: a disk or a neighbour may slow down in between
             if (round as usize + i).is_multiple_of(2) {
                 own.push(run(Topics::Own));

@@ -47,7 +47,9 @@ impl Names {
             // paths are ordered by their components: what is below follows
             let below = durable.range(path.to_owned()..).take_while(|name| name.starts_with(path));
             let below: Vec<PathBuf> = below.cloned().collect();
-            below.iter().for_each(|name| drop(durable.remove(name)));
+            for name in below {
+                durable.remove(&name);
+            }
         });
     }
 
