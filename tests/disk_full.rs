@@ -140,7 +140,11 @@ impl Topic {
     /// Everything acknowledged arrives on the channel, nothing is invented; confirms it if wanted.
     fn consume(&self, node: &Node, channel: &str, finish: bool) {
         let mut client = connect(node);
-        assert!(self.acked.len() < RDY as usize / 2, "{} messages: what is not confirmed would hold up the rest", self.acked.len());
+        assert!(
+            self.acked.len() < RDY as usize / 2,
+            "{} messages: what is not confirmed would hold up the rest",
+            self.acked.len()
+        );
         client.subscribe(&self.name, channel, RDY).unwrap_or_else(|e| panic!("SUB {} {channel}: {e}", self.name));
         let mut missing: HashSet<&[u8]> = self.acked.iter().map(Vec::as_slice).collect();
         while !missing.is_empty() {
@@ -321,6 +325,7 @@ fn publishing_resumes_when_another_file_goes() {
 fn a_node_that_is_killed_on_a_full_disk_starts_on_it() {
     let disk = SmallDisk::new(32 * MIB);
     let mut node = disk.node(&KEEPING);
+    let spare = disk.filler("spare", 6 * MIB);
     let mut topics = ["one", "two", "three"].map(|name| Topic::with_channels(name, &node, &["a", "b"]));
     topics.iter_mut().for_each(|topic| topic.publish(&node, 10_000).expect("there is room"));
     for round in 0..4 {
@@ -352,7 +357,7 @@ fn a_node_that_is_killed_on_a_full_disk_starts_on_it() {
         topic.consume(&node, "b", true);
     }
     // The room comes back, and all of it works as before.
-    std::fs::remove_file(disk.path().join("filler")).expect("it is there");
+    std::fs::remove_file(spare).expect("it is there");
     topics.iter_mut().for_each(|topic| topic.resumes(&node));
     let stopped = node.stop();
     assert!(stopped < STOP_LIMIT, "it took {stopped:?} to stop");
@@ -410,6 +415,7 @@ fn a_failing_journal_makes_the_node_read_only_until_a_restart() {
     node.spawn();
     node.wait_ready().unwrap_or_else(|error| panic!("it does not recover: {error}"));
     topic.consume(&node, "b", true);
+    topic.acked.clear();
     topic.resumes(&node);
     topic.consume(&node, "b", true);
     node.kill();
