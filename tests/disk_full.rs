@@ -325,6 +325,7 @@ fn publishing_resumes_when_another_file_goes() {
 fn a_node_that_is_killed_on_a_full_disk_starts_on_it() {
     let disk = SmallDisk::new(32 * MIB);
     let mut node = disk.node(&KEEPING);
+    let spare = disk.filler("spare", 6 * MIB);
     let mut topics = ["one", "two", "three"].map(|name| Topic::with_channels(name, &node, &["a", "b"]));
     topics.iter_mut().for_each(|topic| topic.publish(&node, 10_000).expect("there is room"));
     for round in 0..4 {
@@ -356,7 +357,7 @@ fn a_node_that_is_killed_on_a_full_disk_starts_on_it() {
         topic.consume(&node, "b", true);
     }
     // The room comes back, and all of it works as before.
-    std::fs::remove_file(disk.path().join("filler")).expect("it is there");
+    std::fs::remove_file(spare).expect("it is there");
     topics.iter_mut().for_each(|topic| topic.resumes(&node));
     let stopped = node.stop();
     assert!(stopped < STOP_LIMIT, "it took {stopped:?} to stop");
@@ -414,6 +415,7 @@ fn a_failing_journal_makes_the_node_read_only_until_a_restart() {
     node.spawn();
     node.wait_ready().unwrap_or_else(|error| panic!("it does not recover: {error}"));
     topic.consume(&node, "b", true);
+    topic.acked.clear();
     topic.resumes(&node);
     topic.consume(&node, "b", true);
     node.kill();

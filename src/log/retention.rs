@@ -1,8 +1,9 @@
 //! Retention: a segment that every channel has confirmed, and that neither age nor size keeps, is removed.
 //!
 //! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
-//! snapshot. The active segment always stays. A file that could not be unlinked is left for recovery to find below the
-//! start.
+//! snapshot. The active segment stays, but on a full disk: one that is confirmed to its end is closed then, so that many
+//! topics that each end within their first segment do not hold all space for ever (rule 10). A file that could not be
+//! unlinked is left for recovery to find below the start.
 
 use super::notice::{Io, PartitionIdx, RecordTicket};
 use super::store::Store;
@@ -33,10 +34,11 @@ impl Retention {
 impl Store {
     /// All channels have confirmed what is before `at`. Never moves back.
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
+        let is_full = self.full_disk.is_full();
         let part = self.part_mut(p);
         if at.offset > part.low_water.offset {
             part.low_water = at;
-            if part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
+            if is_full || part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
                 self.retention.look_at(p);
             }
         }
@@ -60,6 +62,10 @@ impl Store {
         if part.poisoned.is_some() || self.ring.is_poisoned() {
             return;
         }
+        if self.full_disk.is_full() {
+            self.close_confirmed(now, p, age_min, bytes_min);
+        }
+        let part = self.part(p);
         let (mut removable, mut unknown) = (0, None);
         while let Some(next) = part.segments.get(removable + 1) {
             let (segment, border) = (&part.segments[removable], next.meta.base);
@@ -112,6 +118,24 @@ impl Store {
         self.retention.removals.push_back((ticket, p, files));
     }
 
+    /// Closes the active segment when every channel has confirmed all of it and nothing else keeps it.
+    fn close_confirmed(&mut self, now: Now, p: PartitionIdx, age_min: i64, bytes_min: i64) {
+        let part = self.part_mut(p);
+        let is_confirmed = part.low_water.offset >= part.end.at.offset && part.builder.is_empty();
+        let has_batches = part.active().meta.base.offset < part.end.at.offset;
+        let is_durable = part.durable.number == part.end.number;
+        let newest = part.recent.back().map(|r| r.batch.header.base_unix_ns.get());
+        let is_old = age_min == 0 || newest.is_some_and(|at| now.unix_ns - at >= age_min);
+        if is_confirmed && has_batches && is_durable && is_old && bytes_min == 0 {
+            part.roll();
+        }
+    }
+
+    /// The disk has become full: what kept a segment so far may not be worth it now.
+    pub(super) fn look_at_all(&mut self) {
+        self.retention.due = self.partitions.iter().map(|(i, _)| PartitionIdx(i as u32)).collect();
+    }
+
     /// Records up to here are durable: what they let go is unlinked.
     pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
@@ -145,8 +169,13 @@ impl Store {
     pub(super) fn retention_tick(&mut self, now: Now) {
         if self.retention.next_at.is_some_and(|at| at <= now.ticks) {
             self.retention.next_at = Some(now.ticks + INTERVAL);
-            let due: Vec<PartitionIdx> =
-                self.partitions.iter().filter(|(_, p)| p.segments.len() > 1).map(|(i, _)| PartitionIdx(i as u32)).collect();
+            let is_full = self.full_disk.is_full();
+            let due: Vec<PartitionIdx> = self
+                .partitions
+                .iter()
+                .filter(|(_, p)| is_full || p.segments.len() > 1)
+                .map(|(i, _)| PartitionIdx(i as u32))
+                .collect();
             due.into_iter().for_each(|p| self.retention.look_at(p));
         }
     }

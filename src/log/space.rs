@@ -128,6 +128,12 @@ pub struct FullDisk {
     pub retry_at: Option<Ticks>,
 }
 
+impl FullDisk {
+    pub fn is_full(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
 impl Store {
     /// Sees to space for lengths of the last segment's files; refuses when it is not there now.
     pub(super) fn reserve(&mut self, p: PartitionIdx, segment: u64, commit: u64, io: &mut super::Io) -> Result<(), Refusal> {
@@ -207,6 +213,9 @@ impl Store {
                 };
                 if !std::mem::replace(&mut part.space.is_full, true) {
                     tracing::warn!(%error, "no space: publishes to the partition are refused, trying again each second");
+                    if !self.full_disk.is_full() {
+                        self.look_at_all();
+                    }
                     self.full_disk.waiting.push(p);
                     // Who waits for space now hears that the disk is full.
                     self.room.signal_space = true;

@@ -162,6 +162,41 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers() {
 }
 
 #[test]
+fn on_a_full_disk_the_last_segment_goes_when_all_of_it_is_confirmed() {
+    let mut rig = Rig::new(options());
+    let (full, idle, kept) = (rig.create("full"), rig.create("idle"), rig.create("kept"));
+    for p in [full, idle, kept] {
+        rig.publish(p, &[1; 1000]);
+    }
+    rig.settle();
+    for p in [full, idle] {
+        let end = rig.store.end(p);
+        rig.store.set_low_water(p, end);
+    }
+    rig.turn_end();
+    rig.settle();
+    assert_eq!(rig.store.start(idle), Position::START, "with room the last segment stays");
+    while rig.append(full, &[&[1; 1000]]) != Err(Refusal::DiskFull) {
+        rig.turn_end();
+        while !rig.disk.pending.is_empty() {
+            match rig.find(|op| matches!(op, DiskOp::Allocate { .. })) {
+                Some(index) => drop(rig.fail(index, true)),
+                None => rig.complete(0),
+            }
+            rig.turn_end();
+        }
+    }
+    rig.settle();
+    assert_eq!(rig.store.start(idle), rig.store.end(idle), "it held space that another partition needs");
+    assert!(!rig.disk.files.contains_key(&FileId::Segment(dir("idle"), 0)));
+    assert_eq!((rig.store.start(full), rig.store.start(kept)), (Position::START, Position::START), "not confirmed");
+    // What is closed is begun again.
+    rig.publish(idle, b"after");
+    rig.settle();
+    assert_eq!(rig.read_all(idle), [b"after"]);
+}
+
+#[test]
 fn rotten_bytes_are_never_handed_out() {
     for also_commit_log in [false, true] {
         let mut rig = Rig::new(options());
