@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod http;
 pub mod inspect;
 pub mod journal;
+pub mod load;
 pub mod log;
 pub mod mesh;
 pub mod metrics;

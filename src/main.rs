@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => with_settings(matches, serve),
         Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings)),
         Some(("inspect", matches)) => inspect(matches),
+        Some(("load", matches)) => load(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
 }
@@ -70,6 +71,7 @@ fn command() -> Command {
         .subcommand(config::flags::add_flags(serve))
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
+        .subcommand(ringmq::load::command())
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {
@@ -143,6 +145,16 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
         records: matches.get_flag("records"),
     };
     parts::inspect(data_path, &options)
+}
+
+fn load(matches: &ArgMatches) -> ExitCode {
+    match ringmq::load::parse(matches) {
+        Ok(asked) => parts::load(&asked),
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            ExitCode::from(MISUSED)
+        }
+    }
 }
 
 #[cfg(test)]

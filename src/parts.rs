@@ -52,3 +52,19 @@ pub fn inspect(data_path: &str, options: &InspectOptions) -> ExitCode {
         }
     }
 }
+
+/// 1 also when `--verify` found something; the table has said what.
+pub fn load(asked: &ringmq::load::Asked) -> ExitCode {
+    let done = match asked {
+        ringmq::load::Asked::Run(options, outputs) => ringmq::load::run(options, outputs),
+        ringmq::load::Asked::Report(options) => ringmq::load::report(options).map(|()| true),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -36,6 +36,30 @@ pub fn multi_publish<'a>(out: &mut Vec<u8>, topic: &str, bodies: impl Iterator<I
     bodies.for_each(|body| sized(out, body));
 }
 
+/// MPUB of `count` messages that `write` appends one by one, each with its number: nothing is collected before.
+pub fn multi_publish_with(out: &mut Vec<u8>, topic: &str, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
+    line(out, &[b"MPUB", topic.as_bytes()]);
+    sized_with(out, |out| {
+        out.extend_from_slice(&count.to_be_bytes());
+        (0..count).for_each(|i| sized_with(out, |out| write(i, out)));
+    });
+}
+
+/// PUB of the message that `write` appends.
+pub fn publish_with(out: &mut Vec<u8>, topic: &str, write: impl FnOnce(&mut Vec<u8>)) {
+    line(out, &[b"PUB", topic.as_bytes()]);
+    sized_with(out, write);
+}
+
+/// What `write` appends, with its length before it.
+fn sized_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    write(out);
+    let len = (out.len() - at - 4) as u32;
+    out[at..at + 4].copy_from_slice(&len.to_be_bytes());
+}
+
 pub fn subscribe(out: &mut Vec<u8>, topic: &str, channel: &str) {
     line(out, &[b"SUB", topic.as_bytes(), channel.as_bytes()]);
 }
@@ -66,4 +90,20 @@ pub fn close(out: &mut Vec<u8>) {
 
 pub fn nop(out: &mut Vec<u8>) {
     line(out, &[b"NOP"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_in_place_gives_the_same_bytes() {
+        let bodies: [&[u8]; 3] = [b"a", b"bc", b""];
+        let (mut whole, mut placed) = (Vec::new(), Vec::new());
+        multi_publish(&mut whole, "t", bodies.iter().copied());
+        publish(&mut whole, "t", bodies[1]);
+        multi_publish_with(&mut placed, "t", 3, |i, out| out.extend_from_slice(bodies[i as usize]));
+        publish_with(&mut placed, "t", |out| out.extend_from_slice(bodies[1]));
+        assert_eq!(whole, placed);
+    }
 }

@@ -1,0 +1,194 @@
+//! The report: one HTML page that needs nothing but itself. Plots, then a table, of one run or several side by side.
+
+use super::plot::{self, Axis, Line};
+use super::result::{Flow, Latency, Run};
+use super::table;
+use std::fmt::Write as _;
+
+const STYLE: &str = "\
+:root{--ink:#1b1f24;--dim:#5c6670;--paper:#fff;--grid:#e3e7eb;\
+--c0:#0b62c4;--c1:#d1540a;--c2:#128a5b;--c3:#a12a8e;--c4:#8a6d00;--c5:#0e8aa8;--c6:#c0243a}\
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ec;--dim:#9aa5b1;--paper:#14171a;--grid:#2c3238;\
+--c0:#5aa2f0;--c1:#f0904e;--c2:#4cc38f;--c3:#dc7fcb;--c4:#d9b93b;--c5:#52c4de;--c6:#f2707f}}\
+body{margin:2rem auto;max-width:960px;padding:0 1rem;font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}\
+h1{font-size:1.5rem;margin:0 0 .5rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}p,li{color:var(--dim)}\
+svg{width:100%;height:auto;display:block}svg text{font-size:12px;fill:var(--dim)}svg .axis{fill:var(--ink)}\
+.grid{stroke:var(--grid)}.line{fill:none;stroke-width:2;stroke-linejoin:round}.dashed{stroke-dasharray:6 4}\
+.wide{overflow-x:auto}table{border-collapse:collapse;white-space:nowrap}\
+th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid var(--grid)}th:first-child{text-align:left}\
+td{font-variant-numeric:tabular-nums}thead th{vertical-align:bottom}\
+ul.key{list-style:none;margin:.5rem 0;padding:0}ul.key svg{display:inline-block;width:28px;height:10px;margin-right:.5rem}\
+ul.key b{color:var(--ink)}.bad{color:var(--c6);font-weight:600}";
+
+pub fn page(runs: &[Run]) -> String {
+    let mut out = String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    out += "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>ringmq load</title><style>";
+    out += STYLE;
+    for i in 0..plot::COLOURS {
+        let _ = write!(out, ".c{i}{{stroke:var(--c{i})}}");
+    }
+    out += "</style></head><body>\n<h1>ringmq load</h1>\n";
+    out += &key(runs);
+    out += &latency_plot(runs, "Latency of publishing", "From when a publish was due to its answer.", |run| {
+        run.publish_latency.as_ref()
+    });
+    out += &latency_plot(runs, "Latency end to end", "From when a message was due to be sent to its delivery.", |run| {
+        run.end_to_end_latency.as_ref()
+    });
+    out += &rate_plot(runs);
+    out += &tail_plot(runs);
+    out += "<h2>Figures</h2>\n";
+    out += &figures(runs);
+    out += &trouble(runs);
+    out + "</body></html>\n"
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The colours, and what was run against what.
+fn key(runs: &[Run]) -> String {
+    let mut out = String::from("<ul class=\"key\">\n");
+    for (i, run) in runs.iter().enumerate() {
+        let dashes = if i >= plot::COLOURS { " dashed" } else { "" };
+        let mark =
+            format!("<svg viewBox=\"0 0 28 10\"><path class=\"line c{}{dashes}\" d=\"M0 5H28\"/></svg>", i % plot::COLOURS);
+        let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::version(run));
+        let line = format!("{what}; {}; {:.1} s", run.setup.line(), run.seconds);
+        let _ = writeln!(out, "<li>{mark}<b>{}</b>: {}</li>", escaped(&run.label), escaped(&line));
+    }
+    out + "</ul>\n"
+}
+
+fn time_axis(label: &'static str, values: impl Iterator<Item = f64> + Clone) -> Axis {
+    let low = values.clone().fold(f64::MAX, f64::min).max(1.0);
+    let high = values.fold(low, f64::max);
+    Axis::decades(label, low, high, table::time)
+}
+
+fn latency_plot(runs: &[Run], title: &str, about: &str, of: impl Fn(&Run) -> Option<&Latency>) -> String {
+    let timed: Vec<(usize, &Latency)> = runs.iter().enumerate().filter_map(|(i, run)| Some((i, of(run)?))).collect();
+    if timed.is_empty() {
+        return String::new();
+    }
+    let y = time_axis("latency", timed.iter().flat_map(|(_, l)| l.percentiles.iter().map(|(_, us)| *us)));
+    let mut deepest: f64 = 2.0;
+    let mut lines = Vec::new();
+    for (run, latency) in timed {
+        let point = |(percentile, us): &(f64, f64)| Some((plot::nines(*percentile)?, us.max(1.0).log10()));
+        // Beyond one in the count the plot would only repeat the maximum.
+        let limit = (latency.count as f64).log10();
+        let points: Vec<(f64, f64)> = latency.percentiles.iter().filter_map(point).filter(|(x, _)| *x <= limit).collect();
+        deepest = deepest.max(points.last().map_or(0.0, |(x, _)| *x));
+        lines.push(Line { run, dashed: false, points });
+    }
+    let x = Axis::nines("percentile", deepest.ceil() as usize);
+    format!("<h2>{title} by percentile</h2>\n<p>{about}</p>\n{}\n", plot::svg(title, &x, &y, &lines))
+}
+
+fn seconds_axis(runs: &[Run]) -> Axis {
+    let last = runs.iter().filter_map(|run| run.series.last()).map(|second| second.at).fold(0.0, f64::max);
+    Axis::linear("seconds", last, |s| format!("{s}"))
+}
+
+fn rate_plot(runs: &[Run]) -> String {
+    let mut lines = Vec::new();
+    let mut most: f64 = 0.0;
+    for (run, result) in runs.iter().enumerate() {
+        let both = result.published.is_some() && result.delivered.is_some();
+        let mut line = |dashed: bool, points: Vec<(f64, f64)>| {
+            most = points.iter().map(|(_, rate)| *rate).fold(most, f64::max);
+            lines.push(Line { run, dashed, points });
+        };
+        if result.published.is_some() {
+            line(false, result.series.iter().map(|s| (s.at, s.published_per_second)).collect());
+        }
+        if result.delivered.is_some() {
+            line(both, result.series.iter().map(|s| (s.at, s.delivered_per_second)).collect());
+        }
+    }
+    let y = Axis::linear("messages per second", most, rate);
+    let plot = plot::svg("Rate over time", &seconds_axis(runs), &y, &lines);
+    format!("<h2>Rate over time</h2>\n<p>Where a run does both, the dashed line is delivery.</p>\n{plot}\n")
+}
+
+fn tail_plot(runs: &[Run]) -> String {
+    let tails = |run: &Run| run.series.iter().filter_map(|s| Some((s.at, s.p99_us?))).collect::<Vec<_>>();
+    let all: Vec<Vec<(f64, f64)>> = runs.iter().map(tails).collect();
+    if all.iter().all(Vec::is_empty) {
+        return String::new();
+    }
+    let y = time_axis("p99 of each second", all.iter().flatten().map(|(_, us)| *us));
+    let line = |(run, points): (usize, Vec<(f64, f64)>)| {
+        let points = points.into_iter().map(|(at, us)| (at, us.max(1.0).log10())).collect();
+        Line { run, dashed: false, points }
+    };
+    let lines: Vec<Line> = all.into_iter().enumerate().map(line).collect();
+    let plot = plot::svg("p99 over time", &seconds_axis(runs), &y, &lines);
+    format!("<h2>p99 over time</h2>\n<p>End to end where a run consumes, else of publishing.</p>\n{plot}\n")
+}
+
+fn rate(value: f64) -> String {
+    match value {
+        v if v >= 1e6 => format!("{}M", (v / 1e4).round() / 100.0),
+        v if v >= 1e3 => format!("{}k", (v / 1e2).round() / 10.0),
+        v => format!("{}", (v * 10.0).round() / 10.0),
+    }
+}
+
+/// One column a run.
+fn figures(runs: &[Run]) -> String {
+    let mut out = String::from("<div class=\"wide\"><table><thead><tr><th></th>");
+    for run in runs {
+        let _ = write!(out, "<th>{}</th>", escaped(&run.label));
+    }
+    out += "</tr></thead><tbody>\n";
+    let mut row = |name: &str, cells: Vec<Option<String>>| {
+        if cells.iter().any(Option::is_some) {
+            let cells: String = cells.into_iter().map(|cell| format!("<td>{}</td>", cell.unwrap_or("–".into()))).collect();
+            let _ = writeln!(out, "<tr><th>{name}</th>{cells}</tr>");
+        }
+    };
+    let each = |of: &dyn Fn(&Run) -> Option<String>| runs.iter().map(of).collect::<Vec<_>>();
+    type FlowOf = fn(&Run) -> &Option<Flow>;
+    let flows: [(&str, FlowOf); 2] = [("published", |run| &run.published), ("delivered", |run| &run.delivered)];
+    for (name, of) in flows {
+        row(&format!("{name}, msg/s"), each(&|run| of(run).as_ref().map(|f| format!("{:.0}", f.messages_per_second))));
+        row(&format!("{name}, MB/s"), each(&|run| of(run).as_ref().map(|f| format!("{:.2}", f.megabytes_per_second))));
+        row(&format!("{name}, messages"), each(&|run| of(run).as_ref().map(|f| f.messages.to_string())));
+    }
+    type LatencyOf = fn(&Run) -> &Option<Latency>;
+    let latencies: [(&str, LatencyOf); 2] =
+        [("publish", |run| &run.publish_latency), ("end to end", |run| &run.end_to_end_latency)];
+    for (name, of) in latencies {
+        for (i, which) in ["p50", "p90", "p99", "p99.9", "p99.99", "max", "mean"].iter().enumerate() {
+            row(&format!("{name} {which}"), each(&|run| of(run).as_ref().map(|l| table::time(table::columns(l)[i]))));
+        }
+    }
+    row("behind, messages", each(&|run| (run.behind > 0).then(|| run.behind.to_string())));
+    row("errors", each(&|run| Some(run.errors.iter().map(|e| e.count).sum::<u64>().to_string())));
+    let server = |of: fn(&super::result::Server) -> Option<String>| each(&|run| run.server.as_ref().and_then(of));
+    row("server, CPU s", server(|s| Some(format!("{:.2}", s.cpu_seconds))));
+    row("server, CPU s per million", server(|s| s.cpu_seconds_per_million.map(|cpu| format!("{cpu:.3}"))));
+    row("server, peak RSS MiB", server(|s| Some(format!("{:.1}", s.peak_rss_bytes as f64 / (1 << 20) as f64))));
+    row("generator busy", each(&|run| Some(format!("{:.0} %", run.generator.busy * 100.0))));
+    row("ramp found, msg/s", each(&|run| run.ramp.as_ref().map(|r| r.found.map_or("none".into(), |rate| format!("{rate:.0}")))));
+    row("verify", each(&|run| run.verify.as_ref().map(|v| if v.ok { "ok".into() } else { "FAILED".into() })));
+    out + "</tbody></table></div>\n"
+}
+
+fn trouble(runs: &[Run]) -> String {
+    let mut out = String::new();
+    for run in runs {
+        let label = escaped(&run.label);
+        for error in &run.errors {
+            let _ = writeln!(out, "<li>{label}: {} × {}</li>", error.count, escaped(&error.text));
+        }
+        if let Some(verdict) = run.verify.as_ref().filter(|verdict| !verdict.ok) {
+            let what = format!("{} lost, {} broken of {}", verdict.lost, verdict.broken, verdict.acknowledged);
+            let _ = writeln!(out, "<li class=\"bad\">{label}: verify FAILED: {what}</li>");
+        }
+    }
+    if out.is_empty() { out } else { format!("<h2>Errors</h2>\n<ul>\n{out}</ul>\n") }
+}

@@ -1,0 +1,90 @@
+//! The load generator, `ringmq load`: publishes to and consumes from any node that speaks the NSQ protocol, measures, and
+//! verifies that nothing acknowledged is lost.
+//!
+//! A client like any other: it shares the codec with the node and nothing else. Threads with a tokio runtime each hold
+//! the connections; a connection is a state machine that is polled by hand, so that the usual round trip is one write
+//! and one read, without allocation or task switch. docs/load.md is its manual.
+
+mod body;
+mod consumer;
+mod html;
+mod ledger;
+mod options;
+mod pace;
+mod plot;
+mod process;
+mod producer;
+mod ramp;
+mod record;
+mod result;
+mod run;
+mod shared;
+mod size;
+mod table;
+mod wire;
+mod worker;
+
+pub use options::{Asked, Options, Outputs, ReportOptions, command, parse};
+pub use result::Run;
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// What stands before the text names the place.
+    #[error("{0}")]
+    Failed(String),
+    #[error("{path}: {reason}")]
+    File { path: String, reason: String },
+}
+
+/// Runs the load and writes the results; false when `--verify` found something.
+pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
+    let finished = match options.ramp {
+        Some(limit) => ramp::ramp(options, limit),
+        None => run::run(options),
+    };
+    let run::Finished { run, seen } = finished.map_err(LoadError::Failed)?;
+    std::io::stdout().write_all(table::text(&run).as_bytes()).map_err(|e| file_error(Path::new("the standard output"), e))?;
+    if let Some(path) = &outputs.json {
+        let json = serde_json::to_string_pretty(&run).map_err(|e| file_error(path, e))?;
+        write(path, &(json + "\n"))?;
+    }
+    if let Some(path) = &outputs.hgrm {
+        let main = if options.mode.consumes() { &seen.end_to_end } else { &seen.publish };
+        write(path, &result::hgrm(main))?;
+        if options.mode == options::Mode::Both {
+            let mut beside = path.clone().into_os_string();
+            beside.push(".publish");
+            write(Path::new(&beside), &result::hgrm(&seen.publish))?;
+        }
+    }
+    if let Some(path) = &outputs.report {
+        write(path, &html::page(std::slice::from_ref(&run)))?;
+    }
+    Ok(run.verify.is_none_or(|verdict| verdict.ok))
+}
+
+/// `ringmq load report`.
+pub fn report(options: &ReportOptions) -> Result<(), LoadError> {
+    let mut runs = Vec::new();
+    for path in &options.runs {
+        let text = fs::read_to_string(path).map_err(|e| file_error(path, e))?;
+        let run: Run = serde_json::from_str(&text).map_err(|e| file_error(path, format!("not a result of --json: {e}")))?;
+        if run.format != result::FORMAT {
+            return Err(file_error(path, format!("format {} is not known, {} is", run.format, result::FORMAT)));
+        }
+        runs.push(run);
+    }
+    write(&options.out, &html::page(&runs))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), LoadError> {
+    fs::write(path, text).map_err(|e| file_error(path, e))
+}
+
+fn file_error(path: &Path, reason: impl ToString) -> LoadError {
+    LoadError::File { path: path.display().to_string(), reason: reason.to_string() }
+}

@@ -1,0 +1,347 @@
+//! The command line of `ringmq load`: flags, their bounds, and what does not go together.
+
+use super::body::HEAD_LEN;
+use super::size::Size;
+use crate::base::{ChannelName, TopicName};
+use crate::config::value;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Produce,
+    Consume,
+    Both,
+}
+
+impl Mode {
+    pub fn produces(self) -> bool {
+        self != Mode::Consume
+    }
+
+    pub fn consumes(self) -> bool {
+        self != Mode::Produce
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Produce => "produce",
+            Mode::Consume => "consume",
+            Mode::Both => "both",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// As it was given.
+    pub address: String,
+    pub target: SocketAddr,
+    pub mode: Mode,
+    pub size: Size,
+    pub batch: u32,
+    /// Connections that publish, in all.
+    pub producers: u32,
+    /// Connections that consume, in all.
+    pub consumers: u32,
+    pub in_flight: u32,
+    pub topics: Vec<String>,
+    pub channels: Vec<String>,
+    pub rdy: u32,
+    pub duration: Duration,
+    pub warm_up: Duration,
+    pub messages: Option<u64>,
+    /// Messages per second over all connections; none: closed loop.
+    pub rate: Option<f64>,
+    /// The p99 that the ramp keeps below.
+    pub ramp: Option<Duration>,
+    pub threads: usize,
+    pub verify: bool,
+    pub drain: Duration,
+    pub output_buffer_timeout: Option<Duration>,
+    pub server_pid: Option<u32>,
+    pub label: String,
+    pub quiet: bool,
+}
+
+/// Files that are written at the end.
+#[derive(Clone, Debug, Default)]
+pub struct Outputs {
+    pub json: Option<PathBuf>,
+    pub hgrm: Option<PathBuf>,
+    pub report: Option<PathBuf>,
+}
+
+/// Runs that were written with `--json`, side by side.
+#[derive(Clone, Debug)]
+pub struct ReportOptions {
+    pub runs: Vec<PathBuf>,
+    pub out: PathBuf,
+}
+
+#[derive(Debug)]
+pub enum Asked {
+    Run(Box<Options>, Outputs),
+    Report(ReportOptions),
+}
+
+pub fn command() -> Command {
+    let flag =
+        |name: &'static str, value: &'static str, help: &'static str| Arg::new(name).long(name).value_name(value).help(help);
+    let number = |name, help, default: &'static str| flag(name, "number", help).default_value(default);
+    let switch = |name: &'static str, help: &'static str| Arg::new(name).long(name).help(help).action(ArgAction::SetTrue);
+    let path = |name, help| flag(name, "path", help).value_parser(clap::value_parser!(PathBuf));
+    let report = Command::new("report")
+        .about("Write one HTML page that shows several runs, as --json wrote them, side by side")
+        .arg(Arg::new("runs").required(true).num_args(1..).value_name("JSON file").value_parser(clap::value_parser!(PathBuf)))
+        .arg(path("out", "The page").required(true));
+    Command::new("load")
+        .about("Load a node, or any nsqd, and measure its rate and latency; or verify that it loses nothing")
+        .subcommand(report)
+        .args_conflicts_with_subcommands(true)
+        .next_help_heading("Load")
+        .arg(flag("address", "host:port", "The node").default_value("127.0.0.1:4150"))
+        .arg(flag("protocol", "name", "What to speak").value_parser(["nsq"]).default_value("nsq"))
+        .arg(flag("mode", "name", "What to do").value_parser(["produce", "consume", "both"]).default_value("produce"))
+        .arg(
+            flag("size", "bytes", "Body of a message: fixed (100, 4KiB), uniform (100-4KiB) or exponential (exp:1KiB)")
+                .default_value("100"),
+        )
+        .arg(number("batch", "Messages of a publish: 1 is PUB, more are MPUB", "1"))
+        .arg(number("connections", "Connections that publish or, in mode consume, consume", "1"))
+        .arg(flag(
+            "consumers",
+            "number",
+            "Connections that consume [default: --connections, and at least one per topic and channel]",
+        ))
+        .arg(number("in-flight", "Publishes that a connection sends before the first is answered", "1"))
+        .arg(flag("topic", "name", "The topic; with --topics the name before the number").default_value("load"))
+        .arg(number("topics", "Topics; each connection publishes to its share of them", "1"))
+        .arg(flag("channel", "name", "The channel; with --channels the name before the number").default_value("load"))
+        .arg(number("channels", "Channels of each topic", "1"))
+        .arg(number("rdy", "RDY of each consumer", "2500"))
+        .arg(flag(
+            "output-buffer-timeout",
+            "duration",
+            "How long the server may hold deliveries back [default: as the server decides]",
+        ))
+        .next_help_heading("Course")
+        .arg(flag("duration", "duration", "How long to measure; with --ramp, each step").default_value("10s"))
+        .arg(flag("warm-up", "duration", "Load before the measurement [default: 1s; with --messages 0]"))
+        .arg(flag("messages", "number", "Stop after so many messages, at the latest after --duration"))
+        .arg(flag(
+            "rate",
+            "messages/s",
+            "Open loop: send at this rate, latency counts from the intended time; --ramp begins with it",
+        ))
+        .arg(switch("ramp", "Find the highest rate that keeps p99 below --p99 (of delivery in mode both, else of publishing)"))
+        .arg(flag("p99", "duration", "The limit of --ramp"))
+        .arg(switch("verify", "Exit with 1 unless every acknowledged message is consumed, intact; mode both"))
+        .arg(flag("drain", "duration", "How long to wait at the end for answers and deliveries").default_value("10s"))
+        .arg(number("threads", "Threads that load", "1"))
+        .next_help_heading("Output")
+        .arg(flag("server-pid", "pid", "Measure CPU time and memory of this process too"))
+        .arg(flag("label", "text", "Name of the run in reports [default: the mode and address]"))
+        .arg(path("json", "Write the results there"))
+        .arg(path("hgrm", "Write the latencies there, for HdrHistogram's plotters; mode both: publishing in <path>.publish"))
+        .arg(path("report", "Write the results there as an HTML page"))
+        .arg(switch("quiet", "No line each second"))
+        .after_help("Exit codes: 0 done, 1 it failed or lost messages, 2 a wrong flag.")
+}
+
+pub fn parse(matches: &ArgMatches) -> Result<Asked, String> {
+    if let Some(("report", matches)) = matches.subcommand() {
+        let runs = matches.get_many::<PathBuf>("runs").into_iter().flatten().cloned().collect();
+        let out = matches.get_one::<PathBuf>("out").cloned().ok_or("--out is missing")?;
+        return Ok(Asked::Report(ReportOptions { runs, out }));
+    }
+    let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
+    let outputs = Outputs { json: path("json"), hgrm: path("hgrm"), report: path("report") };
+    Ok(Asked::Run(Box::new(options(&Flags(matches))?), outputs))
+}
+
+struct Flags<'a>(&'a ArgMatches);
+
+impl Flags<'_> {
+    fn text(&self, name: &str) -> Option<&str> {
+        self.0.get_one::<String>(name).map(String::as_str)
+    }
+
+    fn parsed<T>(&self, name: &str, parse: impl FnOnce(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+        self.text(name).map(|text| parse(text).map_err(|why| format!("--{name}={text}: {why}"))).transpose()
+    }
+
+    fn whole<T: FromStr + PartialOrd + std::fmt::Display>(&self, name: &str, min: T, max: T) -> Result<Option<T>, String> {
+        let wanted = || format!("a whole number between {min} and {max} is expected");
+        self.parsed(name, |text| text.parse().ok().filter(|n| (&min..=&max).contains(&n)).ok_or_else(wanted))
+    }
+
+    /// With a default, so that it is always there.
+    fn count(&self, name: &str, max: u32) -> Result<u32, String> {
+        Ok(self.whole(name, 1, max)?.unwrap_or(1))
+    }
+
+    fn duration(&self, name: &str) -> Result<Option<Duration>, String> {
+        self.parsed(name, |text| {
+            let ns = value::parse_duration_ns(text)?;
+            let limit = 24 * 3600 * 1_000_000_000u128;
+            if ns > limit { Err("at most 24h".into()) } else { Ok(Duration::from_nanos(ns as u64)) }
+        })
+    }
+
+    fn positive_duration(&self, name: &str) -> Result<Option<Duration>, String> {
+        match self.duration(name)? {
+            Some(Duration::ZERO) => Err(format!("--{name}=0: it must be longer")),
+            other => Ok(other),
+        }
+    }
+
+    /// The name, or the name with a number behind it.
+    fn names(&self, name: &str, count: u32, check: impl Fn(&str) -> Result<(), String>) -> Result<Vec<String>, String> {
+        let base = self.text(name).unwrap_or_default();
+        let all: Vec<String> = if count == 1 { vec![base.into()] } else { (0..count).map(|i| format!("{base}-{i}")).collect() };
+        all.iter().try_for_each(|full| check(full).map_err(|why| format!("--{name}={base}: {full}: {why}")))?;
+        Ok(all)
+    }
+}
+
+fn options(flags: &Flags<'_>) -> Result<Options, String> {
+    let mode = match flags.text("mode") {
+        Some("consume") => Mode::Consume,
+        Some("both") => Mode::Both,
+        _ => Mode::Produce,
+    };
+    let topics = flags.count("topics", 100_000)?;
+    let channels = flags.count("channels", 1_000)?;
+    let producers = flags.count("connections", 100_000)?;
+    let pairs = topics as u64 * channels as u64;
+    let messages = flags.whole("messages", 1, 1u64 << 40)?;
+    let rate = flags.parsed("rate", |text| match text.parse::<f64>() {
+        Ok(rate) if (0.01..=1e9).contains(&rate) => Ok(rate),
+        _ => Err("a number of messages per second between 0.01 and 1000000000 is expected".to_string()),
+    })?;
+    let limit = flags.positive_duration("p99")?;
+    let ramp = match (flags.0.get_flag("ramp"), limit) {
+        (true, None) => return Err("--ramp needs the limit to keep: --p99=10ms".into()),
+        (false, Some(_)) => return Err("--p99 is the limit of --ramp, which is not given".into()),
+        (_, limit) => limit,
+    };
+    let address = flags.text("address").unwrap_or_default().to_string();
+    let options = Options {
+        target: resolve(&address)?,
+        label: flags.text("label").map_or_else(|| format!("{} {address}", mode.name()), String::from),
+        address,
+        mode,
+        size: flags.parsed("size", Size::from_str)?.unwrap_or(Size::Fixed(100)),
+        batch: flags.count("batch", 1_000_000)?,
+        producers,
+        consumers: flags.whole("consumers", 1, 100_000)?.unwrap_or((producers as u64).max(pairs).min(100_000) as u32),
+        in_flight: flags.count("in-flight", 1_000_000)?,
+        topics: flags.names("topic", topics, |name| TopicName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
+        channels: flags.names("channel", channels, |name| ChannelName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
+        rdy: flags.count("rdy", 1_000_000)?,
+        duration: flags.positive_duration("duration")?.unwrap_or(Duration::from_secs(10)),
+        warm_up: flags.duration("warm-up")?.unwrap_or(Duration::from_secs(messages.is_none().into())),
+        messages,
+        rate,
+        ramp,
+        threads: flags.count("threads", 256)? as usize,
+        verify: flags.0.get_flag("verify"),
+        drain: flags.duration("drain")?.unwrap_or(Duration::from_secs(10)),
+        output_buffer_timeout: flags.positive_duration("output-buffer-timeout")?,
+        server_pid: flags.whole("server-pid", 1, i32::MAX as u32)?,
+        quiet: flags.0.get_flag("quiet"),
+    };
+    check(&options, pairs)?;
+    Ok(options)
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, String> {
+    let found = address.to_socket_addrs().map_err(|e| format!("--address={address}: {e}; host:port is expected"))?;
+    found.into_iter().next().ok_or_else(|| format!("--address={address}: no such host"))
+}
+
+/// What does not go together.
+fn check(options: &Options, pairs: u64) -> Result<(), String> {
+    let no = |wrong: bool, why: &str| if wrong { Err(why.to_string()) } else { Ok(()) };
+    let consume = options.mode == Mode::Consume;
+    no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
+    no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
+    no(
+        options.verify && options.mode != Mode::Both,
+        "--verify compares what was acknowledged with what comes: it needs --mode=both",
+    )?;
+    no(options.verify && options.ramp.is_some(), "--verify and --ramp do not go together: verify at the rate that was found")?;
+    no(
+        options.messages.is_some() && options.ramp.is_some(),
+        "--messages and --ramp do not go together: a step has a --duration",
+    )?;
+    no(options.messages.is_some_and(|n| n < options.batch as u64), "--messages is less than one --batch")?;
+    no(
+        options.messages.is_some() && !options.warm_up.is_zero(),
+        "--messages counts from the beginning: it needs --warm-up=0, its default",
+    )?;
+    no(
+        options.mode == Mode::Both && matches!(options.size, Size::Fixed(n) if n < HEAD_LEN),
+        &format!("--size: mode both needs at least {HEAD_LEN} bytes, which say when the message was sent"),
+    )?;
+    no(
+        options.mode.consumes() && (options.consumers as u64) < pairs,
+        &format!("--consumers={}: {pairs} are needed, one for each topic and channel", options.consumers),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(args: &[&str]) -> Result<Asked, String> {
+        let all = std::iter::once("load").chain(args.iter().copied());
+        command().try_get_matches_from(all).map_err(|e| e.to_string()).and_then(|matches| parse(&matches))
+    }
+
+    #[test]
+    fn flags_are_read() {
+        command().debug_assert();
+        let Ok(Asked::Run(options, _)) = parsed(&["--mode=both", "--size=exp:1KiB", "--topics=3", "--channels=2", "--rate=5e3"])
+        else {
+            panic!("it is valid")
+        };
+        assert_eq!((options.topics.len(), options.channels[1].as_str(), options.consumers), (3, "load-1", 6));
+        assert_eq!((options.rate, options.warm_up), (Some(5000.0), Duration::from_secs(1)));
+        let Ok(Asked::Report(report)) = parsed(&["report", "a", "b", "--out", "c"]) else { panic!("it is valid") };
+        assert_eq!(report.runs.len(), 2);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_the_flag_in_the_text() {
+        for (args, says) in [
+            (&["--protocol=native"][..], "possible values: nsq"),
+            (&["--mode=x"], "possible values"),
+            (&["--size=0"], "--size=0"),
+            (&["--batch=0"], "--batch=0: a whole number between 1"),
+            (&["--rate=fast"], "--rate=fast"),
+            (&["--rate=1", "--mode=consume"], "--rate"),
+            (&["--ramp"], "--p99"),
+            (&["--p99=1ms"], "--ramp"),
+            (&["--verify"], "--mode=both"),
+            (&["--mode=both", "--verify", "--ramp", "--p99=1s"], "--verify and --ramp"),
+            (&["--mode=both", "--size=31"], "32 bytes"),
+            (&["--mode=both", "--topics=2", "--consumers=1"], "--consumers=1"),
+            (&["--messages=10", "--batch=20"], "--batch"),
+            (&["--messages=10", "--warm-up=1s"], "--warm-up"),
+            (&["--duration=10"], "--duration=10: no unit"),
+            (&["--duration=0"], "--duration=0"),
+            (&["--topic=a b"], "--topic=a b"),
+            (&["--address=nowhere"], "--address=nowhere"),
+            (&["report", "a"], "--out"),
+            (&["--what"], "--what"),
+        ] {
+            let error = parsed(args).expect_err(says);
+            assert!(error.contains(says), "{args:?}: {error}");
+        }
+    }
+}

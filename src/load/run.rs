@@ -1,0 +1,319 @@
+//! One run from the first connection to the result: starts the threads, collects once a second, ends them.
+
+use super::ledger::Verdict;
+use super::options::{Mode, Options};
+use super::process::{self, Usage};
+use super::record::{Count, Recorder, Seen};
+use super::result::{self, ErrorCount, Flow, Generator, Latency, Run, Second, Server, Setup, Target};
+use super::shared::{Course, Phase, Shared};
+use super::worker::{Report, Worker};
+use std::io::Write as _;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How often the end and the server's memory are looked at.
+const TICK: Duration = Duration::from_millis(100);
+const LINE_EVERY_NS: u64 = 1_000_000_000;
+
+/// Deliveries that do not come for this long are not waited for, unless they are verified.
+const QUIET_LIMIT: Duration = Duration::from_secs(1);
+
+/// Lets every thread begin together.
+const START_AFTER_NS: u64 = 20_000_000;
+
+pub struct Finished {
+    pub run: Run,
+    pub seen: Box<Seen>,
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    recorders: Vec<Arc<Recorder>>,
+    threads: Vec<JoinHandle<()>>,
+    phase: watch::Sender<Phase>,
+    reports: mpsc::Receiver<Report>,
+    /// Threads whose part is over.
+    published: usize,
+    consumed: usize,
+    all: Box<Seen>,
+    /// Empty between two uses.
+    spare: Box<Seen>,
+    version: Option<String>,
+    series: Vec<Second>,
+    last_line_ns: u64,
+    rss_max: u64,
+}
+
+/// Blocks for the whole run.
+pub fn run(options: &Options) -> Result<Finished, String> {
+    let mut running = Running::start(Arc::new(Shared::new(options.clone())))?;
+    let result = running.go();
+    // Also after a failure nothing goes on in the background.
+    let _ = running.phase.send(Phase::Stop);
+    for thread in std::mem::take(&mut running.threads) {
+        thread.join().map_err(|_| "a thread of the generator panicked")?;
+    }
+    let (course, used) = result?;
+    Ok(running.finish(course, used))
+}
+
+/// CPU time over the measured part.
+struct Used {
+    own: f64,
+    server: Option<(f64, Usage)>,
+}
+
+impl Running {
+    fn start(shared: Arc<Shared>) -> Result<Self, String> {
+        let options = &shared.options;
+        if let Some(pid) = options.server_pid {
+            process::usage(pid).map_err(|e| format!("--server-pid={pid}: {e}"))?;
+        }
+        let (phase, receiver) = watch::channel(Phase::Connect);
+        let (sender, reports) = mpsc::channel();
+        let producers = if options.mode.produces() { options.producers } else { 0 };
+        let consumers = if options.mode.consumes() { options.consumers } else { 0 };
+        let count = options.threads.min(producers.max(consumers) as usize);
+        let share = |of: u32, thread: usize| (0..of).filter(|i| *i as usize % count == thread).collect();
+        let mut recorders = Vec::new();
+        let mut threads = Vec::new();
+        for number in 0..count {
+            let recorder = Arc::new(Recorder::new());
+            recorders.push(recorder.clone());
+            let worker = Worker {
+                shared: shared.clone(),
+                recorder,
+                producers: share(producers, number),
+                consumers: share(consumers, number),
+                phase: receiver.clone(),
+                reports: sender.clone(),
+            };
+            let thread = thread::Builder::new().name(format!("load-{number}")).spawn(|| worker.run());
+            threads.push(thread.map_err(|e| format!("a thread cannot be started: {e}"))?);
+        }
+        Ok(Running {
+            recorders,
+            threads,
+            phase,
+            reports,
+            published: 0,
+            consumed: 0,
+            all: Box::new(Seen::new()),
+            spare: Box::new(Seen::new()),
+            version: None,
+            series: Vec::new(),
+            last_line_ns: 0,
+            rss_max: 0,
+            shared,
+        })
+    }
+
+    fn go(&mut self) -> Result<(Course, Used), String> {
+        for _ in 0..self.threads.len() {
+            match self.reports.recv() {
+                Ok(Report::Connected(version)) => self.version = version.or(self.version.take()),
+                Ok(Report::Failed(error)) => return Err(format!("{}: {error}", self.shared.options.address)),
+                Ok(_) | Err(_) => return Err("a thread of the generator ended early".into()),
+            }
+        }
+        let options = &self.shared.options;
+        let start = self.shared.clock.now() + START_AFTER_NS;
+        let measure = start + options.warm_up.as_nanos() as u64;
+        let course = Course { start, measure, end: measure + options.duration.as_nanos() as u64 };
+        self.shared.set_course(course);
+        self.sleep_until(start);
+        let _ = self.phase.send(Phase::Load);
+        self.last_line_ns = start;
+        self.watch(course.measure, &course)?;
+        self.line(&course);
+        let before = self.usages();
+        self.watch(course.end, &course)?;
+        let after = self.usages();
+        self.line(&course);
+        self.drain()?;
+        let server = before.1.zip(after.1).map(|(before, after)| (after.cpu_seconds - before.cpu_seconds, after));
+        Ok((course, Used { own: after.0 - before.0, server }))
+    }
+
+    fn sleep_until(&self, at: u64) {
+        thread::sleep(Duration::from_nanos(at.saturating_sub(self.shared.clock.now())));
+    }
+
+    /// Until then, or until the work is done.
+    fn watch(&mut self, until: u64, course: &Course) -> Result<(), String> {
+        loop {
+            self.take_reports(Duration::ZERO)?;
+            let now = self.shared.clock.now();
+            if now >= until || self.is_done() {
+                return Ok(());
+            }
+            if let Some(usage) = self.server_usage() {
+                self.rss_max = self.rss_max.max(usage.resident_bytes);
+            }
+            if now >= self.last_line_ns + LINE_EVERY_NS {
+                self.line(course);
+            }
+            let next = (now + TICK.as_nanos() as u64).min(until).min(self.last_line_ns + LINE_EVERY_NS);
+            self.take_reports(Duration::from_nanos(next - now))?;
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let threads = self.threads.len();
+        match self.shared.options.mode {
+            // What came last may still be with the server.
+            Mode::Both => self.published == threads && (self.consumed == threads || self.shared.all_came()),
+            Mode::Produce => self.published == threads,
+            Mode::Consume => self.consumed == threads || self.shared.is_spent(),
+        }
+    }
+
+    fn take_reports(&mut self, wait: Duration) -> Result<(), String> {
+        let mut next = self.reports.recv_timeout(wait).ok();
+        while let Some(report) = next {
+            match report {
+                Report::Published => self.published += 1,
+                Report::Consumed => self.consumed += 1,
+                Report::Connected(_) => {}
+                Report::Failed(error) => return Err(error),
+            }
+            next = self.reports.try_recv().ok();
+        }
+        Ok(())
+    }
+
+    /// Answers and deliveries that are still on their way.
+    fn drain(&mut self) -> Result<(), String> {
+        let limit = Instant::now() + self.shared.options.drain;
+        let (mut came, mut came_at) = (0, Instant::now());
+        // Producers have a limit of their own, and say so shortly after it.
+        while self.published < self.threads.len() {
+            self.take_reports(TICK)?;
+            if Instant::now() > limit + Duration::from_secs(5) {
+                return Err("a thread of the generator does not end".into());
+            }
+        }
+        while self.shared.options.mode == Mode::Both && !self.shared.all_came() && Instant::now() < limit {
+            let now = self.shared.delivered.load(Ordering::Relaxed);
+            if now != came {
+                (came, came_at) = (now, Instant::now());
+            } else if !self.shared.options.verify && came_at.elapsed() > QUIET_LIMIT {
+                break;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn server_usage(&self) -> Option<Usage> {
+        // It was there at the start; when it is gone the connections say so.
+        self.shared.options.server_pid.and_then(|pid| process::usage(pid).ok())
+    }
+
+    fn usages(&self) -> (f64, Option<Usage>) {
+        (process::usage(std::process::id()).map_or(0.0, |usage| usage.cpu_seconds), self.server_usage())
+    }
+
+    /// Collects, and writes what came since the last time.
+    fn line(&mut self, course: &Course) {
+        let now = self.shared.clock.now();
+        let seconds = (now - self.last_line_ns) as f64 / 1e9;
+        self.last_line_ns = now;
+        let mut part = Box::new(Seen::new());
+        self.collect(&mut part);
+        if seconds < 0.01 {
+            return;
+        }
+        let timed = if part.end_to_end.is_empty() { &part.publish } else { &part.end_to_end };
+        let at = |share| (!timed.is_empty()).then(|| result::us(timed.value_at_quantile(share)));
+        let second = Second {
+            at: now.saturating_sub(course.measure) as f64 / 1e9,
+            published_per_second: part.published_ever.messages as f64 / seconds,
+            delivered_per_second: part.delivered_ever.messages as f64 / seconds,
+            p50_us: at(0.5),
+            p99_us: at(0.99),
+        };
+        if !self.shared.options.quiet {
+            self.print(&second, &part, seconds, now <= course.measure);
+        }
+        if now > course.measure {
+            self.series.push(second);
+        }
+    }
+
+    fn print(&self, second: &Second, part: &Seen, seconds: f64, warming: bool) {
+        let mode = self.shared.options.mode;
+        let mut line = if warming { "warm-up".to_string() } else { format!("{:6.1}s", second.at) };
+        let mut flow = |name: &str, count: Count| {
+            let flow = Flow::of(count, seconds);
+            line += &format!("  {name} {:.0} msg/s {:.1} MB/s", flow.messages_per_second, flow.megabytes_per_second);
+        };
+        if mode.produces() {
+            flow("published", part.published_ever);
+        }
+        if mode.consumes() {
+            flow("delivered", part.delivered_ever);
+        }
+        if let (Some(p50), Some(p99)) = (second.p50_us, second.p99_us) {
+            line += &format!("  p50 {} p99 {}", super::table::time(p50), super::table::time(p99));
+        }
+        let errors: u64 = part.errors.values().sum();
+        if errors > 0 {
+            line += &format!("  errors {errors}");
+        }
+        // Progress that nobody can read is no reason to stop.
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
+
+    fn collect(&mut self, part: &mut Seen) {
+        for recorder in &self.recorders {
+            recorder.swap(&mut self.spare);
+            part.merge(&self.spare);
+            self.spare.clear();
+        }
+        self.all.merge(part);
+    }
+
+    fn finish(mut self, course: Course, used: Used) -> Finished {
+        self.collect(&mut Seen::new());
+        let (shared, seen) = (self.shared, self.all);
+        let options = &shared.options;
+        let measured = (course.end - course.measure) as f64 / 1e9;
+        // What was limited to a number, or drained a backlog, is over with its last message.
+        let early = options.messages.is_some() || options.mode == Mode::Consume;
+        let last = shared.last_ns.load(Ordering::Relaxed).clamp(course.measure, course.end);
+        let seconds = if early && last > course.measure { (last - course.measure) as f64 / 1e9 } else { measured };
+        let ever = if options.mode.produces() { seen.published.messages } else { seen.delivered.messages };
+        let server = used.server.zip(options.server_pid).map(|((cpu_seconds, usage), pid)| Server {
+            pid,
+            cpu_seconds,
+            cpu_seconds_per_million: (ever > 0).then(|| cpu_seconds / ever as f64 * 1e6),
+            peak_rss_bytes: self.rss_max.max(usage.resident_bytes),
+            lifetime_peak_rss_bytes: usage.resident_bytes_max,
+        });
+        let verify: Option<Verdict> = shared.ledger().map(|ledger| ledger.verdict());
+        let run = Run {
+            format: result::FORMAT,
+            label: options.label.clone(),
+            started_unix_ms: course.start / 1_000_000,
+            target: Target { address: options.address.clone(), protocol: "nsq".into(), version: self.version },
+            setup: Setup::of(options),
+            seconds,
+            published: options.mode.produces().then(|| Flow::of(seen.published, seconds)),
+            delivered: options.mode.consumes().then(|| Flow::of(seen.delivered, seconds)),
+            publish_latency: Latency::of(&seen.publish),
+            end_to_end_latency: Latency::of(&seen.end_to_end),
+            behind: seen.behind,
+            errors: seen.errors.iter().map(|(text, count)| ErrorCount { text: text.clone(), count: *count }).collect(),
+            series: self.series,
+            generator: Generator { cpu_seconds: used.own, busy: used.own / seconds / self.recorders.len() as f64 },
+            server,
+            verify,
+            ramp: None,
+        };
+        Finished { run, seen }
+    }
+}

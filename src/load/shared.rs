@@ -1,0 +1,130 @@
+//! What all connections of a run share: the clock, the course of the run, and what is counted over all threads.
+
+use super::body::Filler;
+use super::ledger::Ledger;
+use super::options::Options;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Unix nanoseconds that never go back: messages of one process are timed by it, those of another within the accuracy of
+/// the machines' clocks.
+#[derive(Clone, Copy)]
+pub struct Clock {
+    start: Instant,
+    unix_ns: u64,
+}
+
+impl Clock {
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Clock { start: Instant::now(), unix_ns: since.as_nanos() as u64 }
+    }
+
+    pub fn now(&self) -> u64 {
+        self.unix_ns + self.start.elapsed().as_nanos() as u64
+    }
+
+    pub fn instant(&self, unix_ns: u64) -> Instant {
+        self.start + Duration::from_nanos(unix_ns.saturating_sub(self.unix_ns))
+    }
+}
+
+/// Unix nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Course {
+    /// Load begins.
+    pub start: u64,
+    /// Measuring begins.
+    pub measure: u64,
+    pub end: u64,
+}
+
+impl Course {
+    pub fn measures(&self, at: u64) -> bool {
+        (self.measure..self.end).contains(&at)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Connect,
+    Load,
+    Stop,
+}
+
+pub struct Shared {
+    pub options: Options,
+    pub clock: Clock,
+    /// Names the run in its messages.
+    pub run: u32,
+    pub filler: Filler,
+    course: OnceLock<Course>,
+    /// Messages that may still be published or, in mode consume, delivered.
+    budget: AtomicI64,
+    pub acknowledged: AtomicU64,
+    /// Messages of this run.
+    pub delivered: AtomicU64,
+    /// The last acknowledgement or delivery that counted.
+    pub last_ns: AtomicU64,
+    ledger: Option<Mutex<Ledger>>,
+}
+
+impl Shared {
+    pub fn new(options: Options) -> Self {
+        let clock = Clock::new();
+        let ledger = options.verify.then(|| Mutex::new(Ledger::new(options.producers as usize, options.channels.len())));
+        Shared {
+            run: (clock.now() ^ (std::process::id() as u64) << 20) as u32,
+            filler: Filler::new(if options.mode.produces() { options.size.max() } else { 0 }),
+            course: OnceLock::new(),
+            budget: AtomicI64::new(options.messages.map_or(i64::MAX, |n| n as i64)),
+            acknowledged: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            last_ns: AtomicU64::new(0),
+            ledger,
+            clock,
+            options,
+        }
+    }
+
+    pub fn set_course(&self, course: Course) {
+        assert!(self.course.set(course).is_ok(), "a run has one course");
+    }
+
+    pub fn course(&self) -> Course {
+        *self.course.get().expect("it is set before the phase Load")
+    }
+
+    pub fn ledger(&self) -> Option<MutexGuard<'_, Ledger>> {
+        self.ledger.as_ref().map(|ledger| ledger.lock().expect("no thread panics while it keeps the books"))
+    }
+
+    /// Takes up to `wanted` messages out of the budget.
+    pub fn claim(&self, wanted: u32) -> u32 {
+        if self.options.messages.is_none() {
+            return wanted;
+        }
+        let before = self.budget.fetch_sub(wanted as i64, Ordering::Relaxed);
+        before.clamp(0, wanted as i64) as u32
+    }
+
+    pub fn is_spent(&self) -> bool {
+        self.budget.load(Ordering::Relaxed) <= 0
+    }
+
+    pub fn saw(&self, now: u64) {
+        self.last_ns.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Everything acknowledged has come on every channel.
+    pub fn all_came(&self) -> bool {
+        match self.ledger() {
+            Some(ledger) => ledger.is_complete(),
+            None => {
+                let wanted = self.acknowledged.load(Ordering::Relaxed) * self.options.channels.len() as u64;
+                self.delivered.load(Ordering::Relaxed) >= wanted
+            }
+        }
+    }
+}

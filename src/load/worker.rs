@@ -1,0 +1,143 @@
+//! One thread of the generator: a runtime of its own with its share of the connections. A broken connection is opened
+//! again until the run ends.
+
+use super::consumer::Consumer;
+use super::producer::Producer;
+use super::record::Recorder;
+use super::shared::{Phase, Shared};
+use super::wire::Wire;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+const RECONNECT_AFTER: Duration = Duration::from_millis(100);
+
+pub enum Report {
+    /// All connections stand; what the server calls itself.
+    Connected(Option<String>),
+    Failed(String),
+    /// All that publishes has ended.
+    Published,
+    /// All that consumes has ended by itself.
+    Consumed,
+}
+
+pub struct Worker {
+    pub shared: Arc<Shared>,
+    pub recorder: Arc<Recorder>,
+    pub producers: Vec<u32>,
+    pub consumers: Vec<u32>,
+    pub phase: watch::Receiver<Phase>,
+    pub reports: mpsc::Sender<Report>,
+}
+
+impl Worker {
+    pub fn run(self) {
+        // The other side is gone only when the run has failed already.
+        let failed = |error: String| drop(self.reports.send(Report::Failed(error)));
+        match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => {
+                if let Err(error) = runtime.block_on(self.load()) {
+                    failed(error);
+                }
+            }
+            Err(error) => failed(format!("a thread's runtime: {error}")),
+        }
+    }
+
+    async fn load(&self) -> Result<(), String> {
+        let mut phase = self.phase.clone();
+        let options = &self.shared.options;
+        let mut consumers = Vec::new();
+        for number in &self.consumers {
+            let consumer = Consumer::new(*number, &self.shared);
+            consumers.push((subscribed(&consumer, &self.shared).await?, consumer));
+        }
+        let mut producers = Vec::new();
+        for number in &self.producers {
+            let producer = Producer::new(*number, &self.shared).map_err(|e| format!("a timer: {e}"))?;
+            producers.push((Wire::connect(options).await?, producer));
+        }
+        let wires = consumers.iter().map(|(wire, _)| wire).chain(producers.iter().map(|(wire, _)| wire));
+        let version = wires.filter_map(|wire| wire.server_version.clone()).next();
+        let _ = self.reports.send(Report::Connected(version));
+        if wait_for(&mut phase, Phase::Load).await == Phase::Stop {
+            return Ok(());
+        }
+        let mut consuming = JoinSet::new();
+        for (wire, consumer) in consumers {
+            consuming.spawn(consume(wire, consumer, self.shared.clone(), self.recorder.clone()));
+        }
+        let mut publishing = JoinSet::new();
+        for (wire, producer) in producers {
+            publishing.spawn(publish(wire, producer, self.shared.clone(), self.recorder.clone()));
+        }
+        while publishing.join_next().await.is_some() {}
+        let _ = self.reports.send(Report::Published);
+        // Dropped at the end: what still consumes is ended with it.
+        tokio::select! {
+            () = async { while consuming.join_next().await.is_some() {} } => {
+                let _ = self.reports.send(Report::Consumed);
+            }
+            _ = wait_for(&mut phase, Phase::Stop) => {}
+        }
+        Ok(())
+    }
+}
+
+async fn wait_for(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
+    // The sender is dropped only when the run is over.
+    phase.wait_for(|phase| *phase == wanted || *phase == Phase::Stop).await.map_or(Phase::Stop, |phase| *phase)
+}
+
+async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Wire, String> {
+    let options = &shared.options;
+    let mut wire = Wire::connect(options).await?;
+    wire.subscribe(&options.topics[consumer.topic], &options.channels[consumer.channel]).await?;
+    Ok(wire)
+}
+
+async fn publish(wire: Wire, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+    let last = shared.clock.instant(shared.course().end) + shared.options.drain;
+    let mut wire = Some(wire);
+    let work = async {
+        loop {
+            if let Some(mut open) = wire.take() {
+                match std::future::poll_fn(|cx| producer.poll(cx, &mut open, &shared, &recorder)).await {
+                    Ok(()) => return,
+                    Err(error) => {
+                        recorder.lock().error(&error, 1);
+                        producer.give_up(&recorder, "the connection ended");
+                    }
+                }
+            }
+            if producer.is_done() || shared.clock.now() >= shared.course().end {
+                return;
+            }
+            tokio::time::sleep(RECONNECT_AFTER).await;
+            wire = Wire::connect(&shared.options).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
+        }
+    };
+    let in_time = tokio::time::timeout_at(last.into(), work).await.is_ok();
+    if !in_time {
+        producer.give_up(&recorder, "the wait at the end was over");
+    }
+    producer.count_behind(&shared, &recorder);
+}
+
+async fn consume(wire: Wire, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+    let mut wire = Some(wire);
+    loop {
+        if let Some(mut open) = wire.take() {
+            crate::codec::nsq::request::ready(&mut open.out, shared.options.rdy);
+            match std::future::poll_fn(|cx| consumer.poll(cx, &mut open, &shared, &recorder)).await {
+                Ok(()) => return,
+                Err(error) => recorder.lock().error(&error, 1),
+            }
+        }
+        tokio::time::sleep(RECONNECT_AFTER).await;
+        wire = subscribed(&consumer, &shared).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
+    }
+}
