@@ -86,7 +86,7 @@ impl<'a> World<'a> {
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
-            read_cache_bytes: 64 * 1024,
+            read_cache_bytes: 1 << 20,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
@@ -303,6 +303,7 @@ impl<'a> World<'a> {
             _ => (0, false),
         };
         self.trace([5, core as u64, file, what]);
+        if std::option_env!("DBG").is_some() { eprintln!("{core} {op:?} {}", format!("{request:?}").chars().take(230).collect::<String>()); }
         self.next_op += 1;
         self.ops.insert(OpId(self.next_op), (core, op, is_journal));
         self.disk.submit(OpId(self.next_op), request);
@@ -504,33 +505,35 @@ impl<'a> World<'a> {
 
     /// Until nothing moves any more without time passing.
     fn drain_all(&mut self) {
+        let mut moved = [0; 4];
         for _ in 0..20_000 {
-            let mut moved = false;
+            moved = [0; 4];
             for conn in self.sockets.keys().copied().collect::<Vec<_>>() {
                 if self.is_healed {
                     self.sockets.get_mut(&conn).expect("seen").client.act_quick(self.book);
                 }
                 self.write(conn);
-                moved |= self.read(conn, true) | self.take(conn);
+                moved[0] += (self.read(conn, true) | self.take(conn)) as u32;
             }
             for pair in self.mail.keys().copied().collect::<Vec<_>>() {
                 self.deliver_mail(pair);
-                moved = true;
+                moved[1] += 1;
             }
             while self.disk_done().is_some() {
-                moved = true;
+                moved[2] += 1;
             }
             for core in 0..self.shards.len() {
-                moved |= self.tick(core);
+                let is_due = self.tick(core);
                 if self.is_turn_open[core] {
                     self.end_turn(core);
-                    moved = true;
+                    moved[3] += 1;
                 }
+                moved[3] += is_due as u32;
             }
-            if !moved || self.has_crashed {
+            if moved == [0; 4] || self.has_crashed {
                 return;
             }
         }
-        panic!("quiet_node_drains: the node never comes to rest");
+        panic!("quiet_node_drains: no rest; sockets, mesh, disk and turns moved {moved:?} times in the last round");
     }
 }
