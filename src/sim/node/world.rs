@@ -152,7 +152,8 @@ impl<'a> World<'a> {
     }
 
     /// Healed, with a client at every channel, nothing is left to deliver, and a stop ends.
-    pub fn quiet_node_drains(&mut self) {
+    /// Returns whether every FIN could become durable.
+    pub fn quiet_node_drains(&mut self) -> bool {
         for _ in 0..self.plan.steps / 2 {
             self.random_step();
         }
@@ -182,6 +183,7 @@ impl<'a> World<'a> {
             assert!(s.client.is_satisfied(), "quiet_node_drains: connection {conn} waits: {:?}", s.client);
         }
         self.stop();
+        !is_read_only
     }
 
     /// Only recovery makes a core writable again that lost its journal.
@@ -200,8 +202,12 @@ impl<'a> World<'a> {
         self.is_stopping = true;
         for core in 0..self.shards.len() {
             self.step(core, Event::Stop);
+            // At rest nobody publishes any more.
+            let is_quiet = self.is_healed;
             for _ in 0..self.rng.below(20) {
-                self.random_step();
+                if !is_quiet {
+                    self.random_step();
+                }
             }
         }
         self.heal();
@@ -241,6 +247,7 @@ impl<'a> World<'a> {
         }
         self.is_turn_open[core] = !matches!(event, Event::TurnEnd);
         let mut out = vec![];
+        if std::option_env!("DBG").is_some() { eprintln!("-> {core} {}", format!("{event:?}").chars().take(300).collect::<String>()); }
         self.shards[core].step(self.now, event, &mut out);
         self.carry(core, out);
     }
