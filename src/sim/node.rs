@@ -90,14 +90,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
 }
 
 /// Recovers, going down on the way now and then.
-fn recover_somehow(
-    disk: &mut SimDisk,
-    rng: &mut Rng,
-    cores: u16,
-    now: Now,
-    plan: &Plan,
-    outcome: &mut Outcome,
-) -> Recovered {
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan: &Plan, outcome: &mut Outcome) -> Recovered {
     for round in 0.. {
         disk.faults = Faults::default();
         disk.faults.crash_after = (round < 3 && rng.chance(plan.recovery_crash)).then(|| rng.below(200));

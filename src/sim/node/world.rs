@@ -247,7 +247,6 @@ impl<'a> World<'a> {
         }
         self.is_turn_open[core] = !matches!(event, Event::TurnEnd);
         let mut out = vec![];
-        if std::option_env!("DBG").is_some() { eprintln!("-> {core} {}", format!("{event:?}").chars().take(300).collect::<String>()); }
         self.shards[core].step(self.now, event, &mut out);
         self.carry(core, out);
     }
@@ -310,7 +309,6 @@ impl<'a> World<'a> {
             _ => (0, false),
         };
         self.trace([5, core as u64, file, what]);
-        if std::option_env!("DBG").is_some() { eprintln!("{core} {op:?} {}", format!("{request:?}").chars().take(230).collect::<String>()); }
         self.next_op += 1;
         self.ops.insert(OpId(self.next_op), (core, op, is_journal));
         self.disk.submit(OpId(self.next_op), request);
