@@ -323,19 +323,17 @@ impl Session {
         }
     }
 
-    /// A FIN, REQ or TOUCH that was passed on turned out to name a message that is not in flight here.
+    /// A FIN, REQ or TOUCH that was passed on turned out to name a message that is not in flight. It is said at once, not
+    /// behind the replies that are outstanding: a later publish's OK says that the FINs before it did not fail.
     pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand) {
-        self.answer_in_flight(Err(NotInFlight), &id.hex(), command);
+        if !self.replies.is_closed() {
+            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id.hex(), command));
+        }
     }
 
     fn answer_in_flight(&mut self, done: Result<(), NotInFlight>, id: &[u8; 16], command: InFlightCommand) {
         if done.is_err() && !self.replies.is_closed() {
-            let (code, name): (_, &[u8]) = match command {
-                InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
-                InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
-                InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
-            };
-            self.answer_error(&ClientError::passing(code, [name, id, b" failed ID not in flight"].concat()));
+            self.answer_error(&in_flight_error(id, command));
         }
     }
 
@@ -500,4 +498,13 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
     };
     let code = if why == PublishError::TooMuchWaiting { "E_PUB_TOO_MUCH_WAITING" } else { code };
     ClientError::fatal(code, format!("{name} failed {why}"))
+}
+
+fn in_flight_error(id: &[u8; 16], command: InFlightCommand) -> ClientError {
+    let (code, name): (_, &[u8]) = match command {
+        InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
+        InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
+        InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
+    };
+    ClientError::passing(code, [name, id, b" failed ID not in flight"].concat())
 }

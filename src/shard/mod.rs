@@ -325,7 +325,12 @@ impl Shard {
     }
 
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
-        self.deliver(now);
+        if self.engine.stopped {
+            // A client of another core may still be there; its channel must not begin a read.
+            self.engine.ready.clear();
+        } else {
+            self.deliver(now);
+        }
         if self.engine.store.has_batches() {
             self.engine.journal_fins();
         }

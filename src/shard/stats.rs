@@ -15,7 +15,8 @@ impl Shard {
             ..Default::default()
         };
         for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {
-            let end = e.store.end(idx);
+            // What is not durable is no message yet, and on a read-only core never becomes one.
+            let end = e.store.durable_end(idx);
             let unread = |from: i64| (end.count - from).max(0) as u64;
             let channels: Vec<_> = (p.channels.iter())
                 .filter(|(_, c)| channel.is_none_or(|name| *name == c.name))

@@ -64,7 +64,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
     let topics = 1 + rng.below(plan.topics_max);
     let mut now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
-    let mut cores = 1;
+    let (mut cores, mut is_writable) = (1, true);
     for life in 0..plan.lives {
         let cores_before = cores;
         cores = 1 + rng.below(plan.cores_max) as u16;
@@ -74,7 +74,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         if life + 1 < plan.lives {
             world.live();
         } else {
-            world.quiet_node_drains();
+            is_writable = world.quiet_node_drains();
         }
         now = world.now;
         now.unix_ns += Duration::from_secs(1).as_nanos() as i64;
@@ -82,7 +82,9 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     }
     let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
     book.recovered(&disk, &recovered, cores);
-    book.a_clean_stop_forgets_no_fin(&recovered);
+    if is_writable {
+        book.a_clean_stop_forgets_no_fin(&recovered);
+    }
     outcome.counts = book.counts;
     outcome
 }
