@@ -221,6 +221,8 @@ impl Running {
     fn line(&mut self, course: &Course) {
         let now = self.shared.clock.now();
         let seconds = (now - self.last_line_ns) as f64 / 1e9;
+        // What lies before the measurement is no part of its plots; the two meet at its beginning.
+        let warming = self.last_line_ns < course.measure;
         self.last_line_ns = now;
         let mut part = Box::new(Seen::new());
         self.collect(&mut part);
@@ -237,9 +239,9 @@ impl Running {
             p99_us: at(0.99),
         };
         if !self.shared.options.quiet {
-            self.print(&second, &part, seconds, now <= course.measure);
+            self.print(&second, &part, seconds, warming);
         }
-        if now > course.measure {
+        if !warming {
             self.series.push(second);
         }
     }
