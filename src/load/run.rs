@@ -125,11 +125,15 @@ impl Running {
         let course = Course { start, measure, end: measure + options.duration.as_nanos() as u64 };
         self.shared.set_course(course);
         self.sleep_until(start);
-        let _ = self.phase.send(Phase::Load);
         self.last_line_ns = start;
-        self.watch(course.measure, &course)?;
-        self.line(&course);
-        let before = self.usages();
+        // Without a warm-up the first message is measured already: the CPU time is read before it leaves.
+        let mut before = self.usages();
+        let _ = self.phase.send(Phase::Load);
+        if !options.warm_up.is_zero() {
+            self.watch(course.measure, &course)?;
+            before = self.usages();
+            self.line(&course);
+        }
         self.watch(course.end, &course)?;
         let after = self.usages();
         self.line(&course);
