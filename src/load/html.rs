@@ -64,7 +64,8 @@ fn key(runs: &[Run]) -> String {
 fn time_axis(label: &'static str, values: impl Iterator<Item = f64> + Clone) -> Axis {
     let low = values.clone().fold(f64::MAX, f64::min).max(1.0);
     let high = values.fold(low, f64::max);
-    Axis::decades(label, low, high, table::time)
+    // The decades are whole in their units.
+    Axis::decades(label, low, high, |us| table::time(us).replace(".00", ""))
 }
 
 fn latency_plot(runs: &[Run], title: &str, about: &str, of: impl Fn(&Run) -> Option<&Latency>) -> String {

@@ -8,7 +8,7 @@ pub const COLOURS: usize = 7;
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 380.0;
 const LEFT: f64 = 82.0;
-const RIGHT: f64 = 20.0;
+const RIGHT: f64 = 40.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 

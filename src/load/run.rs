@@ -125,11 +125,15 @@ impl Running {
         let course = Course { start, measure, end: measure + options.duration.as_nanos() as u64 };
         self.shared.set_course(course);
         self.sleep_until(start);
-        let _ = self.phase.send(Phase::Load);
         self.last_line_ns = start;
-        self.watch(course.measure, &course)?;
-        self.line(&course);
-        let before = self.usages();
+        // Without a warm-up the first message is measured already: the CPU time is read before it leaves.
+        let mut before = self.usages();
+        let _ = self.phase.send(Phase::Load);
+        if !options.warm_up.is_zero() {
+            self.watch(course.measure, &course)?;
+            before = self.usages();
+            self.line(&course);
+        }
         self.watch(course.end, &course)?;
         let after = self.usages();
         self.line(&course);
@@ -221,6 +225,8 @@ impl Running {
     fn line(&mut self, course: &Course) {
         let now = self.shared.clock.now();
         let seconds = (now - self.last_line_ns) as f64 / 1e9;
+        // What lies before the measurement is no part of its plots; the two meet at its beginning.
+        let warming = self.last_line_ns < course.measure;
         self.last_line_ns = now;
         let mut part = Box::new(Seen::new());
         self.collect(&mut part);
@@ -237,9 +243,9 @@ impl Running {
             p99_us: at(0.99),
         };
         if !self.shared.options.quiet {
-            self.print(&second, &part, seconds, now <= course.measure);
+            self.print(&second, &part, seconds, warming);
         }
-        if now > course.measure {
+        if !warming {
             self.series.push(second);
         }
     }
