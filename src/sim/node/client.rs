@@ -109,6 +109,13 @@ impl Client {
         }
     }
 
+    /// Reaches every partition of every topic.
+    pub fn publish_to_all(&mut self, book: &mut Book, rng: &mut Rng) {
+        for topic in 0..self.topics as usize {
+            (0..4).for_each(|_| self.publish_one(book, topic, rng));
+        }
+    }
+
     fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
         let n = book.write(topic, rng);
         request::publish(&mut self.out, &topic_name(topic), book.body(n));

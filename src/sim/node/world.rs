@@ -170,6 +170,7 @@ impl<'a> World<'a> {
             self.pass_time(1000);
             self.drain_all();
         }
+        self.publish_at_rest();
         let is_read_only = self.note_read_only();
         assert!(!is_read_only || self.plan.faults.write_error + self.plan.journal_error > 0.0, "nothing failed");
         self.book.acked_survives_to_every_channel();
@@ -184,6 +185,13 @@ impl<'a> World<'a> {
         }
         self.stop();
         !is_read_only
+    }
+
+    /// Every consumer waits, nothing else is to be done: a publish alone must bring its delivery, before any timer does.
+    fn publish_at_rest(&mut self) {
+        let conn = self.connect(Role::Publisher);
+        self.sockets.get_mut(&conn).expect("just made").client.publish_to_all(self.book, self.rng);
+        self.drain_all();
     }
 
     /// Only recovery makes a core writable again that lost its journal.
