@@ -259,6 +259,30 @@ fn the_scrubber_finds_damage_that_nobody_reads() {
 }
 
 #[test]
+fn without_a_commit_log_a_bad_batch_takes_no_other_with_it() {
+    for (what, at) in [("header", 9), ("body", 700)] {
+        for is_missing in [false, true] {
+            let mut rig = Rig::new(options());
+            let p = rig.create("t");
+            fill(&mut rig, p, 150);
+            let commit = FileId::Commit(dir("t"), 0);
+            match is_missing {
+                true => drop(rig.disk.files.remove(&commit)),
+                false => rig.disk.files.get_mut(&commit).unwrap()[4096..].fill(0),
+            }
+            rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).unwrap()[4096 + 5 * 3140 + at] ^= 4;
+            let found = rig.fetch(p, 5 * 3140);
+            let expected = (5 * 3140, 6 * 3140, 6);
+            assert!(
+                matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == expected),
+                "{what}, missing {is_missing}: {found:?}"
+            );
+            assert!(matches!(rig.fetch(p, 6 * 3140), Fetch::Batch(_)));
+        }
+    }
+}
+
+#[test]
 fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
     type Harm = fn(&mut Vec<u8>);
     let record = |n: usize| 4096 + n * 64;
