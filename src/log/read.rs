@@ -287,7 +287,10 @@ impl Store {
                 self.cache.insert(read.p, batches, read.found.len());
                 self.notices.push(Notice::Readable { p: read.p });
             }
-            Purpose::Scrub => self.scrubbed(now, read.p, end, io),
+            Purpose::Scrub => {
+                let headers = batches.iter().map(|b| b.header).collect();
+                self.check_commit_log(now, (read.p, read.base, end), headers, io);
+            }
         }
     }
 

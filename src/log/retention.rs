@@ -99,8 +99,10 @@ impl Store {
             self.want_flush(p, false);
             return;
         }
+        // A file that is written is not unlinked.
+        let is_repaired = self.scrub.repairs(p);
         let part = self.part_mut(p);
-        if part.flush.stage != super::flush::Stage::Idle {
+        if part.flush.stage != super::flush::Stage::Idle || is_repaired {
             self.retention.look_at(p);
             return;
         }

@@ -1,12 +1,27 @@
 //! Scrubbing: what is stored is read again in the background, one run at a time, at a limited rate, and verified as if
 //! somebody fetched it (rule 15). Nothing of it is cached. A pass over all partitions of the core begins at most once in
 //! [`PASS_MIN`]; so a small node is not kept awake.
+//!
+//! Beside each run of a closed segment its commit records are read: those that are missing or differ from the verified
+//! batches are reported and written again, in place. Nobody else writes a closed commit log. The record of a damaged
+//! batch is left as it is: it may be all that tells where the batch ends.
+//!
+//! ```text
+//! run verified -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
+//! ```
 
+use super::batch::{BATCH_HEADER_LEN, BatchHeader};
+use super::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader};
 use super::notice::{Io, PartitionIdx};
 use super::read::Purpose;
-use super::store::Store;
-use crate::base::{Now, Ticks};
-use std::time::Duration;
+use super::recovery::scan::{commit_at, commit_record};
+use super::store::{Op, Store};
+use crate::base::{
+    DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
+    block_up,
+};
+use std::{collections::VecDeque, time::Duration};
+use zerocopy::{FromBytes, IntoBytes};
 
 const PASS_MIN: Duration = Duration::from_secs(3600);
 
@@ -18,6 +33,43 @@ pub struct Scrub {
     is_reading: bool,
     next_at: Ticks,
     pass_began: Option<Ticks>,
+    walk: Option<Walk>,
+    check: Option<Check>,
+}
+
+impl Scrub {
+    /// A commit log of the partition is read or written.
+    pub fn repairs(&self, p: PartitionIdx) -> bool {
+        self.check.as_ref().is_some_and(|c| c.p == p)
+    }
+}
+
+/// Where the walk through one closed segment stands in its commit log.
+#[derive(Clone, Copy)]
+struct Walk {
+    p: PartitionIdx,
+    base: i64,
+    /// The batch that begins here has the record `index`.
+    next: Position,
+    index: u64,
+    is_reported: bool,
+    /// Nothing more is compared in this segment during this pass.
+    is_given_up: bool,
+}
+
+/// The commit records of one run.
+struct Check {
+    p: PartitionIdx,
+    file: FileId,
+    headers: Vec<BatchHeader>,
+    /// Of the run.
+    end: i64,
+    /// What of the file is read.
+    at: u64,
+    len: usize,
+    /// Damage may have taken this many batches before the run.
+    skipped: u64,
+    todo: VecDeque<DiskOp>,
 }
 
 impl Store {
@@ -46,6 +98,7 @@ impl Store {
             return;
         }
         (self.scrub.partition, self.scrub.offset) = (0, 0);
+        self.scrub.walk = None;
         let began = self.scrub.pass_began.take().unwrap_or(now.ticks);
         self.scrub.next_at = (began + PASS_MIN).max(now.ticks + Duration::from_secs(1));
     }
@@ -58,8 +111,142 @@ impl Store {
         }
     }
 
+    /// A run of the segment `base` up to `end` was verified: its commit records are next, if nobody else writes them.
+    pub(super) fn check_commit_log(
+        &mut self,
+        now: Now,
+        (p, base, end): (PartitionIdx, i64, i64),
+        headers: Vec<BatchHeader>,
+        io: &mut Io,
+    ) {
+        let part = self.part(p);
+        let index = part.segments.iter().position(|s| s.meta.base.offset == base);
+        let border = index.and_then(|i| part.segments.get(i + 1)).map(|s| s.meta.base.offset);
+        let is_closed = border.is_some_and(|b| part.committed.at.offset >= b) && part.poisoned.is_none();
+        let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
+            return self.scrubbed(now, p, end, io);
+        };
+        let file = FileId::Commit(part.dir.clone(), base);
+        let next = index.map_or(first, |i| part.segments[i].meta.base);
+        let fresh = Walk { p, base, next, index: 0, is_reported: false, is_given_up: false };
+        let known =
+            self.scrub.walk.filter(|w| w.p == p && w.base == base && w.next.offset <= first.offset && first.offset > base);
+        let walk = self.scrub.walk.insert(known.unwrap_or(fresh));
+        let (bytes, messages) = (first.offset - walk.next.offset, first.count - walk.next.count);
+        // A batch has a header, and hardly ever no message.
+        let skipped = (bytes / BATCH_HEADER_LEN as i64).min(messages + 1).max(0) as u64;
+        let at = if walk.index == 0 { 0 } else { block_down(commit_at(walk.index)) };
+        let len = (block_up(commit_at(walk.index + skipped + 1 + headers.len() as u64)) - at) as usize;
+        // So much damage that nobody knows which record is whose.
+        walk.is_given_up |= len > IO_BYTES_MAX;
+        if walk.is_given_up {
+            return self.scrubbed(now, p, end, io);
+        }
+        self.ops.issue(io, DiskOp::Read { file: file.clone(), at, len }, Op::Scrub);
+        self.scrub.check = Some(Check { p, file, headers, end, at, len, skipped, todo: VecDeque::new() });
+    }
+
+    /// An operation on the commit log has finished.
+    pub(super) fn commit_log_done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let Some(check) = &self.scrub.check else { return };
+        let p = check.p;
+        let result = match outcome {
+            Ok(DiskDone::Read(bytes)) => self.compare(now, &bytes),
+            Err(DiskError::NotFound { .. }) if check.todo.is_empty() => self.compare(now, &[]),
+            Ok(DiskDone::Done) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(error) = &result {
+            let file = self.scrub.check.as_ref().map(|c| c.file.to_string());
+            tracing::warn!(file, error, "a commit log is neither verified nor mended before the next pass");
+            self.scrub.walk.iter_mut().for_each(|w| w.is_given_up = true);
+        }
+        let may_go_on = result.is_ok() && !self.is_stopping() && self.part(p).poisoned.is_none();
+        let Some(check) = &mut self.scrub.check else { return };
+        match check.todo.pop_front().filter(|_| may_go_on) {
+            Some(op) => self.ops.issue(io, op, Op::Scrub),
+            None => {
+                let end = check.end;
+                self.scrub.check = None;
+                self.scrubbed(now, p, end, io);
+            }
+        }
+    }
+
+    /// Compares records with batches, and plans what has to be written.
+    fn compare(&mut self, now: Now, found: &[u8]) -> Result<(), String> {
+        let (Some(mut check), Some(mut walk)) = (self.scrub.check.take(), self.scrub.walk) else { return Ok(()) };
+        let part = self.part(check.p);
+        let mut bytes = found.to_vec();
+        bytes.resize(check.len, 0);
+        let first = check.first_index(&bytes, walk.index, &part.dir);
+        // The parts of the file that do not hold.
+        let mut bad: Option<(u64, u64)> = None;
+        let mut mend = |at: u64, right: &[u8]| {
+            let place = &mut bytes[(at - check.at) as usize..][..right.len()];
+            if place != right {
+                place.copy_from_slice(right);
+                bad = Some((bad.map_or(at, |b| b.0), at + right.len() as u64));
+            }
+        };
+        if check.at == 0 {
+            match FileHeader::parse(found, COMMIT_MAGIC, part.dir.topic_id, part.dir.partition, walk.base) {
+                Ok(_) => {}
+                Err(bad @ Bad::Version(_)) => {
+                    self.scrub.check = Some(check);
+                    return Err(bad.to_string());
+                }
+                Err(_) => {
+                    let epoch = Epoch(check.headers[0].epoch.get());
+                    let header = part.file_header(COMMIT_MAGIC, part.segment_of(walk.base).1, epoch, now.unix_ns);
+                    mend(0, &header.block());
+                }
+            }
+        }
+        for (h, index) in check.headers.iter().zip(first..) {
+            mend(commit_at(index), commit_record(h, &part.dir).as_bytes());
+        }
+        walk.index = first + check.headers.len() as u64;
+        walk.next = check.headers.last().map_or(walk.next, |h| h.end());
+        if let Some((from, to)) = bad {
+            if !std::mem::replace(&mut walk.is_reported, true) {
+                tracing::warn!(file = %check.file, at = from, "a commit log does not match its segment: it is written again");
+            }
+            let (from, to) = (block_down(from), block_up(to));
+            let right = bytes::Bytes::from(bytes).slice((from - check.at) as usize..(to - check.at) as usize);
+            let file = check.file.clone();
+            check.todo.push_back(DiskOp::Allocate { file: file.clone(), len: to });
+            check.todo.push_back(DiskOp::Write { file, at: from, parts: vec![right], durability: Durability::Durable });
+        }
+        (self.scrub.check, self.scrub.walk) = (Some(check), Some(walk));
+        Ok(())
+    }
+
     pub(super) fn scrub_deadline(&self) -> Option<Ticks> {
         let is_off = self.options.scrub_bytes_per_second == 0 || self.scrub.is_reading || self.partitions.is_empty();
         (!is_off && !self.is_stopping()).then_some(self.scrub.next_at)
+    }
+}
+
+impl Check {
+    /// Which record is that of the run's first batch; `known` is that of the first batch not verified before.
+    fn first_index(&self, bytes: &[u8], known: u64, dir: &PartitionDir) -> u64 {
+        if self.skipped == 0 {
+            return known;
+        }
+        let records = (known..=known + self.skipped).filter_map(|index| {
+            let r = CommitRecord::read_from_prefix(&bytes[(commit_at(index) - self.at) as usize..]).ok()?.0;
+            r.is_valid(dir.topic_id, dir.partition).then_some((index, r.offset.get()))
+        });
+        let mut behind_lost = known + 1;
+        for (index, offset) in records {
+            if offset < self.headers[0].offset.get() {
+                behind_lost = index + 1;
+            } else if let Ok(n) = self.headers.binary_search_by_key(&offset, |h| h.offset.get()) {
+                return index.saturating_sub(n as u64).max(behind_lost);
+            }
+        }
+        // Its own record does not hold either, nor one near it.
+        behind_lost
     }
 }

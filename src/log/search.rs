@@ -6,15 +6,18 @@
 //! Halving   halve over the blocks of one commit log by the first record of each
 //! Floor     read the block found: the last record at or below the target, and the next one
 //! Next      when that block has no next record, the one after it may
+//! Forward   (extent only) no record of the damaged batch: look through the segment for the next header that holds
 //! ```
 //! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and
 //! stepped over: the answer is then the nearest that is known.
 
+use super::batch::{BATCH_MAGIC, BatchHeader};
 use super::format::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use super::notice::{Io, Notice, PartitionIdx, SearchBy};
 use super::read::Purpose;
+use super::recovery::scan::{commit_record, segment_at};
 use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position, block_down, block_up};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -40,6 +43,7 @@ enum Stage {
     Halving,
     Floor,
     Next,
+    Forward,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -87,10 +91,29 @@ pub struct Search {
     floor: Option<CommitRecord>,
     /// Reads that failed.
     tries: u32,
+    forward: Forward,
+}
+
+/// How far the segment was looked through.
+#[derive(Default)]
+struct Forward {
+    /// The next batch that the commit log knows.
+    next: Option<CommitRecord>,
+    /// The log's offset at which to give up.
+    limit: i64,
+    /// File position, whole blocks.
+    at: u64,
+    /// One block at a time while the device refuses.
+    is_careful: bool,
+    failures: u32,
 }
 
 /// As often a search tries its reads; then it does without the commit log.
 const TRIES_MAX: u32 = 3;
+/// What is looked through at a time.
+const FORWARD_LEN: u64 = 256 * 1024;
+/// So many blocks that cannot be read are stepped over.
+const FORWARD_FAILURES_MAX: u32 = 64;
 
 /// What stands in one block of a commit log.
 struct Block {
@@ -177,7 +200,8 @@ impl Store {
     fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
         let base = segments[0];
         let stage = if segments.len() > 1 { Stage::Segments } else { Stage::Halving };
-        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor: None, tries: 0 };
+        let (floor, forward) = (None, Forward::default());
+        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor, tries: 0, forward };
         let id = self.searches.insert(search) as u32;
         if stage == Stage::Halving {
             self.enter_segment(id, base);
@@ -211,6 +235,12 @@ impl Store {
             }
             Stage::Floor => (s.base, s.lo),
             Stage::Next => (s.base, s.probe),
+            Stage::Forward => {
+                let file = FileId::Segment(self.partitions[s.p.0 as usize].dir.clone(), s.base);
+                let len = if s.forward.is_careful { BLOCK as u64 } else { FORWARD_LEN };
+                let len = len.min(block_up(segment_at(s.base, s.forward.limit)) - s.forward.at) as usize;
+                return self.ops.issue(io, DiskOp::Read { file, at: s.forward.at, len }, Op::Search(id));
+            }
         };
         let file = FileId::Commit(self.partitions[s.p.0 as usize].dir.clone(), base);
         let at = FILE_HEADER_LEN + block * BLOCK as u64;
@@ -218,6 +248,9 @@ impl Store {
     }
 
     pub(super) fn search_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        if self.searches[id as usize].stage == Stage::Forward {
+            return self.forward_read(now, id, outcome, io);
+        }
         let s = &mut self.searches[id as usize];
         let block = match outcome {
             Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
@@ -259,19 +292,82 @@ impl Store {
             Stage::Floor => {
                 s.floor = block.records.iter().rev().find(|r| key.of(r) <= target).copied();
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
-                    return self.end_search(now, id, Ok(Some(*next)), io);
+                    return self.conclude(now, id, Some(*next), io);
                 }
                 s.probe = s.lo + 1;
                 s.stage = Stage::Next;
             }
+            Stage::Forward => unreachable!("it reads the segment, not a commit log"),
             Stage::Next => {
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
-                    return self.end_search(now, id, Ok(Some(*next)), io);
+                    return self.conclude(now, id, Some(*next), io);
                 }
                 if block.is_behind {
-                    return self.end_search(now, id, Ok(None), io);
+                    return self.conclude(now, id, None, io);
                 }
                 s.probe += 1;
+            }
+        }
+        self.read_next(id, io);
+    }
+
+    /// The commit log has told what it knows: of a damaged batch without a record the segment may know more.
+    fn conclude(&mut self, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) {
+        let s = &self.searches[id as usize];
+        let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next), io) };
+        let is_known = s.floor.is_some_and(|r| r.offset.get() == offset);
+        let limit = self.readable_limit(s.p, offset).filter(|_| !is_known && self.part(s.p).start.offset <= offset);
+        let Some(limit) = limit else { return self.end_search(now, id, Ok(next), io) };
+        let s = &mut self.searches[id as usize];
+        let limit = next.map_or(limit, |r| r.offset.get().min(limit));
+        s.forward = Forward { next, limit, at: block_down(segment_at(s.base, offset)), ..Forward::default() };
+        s.stage = Stage::Forward;
+        self.read_next(id, io);
+    }
+
+    /// Looks through a part of the segment for a batch in its place.
+    fn forward_read(&mut self, now: Now, id: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let s = &mut self.searches[id as usize];
+        let dir = &self.partitions[s.p.0 as usize].dir;
+        let next = s.forward.next;
+        match outcome {
+            Ok(DiskDone::Read(bytes)) => {
+                let (from, to) = (s.forward.at, s.forward.at + bytes.len() as u64);
+                let known = s.floor.map_or(0, |r| r.last_log_id.get());
+                let first = segment_at(s.base, s.target).saturating_sub(from) as usize;
+                let mut places = bytes.windows(BATCH_MAGIC.len()).enumerate().skip(first).filter(|(_, w)| *w == BATCH_MAGIC);
+                let found = places.find_map(|(i, _)| {
+                    let h = BatchHeader::parse(&bytes[i..], dir.topic_id, dir.partition).ok()?;
+                    let stands = segment_at(s.base, h.offset.get().max(s.base)) == from + i as u64;
+                    let continues = h.log_id.get() > known && h.end().offset <= s.forward.limit;
+                    (stands && continues).then(|| commit_record(&h, dir))
+                });
+                if let Some(r) = found {
+                    if r.offset.get() > s.target {
+                        return self.end_search(now, id, Ok(Some(r)), io);
+                    }
+                    // Only its body does not hold.
+                    s.floor = Some(r);
+                    return self.end_search(now, id, Ok(next), io);
+                }
+                // A header may go on in the next block: the last one is looked through again.
+                s.forward.at = if to - from > BLOCK as u64 { block_down(to - 1) } else { to };
+                if to - from <= BLOCK as u64 {
+                    s.forward.is_careful = false;
+                }
+                if bytes.is_empty() || bytes.len() % BLOCK != 0 || to >= segment_at(s.base, s.forward.limit) {
+                    return self.end_search(now, id, Ok(next), io);
+                }
+            }
+            Ok(DiskDone::Done) | Err(DiskError::NotFound { .. }) => return self.end_search(now, id, Ok(next), io),
+            Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
+            Err(_) => {
+                s.forward.failures += 1;
+                s.forward.at += BLOCK as u64;
+                let is_over = s.forward.at >= segment_at(s.base, s.forward.limit);
+                if is_over || s.forward.failures >= FORWARD_FAILURES_MAX {
+                    return self.end_search(now, id, Ok(next), io);
+                }
             }
         }
         self.read_next(id, io);

@@ -39,6 +39,7 @@ pub(super) enum Op {
     Topic(u64),
     Read(u32),
     Search(u32),
+    Scrub,
     Remove(PartitionIdx),
 }
 
@@ -484,6 +485,7 @@ impl Store {
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
+            Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
         }
         if self.is_stopping() {
@@ -580,7 +582,8 @@ impl Store {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing = |op: &Op| matches!(op, Op::Journal | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_));
+        let is_writing =
+            |op: &Op| matches!(op, Op::Journal | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_) | Op::Scrub);
         let waits = !self.ops.live.values().any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {

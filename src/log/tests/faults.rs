@@ -259,6 +259,76 @@ fn the_scrubber_finds_damage_that_nobody_reads() {
 }
 
 #[test]
+fn without_a_commit_log_a_bad_batch_takes_no_other_with_it() {
+    for (what, at) in [("header", 9), ("body", 700)] {
+        for is_missing in [false, true] {
+            let mut rig = Rig::new(options());
+            let p = rig.create("t");
+            fill(&mut rig, p, 150);
+            let commit = FileId::Commit(dir("t"), 0);
+            match is_missing {
+                true => drop(rig.disk.files.remove(&commit)),
+                false => rig.disk.files.get_mut(&commit).unwrap()[4096..].fill(0),
+            }
+            rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).unwrap()[4096 + 5 * 3140 + at] ^= 4;
+            let found = rig.fetch(p, 5 * 3140);
+            let expected = (5 * 3140, 6 * 3140, 6);
+            assert!(
+                matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == expected),
+                "{what}, missing {is_missing}: {found:?}"
+            );
+            assert!(matches!(rig.fetch(p, 6 * 3140), Fetch::Batch(_)));
+        }
+    }
+}
+
+#[test]
+fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
+    type Harm = fn(&mut Vec<u8>);
+    let record = |n: usize| 4096 + n * 64;
+    let harms: [(&str, Option<Harm>); 5] = [
+        ("missing", None),
+        ("empty", Some(|f| f.clear())),
+        ("short", Some(|f| f.truncate(4096 + 1000))),
+        ("zeros", Some(|f| f[4096..].fill(0))),
+        ("damaged", Some(|f| f[4096 + 6 * 64 + 9..4096 + 70 * 64].fill(7))),
+    ];
+    for (what, harm) in harms {
+        let mut options = options();
+        options.scrub_bytes_per_second = MIB;
+        let mut rig = Rig::new(options);
+        let p = rig.create("t");
+        fill(&mut rig, p, 150);
+        let (segment, commit) = (FileId::Segment(dir("t"), 0), FileId::Commit(dir("t"), 0));
+        let whole = rig.disk.files[&commit].clone();
+        match harm {
+            Some(harm) => harm(rig.disk.files.get_mut(&commit).unwrap()),
+            None => drop(rig.disk.files.remove(&commit)),
+        }
+        rig.tick(3_600_000);
+        for _ in 0..40 {
+            rig.tick(300);
+            rig.settle();
+        }
+        let mended = &rig.disk.files[&commit];
+        assert!(mended[4096..record(82)] == whole[4096..record(82)], "{what}");
+        assert_eq!(mended[..4], format::COMMIT_MAGIC, "{what}");
+        // So a batch that fails later takes no other with it, and its record stays.
+        rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 700] ^= 4;
+        rig.disk.files.get_mut(&commit).unwrap()[record(30)] ^= 1;
+        rig.store.cache = cache::ReadCache::new(0);
+        let found = rig.fetch(p, 5 * 3140);
+        assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{what}: {found:?}");
+        rig.tick(3_600_000);
+        for _ in 0..40 {
+            rig.tick(300);
+            rig.settle();
+        }
+        assert!(rig.disk.files[&commit][4096..record(82)] == whole[4096..record(82)], "{what}: behind damage");
+    }
+}
+
+#[test]
 fn a_read_that_fails_is_tried_again_before_it_counts_as_damage() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
