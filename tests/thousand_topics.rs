@@ -41,7 +41,13 @@ fn a_thousand_topics_are_cheap() {
         consumer.finish(&message.id).expect("it reads");
     }
     println!("a channel for each, a message received: {:?}", began.elapsed());
-    let used = report("published", &node);
+    // The consumers' sockets linger for about a second after they left.
+    let settled = Instant::now() + std::time::Duration::from_secs(10);
+    let mut used = report("published", &node);
+    while used.files > FILES_BUSY_MAX && Instant::now() < settled {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        used = report("published, a moment later", &node);
+    }
     assert!(used.files <= FILES_BUSY_MAX, "{} open files", used.files);
     assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
 
