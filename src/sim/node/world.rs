@@ -405,7 +405,7 @@ impl<'a> World<'a> {
             if s.is_closing {
                 self.closed(conn);
             }
-            return self.sockets.get(&conn).is_none();
+            return !self.sockets.contains_key(&conn);
         };
         s.client.receive(self.book, &bytes);
         let first = self.rng.below(bytes.len() as u64 + 1) as usize;
