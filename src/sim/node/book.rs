@@ -334,9 +334,7 @@ impl Book {
     pub fn acked_survives_to_every_channel(&self) {
         for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
             let missing = message.owed.iter().find(|c| !self.channels[c].contains(&n));
-            if let Some(channel) = missing {
-                panic!("acked_survives: message {n} was acknowledged and never came to {channel:?}");
-            }
+            assert!(missing.is_none(), "acked_survives: message {n} was acknowledged and never came to {missing:?}");
         }
         for (channel, finished) in &self.channels {
             for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
