@@ -135,7 +135,7 @@ settings! {
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
             "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
-            "Rate, per core, at which cold data is read in the background and its checksums verified; 0 turns it off";
+            "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
     }
     "Executor" {
         stall_log_ms: u64 = 100, Unit::Millis, 1, MINUTE, "stall-log",
