@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on core 1, closed loop:
 //! each connection sends its next request when it has the answer. The three take turns within a round; what is printed
-//! is the median of the rounds. "us CPU" is the server thread's user and system time per request, without setting it up.
+//! is the median of the rounds, and of the rounds' ratios to tokio in the same round (a virtual machine's speed changes by a
+//! fifth from one second to the next). "us CPU" is the server thread's user and system time per request, without setting it up.
 
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::{LocalExecutorBuilder, Placement};
@@ -16,8 +17,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: [usize; 4] = [1, 8, 64, 256];
 const MESSAGE: usize = 128;
 
-/// Turns without a sleep after which the reactor gets its turn.
-const ROUNDS_PER_PASS: usize = 8;
+/// Turns without a sleep after which the reactor gets its turn: as a core without disk work.
+const ROUNDS_PER_PASS: usize = 64;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Server {
@@ -36,8 +37,8 @@ struct Figures {
 
 fn main() {
     let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
-    let rounds = numbers.first().copied().unwrap_or(3);
-    let seconds = numbers.get(1).copied().unwrap_or(2);
+    let rounds = numbers.first().copied().unwrap_or(9);
+    let seconds = numbers.get(1).copied().unwrap_or(1);
     println!("echo of {MESSAGE} B, server on core 0, client on core 1, {rounds} rounds of {seconds} s, medians");
     println!(
         "{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU",
@@ -47,14 +48,18 @@ fn main() {
     for connections in if chosen.is_empty() { CONNECTIONS.to_vec() } else { chosen } {
         let servers = [Server::Tokio, Server::Net, Server::Glommio];
         let mut all = [const { Vec::new() }; 3];
-        for _ in 0..rounds {
-            for (i, server) in servers.into_iter().enumerate() {
-                all[i].push(run(server, connections, Duration::from_secs(seconds)));
+        for round in 0..rounds as usize {
+            // each is first, second and last equally often
+            for i in (0..3).map(|n| (n + round) % 3) {
+                all[i].push(run(servers[i], connections, Duration::from_secs(seconds)));
             }
         }
-        let medians = all.map(|f| median(&f));
-        for (name, m) in ["tokio", "net", "glommio"].iter().zip(&medians) {
-            let (r, c) = (m.per_second / medians[0].per_second, m.cpu_us / medians[0].cpu_us);
+        for (i, name) in ["tokio", "net", "glommio"].iter().enumerate() {
+            let m = medians(&all[i]);
+            let to_tokio = |of: fn(&Figures) -> f64| {
+                middle(all[i].iter().zip(&all[0]).map(|(this, tokio)| of(this) / of(tokio)).collect())
+            };
+            let (r, c) = (to_tokio(|f| f.per_second), to_tokio(|f| f.cpu_us));
             println!(
                 "{connections:>11} | {name:>8} | {:>9.0} {:>8.0} {:>8.0} {:>8.2} | {r:.2} {c:.2}",
                 m.per_second, m.p50_us, m.p99_us, m.cpu_us
@@ -63,13 +68,14 @@ fn main() {
     }
 }
 
-fn median(figures: &[Figures]) -> Figures {
-    let of = |f: fn(&Figures) -> f64| {
-        let mut v: Vec<f64> = figures.iter().map(f).collect();
-        v.sort_by(f64::total_cmp);
-        v[v.len() / 2]
-    };
+fn medians(figures: &[Figures]) -> Figures {
+    let of = |f: fn(&Figures) -> f64| middle(figures.iter().map(f).collect());
     Figures { per_second: of(|f| f.per_second), p50_us: of(|f| f.p50_us), p99_us: of(|f| f.p99_us), cpu_us: of(|f| f.cpu_us) }
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn run(server: Server, connections: usize, duration: Duration) -> Figures {

@@ -11,8 +11,8 @@
 //! timer that would cut in must be set never to fire (glommio 0.9.0 can sleep through it for good). So the loop has to
 //! await something that only the reactor brings: the bell, which two things ring. (1) A task that reads the eventfd: it
 //! completes for sockets, the mesh, timers, other threads, and when this loop itself wrote it with `signal` because work
-//! is waiting; (2) a disk operation that has completed. The loop goes on without awaiting for a few rounds only, and not
-//! at all when it has submitted disk work, which starts only when other tasks may run.
+//! is waiting; (2) a disk operation that has completed. The loop goes on without awaiting for a few rounds only (for more
+//! while the disk is idle), and not at all when it has submitted disk work, which starts only when other tasks may run.
 
 use super::account::{StallDetector, TurnCounts, TurnTimes};
 use super::clock::Clock;
@@ -31,8 +31,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Busy turns before the executor's reactor gets one.
+/// Busy turns before the executor's reactor gets one, while the disk has work: it brings the completions.
 const ROUNDS: usize = 8;
+
+/// The same while it has none: a pass of the reactor is some six system calls for nothing then.
+const ROUNDS_WITHOUT_DISK: usize = 64;
 
 pub struct Core<M> {
     pub id: CoreId,
@@ -88,12 +91,13 @@ impl<M: Machine> Core<M> {
         let mut turn = Turn::default();
         'awake: loop {
             let mut next = Next::Go;
-            for _ in 0..ROUNDS {
+            for round in 1.. {
                 next = self.turn(&mut turn)?;
                 if turn.stopped && self.stop.is_complete() {
                     break 'awake;
                 }
-                if next != Next::Go {
+                let most = if self.disk.pending() > 0 { ROUNDS } else { ROUNDS_WITHOUT_DISK };
+                if next != Next::Go || round >= most {
                     break;
                 }
             }
