@@ -6,6 +6,9 @@ use crate::base::{ChannelName, LogId, PartitionId, Peer, SubId, TopicName, Topic
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// Room that a native publish's body has in front for the header of its batch.
+pub const BATCH_ROOM: usize = crate::log::batch::BATCH_HEADER_LEN;
+
 /// Why a publish was not acknowledged. `Unknown` says that it may still turn out to be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PublishError {

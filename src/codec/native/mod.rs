@@ -15,6 +15,7 @@ mod tests;
 pub use frame::{FrameError, HEADER_LEN, Header};
 pub use generated::ringmq::native::{Code, Retry};
 pub use reply::{Found, Messages, NativeError, NodeInfo, PartitionInfo, Reply, Subscribed, TopicInfo, Topics, Welcome};
+pub use request::kind::PUBLISH;
 pub use request::{Hello, IdRange, Publish, Request, Start, Subscribe};
 
 use generated::ringmq::native as fb;
