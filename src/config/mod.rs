@@ -74,6 +74,10 @@ settings! {
             "Partitions that a topic gets when its first PUB or SUB creates it";
         max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
             "Client connections that the node accepts; further ones are closed at once";
+        max_topics: u64 = 10_000, Unit::Count, 0, 1_000_000, "max-topics",
+            "Topics the node creates on demand, 0 for no limit; a PUB or SUB that would create one more is refused";
+        max_channels_per_topic: u64 = 1_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
+            "Channels a topic may get, 0 for as many as it can have (65536); a SUB that would create one more is refused";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
             "Least severe log line that is written: debug, info, warn, error or fatal";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",

@@ -193,6 +193,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
         PublishError::TooBig => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_BIG"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
+        PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),

@@ -54,6 +54,13 @@ pub struct RecoverOptions {
     pub seed: u64,
 }
 
+impl Recovered {
+    /// Nothing was there: no node.meta and no journal, whose generations would be lower.
+    pub fn is_first_start(&self) -> bool {
+        self.generation == 1
+    }
+}
+
 /// A journal is not made smaller: a turn's write must fit several times.
 pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 

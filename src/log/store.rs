@@ -119,8 +119,8 @@ pub struct Store {
     pub(super) ops: Ops,
     /// Given out with the next completion or tick.
     pub(super) notices: Vec<Notice>,
-    /// A file failed: no publish until a restart.
-    pub(super) is_closed: bool,
+    /// A file failed, and why: no publish until a restart.
+    pub(super) closed: Option<String>,
     stopping: Stopping,
     /// Partitions with appends that no turn's end has seen.
     dirty: Vec<PartitionIdx>,
@@ -164,7 +164,7 @@ impl Store {
             partitions: Slab::new(),
             ops: Ops::default(),
             notices: vec![],
-            is_closed: false,
+            closed: None,
             stopping: Stopping::No,
             dirty: vec![],
             last_record: RecordTicket(0),
@@ -242,7 +242,7 @@ impl Store {
     }
 
     pub fn is_read_only(&self) -> bool {
-        self.is_closed
+        self.closed.is_some()
     }
 
     pub(super) fn is_stopping(&self) -> bool {

@@ -125,7 +125,7 @@ pub fn run_node<M: Machine + 'static>(
     running.request_stop();
     let ended = running.join()?;
     for core in &ended {
-        tracing::debug!(turns = core.turns, stalls = core.stalls, longest_us = core.longest.as_micros() as u64, "core ended");
+        tracing::info!(core = core.core(), turns = %core.turns, stalls = core.stalls, "core ended: its turns and how long they took");
     }
     tracing::info!("stopped");
     failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))

@@ -31,7 +31,16 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
     let begun = Instant::now();
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;
     tell(&recovered.report);
+    let node = u128::from_be_bytes(recovered.node_id);
+    if recovered.is_first_start() {
+        tracing::warn!(
+            data_path = r.settings.data_path,
+            node = format_args!("{node:032x}"),
+            "created a new data path: this node starts empty. If it was to have data, --data-path names the wrong folder"
+        );
+    }
     tracing::info!(
+        node = format_args!("{node:032x}"),
         topics = recovered.topics.len(),
         partitions = recovered.partitions.len(),
         generation = recovered.generation,

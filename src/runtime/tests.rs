@@ -73,7 +73,7 @@ fn cores_start_and_stop() {
     let running = run_cores(&options(data.path()), parts, &stop).unwrap();
     running.request_stop();
     let ended = running.join().unwrap();
-    assert!(ended.len() == 2 && ended.iter().all(|core| core.turns > 0) && !stop.is_requested());
+    assert!(ended.len() == 2 && ended.iter().all(|core| core.turns.count() > 0) && !stop.is_requested());
 }
 
 #[test]

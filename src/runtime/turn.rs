@@ -187,6 +187,11 @@ impl<M: Machine> Core<M> {
                 Effect::ResumeReading { conn } => self.net.resume(conn),
                 Effect::Close { conn } => self.net.close(conn),
                 Effect::Move { conn, to, session, unread } => self.net.move_away(conn, to, session, unread),
+                Effect::Pass { to, message: MeshMessage::Stats { ticket, mut stats } } => {
+                    // The machine knows no clock, so it cannot say how long its turns take.
+                    stats.turns = self.stalls.stats();
+                    self.port.send(to, MeshMessage::Stats { ticket, stats });
+                }
                 Effect::Pass { to, message } => self.port.send(to, message),
                 Effect::Disk { op, request } => {
                     self.disk.submit(op, request);

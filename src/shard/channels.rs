@@ -57,7 +57,7 @@ impl Engine {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
         }
-        if self.partitions.get(idx).channels.len() >= CHANNELS_MAX {
+        if self.partitions.get(idx).channels.len() >= self.channels_max() {
             return Err(PublishError::TooManyChannels);
         }
         let first = self.partitions.get(idx).channels.is_empty();
@@ -75,6 +75,13 @@ impl Engine {
         tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
         let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
         Ok(self.add_channel(idx, image, created))
+    }
+
+    fn channels_max(&self) -> usize {
+        match self.settings.max_channels_per_topic as usize {
+            0 => CHANNELS_MAX,
+            n => n.min(CHANNELS_MAX),
+        }
     }
 
     pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage, created: RecordTicket) -> u32 {

@@ -14,7 +14,7 @@ use crate::config::Settings;
 use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,6 +46,10 @@ pub(super) struct Engine {
     pub store: Store,
     pub partitions: Partitions,
     pub topics: Topics,
+    /// Of each core, the topics that it is the home of, as far as heard.
+    pub topic_counts: BTreeMap<CoreId, u64>,
+    /// What the others were told of this core's disk.
+    pub told_full: bool,
     pub subs: IdMap<ConnId, Subscription>,
     pub tracks: IdMap<ConnId, Track>,
     /// Where a client's messages of a partition come from, for partitions of this core.
@@ -121,6 +125,8 @@ impl Engine {
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),
+            topic_counts: BTreeMap::new(),
+            told_full: false,
             subs: IdMap::default(),
             tracks: IdMap::default(),
             sub_keys: IdMap::default(),
@@ -263,6 +269,14 @@ impl Engine {
         {
             channel.queued = true;
             self.ready.push_back(key);
+        }
+    }
+
+    /// Tells the others when this core's disk has become full, or is no longer.
+    pub fn tell_full(&mut self) {
+        let full = self.store.is_disk_full();
+        if std::mem::replace(&mut self.told_full, full) != full {
+            self.tell_others(|| MeshMessage::DiskFull { full });
         }
     }
 

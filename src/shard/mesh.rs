@@ -23,6 +23,8 @@ impl Engine {
                     Err(error) => self.topic_failed(&name, error),
                 }
             }
+            MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
+            MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
                 self.topic_known(&topic);
                 let publisher = Publisher::Core(from, ticket);

@@ -20,7 +20,9 @@ pub enum PublishError {
     TooMuchWaiting,
     #[error("the topic could not be created")]
     NoTopic,
-    #[error("the topic has as many channels as it can have")]
+    #[error("the node has as many topics as --max-topics allows")]
+    TooManyTopics,
+    #[error("the topic has as many channels as --max-channels-per-topic allows")]
     TooManyChannels,
     #[error("the node is stopping")]
     Stopping,
@@ -86,6 +88,15 @@ pub enum MeshMessage {
     Topic {
         ticket: Ticket,
         result: Result<TopicRef, PublishError>,
+    },
+
+    /// How many topics the sender is the home of; told to all when it changes.
+    TopicCount {
+        topics: u64,
+    },
+    /// The sender's disk is full, or no longer; told to all when it changes, since space may be freed anywhere.
+    DiskFull {
+        full: bool,
     },
 
     // ---- publish: asked of the partition's core

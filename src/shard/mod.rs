@@ -13,6 +13,7 @@ mod channels;
 mod deliver;
 mod engine;
 pub mod event;
+mod faults;
 mod host;
 mod mesh;
 pub mod message;
@@ -30,6 +31,7 @@ mod topics;
 
 pub use event::{Effect, Effects, Event};
 
+use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
@@ -100,6 +102,8 @@ pub struct Shard {
     spare: Spare,
     /// Timers of one tick.
     due: Vec<Timer>,
+    /// Client errors on their way to the log.
+    faults: faults::FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
     stop: Stop,
@@ -112,6 +116,7 @@ impl Shard {
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         for topic in topics {
+            *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
         }
         for recovered in partitions {
@@ -131,6 +136,7 @@ impl Shard {
             full: vec![],
             spare: Spare::default(),
             due: vec![],
+            faults: faults::FaultLog::default(),
             limits,
             connections_max,
             stop: Stop::Running,
@@ -252,6 +258,7 @@ impl Shard {
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
                 Timer::Fins => self.engine.journal_fins(),
                 Timer::Stalls => self.expire_stalls(now),
+                Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}
             }
@@ -338,6 +345,7 @@ impl Shard {
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.tell_full();
         }
         self.settle(now);
         self.move_quiet(now, out);
@@ -345,7 +353,7 @@ impl Shard {
         self.emit(out);
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
-            self.flush(conn, out);
+            self.flush(now, conn, out);
         }
         touched.append(&mut self.touched);
         self.touched = touched;
@@ -355,9 +363,13 @@ impl Shard {
     }
 
     /// What a touched connection has for its socket.
-    fn flush(&mut self, conn: ConnId, out: &mut Effects) {
+    fn flush(&mut self, now: Now, conn: ConnId, out: &mut Effects) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
+        if let Some(error) = c.session.take_fault() {
+            let ask_again = self.faults.say(now.ticks, &c.session.client_info(), &error);
+            self.engine.timers.at_most(Timer::Faults, ask_again);
+        }
         if c.closing {
             // Its socket takes nothing more; what it has in flight comes back when it is closed.
             c.held = Vec::new();

@@ -1,6 +1,7 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
 
 use super::engine::{Asked, Attempt, Engine, Heard};
+use super::event::Effect;
 use super::message::{MeshMessage, OwnedBodies, PublishError};
 use super::partitions::Publisher;
 use super::timers::Timer;
@@ -46,12 +47,32 @@ impl Engine {
         if self.read_only.is_some() {
             return Err(PublishError::ReadOnly);
         }
+        let max = self.settings.max_topics;
+        if max > 0 && self.topic_counts.values().sum::<u64>() >= max {
+            return Err(PublishError::TooManyTopics);
+        }
         let id = TopicId(self.rng.bytes_16());
         let info = TopicInfo { name: name.clone(), id, partitions: self.settings.partitions };
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
         let record = self.store.log_topic_create(&info, now.unix_ns, &mut self.io);
         self.topics.begin(name, Some((info, record)));
+        self.count_topics(1);
         Ok(())
+    }
+
+    /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
+    /// at the same time may pass the node's limit by one each.
+    pub fn count_topics(&mut self, change: i64) {
+        let topics = self.topic_counts.entry(self.core).or_default();
+        *topics = topics.saturating_add_signed(change);
+        let topics = *topics;
+        self.tell_others(|| MeshMessage::TopicCount { topics });
+    }
+
+    pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
+        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
+            self.passes.push(Effect::Pass { to: core, message: message() });
+        }
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
