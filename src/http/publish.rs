@@ -158,7 +158,7 @@ async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId),
         return Ok(route);
     }
     let home = home_core(name, node.link.cores());
-    let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone() };
+    let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone(), partitions: 0 };
     let topic = match node.link.ask(home, ANSWER_LIMIT, ensure).await {
         Some(Answer::Topic(result)) => result?,
         // Nothing was published, so this is no unknown outcome.

@@ -45,7 +45,7 @@ struct Cores {
 fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Option<MeshMessage> {
     match message {
         _ if world.mute => None,
-        MeshMessage::EnsureTopic { ticket, name } => {
+        MeshMessage::EnsureTopic { ticket, name, .. } => {
             let partitions = world.partitions.max(1);
             Some(MeshMessage::Topic { ticket, result: Ok(Arc::new(TopicInfo { name, id: TopicId([1; 16]), partitions })) })
         }

@@ -71,7 +71,7 @@ fn tell(report: &Report) {
 }
 
 fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
-    let Recovered { generation, topics, partitions, journals, .. } = recovered;
+    let Recovered { node_id, generation, topics, partitions, journals, .. } = recovered;
     let mut of_core: Vec<Vec<_>> = (0..r.cores).map(|_| vec![]).collect();
     for p in partitions {
         of_core[p.topic.core_of(p.dir.partition, r.cores).0 as usize].push(p);
@@ -89,6 +89,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             partitions,
             seed: r.seed.wrapping_add(i as u64 + 1),
             connections_max,
+            node_id,
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

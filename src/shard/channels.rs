@@ -30,7 +30,7 @@ impl Engine {
         let idx = self.partition(now, topic, partition);
         let i = match self.partitions.get(idx).channel(channel) {
             Some(i) => i,
-            None => match self.create_channel(idx, channel.clone()) {
+            None => match self.create_channel(idx, channel.clone(), None) {
                 Ok(i) => i,
                 Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
             },
@@ -52,8 +52,8 @@ impl Engine {
         self.wake_channel(key);
     }
 
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do.
-    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName) -> Result<u32, PublishError> {
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`.
+    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName, begin: Option<Position>) -> Result<u32, PublishError> {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
         }
@@ -61,7 +61,8 @@ impl Engine {
             return Err(PublishError::TooManyChannels);
         }
         let first = self.partitions.get(idx).channels.is_empty();
-        let confirmed = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
+        let usual = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
+        let confirmed = begin.unwrap_or(usual);
         let image = CursorImage {
             name: name.clone(),
             paused: false,
@@ -99,6 +100,11 @@ impl Engine {
         let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
         self.subscribing.retain(|(_, s, p)| (*s, *p) != (sub, partition));
         self.frames.remove(&sub);
+        self.detach_from(now, sub, key);
+    }
+
+    /// The client leaves the channel; what it had in flight is delivered again.
+    pub fn detach_from(&mut self, now: Now, sub: SubId, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.unsubscribe(now.ticks, sub);
         c.subs.retain(|s| *s != sub);

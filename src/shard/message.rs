@@ -75,7 +75,13 @@ pub struct ClientInfo {
 pub struct MovedSession {
     pub peer: Peer,
     /// What the session room needs to go on (identified options, counters).
-    pub state: crate::session::Carried,
+    pub state: MovedState,
+}
+
+#[derive(Debug)]
+pub enum MovedState {
+    Nsq(crate::session::Carried),
+    Native(Box<crate::session::native::NativeCarried>),
 }
 
 #[derive(Debug)]
@@ -84,6 +90,8 @@ pub enum MeshMessage {
     EnsureTopic {
         ticket: Ticket,
         name: TopicName,
+        /// Of a topic that is new; 0: as many as the setting says.
+        partitions: u16,
     },
     Topic {
         ticket: Ticket,

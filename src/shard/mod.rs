@@ -10,6 +10,7 @@
 //! ```
 
 mod channels;
+mod client;
 mod deliver;
 mod engine;
 pub mod event;
@@ -19,6 +20,7 @@ mod mesh;
 pub mod message;
 #[cfg(test)]
 mod model;
+mod native;
 mod partitions;
 mod publish;
 mod stats;
@@ -38,9 +40,11 @@ use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
 use crate::log::{Notice, RecordTicket, Store, StoreOptions};
 use crate::replica::Replica;
-use crate::session::{Asked, Session, failure};
+use crate::session::native::{NativeSession, NodeFacts};
+use crate::session::{Asked, Session};
+use client::Client;
 use engine::{Engine, Heard};
-use message::{MeshMessage, MovedSession, PublishError};
+use message::{MeshMessage, MovedSession, MovedState, PublishError};
 use partitions::{ChannelKey, Partition};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,10 +70,12 @@ pub struct ShardOptions {
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
+    /// Of the node, told to native clients.
+    pub node_id: [u8; 16],
 }
 
 struct Conn {
-    session: Session,
+    session: Client,
     /// In the list of connections that this turn touched.
     touched: bool,
     paused: bool,
@@ -106,12 +112,15 @@ pub struct Shard {
     faults: faults::FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
+    /// What native clients are told of this node.
+    node: NodeFacts,
     stop: Stop,
 }
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max } = options;
+        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id } = options;
+        let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
@@ -139,6 +148,7 @@ impl Shard {
             faults: faults::FaultLog::default(),
             limits,
             connections_max,
+            node,
             stop: Stop::Running,
         }
     }
@@ -148,19 +158,29 @@ impl Shard {
         match event {
             Event::Tick => self.tick(now),
             Event::TurnEnd => self.turn_end(now, out),
+            Event::Opened { conn, .. } | Event::OpenedNative { conn, .. } if !self.takes_connections() => {
+                out.push(Effect::Close { conn });
+                return;
+            }
             Event::Opened { conn, peer } => {
-                if self.connections_max > 0 && self.conns.len() >= self.connections_max || !matches!(self.stop, Stop::Running) {
-                    tracing::warn!(peer = %peer.0, connections = self.conns.len(), "connection refused: see --max-connections");
-                    out.push(Effect::Close { conn });
-                    return;
-                }
-                self.add(now, conn, Session::new(conn, peer, self.limits.clone(), now));
+                self.add(now, conn, Client::Nsq(Session::new(conn, peer, self.limits.clone(), now)));
+            }
+            Event::OpenedNative { conn, peer } => {
+                let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
+                self.add(now, conn, Client::Native(Box::new(session)));
             }
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let MovedSession { peer, state } = *session;
-                self.add(now, conn, Session::adopt(conn, peer, state, self.limits.clone(), now));
+                let limits = self.limits.clone();
+                let client = match state {
+                    MovedState::Nsq(state) => Client::Nsq(Session::adopt(conn, peer, state, limits, now)),
+                    MovedState::Native(state) => {
+                        Client::Native(Box::new(NativeSession::adopt(conn, peer, *state, limits, self.node, now)))
+                    }
+                };
+                self.add(now, conn, client);
             }
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
@@ -170,7 +190,7 @@ impl Shard {
             }
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
-                    c.session.on_sent(bytes);
+                    c.session.on_sent(now, bytes);
                     self.touch(conn);
                 }
             }
@@ -206,7 +226,18 @@ impl Shard {
         self.engine.read_only.as_deref()
     }
 
-    fn add(&mut self, now: Now, conn: ConnId, session: Session) {
+    fn takes_connections(&self) -> bool {
+        if !matches!(self.stop, Stop::Running) {
+            return false;
+        }
+        let is_full = self.connections_max > 0 && self.conns.len() >= self.connections_max;
+        if is_full {
+            tracing::warn!(connections = self.conns.len(), "connection refused: see --max-connections");
+        }
+        !is_full
+    }
+
+    fn add(&mut self, now: Now, conn: ConnId, session: Client) {
         self.engine.timers.at_most(Timer::Session(conn), session.deadline());
         let old = self.conns.insert(conn, Conn { session, touched: false, paused: false, closing: false, held: vec![] });
         assert!(old.is_none(), "a connection's number is never reused");
@@ -317,16 +348,13 @@ impl Shard {
     fn hear(&mut self, now: Now, conn: ConnId, heard: Heard) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match heard {
-            Heard::Answer(slot, Ok(())) => c.session.reply_ok(slot),
-            Heard::Answer(slot, Err(error)) => c.session.fail(slot, error),
-            Heard::NotInFlight(id, command) => c.session.not_in_flight(id, command),
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
                     let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
-                    c.session.fail_stalled(failure(asked, error));
-                    c.session.resume(now, &mut self.engine);
+                    c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
+            heard => c.session.hear(heard),
         }
         self.touch(conn);
     }
@@ -373,14 +401,14 @@ impl Shard {
         if c.closing {
             // Its socket takes nothing more; what it has in flight comes back when it is closed.
             c.held = Vec::new();
-            c.session.take_output();
+            c.session.take_output(now);
             return self.engine.set_blocked(conn, true);
         }
         if !c.held.is_empty() && !c.session.is_output_full() && !c.session.is_closing() {
-            c.session.output().append(&mut c.held);
+            c.session.append(&mut c.held);
             c.held = Vec::new();
         }
-        if let Some(bytes) = c.session.take_output() {
+        if let Some(bytes) = c.session.take_output(now) {
             out.push(Effect::Send { conn, bytes });
         }
         if c.session.is_closing() {

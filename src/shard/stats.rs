@@ -44,10 +44,10 @@ impl Shard {
         }
         if clients {
             stats.producers = (self.conns.values())
-                .filter(|c| c.session.published().next().is_some())
+                .filter(|c| !c.session.published().is_empty())
                 .map(|c| ProducerStats {
                     info: c.session.client_info(),
-                    topics: c.session.published().map(|(topic, n)| (topic.to_owned(), n)).collect(),
+                    topics: c.session.published(),
                 })
                 .collect();
         }

@@ -42,6 +42,7 @@ impl Node {
                 partitions: vec![],
                 seed: core as u64,
                 connections_max: 0,
+                node_id: [7; 16],
             })
         };
         Node {

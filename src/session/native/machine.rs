@@ -121,6 +121,8 @@ pub struct NativeSession {
     /// When unsent output last moved, or there was none.
     sent_since: Ticks,
     is_dead: bool,
+    /// Why the node ends the connection; taken once.
+    fault: Option<Box<str>>,
 }
 
 impl NativeSession {
@@ -160,6 +162,7 @@ impl NativeSession {
             read_since: now.ticks,
             sent_since: now.ticks,
             is_dead: false,
+            fault: None,
         };
         session.welcome();
         session
@@ -487,12 +490,10 @@ impl NativeSession {
 
     fn fail(&mut self, request: u64, failure: &Failure) {
         let Failure { code, retry, message, core, fatal } = failure;
-        if *fatal {
-            tracing::info!(peer = %self.peer.0, client = self.identity.client_id, error = %message, "native client error, closing");
-        }
         let error = NativeError { code: *code, retry: *retry, message, core: *core, fatal: *fatal };
         self.reply(request, &Reply::Error(error));
         if *fatal {
+            self.fault = Some(message.to_string().into());
             self.ended = true;
             self.stalled = None;
             self.unparsed = Vec::new();
@@ -513,6 +514,11 @@ impl NativeSession {
         let out = roomy(&mut self.out, self.out_hint);
         self.encoder.reply(out, 0, &Reply::Messages(messages), Payload { len: payload.len(), crc });
         out.extend_from_slice(payload);
+    }
+
+    /// Why the node ends this connection, once.
+    pub fn take_fault(&mut self) -> Option<Box<str>> {
+        self.fault.take()
     }
 
     /// The longest payload of one frame that the client takes.

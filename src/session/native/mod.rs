@@ -15,4 +15,4 @@ mod tests;
 
 pub use host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
 pub use input::ROOM;
-pub use machine::{ClientIdentity, NativeCarried, NativeSession};
+pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
