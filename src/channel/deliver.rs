@@ -39,11 +39,13 @@ pub(super) struct Turn {
     bytes_max: usize,
     /// Nothing was handed out: the next turn will have no more room.
     is_fresh: bool,
+    /// Something was handed out of what is handed out now: of what waits, or of the log.
+    has_begun: bool,
 }
 
 impl Turn {
     pub(super) fn new(now: Ticks, messages: usize, bytes: usize) -> Turn {
-        Turn { now, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true }
+        Turn { now, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true, has_begun: false }
     }
 
     fn is_spent(&self) -> bool {
@@ -52,7 +54,7 @@ impl Turn {
 
     /// A message was handed out.
     fn spend(&mut self, bytes: usize) {
-        self.is_fresh = false;
+        (self.is_fresh, self.has_begun) = (false, true);
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -68,7 +70,7 @@ impl Turn {
     }
 
     pub(super) fn spend_run(&mut self, num: u16, bytes: usize) {
-        self.is_fresh = false;
+        (self.is_fresh, self.has_begun) = (false, true);
         self.messages = self.messages.saturating_sub(num as usize);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -82,11 +84,10 @@ impl Turn {
         }
     }
 
-    /// Less than half is left, and the next turn has room for this. So it does not wait for ever when each turn begins
-    /// with a few redeliveries.
+    /// It goes as a whole in the next turn, rather than being cut in this one. Only behind others of its kind: it does not
+    /// wait for ever when each turn begins with a few redeliveries.
     pub(super) fn should_wait(&self, num: usize, bytes: usize) -> bool {
-        let is_half_spent = self.messages < self.messages_max / 2 || self.bytes < self.bytes_max / 2;
-        !self.is_fresh && is_half_spent && num <= self.messages_max && bytes <= self.bytes_max
+        self.has_begun && num <= self.messages_max && bytes <= self.bytes_max
     }
 }
 
@@ -127,6 +128,7 @@ impl Channel {
                 Stop::NoMessage => {}
             }
         }
+        turn.has_begun = false;
         self.deliver_log(&mut turn, source, sink) == Stop::TurnSpent
     }
 
