@@ -66,6 +66,8 @@ settings! {
             "Where NSQ clients connect";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Where HTTP clients connect";
+        native_address: String = "0.0.0.0:4160".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4160; empty: none"],
+            "Where clients of the native protocol connect (docs/native.md)";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
             "Address of this node as clients should use it; shown in /info";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],

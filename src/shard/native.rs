@@ -246,12 +246,12 @@ impl Engine {
     }
 
     /// Starts the search for a place that the commit logs know.
-    fn search(&mut self, now: Now, by: SearchBy, finding: Finding) {
+    fn search(&mut self, by: SearchBy, finding: Finding) {
         self.next_ticket += 1;
         let token = self.next_ticket;
         let idx = finding.idx;
         self.finding.insert(token, finding);
-        self.store.search(now, idx, by, token, &mut self.io);
+        self.store.search(idx, by, token, &mut self.io);
     }
 
     /// The answer of a search: the start of a batch at or before the place, or nothing by time.
@@ -376,7 +376,7 @@ impl NativeHost for Engine {
         let begin = match self.place_of(idx, subscribe.start) {
             Err(by) if is_new => {
                 let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
-                self.search(now, by, Finding { conn, idx, start: subscribe.start, what });
+                self.search(by, Finding { conn, idx, start: subscribe.start, what });
                 return NativeTaken::Accepted;
             }
             place => place.unwrap_or_default(),
@@ -507,7 +507,7 @@ impl NativeHost for Engine {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
                 self.replies.push((conn, Heard::Native(request, Answer::Found { at })));
             }
-            Err(by) => self.search(now, by, Finding { conn, idx, start, what: FindingFor::Find { request } }),
+            Err(by) => self.search(by, Finding { conn, idx, start, what: FindingFor::Find { request } }),
         }
         NativeTaken::Accepted
     }
@@ -540,6 +540,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::TooMuchWaiting => (Code::TooMuchWaiting, Retry::Later),
         PublishError::NoTopic => (Code::BadTopic, Retry::Never),
         PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
+        PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
