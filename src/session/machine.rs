@@ -498,6 +498,7 @@ impl Session {
         SubOptions {
             msg_timeout_ms: self.negotiated.msg_timeout_ms,
             sample_rate: self.negotiated.sample_rate,
+            ranged: false,
             client: self.client_info(),
         }
     }

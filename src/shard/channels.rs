@@ -174,19 +174,23 @@ impl Engine {
         }
     }
 
-    /// A message in flight is done: its credit is the client's again, or goes back to its core.
-    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId) {
+    /// Messages in flight are done: their credit is the client's again, or goes back to its core.
+    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId, num: u32) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         match c.owed.get_mut(&sub) {
             Some(owed) => {
-                *owed -= 1;
+                let back = num.min(*owed);
+                *owed -= back;
                 if *owed == 0 {
                     c.owed.remove(&sub);
                 }
+                if num > back {
+                    c.machine.lend(sub, num - back);
+                }
                 let partition = self.partitions.get(key.partition_idx()).dir.partition;
-                self.give_back(sub, partition, 1);
+                self.give_back(sub, partition, back);
             }
-            None => c.machine.lend(sub, 1),
+            None => c.machine.lend(sub, num),
         }
         self.wake_channel(key);
     }
@@ -203,7 +207,7 @@ impl Engine {
             return true;
         }
         self.mark_dirty(now, key);
-        self.on_freed(key, sub);
+        self.on_freed(key, sub, 1);
         true
     }
 
@@ -229,7 +233,7 @@ impl Engine {
         }
         let deadline = c.machine.deadline();
         self.timers.at_most(Timer::Channel(key), deadline);
-        self.on_freed(key, sub);
+        self.on_freed(key, sub, 1);
         true
     }
 
@@ -251,9 +255,9 @@ impl Engine {
     pub fn tick_channel(&mut self, now: Now, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         let mut freed = vec![];
-        c.machine.tick(now.ticks, &mut |sub| freed.push(sub));
+        c.machine.tick(now.ticks, &mut |sub, num| freed.push((sub, num)));
         let deadline = c.machine.deadline();
-        freed.into_iter().for_each(|sub| self.on_freed(key, sub));
+        freed.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
         self.timers.at_most(Timer::Channel(key), deadline);
         self.wake_channel(key);
     }

@@ -6,7 +6,7 @@ use super::message::MeshMessage;
 use super::partitions::ChannelKey;
 use super::{Conn, Effect, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, Now, SubId};
-use crate::channel::{Sink, Source};
+use crate::channel::{Run, Sink, Source};
 use crate::codec::nsq::frame;
 use crate::log::batch::Message;
 use crate::log::fetch::Fetch;
@@ -64,6 +64,11 @@ impl Sink for Outputs<'_> {
             self.touched.push(sub.conn);
         }
         true
+    }
+
+    /// No session asks for runs: an NSQ client takes messages one by one.
+    fn deliver_range(&mut self, _: SubId, _: &Run<'_>) -> bool {
+        false
     }
 }
 

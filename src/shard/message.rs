@@ -57,6 +57,8 @@ pub struct SubOptions {
     pub msg_timeout_ms: u64,
     /// Percent of messages to deliver; 0 means all.
     pub sample_rate: u8,
+    /// It takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
+    pub ranged: bool,
     /// For /stats.
     pub client: ClientInfo,
 }
