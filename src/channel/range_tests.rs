@@ -181,7 +181,8 @@ fn both_kinds_of_clients_share_fairly() {
     assert_eq!(shares.iter().sum::<usize>(), 10_000);
     assert!(shares.iter().all(|share| share.abs_diff(3333) < 300), "{shares:?}");
     // Without credit the others are in nobody's way.
-    (channel.recall(B), channel.recall(C));
+    channel.recall(B);
+    channel.recall(C);
     log.publish(100);
     while channel.deliver(ms(0), &mut log, &mut got) {}
     got.take_runs();
