@@ -319,6 +319,7 @@ impl Running {
             server,
             verify,
             ramp: None,
+            raw: None,
         };
         Finished { run, seen }
     }
