@@ -1,12 +1,14 @@
 //! A journal write that is durable when it completes, through [`ShardDisk`], beside a plain loop of pwrite and fdatasync on
-//! the same core, in the same run. `cargo bench --bench journal [-- FOLDER [CPU]]`; the folder should be on the disk that is
-//! meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
+//! the same core, in the same run. `cargo bench --bench journal [-- --folder=PATH --cpu=N]`; the folder should be on the
+//! disk that is meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
 //!
 //! One write at a time, as a core has it: what is measured is latency. Both write the same file, written once before, so
-//! that no metadata changes. They take turns in short runs, so that a disk that slows down slows both.
+//! that no metadata changes. They take turns in short runs, so that a disk that slows down slows both: not criterion's,
+//! which measures one thing after the other and gives no ratio.
+
+mod common;
 
 use bytes::Bytes;
-use glommio::{LocalExecutorBuilder, Placement};
 use ringmq::base::{DiskOp, Durability, FileId, OpId};
 use ringmq::disk::blocking::AlignedBuffer;
 use ringmq::disk::{BlockingStorage, DiskOptions, ShardDisk, files};
@@ -14,33 +16,31 @@ use ringmq::log::storage::Storage as _;
 use ringmq::net::Bell;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const FILE_BYTES: u64 = 64 << 20;
 const SIZES: [usize; 8] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 /// Time per size, way and round.
-const SLICE: Duration = Duration::from_millis(250);
-const ROUNDS: usize = 4;
+fn slice() -> Duration {
+    Duration::from_millis(if common::is_smoke() { 5 } else { 250 })
+}
 
 fn main() {
-    // cargo adds --bench
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let folder = arguments.first().map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
-    let cpu = arguments.get(1).map_or(0, |cpu| cpu.parse().expect("CPU is a number"));
-    std::fs::create_dir_all(&folder).expect("the folder can be made");
-    let data = tempfile::tempdir_in(&folder).expect("the folder is writable");
+    let cpu = common::option("cpu").map_or(0, |cpu| cpu.parse().expect("--cpu= is a number"));
+    let rounds = if common::is_smoke() { 1 } else { 4 };
+    let data = common::data_folder();
     files::write_probe(data.path()).expect("the folder is writable");
     BlockingStorage::new(data.path()).fill(&FileId::Journal(0), FILE_BYTES).expect("there is room for 64 MiB");
     let mut results = vec![(vec![], vec![]); SIZES.len()];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let (raw, disk) = (run_raw(data.path(), cpu), run_shard_disk(data.path(), cpu));
         for (result, (raw, disk)) in results.iter_mut().zip(raw.into_iter().zip(disk)) {
             result.0.extend(raw);
             result.1.extend(disk);
         }
     }
-    println!("durable writes of {}, one at a time, on CPU {cpu}; microseconds", folder.display());
+    println!("durable writes of {}, one at a time, on CPU {cpu}; microseconds; load {}", data.path().display(), common::load());
     println!("| bytes | pwrite + fdatasync p50 | p99 | ShardDisk p50 | p99 | p50, of raw | ShardDisk MB/s |");
     println!("|---|---|---|---|---|---|---|");
     for (size, (mut raw, mut disk)) in SIZES.into_iter().zip(results) {
@@ -64,12 +64,7 @@ fn places(size: usize) -> impl Iterator<Item = u64> {
 fn run_raw(data: &Path, cpu: usize) -> Vec<Vec<f64>> {
     let path = data.join("journal/0");
     let run = move || {
-        // SAFETY: an all-zero set is valid, the CPU's number is below its size.
-        unsafe {
-            let mut set: libc::cpu_set_t = std::mem::zeroed();
-            libc::CPU_SET(cpu, &mut set);
-            assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0, "CPU {cpu} is ours");
-        }
+        common::pin(cpu);
         let file = File::options().write(true).custom_flags(libc::O_DIRECT).open(path).expect("it was just written");
         let measure = |size| {
             let buffer = AlignedBuffer::zeroed(size);
@@ -79,7 +74,7 @@ fn run_raw(data: &Path, cpu: usize) -> Vec<Vec<f64>> {
                 assert_eq!(file.write_at(&buffer, at).expect("the disk works"), size);
                 file.sync_data().expect("the disk works");
                 us.push(issued.elapsed().as_secs_f64() * 1e6);
-                if begun.elapsed() >= SLICE {
+                if begun.elapsed() >= slice() {
                     break;
                 }
             }
@@ -109,7 +104,7 @@ fn run_shard_disk(data: &Path, cpu: usize) -> Vec<Vec<f64>> {
                 }
                 done.pop().expect("it is there").outcome.expect("the disk works");
                 us.push(issued.elapsed().as_secs_f64() * 1e6);
-                if begun.elapsed() >= SLICE {
+                if begun.elapsed() >= slice() {
                     break;
                 }
             }
@@ -118,11 +113,5 @@ fn run_shard_disk(data: &Path, cpu: usize) -> Vec<Vec<f64>> {
         disk.stop().await;
         results
     };
-    LocalExecutorBuilder::new(Placement::Fixed(cpu))
-        .preempt_timer(Duration::from_secs(3600)) // never fires: src/runtime/turn.rs says why
-        .ring_depth(1024)
-        .spawn(run)
-        .expect("io_uring works here: see ringmq doctor")
-        .join()
-        .expect("the executor does not panic")
+    common::executor(cpu).spawn(run).expect("io_uring works here: see ringmq doctor").join().expect("the executor does not panic")
 }
