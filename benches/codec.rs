@@ -9,6 +9,7 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
 use std::hint::black_box;
 
 type Group<'a> = BenchmarkGroup<'a, WallTime>;
+type Bench = fn(&mut Group<'_>);
 
 const BODY: [u8; 100] = [7; 100];
 /// Messages of a multi-publish, and of what is decoded or written at a time.
@@ -16,7 +17,7 @@ const MANY: usize = 200;
 
 fn main() {
     let mut c = common::criterion();
-    let protocols: [(&str, fn(&mut Group<'_>)); 1] = [("codec, nsq", nsq::bench)];
+    let protocols: [(&str, Bench); 1] = [("codec, nsq", nsq::bench)];
     for (name, bench) in protocols {
         let mut group = c.benchmark_group(name);
         bench(&mut group);
