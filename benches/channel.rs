@@ -2,7 +2,9 @@
 //!
 //! `cargo bench --bench channel`. The log is in memory; a figure is for the number of messages its name says.
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+mod common;
+
+use criterion::{BatchSize, Criterion, Throughput};
 use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId, Wheel};
 use ringmq::channel::{Channel, ChannelOptions, Run, Sink, Source};
 use ringmq::log::batch::{Batch, BatchBuilder, Message, Stamp};
@@ -237,5 +239,9 @@ fn wheel(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, channel, wheel);
-criterion_main!(benches);
+fn main() {
+    let mut c = common::criterion();
+    channel(&mut c);
+    wheel(&mut c);
+    c.final_summary();
+}

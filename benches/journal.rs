@@ -1,30 +1,32 @@
 //! A journal write that is durable when it completes, the node's way ([`ringmq::disk::ShardDisk`]), beside a plain loop of
-//! pwrite and fdatasync on the same core, in the same run. `cargo bench --bench journal [-- FOLDER [CPU]]`; the folder should
-//! be on the disk that is meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
+//! pwrite and fdatasync on the same core, in the same run. `cargo bench --bench journal [-- --folder=PATH --cpu=N]`; the
+//! folder should be on the disk that is meant (default: the build's), the CPU one that takes the disk's interrupts or not (tuning.md).
 //!
 //! One write at a time, as a core has it: what is measured is latency. The two take turns, so that a disk that slows down
 //! slows both. Both are those of `ringmq doctor --measure`, which has other depths and segments too.
 
+mod common;
+
 use ringmq::doctor::measure::{Probe, Samples, Way};
 use ringmq::runtime::StopHandle;
-use std::path::PathBuf;
 use std::time::Duration;
 
 const SIZES: [usize; 8] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10, 512 << 10];
 /// Time per size, way and round.
-const SLICE: Duration = Duration::from_millis(250);
-const ROUNDS: usize = 4;
+fn slice() -> Duration {
+    Duration::from_millis(if common::is_smoke() { 5 } else { 250 })
+}
 
 fn main() {
-    // cargo adds --bench
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
-    let folder = arguments.first().map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
-    let cpu = arguments.get(1).map_or(0, |cpu| cpu.parse().expect("CPU is a number"));
+    let cpu = common::option("cpu").map_or(0, |cpu| cpu.parse().expect("--cpu= is a number"));
+    let rounds = if common::is_smoke() { 1 } else { 4 };
+    let data = common::data_folder();
+    let folder = data.path().to_owned();
     let probe = Probe::start(&folder, cpu, Duration::ZERO, &StopHandle::new()).unwrap_or_else(|e| panic!("{e}"));
     let mut results = vec![(Samples::default(), Samples::default()); SIZES.len()];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for ((raw, disk), size) in results.iter_mut().zip(SIZES) {
-            let measure = |way| probe.durable(way, size, 1, SLICE).unwrap_or_else(|e| panic!("{e}"));
+            let measure = |way| probe.durable(way, size, 1, slice()).unwrap_or_else(|e| panic!("{e}"));
             raw.add(measure(Way::Raw));
             disk.add(measure(Way::Journal));
         }
