@@ -7,7 +7,7 @@ use crate::core::{Happened, run};
 use ringmq::base::{ConnId, CoreId, Peer, Rng};
 use ringmq::mesh::{Port, Wake, mesh};
 use ringmq::net::{Net, NetOptions, WakeFd, listen};
-use ringmq::shard::message::{MeshMessage, MovedSession, Ticket};
+use ringmq::shard::message::{MeshMessage, MovedSession, MovedState, Ticket};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
