@@ -138,6 +138,11 @@ settings! {
             "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
             "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
+        max_producers: u64 = 1000, Unit::Count, 1, 65_536, "max-producers",
+            "Idempotent producers that a partition remembers, about 400 bytes of memory and 200 of each snapshot for one. \
+             The least recently used is forgotten first: what it repeats is refused, not stored twice";
+        producer_expiry_ms: u64 = DAY, Unit::Millis, SECOND, 3650 * DAY, "producer-expiry",
+            "An idempotent producer is forgotten when it wrote nothing for this long, by the times in the partition's log";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
             "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
     }

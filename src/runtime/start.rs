@@ -26,6 +26,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         journal_bytes: r.settings.journal_bytes,
         segment_bytes: r.settings.max_bytes_per_file,
         now_unix_ns: r.now_unix_ns,
+        producers: (&**r.settings).into(),
         seed: r.seed,
     };
     let begun = Instant::now();
