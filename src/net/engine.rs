@@ -68,9 +68,18 @@ struct Listening {
 /// What `settle` has to tell.
 enum Told {
     /// Sent without the ring.
-    Sent { conn: ConnId, bytes: usize },
-    Closed { conn: ConnId },
-    Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
+    Sent {
+        conn: ConnId,
+        bytes: usize,
+    },
+    Closed {
+        conn: ConnId,
+    },
+    Moved {
+        conn: ConnId,
+        fd: OwnedFd,
+        moving: Box<Moving>,
+    },
 }
 
 /// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).

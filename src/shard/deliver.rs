@@ -131,8 +131,15 @@ impl Shard {
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
         let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
-        let mut sink =
-            Outputs { core: e.core, conns: &mut self.conns, touched: &mut self.touched, frames: &mut e.frames, native_subs: &mut e.native_subs, key, full };
+        let mut sink = Outputs {
+            core: e.core,
+            conns: &mut self.conns,
+            touched: &mut self.touched,
+            frames: &mut e.frames,
+            native_subs: &mut e.native_subs,
+            key,
+            full,
+        };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let deadline = c.machine.deadline();
         let mut hungry = std::mem::take(&mut e.hungry_scratch);

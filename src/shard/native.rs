@@ -82,8 +82,10 @@ impl Engine {
     }
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
-        let limits =
-            BodyLimits { message_bytes_max: self.settings.max_msg_size as usize, body_bytes_max: crate::log::batch::BATCH_BODY_MAX };
+        let limits = BodyLimits {
+            message_bytes_max: self.settings.max_msg_size as usize,
+            body_bytes_max: crate::log::batch::BATCH_BODY_MAX,
+        };
         let first = publish.first_sequence;
         let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });
         let body = std::mem::take(&mut publish.body);
@@ -147,7 +149,10 @@ impl Engine {
         let key = ChannelKey { partition: idx.0, channel: i };
         let subs = self.native_subs.entry(conn).or_default();
         if subs.iter().any(|s| s.key == key) {
-            return Err(Failure::never(Code::BadSubscription, "this connection has subscribed to that channel and partition already"));
+            return Err(Failure::never(
+                Code::BadSubscription,
+                "this connection has subscribed to that channel and partition already",
+            ));
         }
         subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
@@ -338,13 +343,7 @@ impl NativeHost for Engine {
         }
     }
 
-    fn native_subscribe(
-        &mut self,
-        now: Now,
-        conn: ConnId,
-        subscribe: &NativeSubscribe,
-        client: &ClientIdentity,
-    ) -> NativeTaken {
+    fn native_subscribe(&mut self, now: Now, conn: ConnId, subscribe: &NativeSubscribe, client: &ClientIdentity) -> NativeTaken {
         if self.stopping {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
@@ -366,12 +365,8 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
-        let options = SubOptions {
-            msg_timeout_ms: subscribe.message_timeout_ms,
-            sample_rate: 0,
-            client: client.into(),
-            ranged: true,
-        };
+        let options =
+            SubOptions { msg_timeout_ms: subscribe.message_timeout_ms, sample_rate: 0, client: client.into(), ranged: true };
         let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
         let begin = match self.place_of(idx, subscribe.start) {
             Err(by) if is_new => {
@@ -493,7 +488,15 @@ impl NativeHost for Engine {
         }
     }
 
-    fn native_find(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partition: PartitionId, start: Start) -> NativeTaken {
+    fn native_find(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        request: u64,
+        topic: &str,
+        partition: PartitionId,
+        start: Start,
+    ) -> NativeTaken {
         if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
         }

@@ -45,10 +45,7 @@ impl Shard {
         if clients {
             stats.producers = (self.conns.values())
                 .filter(|c| !c.session.published().is_empty())
-                .map(|c| ProducerStats {
-                    info: c.session.client_info(),
-                    topics: c.session.published(),
-                })
+                .map(|c| ProducerStats { info: c.session.client_info(), topics: c.session.published() })
                 .collect();
         }
         stats

@@ -32,7 +32,9 @@ impl Net {
     }
 
     fn is_anything_in_flight(&mut self) -> bool {
-        self.listeners.iter().any(|l| l.accept != Accept::Off) || self.timer.is_armed() || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
+        self.listeners.iter().any(|l| l.accept != Accept::Off)
+            || self.timer.is_armed()
+            || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
     }
 
     fn reap(&mut self, c: Completion) {

@@ -47,7 +47,14 @@ impl NativeHost for Fake {
         (subscription == 1).then(|| ranges.iter().map(|r| r.last.0 - r.first.0 + 1).sum())
     }
 
-    fn native_requeue(&mut self, _now: Now, _conn: ConnId, _subscription: u32, _ranges: &[IdRange], _delay_ms: u32) -> Option<u64> {
+    fn native_requeue(
+        &mut self,
+        _now: Now,
+        _conn: ConnId,
+        _subscription: u32,
+        _ranges: &[IdRange],
+        _delay_ms: u32,
+    ) -> Option<u64> {
         Some(0)
     }
 
@@ -201,7 +208,8 @@ fn what_is_not_the_protocol_ends_the_connection() {
 fn a_request_waits_and_what_came_behind_it_too() {
     let (mut s, mut host) = open();
     host.stalls = 2;
-    let publish = |topic| Request::Publish(Publish { topic, partition: PartitionId(0), num: 1, producer_id: 0, first_sequence: 0 });
+    let publish =
+        |topic| Request::Publish(Publish { topic, partition: PartitionId(0), num: 1, producer_id: 0, first_sequence: 0 });
     let mut bytes = frame(2, &publish("a"), b"1");
     bytes.extend(frame(3, &publish("b"), b"2"));
     s.on_bytes(at(10), &bytes, &mut host);
