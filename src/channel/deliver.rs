@@ -17,10 +17,12 @@ const PENDING_MAX: usize = 16;
 /// Waiting messages of pending batches that one call steps over.
 const STEPPED_OVER_MAX: usize = 4096;
 
-/// A batch and how far it was read.
-#[derive(Debug)]
-pub(super) struct Reader {
-    batch: Batch,
+/// How far a batch was read. The batch itself is asked for again in each turn: a channel that kept it would keep the
+/// whole buffer that was read with it, beyond what the read cache counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Of the batch's header.
+    crc: u32,
     /// Where message `id` begins in the batch's bytes.
     at: usize,
     id: LogId,
@@ -30,6 +32,7 @@ pub(super) struct Reader {
 struct Turn {
     messages: usize,
     bytes: usize,
+    has_handed_out: bool,
 }
 
 impl Turn {
@@ -64,18 +67,28 @@ impl Channel {
     /// Hands out what it may, for one short turn. True: there is more to do now, call again. Otherwise it has work again
     /// after a publish, a lend, an unblock, a requeue, a tick, an unpause, or when the partition is readable.
     pub fn deliver(&mut self, now: Ticks, source: &mut impl Source, sink: &mut impl Sink) -> bool {
+        self.awaits_read = false;
         if self.paused {
             return false;
         }
-        let mut turn = Turn { messages: TURN_MESSAGES_MAX, bytes: TURN_BYTES_MAX };
+        let mut turn = Turn { messages: TURN_MESSAGES_MAX, bytes: TURN_BYTES_MAX, has_handed_out: false };
+        let more = self.deliver_all(&mut turn, now, source, sink);
+        // Whoever was lent credit has used some of it: a recall need not wait for the next read too.
+        self.awaits_read &= !turn.has_handed_out;
+        more
+    }
+
+    fn deliver_all(&mut self, turn: &mut Turn, now: Ticks, source: &mut impl Source, sink: &mut impl Sink) -> bool {
+        let mut waiting_held = 0;
         for list in [REQUEUED, DUE] {
-            match self.deliver_waiting(list, &mut turn, now, source, sink) {
+            match self.deliver_waiting(list, turn, &mut waiting_held, now, source, sink) {
                 Stop::NoClient => return false,
                 Stop::TurnSpent => return true,
                 Stop::NoMessage => {}
             }
         }
-        self.deliver_log(&mut turn, now, source, sink) == Stop::TurnSpent
+        self.waiting_held = waiting_held;
+        self.deliver_log(turn, now, source, sink) == Stop::TurnSpent
     }
 
     /// The log may be read on.
@@ -88,13 +101,15 @@ impl Channel {
         &mut self,
         list: usize,
         turn: &mut Turn,
+        held: &mut u64,
         now: Ticks,
         source: &mut impl Source,
         sink: &mut impl Sink,
     ) -> Stop {
         let mut after = self.waiting[list].first();
         let mut batch: Option<Batch> = None;
-        let (mut pending, mut pending_count, mut stepped_over) = ([0; PENDING_MAX], 0, 0);
+        // Batches that cannot be had now, and whether the device refuses them.
+        let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);
         while let Some(key) = after {
             if self.clients.next().is_none() {
                 return Stop::NoClient;
@@ -104,7 +119,8 @@ impl Channel {
             }
             after = self.open.after(key);
             let offset = self.open.get(key).offset;
-            if pending[..pending_count].contains(&offset) {
+            if let Some((_, is_held)) = pending[..pending_count].iter().find(|(o, _)| *o == offset) {
+                *held += *is_held as u64;
                 stepped_over += 1;
                 if stepped_over == STEPPED_OVER_MAX {
                     return Stop::NoMessage;
@@ -114,8 +130,11 @@ impl Channel {
             if batch.as_ref().is_none_or(|b| b.header.offset.get() != offset) {
                 match source.fetch(offset) {
                     Fetch::Batch(found) => batch = Some(found),
-                    Fetch::Pending | Fetch::End => {
-                        pending[pending_count] = offset;
+                    missing @ (Fetch::Pending | Fetch::Held | Fetch::End) => {
+                        let is_held = matches!(missing, Fetch::Held);
+                        *held += is_held as u64;
+                        self.awaits_read |= matches!(missing, Fetch::Pending);
+                        pending[pending_count] = (offset, is_held);
                         pending_count += 1;
                         if pending_count == PENDING_MAX {
                             return Stop::NoMessage;
@@ -142,6 +161,7 @@ impl Channel {
             self.waiting_count -= 1;
             self.begin_flight(key, now);
             turn.spend(message.body.len());
+            turn.has_handed_out = true;
         }
         Stop::NoMessage
     }
@@ -166,31 +186,35 @@ impl Channel {
                 return Stop::TurnSpent;
             }
             self.skip_restored();
-            let Some(mut reader) = self.reader.take().filter(|r| r.batch.header.offset.get() == self.next.offset) else {
-                turn.spend(0);
-                let to = match source.fetch(self.next.offset) {
-                    Fetch::Batch(batch) if self.begin_batch(&batch) => {
-                        let id = LogId(batch.header.log_id.get());
-                        self.reader = Some(Reader { batch, at: BATCH_HEADER_LEN, id });
-                        continue;
+            turn.spend(0);
+            let found = source.fetch(self.next.offset);
+            self.is_log_held = matches!(found, Fetch::Held);
+            let to = match found {
+                Fetch::Batch(batch) if self.begin_batch(&batch) => {
+                    let crc = batch.header.header_crc.get();
+                    let start = Place { crc, at: BATCH_HEADER_LEN, id: LogId(batch.header.log_id.get()) };
+                    let mut place = self.place.take().filter(|p| p.crc == crc).unwrap_or(start);
+                    let stop = self.deliver_batch(&batch, &mut place, turn, now, sink);
+                    if batch.header.offset.get() == self.next.offset {
+                        self.place = Some(place);
                     }
-                    Fetch::Batch(batch) => batch.header.end(),
-                    Fetch::Lost { to, .. } => to,
-                    Fetch::Below { start } => start,
-                    Fetch::Pending | Fetch::End => return Stop::NoMessage,
-                };
-                if !self.pass_lost(to) {
-                    tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                    match stop {
+                        Some(stop) => return stop,
+                        None => continue,
+                    }
+                }
+                Fetch::Batch(batch) => batch.header.end(),
+                Fetch::Lost { to, .. } => to,
+                Fetch::Below { start } => start,
+                Fetch::Pending => {
+                    self.awaits_read = true;
                     return Stop::NoMessage;
                 }
-                continue;
+                Fetch::Held | Fetch::End => return Stop::NoMessage,
             };
-            let stop = self.deliver_batch(&mut reader, turn, now, sink);
-            if reader.batch.header.offset.get() == self.next.offset {
-                self.reader = Some(reader);
-            }
-            if let Some(stop) = stop {
-                return stop;
+            if !self.pass_lost(to) {
+                tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                return Stop::NoMessage;
             }
         }
     }
@@ -238,10 +262,17 @@ impl Channel {
     }
 
     /// Hands out messages of the batch in which `next` is. `None`: `next` has left the batch.
-    fn deliver_batch(&mut self, reader: &mut Reader, turn: &mut Turn, now: Ticks, sink: &mut impl Sink) -> Option<Stop> {
-        let header = &reader.batch.header;
+    fn deliver_batch(
+        &mut self,
+        batch: &Batch,
+        place: &mut Place,
+        turn: &mut Turn,
+        now: Ticks,
+        sink: &mut impl Sink,
+    ) -> Option<Stop> {
+        let header = &batch.header;
         let (offset, last, unix_ns) = (header.offset.get(), header.last_log_id.get(), header.base_unix_ns.get());
-        let bytes = &reader.batch.bytes;
+        let bytes = &batch.bytes;
         while self.next.offset == offset {
             if turn.is_spent() {
                 return Some(Stop::TurnSpent);
@@ -249,16 +280,16 @@ impl Channel {
             if !self.may_read() {
                 return Some(Stop::NoMessage);
             }
-            let mut messages = Messages::resume(&bytes[reader.at..], reader.id, unix_ns);
+            let mut messages = Messages::resume(&bytes[place.at..], place.id, unix_ns);
             let Some(message) = messages.next() else {
                 // A verified batch has as many messages as it says; if not, the rest of it is not readable.
                 self.pass_lost(header.end());
                 return None;
             };
-            let at = reader.at;
+            let at = place.at;
             let behind = bytes.len() - messages.rest_len();
             if message.log_id < self.next.log_id {
-                (reader.at, reader.id) = (behind, LogId(reader.id.0 + 1));
+                (place.at, place.id) = (behind, LogId(place.id.0 + 1));
                 continue;
             }
             let open = Open {
@@ -281,6 +312,7 @@ impl Channel {
                     let key = self.open.insert(open);
                     self.begin_flight(key, now);
                     turn.spend(message.body.len());
+                    turn.has_handed_out = true;
                 }
                 Handed::SampledOut => {
                     self.confirm(interval);
@@ -288,7 +320,7 @@ impl Channel {
                 }
                 Handed::NoClient => return Some(Stop::NoClient),
             }
-            (reader.at, reader.id) = (behind, LogId(reader.id.0 + 1));
+            (place.at, place.id) = (behind, LogId(place.id.0 + 1));
             self.next = interval.end;
             self.skip_restored();
         }

@@ -11,6 +11,7 @@ pub mod failure;
 pub mod fetch;
 pub mod flush;
 pub mod format;
+mod hold;
 pub mod meta;
 pub mod notice;
 pub mod partition;

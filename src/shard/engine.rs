@@ -221,7 +221,10 @@ impl Engine {
                     self.tell_subscriber(sub, partition, Ok(()));
                 }
             }
-            Notice::Readable { p } => self.wake_channels(p),
+            Notice::Readable { p } => {
+                self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
+                self.wake_channels(p);
+            }
             Notice::Room => self.on_room(now),
             Notice::Found { .. } => {}
             Notice::Damage { .. } => {}

@@ -338,6 +338,7 @@ impl Shard {
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.store.take_notices(&mut e.notices);
         }
         self.settle(now);
         self.move_quiet(now, out);

@@ -7,6 +7,8 @@ use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use std::collections::{HashMap, VecDeque};
 
+mod reads;
+
 struct Node {
     shards: Vec<Shard>,
     now: Now,
@@ -23,7 +25,11 @@ struct Node {
 
 impl Node {
     fn new(cores: u16, partitions: u16) -> Self {
-        let settings = Arc::new(Settings { partitions, journal_bytes: 4 << 20, ..Settings::default() });
+        Self::with(cores, Settings { partitions, journal_bytes: 4 << 20, ..Settings::default() })
+    }
+
+    fn with(cores: u16, settings: Settings) -> Self {
+        let settings = Arc::new(settings);
         let shard = |core| {
             let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 4 << 20, slot_sequence: 1 };
             Shard::new(ShardOptions {
@@ -97,7 +103,7 @@ impl Node {
                 content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
             DiskOp::Read { file, at, len } => {
-                let content = self.files.get(&file).cloned().unwrap_or_default();
+                let content = self.files.get(&file).map_or(&[][..], |f| &f[..]);
                 let end = content.len().min(at as usize + len);
                 return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
             }
