@@ -74,7 +74,11 @@ fn loaded(log: &mut Log) -> Channel {
         max_req_timeout: Duration::from_secs(3600),
     };
     let mut channel = Channel::new(options, PartitionId(0), cursor);
-    channel.subscribe(ms(0), SUB, SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, client: ClientInfo::default() });
+    channel.subscribe(
+        ms(0),
+        SUB,
+        SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, ranged: false, client: ClientInfo::default() },
+    );
     channel.lend(SUB, IN_FLIGHT as u32);
     // Spread over a second, as a fast stream would be.
     let mut now = 0;

@@ -47,6 +47,7 @@ impl Core {
             partitions: vec![],
             seed: 1,
             connections_max: 0,
+            node_id: [7; 16],
         });
         let now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
         let mut core = Core { shard, now, effects: vec![], received: vec![], spent: Duration::ZERO };

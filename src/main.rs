@@ -44,6 +44,7 @@ fn command() -> Command {
         )
         .after_help(
             "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
+             A second one changes nothing, a third ends the process at once.\n\
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")

@@ -2,6 +2,7 @@
 //! bytes, least recently used first out. Holds nothing that was not verified.
 
 use super::batch::Batch;
+use super::hold::PROBE_ROOM;
 use super::notice::PartitionIdx;
 use crate::base::{IO_BYTES_MAX, IdMap, block_down};
 use slab::Slab;
@@ -86,7 +87,8 @@ impl ReadCache {
     }
 
     fn ahead_max(&self) -> usize {
-        block_down((self.bytes_max / 4).clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
+        let quarter = self.bytes_max.saturating_sub(PROBE_ROOM) / 4;
+        block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
     }
 
     pub fn contains(&self, p: PartitionIdx, offset: i64) -> bool {

@@ -17,6 +17,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 const TRIES_SAID: u32 = 3;
 /// Tries of a core under way: a device that takes long to refuse must not take all the reads there may be.
 const PROBES_MAX: usize = 8;
+/// Of the read cache, kept for them.
+pub(super) const PROBE_ROOM: usize = PROBES_MAX * BLOCK;
 
 struct Hold {
     tries: u32,
@@ -113,7 +115,7 @@ impl Store {
                 continue;
             };
             let is_busy = part.reads.contains(&offset) || self.searches_extent_of(p, offset);
-            if is_busy || self.reader.probes() >= PROBES_MAX || !self.has_room(0, BLOCK) {
+            if is_busy || self.reader.probes() >= PROBES_MAX || !self.has_probe_room() {
                 self.reader.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
                 continue;
             }

@@ -6,7 +6,8 @@
 //! batch alone, and the reader is answered [`Fetch::Held`] until then.
 //!
 //! **Memory.** What is being read and what is cached stay together within the cache's bound; beside one batch that is
-//! longer than it (one at a time: others that turn out long wait, parked). Nobody keeps a batch beyond its turn.
+//! longer than it (one at a time: others that turn out long wait, parked) and what the scrubber reads. Nobody keeps a batch
+//! beyond its turn.
 //!
 //! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
 //! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is room for
@@ -21,7 +22,7 @@
 use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use super::fetch::Fetch;
 use super::format::{Bad, FILE_HEADER_LEN};
-use super::hold::Holds;
+use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
 use super::search::Finding;
 use super::store::{Op, Store};
@@ -169,10 +170,21 @@ impl Store {
     /// Whether a read of `len` bytes may begin beside `others` that were called: what is being read and what was read in
     /// this turn fit into the cache's bound. One read may always be under way.
     pub(super) fn has_room(&self, others: usize, len: usize) -> bool {
-        let r = &self.reader;
-        let taken = r.bytes() + self.cache.fresh_bytes() + others * self.cache.ahead();
-        let fits = taken == 0 || taken + len <= self.cache.bytes_max();
-        r.parked.is_empty() && r.reads.len() + others < READS_MAX && fits
+        let taken = self.taken(others);
+        let fits = taken == 0 || taken + len + PROBE_ROOM <= self.cache.bytes_max();
+        self.reader.parked.is_empty() && self.reader.reads.len() + others < READS_MAX && fits
+    }
+
+    /// As [`Store::has_room`], for a try of a place that is held: some room is left to those, lest laggards that take
+    /// all there is keep a place held for ever.
+    pub(super) fn has_probe_room(&self) -> bool {
+        let taken = self.taken(self.reader.called.len());
+        self.reader.parked.is_empty() && (taken == 0 || taken + BLOCK <= self.cache.bytes_max())
+    }
+
+    /// Bytes that are being read or came in this turn, and those of `others` that were called.
+    fn taken(&self, others: usize) -> usize {
+        self.reader.bytes() + self.cache.fresh_bytes() + others * self.cache.ahead()
     }
 
     /// Everybody who was told of a read has had his turn: what was read may leave the memory from here on, and those
@@ -216,13 +228,12 @@ impl Store {
             || self.cache.contains(p, offset)
             || self.reader.holds.is_held(p, offset);
         let Some(limit) = self.readable_limit(p, offset).filter(|_| !is_useless) else { return true };
-        let taken = self.reader.bytes() + self.cache.fresh_bytes();
         let is_crowded = !self.reader.waiting.is_empty()
             || !self.reader.called.is_empty()
             || !self.reader.parked.is_empty()
             || self.part(p).reads.len() >= PARTITION_READS_MAX
             || self.reader.reads.len() >= READS_MAX / 2
-            || taken + self.cache.ahead() > self.cache.bytes_max() / 2;
+            || self.taken(1) > self.cache.bytes_max() / 2;
         if is_crowded {
             return false;
         }

@@ -47,7 +47,8 @@ pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
 
 /// What one core gets from outside.
 pub struct CoreParts<M> {
-    pub listener: TcpListener,
+    /// At their places: NSQ, native.
+    pub listeners: Vec<TcpListener>,
     pub port: Port,
     pub wake: Arc<WakeFd>,
     pub build: Build<M>,
@@ -183,7 +184,7 @@ impl Start {
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
-        let net = Net::with_wake(part.listener, net, part.wake).map_err(|e| e.to_string())?;
+        let net = Net::with_wake(part.listeners, net, part.wake).map_err(|e| e.to_string())?;
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         Ok(Core { id: core, machine, net, port: part.port, disk, bell, clock, stop, stalls })

@@ -21,15 +21,17 @@ struct Node {
     closed: Vec<ConnId>,
     next_conn: u64,
     stopped: usize,
+    /// No partition file can grow.
+    is_full: bool,
 }
 
 impl Node {
     fn new(cores: u16, partitions: u16) -> Self {
-        Self::with(cores, Settings { partitions, journal_bytes: 4 << 20, ..Settings::default() })
+        Self::with(cores, Settings { partitions, ..Settings::default() })
     }
 
     fn with(cores: u16, settings: Settings) -> Self {
-        let settings = Arc::new(settings);
+        let settings = Arc::new(Settings { journal_bytes: 4 << 20, ..settings });
         let shard = |core| {
             let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 4 << 20, slot_sequence: 1 };
             Shard::new(ShardOptions {
@@ -42,6 +44,7 @@ impl Node {
                 partitions: vec![],
                 seed: core as u64,
                 connections_max: 0,
+                node_id: [7; 16],
             })
         };
         Node {
@@ -54,6 +57,7 @@ impl Node {
             closed: vec![],
             next_conn: 0,
             stopped: 0,
+            is_full: false,
         }
     }
 
@@ -106,6 +110,9 @@ impl Node {
                 let content = self.files.get(&file).map_or(&[][..], |f| &f[..]);
                 let end = content.len().min(at as usize + len);
                 return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
+            }
+            DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(_)) => {
+                return Err(DiskError::NoSpace { file });
             }
             DiskOp::Allocate { file, len } => {
                 let content = self.files.entry(file).or_default();
@@ -371,10 +378,55 @@ fn a_partition_has_no_more_channels_than_its_snapshot_can_hold() {
     }
     let c = n.connect(0);
     n.send(c, b"SUB t one-more\n");
-    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as it can have"]);
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as --max-channels-per-topic allows"]);
     let c = n.connect(0);
     n.send(c, b"SUB t ch0\n");
     assert_eq!(n.take(c), ["OK"]);
+}
+
+#[test]
+fn the_number_of_topics_and_channels_is_limited() {
+    let mut n = Node::with(2, Settings { max_topics: 3, max_channels_per_topic: 2, ..Settings::default() });
+    for i in 0..3 {
+        let c = n.connect(i % 2);
+        n.publish(c, &format!("t{i}"), "x");
+        assert_eq!(n.take(c), ["OK"]);
+    }
+    for core in 0..2 {
+        let c = n.connect(core);
+        n.publish(c, "t4", "x");
+        assert_eq!(n.take(c), ["E_PUB_FAILED PUB failed the node has as many topics as --max-topics allows"]);
+        let c = n.connect(core);
+        n.publish(c, "t0", "x");
+        assert_eq!(n.take(c), ["OK"], "those that are there go on");
+        let c = n.connect(core);
+        n.send(c, b"SUB t4 ch\n");
+        assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the node has as many topics as --max-topics allows"]);
+        let c = n.connect(core);
+        n.send(c, format!("SUB t0 ch{core}\n").as_bytes());
+        assert_eq!(n.take(c)[0], "OK");
+    }
+    let c = n.connect(0);
+    n.send(c, b"SUB t0 one-more\n");
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as --max-channels-per-topic allows"]);
+}
+
+#[test]
+fn health_tells_of_a_full_disk_and_the_other_cores_hear_of_it() {
+    let mut n = Node::new(2, 1);
+    let home = crate::base::topic::home_core("t", 2).0 as usize;
+    let p = n.connect(home);
+    n.is_full = true;
+    n.publish(p, "t", "x");
+    n.run();
+    let health = |n: &Node, core: usize| n.shards[core].stats(None, None, false).health;
+    assert!(health(&n, home).starts_with(&format!("core {home}: the disk is full: 1 partitions take no publish")));
+    assert_eq!(health(&n, 1 - home), "", "each core speaks for itself");
+    assert!(n.shards[1 - home].engine.store.is_short_of_space() && !n.shards[1 - home].engine.store.is_disk_full());
+    n.is_full = false;
+    n.pass_time(Duration::from_secs(1));
+    assert_eq!(health(&n, home), "");
+    assert!(!n.shards[1 - home].engine.store.is_short_of_space());
 }
 
 #[test]

@@ -7,4 +7,5 @@ pub mod disk;
 pub mod engine;
 pub mod fuzz;
 pub mod node;
+pub mod producer;
 pub mod store;

@@ -15,7 +15,14 @@ use std::collections::BTreeMap;
 const SEGMENT_BYTES: u64 = 48 * 1024;
 
 fn options(cores: u16, seed: u64) -> RecoverOptions {
-    RecoverOptions { cores, journal_bytes: JOURNAL_BYTES_MIN, segment_bytes: SEGMENT_BYTES, now_unix_ns: 5, seed }
+    RecoverOptions {
+        cores,
+        journal_bytes: JOURNAL_BYTES_MIN,
+        segment_bytes: SEGMENT_BYTES,
+        now_unix_ns: 5,
+        producers: Default::default(),
+        seed,
+    }
 }
 
 /// What was acknowledged, and what was under way at the crash.

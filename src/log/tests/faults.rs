@@ -410,7 +410,10 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     rig.turn_end();
     assert!(matches!(rig.store.fetch(p, 5 * 3140, &mut rig.io), Fetch::Held) && !has_damage(&rig));
     let found = rig.fetch(p, 5 * 3140);
-    assert!(matches!(&found, Fetch::Lost { from, to } if (from.count, to.count) == (5, 6)), "{found:?}");
+    assert!(
+        matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == (5 * 3140, 6 * 3140, 6)),
+        "{found:?}"
+    );
     assert!(rig.store.hold_deadline().is_none());
 }
 

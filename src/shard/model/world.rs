@@ -83,6 +83,7 @@ impl World {
                 partitions: vec![],
                 seed: seed ^ core as u64,
                 connections_max: 0,
+                node_id: [7; 16],
             });
             // Small, so that clients are full and sockets paused often.
             let limits =
