@@ -181,7 +181,8 @@ fn both_kinds_of_clients_share_fairly() {
     assert_eq!(shares.iter().sum::<usize>(), 10_000);
     assert!(shares.iter().all(|share| share.abs_diff(3333) < 300), "{shares:?}");
     // Without credit the others are in nobody's way.
-    (channel.recall(B), channel.recall(C));
+    channel.recall(B);
+    channel.recall(C);
     log.publish(100);
     while channel.deliver(ms(0), &mut log, &mut got) {}
     got.take_runs();
@@ -223,19 +224,20 @@ fn a_run_goes_on_in_its_batch_after_a_read() {
     let (mut channel, mut log, mut got) = (channel(), Log::new(&[10]), Got::default());
     subscribe_ranged(&mut channel, A, 4);
     channel.deliver(ms(0), &mut log, &mut got);
-    assert_eq!(got.take_runs(), [(A, 1, 4, 1)]);
+    assert_eq!(got.runs, [(A, 1, 4, 1)]);
     // The batch has left the memory meanwhile.
-    for missing in [Fetch::Pending, Fetch::Held] {
+    for (missing, runs) in [(Fetch::Pending, 1), (Fetch::Held, 2)] {
         log.answers.insert(0, missing.clone());
         channel.lend(A, 3);
         assert!(!channel.deliver(ms(0), &mut log, &mut got));
-        assert_eq!((channel.awaits_read(), got.take_runs().len()), (matches!(missing, Fetch::Pending), 0));
+        assert_eq!(channel.awaits_read(), matches!(missing, Fetch::Pending));
+        assert_eq!(got.runs.len(), runs);
         log.answers.clear();
         channel.readable();
         channel.deliver(ms(0), &mut log, &mut got);
         assert!(!channel.awaits_read());
     }
-    assert_eq!(got.take_runs(), [(A, 5, 7, 1), (A, 8, 10, 1)]);
+    assert_eq!(got.take_runs()[1..], [(A, 5, 7, 1), (A, 8, 10, 1)]);
 }
 
 #[test]

@@ -95,6 +95,12 @@ impl ReadCache {
         self.index.contains_key(&(p.0, offset))
     }
 
+    /// Where the run that holds the batch at `offset` ends.
+    pub fn run_end(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
+        let &(key, _) = self.index.get(&(p.0, offset))?;
+        self.runs[key as usize].batches.last().map(|last| last.header.end().offset)
+    }
+
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
         if self.newest != key {
@@ -226,6 +232,7 @@ mod tests {
         cache.end_turn(3000);
         assert_eq!(cache.bytes(), 9000, "what was just read stays, alone");
         assert!(cache.get(p, 5000).is_some_and(|h| h.read_on == Some(6000)));
+        assert_eq!((cache.run_end(p, 4000), cache.run_end(p, 6000)), (Some(6000), None));
         cache.set_followed(p, 5000);
         assert!(cache.get(p, 4000).is_some_and(|h| h.read_on.is_none()));
         // The same place read twice: dropping the old run must not hide the new one.

@@ -33,6 +33,8 @@ use std::collections::VecDeque;
 
 /// What the scrubber reads at a time.
 const SCRUB_LEN: u64 = 256 * 1024;
+/// With fewer reads of the core in flight, a reader is kept two runs ahead instead of one.
+const READS_FEW: usize = 8;
 /// Reads of a core in flight.
 const READS_MAX: usize = 32;
 /// Reads of a partition in flight: channels at different places.
@@ -219,26 +221,32 @@ impl Store {
         is_alone && fresh == 0 || self.reader.bytes() + fresh + more <= self.cache.bytes_max()
     }
 
-    /// Reads what follows a run before somebody asks. False: not now.
-    fn read_on(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) -> bool {
+    /// Reads what follows a run before somebody asks: the next run, and while there is little to read the one after it, so
+    /// that the disk reads one while another is handed out. False: there may be more to do when a batch is asked for again.
+    fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) -> bool {
+        let after = self.cache.run_end(p, next);
+        let offset = after.unwrap_or(next);
         let part = self.part(p);
+        if part.reads.contains(&offset) {
+            return after.is_some();
+        }
         let is_useless = part.recent_at(offset).is_some()
             || part.lost_at(offset).is_some()
-            || part.reads.contains(&offset)
             || self.cache.contains(p, offset)
             || self.reader.holds.is_held(p, offset);
         let Some(limit) = self.readable_limit(p, offset).filter(|_| !is_useless) else { return true };
+        let reads_max = if after.is_some() { READS_FEW } else { READS_MAX / 2 };
         let is_crowded = !self.reader.waiting.is_empty()
             || !self.reader.called.is_empty()
             || !self.reader.parked.is_empty()
             || self.part(p).reads.len() >= PARTITION_READS_MAX
-            || self.reader.reads.len() >= READS_MAX / 2
+            || self.reader.reads.len() >= reads_max
             || self.taken(1) > self.cache.bytes_max() / 2;
         if is_crowded {
             return false;
         }
         self.start_read(p, offset, limit, Purpose::Fetch, io);
-        true
+        after.is_some()
     }
 
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.

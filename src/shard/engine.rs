@@ -39,8 +39,6 @@ pub(super) enum Heard {
     StallFailed(PublishError),
     /// The answer to a native request.
     Native(u64, Answer),
-    /// The node ended a native subscription.
-    Unsubscribed(u32, &'static str),
 }
 
 pub(super) struct Engine {

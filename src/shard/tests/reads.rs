@@ -90,13 +90,13 @@ impl Reads {
             n.step(to.0 as usize, Event::Mesh { from, message });
         }
         let done = match self.order {
-            Order::OneByOne => n.disk.len().min(1),
-            Order::AllAtOnce => n.disk.len(),
-            Order::Random => self.rng.below(n.disk.len() as u64 + 1) as usize,
+            Order::OneByOne => n.pending.len().min(1),
+            Order::AllAtOnce => n.pending.len(),
+            Order::Random => self.rng.below(n.pending.len() as u64 + 1) as usize,
         };
         for _ in 0..done {
-            let i = if self.order == Order::Random { self.rng.below(n.disk.len() as u64) as usize } else { 0 };
-            let (core, op, request) = n.disk.remove(i).expect("it is there");
+            let i = if self.order == Order::Random { self.rng.below(n.pending.len() as u64) as usize } else { 0 };
+            let (core, op, request) = n.pending.remove(i).expect("it is there");
             let is_read = matches!(request, DiskOp::Read { .. });
             let file = request.file().cloned();
             let outcome = match (is_read, &self.broken) {
@@ -135,7 +135,7 @@ impl Reads {
     /// The segment of a partition fails from now on.
     fn break_partition(&mut self, partition: u16) {
         let is_its = |f: &&FileId| matches!(f, FileId::Segment(dir, 0) if dir.partition.0 == partition);
-        self.broken = self.node.files.keys().find(is_its).cloned();
+        self.broken = self.node.disk.files().find(is_its).cloned();
         assert!(self.broken.is_some());
     }
 
@@ -248,5 +248,5 @@ fn a_node_stops_while_a_channel_holds() {
         r.pass(10);
     }
     assert_eq!(r.node.stopped, 1);
-    assert!(r.node.disk.is_empty(), "nothing is tried any more");
+    assert!(r.node.pending.is_empty(), "nothing is tried any more");
 }
