@@ -303,7 +303,7 @@ impl Store {
         let len = (read.until - at).min(IO_BYTES_MAX as u64) as usize;
         read.asked = len;
         let (p, base) = (read.p, read.base);
-        assert!(len > 0 && len % BLOCK == 0 && at % BLOCK as u64 == 0);
+        assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
         self.make_room(0);
         let file = FileId::Segment(self.part(p).dir.clone(), base);
         self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Read(key));
