@@ -244,7 +244,10 @@ impl Engine {
                 }
                 self.native_channels_durable(false);
             }
-            Notice::Readable { p } => self.wake_channels(p),
+            Notice::Readable { p } => {
+                self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
+                self.wake_channels(p);
+            }
             Notice::Room => self.on_room(now),
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { .. } => {}
