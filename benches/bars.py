@@ -17,10 +17,12 @@ changes, and the figures are medians over the rounds. Load: `ringmq load` agains
 | P2b | the same on 64 topics                           | >= 1.0 x nsqd's rate there, and >= 0.9 x the node's P2 |
 | P3  | MPUB 200 x 100 B, 4 connections                 | >= 2 x nsqd's rate |
 | P4  | MPUB 200 x 1 KiB, 4 connections                 | >= 2 x nsqd's rate, and >= 40 % of 1 MiB writes with fdatasync |
+| P5  | the same over the native protocol               | >= 3 x nsqd's rate, and >= 60 % of 1 MiB writes with fdatasync |
 | P6  | consume 100 B and 1 KiB, 1 and 4 connections    | >= 2 x nsqd's rate, each |
+| P7  | P6 over the native protocol, ranges confirmed   | >= 5 x nsqd's rate, each |
 | P8  | open loop 5,000 PUB/s and a consumer            | p99.9 below nsqd's p99: publishing, and end to end |
-| P9  | CPU seconds per million messages of P3, P4, P6  | <= 0.5 x nsqd's; printed with those |
-| P10 | backlog of 1 KiB messages, then consumed        | resident memory < 256 MiB per core |
+| P9  | CPU seconds per million messages of P3 to P7    | <= 0.5 x nsqd's; printed with those |
+| P10 | backlog of 1 KiB messages, then consumed, natively | memory < 256 MiB per core; >= 60 % of the raw sequential read |
 
 Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
 """
@@ -28,6 +30,7 @@ import argparse, json, mmap, os, shutil, socket, statistics, subprocess, sys, te
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
+NATIVE = "--protocol=native"
 
 
 class Server:
@@ -36,13 +39,13 @@ class Server:
     def __init__(self, kind, args):
         self.kind, self.args = kind, args
         self.folder = tempfile.mkdtemp(prefix=f"bars-{kind}-", dir=args.folder)
-        self.port, self.http_port = free_port(), free_port()
+        self.port, self.http_port, self.native_port = free_port(), free_port(), free_port()
         at, http = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.http_port}"
         common = [f"--tcp-address={at}", f"--http-address={http}", f"--data-path={self.folder}"]
         if kind == "nsqd":
             command = [args.nsqd, *common]
         else:
-            command = [args.ringmq, "serve", *common, "--native-address=127.0.0.1:0", *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
+            command = [args.ringmq, "serve", *common, f"--native-address=127.0.0.1:{self.native_port}", *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
         self.log = open(os.path.join(self.folder, "log"), "w")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         end = time.time() + 30
@@ -73,7 +76,9 @@ class Server:
 
     def load(self, args, *options):
         result = os.path.join(self.folder, "load.json")
-        command = [args.ringmq, "load", f"--address={self.address}", f"--server-pid={self.process.pid}",
+        native = "--protocol=native" in options
+        address = f"127.0.0.1:{self.native_port}" if native else self.address
+        command = [args.ringmq, "load", f"--address={address}", f"--server-pid={self.process.pid}",
                    "--quiet", f"--json={result}", *options]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
@@ -262,9 +267,12 @@ class Bars:
             text = f"PUB, 64 topics: {number(many['rate'])}, one topic {number(one['rate'])}"
             self.verdict("P2b", text, many["rate"] / one["rate"], 0.9)
 
-    def multi(self, bar, size, extra=()):
-        node, nsqd, raw = self.rounds(self.publish(f"--size={size}", "--batch=200", "--connections=4"), *extra)
-        self.against(bar, f"MPUB 200 x {size} B, per s", node, nsqd, "rate", 2.0)
+    def multi(self, bar, size, extra=(), native=(), limit=2.0):
+        def measure(server):
+            own = native if server.kind == "ringmq" else ()
+            return self.publish(f"--size={size}", "--batch=200", "--connections=4", *own)(server)
+        node, nsqd, raw = self.rounds(measure, *extra)
+        self.against(bar, f"{'native' if native else 'MPUB'} 200 x {size} B, per s", node, nsqd, "rate", limit)
         self.against("P9", f"{bar}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
         print(f"|  | generator busy {busy(node, nsqd)} | | | |")
         return node, raw
@@ -272,24 +280,37 @@ class Bars:
     def p3(self):
         self.multi("P3", 100)
 
-    def p4(self):
-        node, raw = self.multi("P4", 1024, [lambda args: {"rate": raw_sequential(args)}])
+    def of_raw(self, bar, limit, **options):
+        node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], **options)
         if node:
             text = f"{node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
-            self.verdict("P4", text, node["bytes"] / raw["rate"], 0.4)
+            self.verdict(bar, text, node["bytes"] / raw["rate"], limit)
+
+    def p4(self):
+        self.of_raw("P4", 0.4)
+
+    def p5(self):
+        self.of_raw("P5", 0.6, native=[NATIVE], limit=3.0)
 
     def p6(self):
+        self.consume("P6", 2.0)
+
+    def p7(self):
+        self.consume("P7", 5.0, NATIVE)
+
+    def consume(self, bar, limit, *native):
         for size, messages in ((100, 800_000), (1024, 400_000)):
             for connections in (1, 4):
                 def measure(server):
+                    own = native if server.kind == "ringmq" else ()
                     server.make_channel()
-                    backlog(server, self.args, size, messages)
+                    backlog(server, self.args, size, messages, *own)
                     server.settle()
-                    return figures(consume(server, self.args, messages, connections), "delivered")
+                    return figures(consume(server, self.args, messages, connections, *own), "delivered")
                 node, nsqd, _ = self.rounds(measure)
                 what = f"consume {size} B, {connections} connections"
-                self.against("P6", f"{what}, per s", node, nsqd, "rate", 2.0)
-                self.against("P9", f"{what}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
+                self.against(bar, f"{what}, per s", node, nsqd, "rate", limit)
+                self.against("P9", f"{bar}: {what}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
                 print(f"|  | generator busy {busy(node, nsqd)} | | | |")
 
     def p8(self):
@@ -310,30 +331,48 @@ class Bars:
     def p10(self):
         messages = self.args.backlog
         for kind in self.servers(0):
+            native = [NATIVE] if kind == "ringmq" else []
             with Server(kind, self.args) as server:
                 server.make_channel()
-                filled = backlog(server, self.args, 1024, messages)
+                filled = backlog(server, self.args, 1024, messages, *native)
                 after_fill = server.rss_peak()
                 server.settle()
-                run = consume(server, self.args, messages, 4)
+                out = consume(server, self.args, messages, 4, *native)["delivered"]["megabytes_per_second"]
                 peak, cores = server.rss_peak(), len(shard_cpus(self.args)) if kind == "ringmq" else 1
-                text = (f"{kind}: {messages} x 1 KiB in {filled['seconds']:.0f} s, out at {run['delivered']['megabytes_per_second']:.0f} MB/s; "
+                text = (f"{kind}: {messages} x 1 KiB in {filled['seconds']:.0f} s, out at {out:.0f} MB/s; "
                         f"peak memory {after_fill / MIB:.0f} MiB filled, {peak / MIB:.0f} MiB drained, per core")
                 if kind == "ringmq":
                     self.verdict("P10", text + " (of 256)", peak / cores / MIB / 256, 1.0, at_least=False)
+                    raw = raw_read(self.args)
+                    self.verdict("P10", f"out at {out:.0f} MB/s, raw sequential read {raw:.0f} MB/s", out / raw, 0.6)
                 else:
                     print(f"| P10 | {text} | | | |")
 
 
-def backlog(server, args, size, messages):
-    run = server.load(args, f"--size={size}", "--batch=200", "--connections=4", f"--messages={messages}", "--duration=600s")
+def raw_read(args):
+    """MB/s of the sequential read of `ringmq doctor --measure`."""
+    folder = tempfile.mkdtemp(prefix="bars-raw-", dir=args.folder)
+    try:
+        result = os.path.join(folder, "raw.json")
+        command = [args.ringmq, "doctor", "--measure", "--seconds=5", f"--data-path={folder}", f"--json={result}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if not os.path.exists(result):
+            fail(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        with open(result) as file:
+            return json.load(file)["sequential"]["read"]["megabytes_per_second"]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def backlog(server, args, size, messages, *options):
+    run = server.load(args, f"--size={size}", "--batch=200", "--connections=4", f"--messages={messages}", "--duration=600s", *options)
     if run["published"]["messages"] != messages:
         fail(f"{server.kind}: {run['published']['messages']} of {messages} messages were published")
     return run
 
 
-def consume(server, args, messages, connections):
-    run = server.load(args, "--mode=consume", f"--messages={messages}", f"--connections={connections}", "--duration=600s")
+def consume(server, args, messages, connections, *options):
+    run = server.load(args, "--mode=consume", f"--messages={messages}", f"--connections={connections}", "--duration=600s", *options)
     if run["delivered"]["messages"] != messages:
         fail(f"{server.kind}: {run['delivered']['messages']} of {messages} messages were consumed")
     return run
@@ -363,7 +402,7 @@ def number(value):
 
 
 def main():
-    bars = ["P1", "P2", "P2b", "P3", "P4", "P6", "P8", "P10"]
+    bars = ["P1", "P2", "P2b", "P3", "P4", "P5", "P6", "P7", "P8", "P10"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bars", nargs="+", choices=[*bars, "all"], metavar="BAR", help=" ".join(bars) + ", all")
     parser.add_argument("--rounds", type=int, default=3)

@@ -82,6 +82,50 @@ fn both_verifies_over_topics_and_channels() {
 }
 
 #[test]
+fn native_produce_then_consume_counts_every_message() {
+    let node = Node::start(&["--shards=2"]);
+    let pid = format!("--server-pid={}", node.pid());
+    let native = ["--protocol=native", "--partitions=3", &pid];
+    let flags = ["--messages=20000", "--batch=150", "--size=50-200", "--connections=2", "--in-flight=4"];
+    let (code, run, table) = measured(node.native(), &[&native[..], &flags].concat());
+    assert_eq!((code, &run["errors"]), (0, &serde_json::json!([])), "{table}");
+    assert_eq!((&run["published"]["messages"], &run["target"]["protocol"]), (&20_000.into(), &"native".into()), "{table}");
+    assert_eq!(run["publish_latency"]["count"], 134, "one per batch, the last one is smaller: {table}");
+    assert!(run["target"]["version"].is_string() && table.contains("native 127.0.0.1"), "{table}");
+    let flags = ["--mode=consume", "--messages=20000", "--connections=2"];
+    let (code, run, table) = measured(node.native(), &[&native[..], &flags].concat());
+    assert_eq!((code, &run["delivered"]["messages"], &run["errors"]), (0, &20_000.into(), &serde_json::json!([])), "{table}");
+    assert!(number(&run["seconds"]) < 10.0, "it ends with the last message: {table}");
+    // What was confirmed does not come again.
+    let (_, run, table) =
+        measured(node.native(), &[&native[..], &["--mode=consume", "--duration=300ms", "--warm-up=0"]].concat());
+    assert_eq!(run["delivered"]["messages"], 0, "{table}");
+    let output = load(node.native(), &["--protocol=native", "--partitions=2"]);
+    assert!(stderr(&output).contains("topic load is there already, with 3"), "{}", stderr(&output));
+    let output = load(node.native(), &["--protocol=native", "--batch=60000", "--size=1KiB"]);
+    assert!(output.status.code() == Some(1) && stderr(&output).contains("--batch times --size"), "{}", stderr(&output));
+    let output = load(node.tcp(), &["--protocol=native", "--duration=300ms"]);
+    assert_eq!(output.status.code(), Some(1), "the other port says no: {}", stderr(&output));
+}
+
+#[test]
+fn native_both_verifies_over_topics_partitions_and_channels() {
+    let node = Node::start(&["--shards=2"]);
+    let flags =
+        ["--protocol=native", "--mode=both", "--verify", "--duration=500ms", "--warm-up=200ms", "--topics=3", "--channels=2"];
+    let more = ["--partitions=2", "--threads=2", "--connections=2", "--size=exp:100", "--batch=10", "--in-flight=3", "--rdy=100"];
+    let (code, run, table) = measured(node.native(), &[&flags[..], &more].concat());
+    assert_eq!((code, &run["verify"]["ok"]), (0, &true.into()), "{table}");
+    let (acknowledged, consumed) = (number(&run["verify"]["acknowledged"]), number(&run["verify"]["consumed"]));
+    assert!(acknowledged > 0.0 && consumed == 2.0 * acknowledged, "{table}");
+    assert!(number(&run["end_to_end_latency"]["count"]) > 0.0 && table.contains("verify: ok"), "{table}");
+    let flags = ["--protocol=native", "--topic=paced", "--rate=500", "--duration=1s", "--warm-up=0"];
+    let (code, run, table) = measured(node.native(), &flags);
+    let rate = number(&run["published"]["messages_per_second"]);
+    assert!(code == 0 && (450.0..=501.0).contains(&rate), "{table}");
+}
+
+#[test]
 fn an_open_loop_keeps_its_rate_and_says_when_it_cannot() {
     let node = Node::start(&["--shards=1"]);
     let (code, run, table) = measured(node.tcp(), &["--rate=500", "--duration=1s", "--warm-up=0", "--connections=2"]);
@@ -156,7 +200,9 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
     let nobody = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
     for (flags, code, says) in [
         (&["--verify"][..], 2, "--verify compares what was acknowledged with what comes: it needs --mode=both"),
-        (&["--protocol=native"], 2, "possible values: nsq"),
+        (&["--protocol=http"], 2, "possible values: nsq, native"),
+        (&["--protocol=native", "--output-buffer-timeout=1ms"], 2, "--output-buffer-timeout is of the NSQ protocol"),
+        (&["--protocol=native"], 1, "connect: Connection refused"),
         (&["--size=100-10"], 2, "--size=100-10: 100 is more than 10"),
         (&["--duration=1"], 2, "--duration=1: no unit"),
         (&["--no-such-flag"], 2, "--no-such-flag"),

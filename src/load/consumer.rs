@@ -1,15 +1,13 @@
-//! One consuming connection: answers every message with FIN at once, and times how long each was on its way.
+//! One consuming connection: confirms every message at once, and times how long each was on its way.
 
 use super::body::{self, Found};
-use super::record::{self, Recorder};
+use super::link::{Delivered, Link};
+use super::record::{self, Recorder, Seen};
 use super::shared::Shared;
-use super::wire::Wire;
-use crate::codec::nsq::frame::{self, Frame};
-use crate::codec::nsq::{HEARTBEAT, request};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-/// With more FINs unsent it reads no further.
+/// With more confirmations unsent it reads no further.
 const UNSENT_MAX: usize = 1 << 20;
 
 pub struct Consumer {
@@ -27,17 +25,17 @@ impl Consumer {
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        wire: &mut Wire,
+        link: &mut Link,
         shared: &Shared,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
         loop {
-            let mut progress = wire.poll_flush(cx).map_err(|e| e.to_string())?;
-            if wire.unsent() < UNSENT_MAX && wire.poll_fill(cx).map_err(|e| e.to_string())? {
-                self.take(wire, shared, recorder)?;
+            let mut progress = link.poll_flush(cx).map_err(|e| e.to_string())?;
+            if link.unsent() < UNSENT_MAX && link.poll_fill(cx).map_err(|e| e.to_string())? {
+                self.take(link, shared, recorder)?;
                 progress = true;
             }
-            if !shared.options.mode.produces() && shared.is_spent() && wire.unsent() == 0 {
+            if !shared.options.mode.produces() && shared.is_spent() && link.unsent() == 0 {
                 return Poll::Ready(Ok(()));
             }
             if !progress {
@@ -46,51 +44,45 @@ impl Consumer {
         }
     }
 
-    fn take(&mut self, wire: &mut Wire, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
+    fn take(&mut self, link: &mut Link, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
         let (now, course) = (shared.clock.now(), shared.course());
         let (verify, produces) = (shared.options.verify, shared.options.mode.produces());
-        let (input, out) = wire.split();
-        let (mut at, mut messages, mut bytes, mut own) = (0, 0u64, 0u64, 0u64);
+        let (mut messages, mut bytes, mut own) = (0u64, 0u64, 0u64);
+        let mut times = Times::default();
         let mut seen = recorder.lock();
         let mut ledger = shared.ledger();
-        while let Some((frame, len)) = frame::decode(&input[at..]).map_err(|e| e.to_string())? {
-            at += len;
-            match frame {
-                Frame::Message(message) => {
-                    request::finish(out, &message.id);
-                    messages += 1;
-                    bytes += message.body.len() as u64;
-                    let found = body::read(message.body, verify);
-                    if let Found::Whole(head) = found {
-                        own += (head.run == shared.run) as u64;
-                        // A backlog was sent before the run.
-                        if course.measures(if produces { head.intended_ns } else { now }) {
-                            record::record(&mut seen.end_to_end, now.saturating_sub(head.intended_ns));
-                        }
-                    }
-                    match (&mut ledger, found) {
-                        (Some(ledger), Found::Whole(head)) if head.run == shared.run => {
-                            ledger.consumed(self.channel, head.producer, head.sequence);
-                        }
-                        (Some(ledger), Found::Broken) => ledger.broken(),
-                        _ => {}
-                    }
+        link.deliveries(|delivered| {
+            let body = match delivered {
+                Delivered::Message(body) => body,
+                Delivered::Error(text) => return seen.error(text, 1),
+            };
+            messages += 1;
+            bytes += body.len() as u64;
+            let found = body::read(body, verify);
+            if let Found::Whole(head) = found {
+                own += (head.run == shared.run) as u64;
+                // A backlog was sent before the run.
+                if course.measures(if produces { head.intended_ns } else { now }) {
+                    times.add(&mut seen, now, head.intended_ns);
                 }
-                Frame::Response(HEARTBEAT) => request::nop(out),
-                Frame::Response(other) => return Err(format!("an unexpected answer: {}", String::from_utf8_lossy(other))),
-                Frame::Error(text) => seen.error(&String::from_utf8_lossy(text), 1),
             }
-        }
+            match (&mut ledger, found) {
+                (Some(ledger), Found::Whole(head)) if head.run == shared.run => {
+                    ledger.consumed(self.channel, head.producer, head.sequence);
+                }
+                (Some(ledger), Found::Broken) => ledger.broken(),
+                _ => {}
+            }
+        })?;
+        times.add(&mut seen, now, 0);
         if messages > 0 {
             shared.delivered.fetch_add(own, Ordering::Relaxed);
             self.count(shared, &mut seen, now, messages, bytes);
         }
-        drop((seen, ledger));
-        wire.took(at);
         Ok(())
     }
 
-    fn count(&self, shared: &Shared, seen: &mut record::Seen, now: u64, messages: u64, bytes: u64) {
+    fn count(&self, shared: &Shared, seen: &mut Seen, now: u64, messages: u64, bytes: u64) {
         seen.delivered_ever.add(messages, bytes);
         let counted = if shared.options.mode.produces() { messages } else { shared.claim(messages as u32) as u64 };
         if counted > 0 && shared.course().measures(now) {
@@ -99,5 +91,25 @@ impl Consumer {
                 shared.saw(now);
             }
         }
+    }
+}
+
+/// Messages of one publish have one time: they are recorded together.
+#[derive(Default)]
+struct Times {
+    intended_ns: u64,
+    count: u64,
+}
+
+impl Times {
+    /// Records those before when the time is another one; 0 is none.
+    fn add(&mut self, seen: &mut Seen, now: u64, intended_ns: u64) {
+        if intended_ns != self.intended_ns {
+            if self.count > 0 {
+                record::record(&mut seen.end_to_end, now.saturating_sub(self.intended_ns), self.count);
+            }
+            (self.intended_ns, self.count) = (intended_ns, 0);
+        }
+        self.count += 1;
     }
 }

@@ -1,5 +1,5 @@
-//! The load generator, `ringmq load`: publishes to and consumes from any node that speaks the NSQ protocol, measures, and
-//! verifies that nothing acknowledged is lost.
+//! The load generator, `ringmq load`: publishes to and consumes from a node, over its native protocol or that of
+//! NSQ (so any nsqd too), measures, and verifies that nothing acknowledged is lost.
 //!
 //! A client like any other: it shares the codec with the node and nothing else. Threads with a tokio runtime each hold
 //! the connections; a connection is a state machine that is polled by hand, so that the usual round trip is one write
@@ -9,6 +9,9 @@ mod body;
 mod consumer;
 mod html;
 mod ledger;
+mod link;
+mod native;
+mod nsq;
 mod options;
 mod pace;
 mod plot;

@@ -2,8 +2,9 @@
 
 use super::body::HEAD_LEN;
 use super::size::Size;
-use crate::base::{ChannelName, TopicName};
+use crate::base::{ChannelName, PartitionId, TopicName};
 use crate::config::value;
+use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -35,8 +36,31 @@ impl Mode {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    Nsq,
+    Native,
+}
+
+impl Protocol {
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Nsq => "nsq",
+            Protocol::Native => "native",
+        }
+    }
+
+    fn address(self) -> &'static str {
+        match self {
+            Protocol::Nsq => "127.0.0.1:4150",
+            Protocol::Native => "127.0.0.1:4160",
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Options {
+    pub protocol: Protocol,
     /// As it was given.
     pub address: String,
     pub target: SocketAddr,
@@ -49,6 +73,8 @@ pub struct Options {
     pub consumers: u32,
     pub in_flight: u32,
     pub topics: Vec<String>,
+    /// Of each topic that is made; none: as the node decides.
+    pub partitions: Option<u16>,
     pub channels: Vec<String>,
     pub rdy: u32,
     pub duration: Duration,
@@ -105,14 +131,14 @@ pub fn command() -> Command {
         .subcommand(report)
         .args_conflicts_with_subcommands(true)
         .next_help_heading("Load")
-        .arg(flag("address", "host:port", "The node").default_value("127.0.0.1:4150"))
-        .arg(flag("protocol", "name", "What to speak").value_parser(["nsq"]).default_value("nsq"))
+        .arg(flag("address", "host:port", "The node [default: 127.0.0.1:4150; with --protocol=native 127.0.0.1:4160]"))
+        .arg(flag("protocol", "name", "What to speak").value_parser(["nsq", "native"]).default_value("nsq"))
         .arg(flag("mode", "name", "What to do").value_parser(["produce", "consume", "both"]).default_value("produce"))
         .arg(
             flag("size", "bytes", "Body of a message: fixed (100, 4KiB), uniform (100-4KiB) or exponential (exp:1KiB)")
                 .default_value("100"),
         )
-        .arg(number("batch", "Messages of a publish: 1 is PUB, more are MPUB", "1"))
+        .arg(number("batch", "Messages of a publish: 1 is PUB, more are MPUB or, native, a batch", "1"))
         .arg(number("connections", "Connections that publish or, in mode consume, consume", "1"))
         .arg(flag(
             "consumers",
@@ -122,13 +148,14 @@ pub fn command() -> Command {
         .arg(number("in-flight", "Publishes that a connection sends before the first is answered", "1"))
         .arg(flag("topic", "name", "The topic; with --topics the name before the number").default_value("load"))
         .arg(number("topics", "Topics; each connection publishes to its share of them", "1"))
+        .arg(flag("partitions", "number", "Partitions of a topic that is made; native [default: as the node decides]"))
         .arg(flag("channel", "name", "The channel; with --channels the name before the number").default_value("load"))
         .arg(number("channels", "Channels of each topic", "1"))
-        .arg(number("rdy", "RDY of each consumer", "2500"))
+        .arg(number("rdy", "Messages that each consumer may have unconfirmed: RDY, or native credit", "2500"))
         .arg(flag(
             "output-buffer-timeout",
             "duration",
-            "How long the server may hold deliveries back [default: as the server decides]",
+            "How long the server may hold deliveries back; nsq [default: as the server decides]",
         ))
         .next_help_heading("Course")
         .arg(flag("duration", "duration", "How long to measure; with --ramp, each step").default_value("10s"))
@@ -217,6 +244,7 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
         Some("both") => Mode::Both,
         _ => Mode::Produce,
     };
+    let protocol = if flags.text("protocol") == Some("native") { Protocol::Native } else { Protocol::Nsq };
     let topics = flags.count("topics", 100_000)?;
     let channels = flags.count("channels", 1_000)?;
     let producers = flags.count("connections", 100_000)?;
@@ -232,8 +260,9 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
         (false, Some(_)) => return Err("--p99 is the limit of --ramp, which is not given".into()),
         (_, limit) => limit,
     };
-    let address = flags.text("address").unwrap_or_default().to_string();
+    let address = flags.text("address").unwrap_or(protocol.address()).to_string();
     let options = Options {
+        protocol,
         target: resolve(&address)?,
         label: flags.text("label").map_or_else(|| format!("{} {address}", mode.name()), String::from),
         address,
@@ -244,6 +273,7 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
         consumers: flags.whole("consumers", 1, 100_000)?.unwrap_or((producers as u64).max(pairs).min(100_000) as u32),
         in_flight: flags.count("in-flight", 1_000_000)?,
         topics: flags.names("topic", topics, |name| TopicName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
+        partitions: flags.whole("partitions", 1, PartitionId::COUNT_MAX)?,
         channels: flags.names("channel", channels, |name| ChannelName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
         rdy: flags.count("rdy", 1_000_000)?,
         duration: flags.positive_duration("duration")?.unwrap_or(Duration::from_secs(10)),
@@ -271,6 +301,16 @@ fn resolve(address: &str) -> Result<SocketAddr, String> {
 fn check(options: &Options, pairs: u64) -> Result<(), String> {
     let no = |wrong: bool, why: &str| if wrong { Err(why.to_string()) } else { Ok(()) };
     let consume = options.mode == Mode::Consume;
+    let native = options.protocol == Protocol::Native;
+    no(options.partitions.is_some() && !native, "--partitions needs --protocol=native: the NSQ protocol cannot ask for them")?;
+    no(
+        options.output_buffer_timeout.is_some() && native,
+        "--output-buffer-timeout is of the NSQ protocol: a native node holds nothing back",
+    )?;
+    no(
+        native && options.mode.produces() && options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) > BATCH_BODY_MAX,
+        &format!("--batch times --size is more than {BATCH_BODY_MAX} bytes, the most that a native batch has"),
+    )?;
     no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
     no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
     no(
@@ -315,6 +355,12 @@ mod tests {
         };
         assert_eq!((options.topics.len(), options.channels[1].as_str(), options.consumers), (3, "load-1", 6));
         assert_eq!((options.rate, options.warm_up), (Some(5000.0), Duration::from_secs(1)));
+        assert_eq!((options.protocol, options.address.as_str(), options.partitions), (Protocol::Nsq, "127.0.0.1:4150", None));
+        let Ok(Asked::Run(options, _)) = parsed(&["--protocol=native", "--partitions=3"]) else { panic!("it is valid") };
+        assert_eq!(
+            (options.protocol, options.address.as_str(), options.partitions),
+            (Protocol::Native, "127.0.0.1:4160", Some(3))
+        );
         let Ok(Asked::Report(report)) = parsed(&["report", "a", "b", "--out", "c"]) else { panic!("it is valid") };
         assert_eq!(report.runs.len(), 2);
     }
@@ -322,7 +368,11 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_with_the_flag_in_the_text() {
         for (args, says) in [
-            (&["--protocol=native"][..], "possible values: nsq"),
+            (&["--protocol=http"][..], "possible values: nsq, native"),
+            (&["--partitions=2"], "--partitions needs --protocol=native"),
+            (&["--protocol=native", "--partitions=0"], "--partitions=0"),
+            (&["--protocol=native", "--output-buffer-timeout=1ms"], "--output-buffer-timeout"),
+            (&["--protocol=native", "--batch=100000", "--size=1KiB"], "--batch times --size"),
             (&["--mode=x"], "possible values"),
             (&["--size=0"], "--size=0"),
             (&["--batch=0"], "--batch=0: a whole number between 1"),

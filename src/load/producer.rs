@@ -1,16 +1,14 @@
 //! One publishing connection: keeps its window full (closed loop) or its schedule (open loop), and times the answers.
 //!
 //! Open loop: a publish counts from when it was due, also when the window, the socket or this thread held it up; so what
-//! waits behind a slow answer is measured too (coordinated omission). Answers come in the order of the publishes.
+//! waits behind a slow answer is measured too (coordinated omission).
 
 use super::body::{self, Head};
+use super::link::{Answer, Link};
 use super::pace::{Schedule, Timer};
 use super::record::{self, Recorder};
 use super::shared::{Course, Shared};
-use super::wire::Wire;
 use crate::base::Rng;
-use crate::codec::nsq::frame::{self, Frame};
-use crate::codec::nsq::{HEARTBEAT, OK, request};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
@@ -25,16 +23,57 @@ struct Waiting {
     bytes: u64,
 }
 
+/// Publishes without an answer, by id. Answers of the NSQ protocol come in order and name none, native ones come as they come.
+struct Window {
+    /// Ids rise by one; that of the first place.
+    first_id: u64,
+    places: VecDeque<Option<Waiting>>,
+    len: usize,
+}
+
+impl Window {
+    fn new(capacity: usize) -> Self {
+        Window { first_id: 1, places: VecDeque::with_capacity(capacity), len: 0 }
+    }
+
+    fn next_id(&self) -> u64 {
+        self.first_id + self.places.len() as u64
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        self.places.push_back(Some(waiting));
+        self.len += 1;
+    }
+
+    /// None as id: the oldest.
+    fn take(&mut self, id: Option<u64>) -> Option<Waiting> {
+        let place = usize::try_from(id.unwrap_or(self.first_id).checked_sub(self.first_id)?).ok()?;
+        let taken = self.places.get_mut(place)?.take()?;
+        self.len -= 1;
+        while let Some(None) = self.places.front() {
+            self.places.pop_front();
+            self.first_id += 1;
+        }
+        Some(taken)
+    }
+
+    /// How many there were.
+    fn clear(&mut self) -> usize {
+        self.first_id = self.next_id();
+        self.places.clear();
+        std::mem::take(&mut self.len)
+    }
+}
+
 pub struct Producer {
-    number: u32,
+    pub number: u32,
     /// Indices of its topics, used in turn.
-    topics: Vec<usize>,
-    turn: usize,
+    pub topics: Vec<usize>,
     next_sequence: u64,
     rng: Rng,
     schedule: Option<Schedule>,
     timer: Option<Timer>,
-    waiting: VecDeque<Waiting>,
+    waiting: Window,
     /// Nothing more will be published.
     ended: bool,
 }
@@ -48,23 +87,21 @@ impl Producer {
         Ok(Producer {
             number,
             topics: if topics <= producers { vec![number as usize % topics] } else { (0..topics).filter(own).collect() },
-            turn: 0,
             next_sequence: 0,
             rng: Rng::new(shared.run as u64 ^ (number as u64) << 32),
             schedule,
             timer: schedule.map(|_| Timer::new()).transpose()?,
-            waiting: VecDeque::with_capacity(options.in_flight as usize),
+            waiting: Window::new(options.in_flight as usize),
             ended: false,
         })
     }
 
     /// What is still without an answer when the connection ends.
     pub fn give_up(&mut self, recorder: &Recorder, why: &str) {
-        let mut seen = recorder.lock();
-        if !self.waiting.is_empty() {
-            seen.error(&format!("publishes without an answer: {why}"), self.waiting.len() as u64);
+        let waited = self.waiting.clear();
+        if waited > 0 {
+            recorder.lock().error(&format!("publishes without an answer: {why}"), waited as u64);
         }
-        self.waiting.clear();
     }
 
     /// At the very end: what was due and never sent.
@@ -76,26 +113,26 @@ impl Producer {
     }
 
     pub fn is_done(&self) -> bool {
-        self.ended && self.waiting.is_empty()
+        self.ended && self.waiting.len == 0
     }
 
     /// Ready when all is sent and answered, or the connection is broken.
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        wire: &mut Wire,
+        link: &mut Link,
         shared: &Shared,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
         let course = shared.course();
         loop {
-            let due = self.fill(wire, shared, &course);
-            let mut progress = wire.poll_flush(cx).map_err(|e| e.to_string())?;
-            if wire.poll_fill(cx).map_err(|e| e.to_string())? {
-                self.answers(wire, shared, recorder, &course)?;
+            let due = self.fill(link, shared, &course);
+            let mut progress = link.poll_flush(cx).map_err(|e| e.to_string())?;
+            if link.poll_fill(cx).map_err(|e| e.to_string())? {
+                self.answers(link, shared, recorder, &course)?;
                 progress = true;
             }
-            if self.is_done() && wire.unsent() == 0 {
+            if self.is_done() && link.unsent() == 0 {
                 return Poll::Ready(Ok(()));
             }
             if let (Some(due), Some(timer)) = (due, &mut self.timer) {
@@ -108,9 +145,9 @@ impl Producer {
     }
 
     /// Encodes what may go out now; answers when the next is due if that is what it waits for.
-    fn fill(&mut self, wire: &mut Wire, shared: &Shared, course: &Course) -> Option<u64> {
+    fn fill(&mut self, link: &mut Link, shared: &Shared, course: &Course) -> Option<u64> {
         let options = &shared.options;
-        while !self.ended && self.waiting.len() < options.in_flight as usize && wire.unsent() < UNSENT_MAX {
+        while !self.ended && self.waiting.len < options.in_flight as usize && link.unsent() < UNSENT_MAX {
             let now = shared.clock.now();
             let intended_ns = self.schedule.map_or(now, |schedule| course.start + schedule.due_ns());
             if now >= course.end || intended_ns >= course.end {
@@ -128,67 +165,74 @@ impl Producer {
             if let Some(schedule) = &mut self.schedule {
                 schedule.advance();
             }
-            self.publish(wire, shared, intended_ns, count);
+            self.publish(link, shared, intended_ns, count);
         }
         None
     }
 
-    fn publish(&mut self, wire: &mut Wire, shared: &Shared, intended_ns: u64, count: u32) {
+    fn publish(&mut self, link: &mut Link, shared: &Shared, intended_ns: u64, count: u32) {
         let options = &shared.options;
-        let topic = &options.topics[self.topics[self.turn]];
-        self.turn = if self.turn + 1 == self.topics.len() { 0 } else { self.turn + 1 };
         let first = self.next_sequence;
         let mut bytes = 0;
-        let rng = &mut self.rng;
+        let (rng, number) = (&mut self.rng, self.number);
         let least = if options.mode.consumes() { body::HEAD_LEN } else { 1 };
-        let mut write = |i: u32, out: &mut Vec<u8>| {
+        link.publish(options, self.waiting.next_id(), count, |i, out| {
             let len = options.size.draw(rng).max(least);
             bytes += len as u64;
-            let head = Head { run: shared.run, producer: self.number, sequence: first + i as u64, intended_ns };
+            let head = Head { run: shared.run, producer: number, sequence: first + i as u64, intended_ns };
             body::write(out, &head, len, &shared.filler, options.verify);
-        };
-        match count {
-            1 if options.batch == 1 => request::publish_with(&mut wire.out, topic, |out| write(0, out)),
-            _ => request::multi_publish_with(&mut wire.out, topic, count, write),
-        }
+        });
         self.next_sequence += count as u64;
-        self.waiting.push_back(Waiting { intended_ns, first, count, bytes });
+        self.waiting.push(Waiting { intended_ns, first, count, bytes });
     }
 
-    /// An error frame answers the oldest publish too; a fatal one is followed by the end of the connection.
-    fn answers(&mut self, wire: &mut Wire, shared: &Shared, recorder: &Recorder, course: &Course) -> Result<(), String> {
+    fn answers(&mut self, link: &mut Link, shared: &Shared, recorder: &Recorder, course: &Course) -> Result<(), String> {
         let now = shared.clock.now();
-        let (input, out) = wire.split();
-        let mut at = 0;
         let mut seen = recorder.lock();
-        while let Some((frame, len)) = frame::decode(&input[at..]).map_err(|e| e.to_string())? {
-            at += len;
-            match frame {
-                Frame::Response(OK) => {
-                    let done = self.waiting.pop_front().ok_or("an answer to nothing")?;
-                    shared.acknowledged.fetch_add(done.count as u64, Ordering::Relaxed);
-                    shared.saw(now);
-                    seen.published_ever.add(done.count as u64, done.bytes);
-                    if course.measures(now) {
-                        seen.published.add(done.count as u64, done.bytes);
-                    }
-                    if course.measures(done.intended_ns) {
-                        record::record(&mut seen.publish, now.saturating_sub(done.intended_ns));
-                    }
-                    if let Some(mut ledger) = shared.ledger() {
-                        ledger.acknowledged(self.number, done.first, done.count as u64);
-                    }
+        link.answers(|answer| {
+            let id = match answer {
+                Answer::Done(id) => id,
+                Answer::Refused(id, text) => {
+                    seen.error(text, 1);
+                    self.waiting.take(id);
+                    return Ok(());
                 }
-                Frame::Response(HEARTBEAT) => request::nop(out),
-                Frame::Response(other) => return Err(format!("an unexpected answer: {}", String::from_utf8_lossy(other))),
-                Frame::Error(text) => {
-                    seen.error(&String::from_utf8_lossy(text), 1);
-                    self.waiting.pop_front();
-                }
-                Frame::Message(_) => return Err("a message on a connection that has no subscription".into()),
+            };
+            let done = self.waiting.take(id).ok_or("an answer to nothing")?;
+            shared.acknowledged.fetch_add(done.count as u64, Ordering::Relaxed);
+            shared.saw(now);
+            seen.published_ever.add(done.count as u64, done.bytes);
+            if course.measures(now) {
+                seen.published.add(done.count as u64, done.bytes);
             }
+            if course.measures(done.intended_ns) {
+                record::record(&mut seen.publish, now.saturating_sub(done.intended_ns), 1);
+            }
+            if let Some(mut ledger) = shared.ledger() {
+                ledger.acknowledged(self.number, done.first, done.count as u64);
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_come_in_any_order_or_without_a_name() {
+        let mut window = Window::new(4);
+        for first in 0..4 {
+            assert_eq!(window.next_id(), first + 1);
+            window.push(Waiting { intended_ns: 0, first, count: 1, bytes: 0 });
         }
-        wire.took(at);
-        Ok(())
+        let mut firsts = |ids: &[Option<u64>]| ids.iter().map(|id| window.take(*id).map(|w| w.first)).collect::<Vec<_>>();
+        assert_eq!(firsts(&[Some(3), Some(3), Some(9), Some(0), None, None]), [Some(2), None, None, None, Some(0), Some(1)]);
+        assert_eq!(firsts(&[Some(2), None, None]), [None, Some(3), None]);
+        assert_eq!((window.len, window.next_id()), (0, 5));
+        window.push(Waiting { intended_ns: 0, first: 7, count: 1, bytes: 0 });
+        assert_eq!((window.clear(), window.next_id()), (1, 6));
+        assert!(window.take(Some(5)).is_none());
     }
 }

@@ -15,8 +15,8 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, NS_MAX, 3).expect("the bounds are valid: 1 < 2 * NS_MAX, 3 digits")
 }
 
-pub fn record(histogram: &mut Histogram<u64>, ns: u64) {
-    histogram.saturating_record(ns.max(1));
+pub fn record(histogram: &mut Histogram<u64>, ns: u64, times: u64) {
+    histogram.saturating_record_n(ns.max(1), times);
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -130,8 +130,8 @@ mod tests {
         let (mut all, mut part) = (Seen::new(), Seen::new());
         for round in 1..=3u64 {
             part.published.add(10, 100);
-            record(&mut part.publish, round * 1000);
-            record(&mut part.publish, u64::MAX);
+            record(&mut part.publish, round * 1000, 1);
+            record(&mut part.publish, u64::MAX, 1);
             part.error("E_FIN_FAILED FIN 0123456789abcdef failed", 2);
             all.merge(&part);
             part.clear();

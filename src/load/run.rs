@@ -312,7 +312,7 @@ impl Running {
             format: result::FORMAT,
             label: options.label.clone(),
             started_unix_ms: course.start / 1_000_000,
-            target: Target { address: options.address.clone(), protocol: "nsq".into(), version: self.version },
+            target: Target { address: options.address.clone(), protocol: options.protocol.name().into(), version: self.version },
             setup: Setup::of(options),
             seconds,
             published: options.mode.produces().then(|| Flow::of(seen.published, seconds)),

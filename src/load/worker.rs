@@ -2,10 +2,10 @@
 //! again until the run ends.
 
 use super::consumer::Consumer;
+use super::link::Link;
 use super::producer::Producer;
 use super::record::Recorder;
 use super::shared::{Phase, Shared};
-use super::wire::Wire;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -49,7 +49,6 @@ impl Worker {
 
     async fn load(&self) -> Result<(), String> {
         let mut phase = self.phase.clone();
-        let options = &self.shared.options;
         let mut consumers = Vec::new();
         for number in &self.consumers {
             let consumer = Consumer::new(*number, &self.shared);
@@ -58,21 +57,21 @@ impl Worker {
         let mut producers = Vec::new();
         for number in &self.producers {
             let producer = Producer::new(*number, &self.shared).map_err(|e| format!("a timer: {e}"))?;
-            producers.push((Wire::connect(options).await?, producer));
+            producers.push((connected(&producer, &self.shared).await?, producer));
         }
-        let wires = consumers.iter().map(|(wire, _)| wire).chain(producers.iter().map(|(wire, _)| wire));
-        let version = wires.filter_map(|wire| wire.server_version.clone()).next();
+        let links = consumers.iter().map(|(link, _)| link).chain(producers.iter().map(|(link, _)| link));
+        let version = links.filter_map(|link| link.server_version().map(String::from)).next();
         let _ = self.reports.send(Report::Connected(version));
         if wait_for(&mut phase, Phase::Load).await == Phase::Stop {
             return Ok(());
         }
         let mut consuming = JoinSet::new();
-        for (wire, consumer) in consumers {
-            consuming.spawn(consume(wire, consumer, self.shared.clone(), self.recorder.clone()));
+        for (link, consumer) in consumers {
+            consuming.spawn(consume(link, consumer, self.shared.clone(), self.recorder.clone()));
         }
         let mut publishing = JoinSet::new();
-        for (wire, producer) in producers {
-            publishing.spawn(publish(wire, producer, self.shared.clone(), self.recorder.clone()));
+        for (link, producer) in producers {
+            publishing.spawn(publish(link, producer, self.shared.clone(), self.recorder.clone()));
         }
         while publishing.join_next().await.is_some() {}
         let _ = self.reports.send(Report::Published);
@@ -92,19 +91,20 @@ async fn wait_for(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
     phase.wait_for(|phase| *phase == wanted || *phase == Phase::Stop).await.map_or(Phase::Stop, |phase| *phase)
 }
 
-async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Wire, String> {
-    let options = &shared.options;
-    let mut wire = Wire::connect(options).await?;
-    wire.subscribe(&options.topics[consumer.topic], &options.channels[consumer.channel]).await?;
-    Ok(wire)
+async fn connected(producer: &Producer, shared: &Shared) -> Result<Link, String> {
+    Link::producer(&shared.options, producer.number, &producer.topics).await
 }
 
-async fn publish(wire: Wire, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Link, String> {
+    Link::consumer(&shared.options, consumer.topic, consumer.channel).await
+}
+
+async fn publish(link: Link, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
     let last = shared.clock.instant(shared.course().end) + shared.options.drain;
-    let mut wire = Some(wire);
+    let mut link = Some(link);
     let work = async {
         loop {
-            if let Some(mut open) = wire.take() {
+            if let Some(mut open) = link.take() {
                 match std::future::poll_fn(|cx| producer.poll(cx, &mut open, &shared, &recorder)).await {
                     Ok(()) => return,
                     Err(error) => {
@@ -117,7 +117,7 @@ async fn publish(wire: Wire, mut producer: Producer, shared: Arc<Shared>, record
                 return;
             }
             tokio::time::sleep(RECONNECT_AFTER).await;
-            wire = Wire::connect(&shared.options).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
+            link = connected(&producer, &shared).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
         }
     };
     let in_time = tokio::time::timeout_at(last.into(), work).await.is_ok();
@@ -127,17 +127,17 @@ async fn publish(wire: Wire, mut producer: Producer, shared: Arc<Shared>, record
     producer.count_behind(&shared, &recorder);
 }
 
-async fn consume(wire: Wire, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
-    let mut wire = Some(wire);
+async fn consume(link: Link, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+    let mut link = Some(link);
     loop {
-        if let Some(mut open) = wire.take() {
-            crate::codec::nsq::request::ready(&mut open.out, shared.options.rdy);
+        if let Some(mut open) = link.take() {
+            open.start(shared.options.rdy);
             match std::future::poll_fn(|cx| consumer.poll(cx, &mut open, &shared, &recorder)).await {
                 Ok(()) => return,
                 Err(error) => recorder.lock().error(&error, 1),
             }
         }
         tokio::time::sleep(RECONNECT_AFTER).await;
-        wire = subscribed(&consumer, &shared).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
+        link = subscribed(&consumer, &shared).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
     }
 }

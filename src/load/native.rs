@@ -1,0 +1,353 @@
+//! A connection of the generator that speaks the native protocol: one socket for each core on which partitions of its topics
+//! live. Batches are encoded in the socket's buffer, and walked where they were read; nothing is allocated for a message.
+//!
+//! It takes the codec, not `ringmq::client`: that one's tasks, channels and buffers would be measured with the node.
+
+use super::link::{Answer, Delivered};
+use super::options::Options;
+use super::wire::{CLIENT_ID, HANDSHAKE_LIMIT, USER_AGENT, Wire};
+use crate::base::PartitionId;
+use crate::codec::native::frame::FRAME_MAX;
+use crate::codec::native::{
+    Encoder, HEADER_LEN, Header, Hello, IdRange, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply, Request,
+    Start, Subscribe, VERSION,
+};
+use crate::log::batch::{MESSAGE_OVERHEAD, Messages};
+use std::io;
+use std::task::Context;
+use std::time::Duration;
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
+
+/// Room for several frames of some hundred KiB, so that little of one that is cut has to be moved.
+const READ_LEN: usize = 1024 * 1024;
+
+/// Of a frame beside its payload, more than enough.
+const FRAME_HEAD: usize = 1024;
+
+/// A partition of one of the connection's topics. As a subscription its number is its place in the list.
+struct Place {
+    /// Index of its core's socket.
+    lane: usize,
+    /// Index in the options.
+    topic: usize,
+    partition: PartitionId,
+    /// What came and was not confirmed yet.
+    ranges: Vec<IdRange>,
+}
+
+pub struct Native {
+    lanes: Vec<Wire>,
+    places: Vec<Place>,
+    /// Where the next publish goes.
+    turn: usize,
+    encoder: Encoder,
+    /// For a frame's head while its body is in place already.
+    head: Vec<u8>,
+    /// The node gives up who is silent for two intervals, and says nothing unasked.
+    ping: Interval,
+    pub server_version: String,
+}
+
+struct Welcomed {
+    version: String,
+    core: u16,
+    max_frame_bytes: usize,
+    heartbeat: Duration,
+}
+
+impl Native {
+    /// Connected to the cores of the topics with these indices; topics that are not there are made. Publishing begins with
+    /// another partition for each `number`.
+    pub async fn connect(options: &Options, topics: &[usize], number: u32) -> Result<Native, String> {
+        match timeout(HANDSHAKE_LIMIT, Native::handshake(options, topics, number)).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("connect: the handshakes took longer than {HANDSHAKE_LIMIT:?}")),
+        }
+    }
+
+    async fn handshake(options: &Options, topics: &[usize], number: u32) -> Result<Native, String> {
+        let mut encoder = Encoder::default();
+        let (mut first, welcomed) = open(options, &mut encoder, None).await?;
+        let longest = options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) + FRAME_HEAD;
+        if options.mode.produces() && longest > welcomed.max_frame_bytes {
+            let max = welcomed.max_frame_bytes;
+            return Err(format!("--batch times --size may make {longest} bytes, the node takes {max} at a time"));
+        }
+        let (mut cores, mut places) = (Vec::new(), Vec::new());
+        for &topic in topics {
+            for (partition, core) in partitions(&mut first, &mut encoder, options, topic).await? {
+                let lane = cores.iter().position(|known| *known == core).unwrap_or(cores.len());
+                if lane == cores.len() {
+                    cores.push(core);
+                }
+                places.push(Place { lane, topic, partition, ranges: Vec::new() });
+            }
+        }
+        let (mut lanes, mut first) = (Vec::with_capacity(cores.len()), Some(first));
+        for core in cores {
+            let there = if core == welcomed.core { first.take() } else { None };
+            lanes.push(match there {
+                Some(wire) => wire,
+                None => open(options, &mut encoder, Some(core)).await?.0,
+            });
+        }
+        let mut ping = interval(welcomed.heartbeat / 2);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ping.reset();
+        let turn = number as usize % places.len().max(1);
+        Ok(Native { lanes, places, turn, encoder, head: Vec::new(), ping, server_version: welcomed.version })
+    }
+
+    /// To all partitions of the one topic; nothing is delivered before credit.
+    pub async fn subscribe(&mut self, topic: &str, channel: &str) -> Result<(), String> {
+        for (number, place) in self.places.iter().enumerate() {
+            let request = Request::Subscribe(Subscribe {
+                subscription: number as u32,
+                topic,
+                partition: place.partition,
+                channel,
+                start: Start::Default,
+                message_timeout_ms: 0,
+            });
+            let asked = ask(&mut self.lanes[place.lane], &mut self.encoder, "Subscribe", &request, |reply| match reply {
+                Reply::Subscribed(_) => Some(()),
+                _ => None,
+            });
+            match timeout(HANDSHAKE_LIMIT, asked).await {
+                Ok(result) => result?,
+                Err(_) => return Err(format!("Subscribe: no answer within {HANDSHAKE_LIMIT:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// So many messages in all may be unconfirmed. Bytes are not limited beside: what comes is dealt with at once.
+    pub fn credit(&mut self, rdy: u32) {
+        let messages = (rdy / self.places.len() as u32).max(1);
+        for (number, place) in self.places.iter().enumerate() {
+            let credit = Request::Credit { subscription: number as u32, messages, bytes: i64::MAX as u64 };
+            self.encoder.request(&mut self.lanes[place.lane].out, 0, &credit, Payload::NONE);
+        }
+    }
+
+    pub fn unsent(&self) -> usize {
+        self.lanes.iter().map(Wire::unsent).sum()
+    }
+
+    pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        if self.ping.poll_tick(cx).is_ready() {
+            for lane in &mut self.lanes {
+                self.encoder.request(&mut lane.out, 0, &Request::Ping, Payload::NONE);
+            }
+            // asked again, so that the next one wakes this task
+            let _ = self.ping.poll_tick(cx);
+        }
+        self.lanes.iter_mut().try_fold(false, |progress, lane| Ok(lane.poll_flush(cx)? | progress))
+    }
+
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        self.lanes.iter_mut().try_fold(false, |progress, lane| Ok(lane.poll_fill(cx)? | progress))
+    }
+
+    /// One batch. Its messages have one time: that at which the node got it.
+    pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
+        let place = &self.places[self.turn];
+        self.turn = if self.turn + 1 == self.places.len() { 0 } else { self.turn + 1 };
+        let request = Request::Publish(Publish {
+            topic: &options.topics[place.topic],
+            partition: place.partition,
+            num: count,
+            producer_id: 0,
+            first_sequence: 0,
+        });
+        let out = &mut self.lanes[place.lane].out;
+        let start = out.len();
+        // The head names the body's crc: it is encoded for its length, and again over itself when the body stands.
+        self.encoder.request(out, id, &request, Payload::NONE);
+        let body = out.len();
+        for i in 0..count {
+            let at = out.len();
+            out.extend_from_slice(&[0; MESSAGE_OVERHEAD]);
+            write(i, out);
+            let len = (out.len() - at - 4) as u32;
+            out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        }
+        let payload = Payload::of(&out[body..]);
+        self.head.clear();
+        self.encoder.request(&mut self.head, id, &request, payload);
+        out[start..body].copy_from_slice(&self.head);
+    }
+
+    pub fn answers(&mut self, mut each: impl FnMut(Answer<'_>) -> Result<(), String>) -> Result<(), String> {
+        for lane in &mut self.lanes {
+            let mut at = 0;
+            while let Some((header, reply, _, len)) = frame(&lane.unread()[at..])? {
+                at += len;
+                match reply {
+                    Reply::Published { .. } => each(Answer::Done(Some(header.request)))?,
+                    Reply::Pong => {}
+                    Reply::Error(error) if !error.fatal && header.request != 0 => {
+                        each(Answer::Refused(Some(header.request), &text(&error)))?;
+                    }
+                    other => return Err(unexpected(&other)),
+                }
+            }
+            lane.took(at);
+        }
+        Ok(())
+    }
+
+    /// Confirms by ranges, once for all that was read together.
+    pub fn deliveries(&mut self, mut each: impl FnMut(Delivered<'_>)) -> Result<(), String> {
+        for lane in &mut self.lanes {
+            let mut at = 0;
+            while let Some((_, reply, payload, len)) = frame(&lane.unread()[at..])? {
+                at += len;
+                match reply {
+                    Reply::Messages(messages) => {
+                        let place = self.places.get_mut(messages.subscription as usize);
+                        let place = place.ok_or("messages of a subscription that there is not")?;
+                        let mut walk = Messages::resume(payload, messages.log_id, messages.base_unix_ns);
+                        let found = walk.by_ref().map(|message| each(Delivered::Message(message.body))).count();
+                        if found != messages.num as usize || walk.rest_len() > 0 {
+                            return Err("a batch does not hold the messages that were announced".into());
+                        }
+                        append(&mut place.ranges, messages.ids());
+                    }
+                    Reply::Pong => {}
+                    Reply::Error(error) if !error.fatal => each(Delivered::Error(&text(&error))),
+                    other => return Err(unexpected(&other)),
+                }
+            }
+            lane.took(at);
+        }
+        for (number, place) in self.places.iter_mut().enumerate().filter(|(_, place)| !place.ranges.is_empty()) {
+            let out = &mut self.lanes[place.lane].out;
+            if place.ranges.len() <= RANGES_MAX {
+                // The list goes there and back, as its memory is kept.
+                let request = Request::Finish { subscription: number as u32, ranges: std::mem::take(&mut place.ranges) };
+                self.encoder.request(out, 0, &request, Payload::NONE);
+                if let Request::Finish { ranges, .. } = request {
+                    place.ranges = ranges;
+                }
+            } else {
+                for ranges in place.ranges.chunks(RANGES_MAX) {
+                    let request = Request::Finish { subscription: number as u32, ranges: ranges.to_vec() };
+                    self.encoder.request(out, 0, &request, Payload::NONE);
+                }
+            }
+            place.ranges.clear();
+        }
+        Ok(())
+    }
+}
+
+/// Connected and welcomed.
+async fn open(options: &Options, encoder: &mut Encoder, core: Option<u16>) -> Result<(Wire, Welcomed), String> {
+    let mut wire = Wire::connect(options.target, READ_LEN).await?;
+    let hello = Hello {
+        version: VERSION,
+        oldest_version: OLDEST_VERSION,
+        // publishes are not repeated
+        features: 0,
+        client_id: CLIENT_ID,
+        hostname: "",
+        user_agent: USER_AGENT,
+        core,
+        max_frame_bytes: 0,
+        heartbeat_ms: 0,
+        auth_method: "",
+        auth: &[],
+    };
+    let hello = Request::Hello(hello);
+    let welcomed = ask(&mut wire, encoder, "Hello", &hello, |reply| match reply {
+        Reply::Welcome(w) => Some(Welcomed {
+            version: w.node_version.into(),
+            core: w.core,
+            max_frame_bytes: (w.max_frame_bytes as usize).min(FRAME_MAX),
+            heartbeat: Duration::from_millis(w.heartbeat_ms.max(2) as u64),
+        }),
+        _ => None,
+    });
+    let welcomed = welcomed.await?;
+    Ok((wire, welcomed))
+}
+
+/// The partitions of a topic, which is made when it is not there, and the core of each.
+async fn partitions(
+    wire: &mut Wire,
+    encoder: &mut Encoder,
+    options: &Options,
+    topic: usize,
+) -> Result<Vec<(PartitionId, u16)>, String> {
+    let name = &options.topics[topic];
+    let wanted = options.partitions.unwrap_or(0);
+    let request = Request::CreateTopic { topic: name, partitions: wanted };
+    let found = ask(wire, encoder, "CreateTopic", &request, |reply| match reply {
+        Reply::Topics(topics) => match &topics.topics[..] {
+            [one] if !one.partitions.is_empty() => Some(one.partitions.iter().map(|p| (p.id, p.core)).collect::<Vec<_>>()),
+            _ => None,
+        },
+        _ => None,
+    });
+    let found = found.await?;
+    if wanted != 0 && found.len() != wanted as usize {
+        let has = found.len();
+        return Err(format!(
+            "--partitions={wanted}: topic {name} is there already, with {has}; leave the flag out, or take another --topic"
+        ));
+    }
+    Ok(found)
+}
+
+/// Sends a request and waits for its answer, of which `read` makes something of its own.
+async fn ask<T>(
+    wire: &mut Wire,
+    encoder: &mut Encoder,
+    what: &str,
+    request: &Request<'_>,
+    read: impl Fn(&Reply<'_>) -> Option<T>,
+) -> Result<T, String> {
+    encoder.request(&mut wire.out, 1, request, Payload::NONE);
+    wire.flush().await.map_err(|e| format!("{what}: {e}"))?;
+    loop {
+        if let Some((_, reply, _, len)) = frame(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
+            let answer = read(&reply).ok_or_else(|| match &reply {
+                Reply::Error(error) => format!("{what}: {}", text(error)),
+                other => format!("{what}: {}", unexpected(other)),
+            });
+            wire.took(len);
+            return answer;
+        }
+        wire.fill().await.map_err(|e| format!("{what}: {e}"))?;
+    }
+}
+
+/// The frame at the start of `input`, with its payload, verified, and its length; none: it is not whole.
+fn frame(input: &[u8]) -> Result<Option<(Header, Reply<'_>, &[u8], usize)>, String> {
+    let Some((header, metadata)) = Header::parse(input, FRAME_MAX).map_err(|e| e.to_string())? else { return Ok(None) };
+    let Some(payload) = input.get(HEADER_LEN + header.meta_len..header.frame_len()) else { return Ok(None) };
+    header.check_payload(payload).map_err(|e| e.to_string())?;
+    let reply = Reply::decode(header.kind, metadata).map_err(|e| e.to_string())?;
+    Ok(Some((header, reply, payload, header.frame_len())))
+}
+
+/// Appends a range, to the one before it where it continues that.
+fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
+    match ranges.last_mut() {
+        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
+        _ => ranges.push(range),
+    }
+}
+
+fn text(error: &NativeError<'_>) -> String {
+    format!("{:?}: {}", error.code, error.message)
+}
+
+fn unexpected(reply: &Reply<'_>) -> String {
+    match reply {
+        Reply::Error(error) => text(error),
+        Reply::Unsubscribed { reason, .. } => format!("the node has ended the subscription: {reason}"),
+        other => format!("an unexpected answer: {other:?}"),
+    }
+}
