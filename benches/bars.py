@@ -280,11 +280,11 @@ class Bars:
     def p3(self):
         self.multi("P3", 100)
 
-    def of_raw(self, bar, limit, **options):
+    def of_raw(self, bar, share, **options):
         node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], **options)
         if node:
             text = f"{node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
-            self.verdict(bar, text, node["bytes"] / raw["rate"], limit)
+            self.verdict(bar, text, node["bytes"] / raw["rate"], share)
 
     def p4(self):
         self.of_raw("P4", 0.4)
