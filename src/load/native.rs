@@ -181,13 +181,13 @@ impl Native {
     pub fn answers(&mut self, mut each: impl FnMut(Answer<'_>) -> Result<(), String>) -> Result<(), String> {
         for lane in &mut self.lanes {
             let mut at = 0;
-            while let Some((header, reply, _, len)) = frame(&lane.unread()[at..])? {
+            while let Some(Frame { request, reply, len, .. }) = frame(&lane.unread()[at..])? {
                 at += len;
                 match reply {
-                    Reply::Published { .. } => each(Answer::Done(Some(header.request)))?,
+                    Reply::Published { .. } => each(Answer::Done(Some(request)))?,
                     Reply::Pong => {}
-                    Reply::Error(error) if !error.fatal && header.request != 0 => {
-                        each(Answer::Refused(Some(header.request), &text(&error)))?;
+                    Reply::Error(error) if !error.fatal && request != 0 => {
+                        each(Answer::Refused(Some(request), &text(&error)))?;
                     }
                     other => return Err(unexpected(&other)),
                 }
@@ -201,7 +201,7 @@ impl Native {
     pub fn deliveries(&mut self, mut each: impl FnMut(Delivered<'_>)) -> Result<(), String> {
         for lane in &mut self.lanes {
             let mut at = 0;
-            while let Some((_, reply, payload, len)) = frame(&lane.unread()[at..])? {
+            while let Some(Frame { reply, payload, len, .. }) = frame(&lane.unread()[at..])? {
                 at += len;
                 match reply {
                     Reply::Messages(messages) => {
@@ -311,7 +311,7 @@ async fn ask<T>(
     encoder.request(&mut wire.out, 1, request, Payload::NONE);
     wire.flush().await.map_err(|e| format!("{what}: {e}"))?;
     loop {
-        if let Some((_, reply, _, len)) = frame(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
+        if let Some(Frame { reply, len, .. }) = frame(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
             let answer = read(&reply).ok_or_else(|| match &reply {
                 Reply::Error(error) => format!("{what}: {}", text(error)),
                 other => format!("{what}: {}", unexpected(other)),
@@ -323,13 +323,22 @@ async fn ask<T>(
     }
 }
 
-/// The frame at the start of `input`, with its payload, verified, and its length; none: it is not whole.
-fn frame(input: &[u8]) -> Result<Option<(Header, Reply<'_>, &[u8], usize)>, String> {
+struct Frame<'a> {
+    request: u64,
+    reply: Reply<'a>,
+    payload: &'a [u8],
+    /// Of the whole.
+    len: usize,
+}
+
+/// The frame at the start of `input`, verified; none: it is not whole.
+fn frame(input: &[u8]) -> Result<Option<Frame<'_>>, String> {
     let Some((header, metadata)) = Header::parse(input, FRAME_MAX).map_err(|e| e.to_string())? else { return Ok(None) };
-    let Some(payload) = input.get(HEADER_LEN + header.meta_len..header.frame_len()) else { return Ok(None) };
+    let len = header.frame_len();
+    let Some(payload) = input.get(HEADER_LEN + header.meta_len..len) else { return Ok(None) };
     header.check_payload(payload).map_err(|e| e.to_string())?;
     let reply = Reply::decode(header.kind, metadata).map_err(|e| e.to_string())?;
-    Ok(Some((header, reply, payload, header.frame_len())))
+    Ok(Some(Frame { request: header.request, reply, payload, len }))
 }
 
 /// Appends a range, to the one before it where it continues that.
@@ -349,5 +358,37 @@ fn unexpected(reply: &Reply<'_>) -> String {
         Reply::Error(error) => text(error),
         Reply::Unsubscribed { reason, .. } => format!("the node has ended the subscription: {reason}"),
         other => format!("an unexpected answer: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::LogId;
+
+    #[test]
+    fn a_frame_is_read_when_it_is_whole_and_sound() {
+        let (mut bytes, payload) = (Vec::new(), b"payload");
+        Encoder::default().reply(&mut bytes, 7, &Reply::Done { num: 3 }, Payload::of(payload));
+        bytes.extend_from_slice(payload);
+        for cut in 0..bytes.len() {
+            assert!(frame(&bytes[..cut]).expect("nothing is wrong yet").is_none(), "{cut}");
+        }
+        let found = frame(&bytes).expect("it is sound").expect("it is whole");
+        assert_eq!(
+            (found.request, found.reply, found.payload, found.len),
+            (7, Reply::Done { num: 3 }, &payload[..], bytes.len())
+        );
+        *bytes.last_mut().expect("it has a payload") ^= 1;
+        assert!(frame(&bytes).is_err_and(|why| why.contains("checksum")));
+    }
+
+    #[test]
+    fn ranges_that_follow_each_other_are_one() {
+        let mut ranges = Vec::new();
+        for (first, last) in [(1, 3), (4, 4), (7, 9), (5, 6)] {
+            append(&mut ranges, IdRange { first: LogId(first), last: LogId(last) });
+        }
+        assert_eq!(ranges.iter().map(|r| (r.first.0, r.last.0)).collect::<Vec<_>>(), [(1, 4), (7, 9), (5, 6)]);
     }
 }
