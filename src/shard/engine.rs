@@ -234,6 +234,9 @@ impl Engine {
                 self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
+                    for core in (0..self.cores).map(CoreId).filter(|&core| core != self.core) {
+                        self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
+                    }
                 }
                 while let Some(&(ticket, sub, partition)) = self.subscribing.front() {
                     if ticket > upto {
