@@ -234,7 +234,8 @@ impl Engine {
                 self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
-                    for core in (0..self.cores).map(CoreId).filter(|&core| core != self.core) {
+                    let this = self.core;
+                    for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
                         self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
                     }
                 }
