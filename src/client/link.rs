@@ -212,7 +212,7 @@ impl Link {
         let (tx, rx) = oneshot::channel();
         self.expect(id, Pending::Once(tx))?;
         self.queue(id, request, None);
-        rx.await.unwrap_or_else(|_| Err(Error::Closed))
+        rx.await.unwrap_or(Err(Error::Closed))
     }
 
     /// A number for a subscription, and where its messages come. The receiver ends with the connection.
