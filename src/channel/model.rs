@@ -579,7 +579,7 @@ impl Life {
             self.step(Step::Unsubscribe { client });
         }
         self.step(Step::Pause { paused: false });
-        let ranged = self.model.get_mut().now % 2 == 0;
+        let ranged = self.model.get_mut().now.is_multiple_of(2);
         self.step(Step::Subscribe { client: 0, timeout_ms: 400, ranged });
         for round in 0.. {
             assert!(round < 10_000, "progress");

@@ -101,6 +101,16 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// What a core of the node runs on: an executor that is pinned to `cpu`.
+pub fn executor(cpu: usize, spin_before_park: Duration) -> LocalExecutorBuilder {
+    let builder = LocalExecutorBuilder::new(Placement::Fixed(cpu))
+        .preempt_timer(PREEMPT_TIMER)
+        .ring_depth(RING_DEPTH)
+        .io_memory(IO_MEMORY)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
+    if spin_before_park.is_zero() { builder } else { builder.spin_before_park(spin_before_park) }
+}
+
 /// Starts a core per part and returns when all are up, or none is. `stop` is asked to stop when a core ends by itself.
 /// The data path has its probe file, and io_uring was found to work (`doctor`): glommio ends the process otherwise.
 pub fn run_cores<M: Machine + 'static>(
@@ -128,15 +138,7 @@ pub fn run_cores<M: Machine + 'static>(
             stop: cores_stop.clone(),
         };
         let ready = ready.clone();
-        let mut builder = LocalExecutorBuilder::new(Placement::Fixed(cpus[i % cpus.len()]))
-            .name(&format!("core-{}", core.0))
-            .preempt_timer(PREEMPT_TIMER)
-            .ring_depth(RING_DEPTH)
-            .io_memory(IO_MEMORY)
-            .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
-        if !options.spin_before_park.is_zero() {
-            builder = builder.spin_before_park(options.spin_before_park);
-        }
+        let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
         let spawned = builder.spawn(move || async move {
             let core = start.core(part).await?;
             let _ = ready.send(());

@@ -7,6 +7,7 @@ use crate::base::{Now, Peer, Ticks};
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, failure};
 
+#[expect(clippy::large_enum_variant, reason = "NSQ connections are the many: no indirection for them")]
 pub(super) enum Client {
     Nsq(Session),
     Native(Box<NativeSession>),
@@ -129,7 +130,6 @@ impl Client {
             (Client::Nsq(s), Heard::Answer(slot, Err(error))) => s.fail(slot, error),
             (Client::Nsq(s), Heard::NotInFlight(id, command)) => s.not_in_flight(id, command),
             (Client::Native(s), Heard::Native(request, answer)) => s.answer(request, answer),
-            (Client::Native(s), Heard::Unsubscribed(subscription, reason)) => s.unsubscribed(subscription, reason),
             // a connection keeps its protocol, and the shard answers what was asked
             _ => {}
         }

@@ -240,16 +240,6 @@ impl Engine {
         self.detach_from(now, sub, key);
     }
 
-    /// A channel is going away: its native clients hear of it.
-    pub fn native_channel_gone(&mut self, key: ChannelKey, reason: &'static str) {
-        for (conn, subs) in &mut self.native_subs {
-            if let Some(at) = subs.iter().position(|s| s.key == key) {
-                let s = subs.remove(at);
-                self.replies.push((*conn, Heard::Unsubscribed(s.number, reason)));
-            }
-        }
-    }
-
     /// Starts the search for a place that the commit logs know.
     fn search(&mut self, by: SearchBy, finding: Finding) {
         self.next_ticket += 1;

@@ -5,14 +5,17 @@ use super::*;
 use crate::base::{DiskDone, DiskError, DiskOp, FileId, OpId, Peer};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
+use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
+
+mod reads;
 
 struct Node {
     shards: Vec<Shard>,
     now: Now,
-    files: HashMap<FileId, Vec<u8>>,
+    disk: MemoryDisk,
     /// Operations that were issued and not answered.
-    disk: VecDeque<(usize, OpId, DiskOp)>,
+    pending: VecDeque<(usize, OpId, DiskOp)>,
     mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
     /// Bytes that clients got, by connection.
     clients: HashMap<ConnId, (usize, Vec<u8>)>,
@@ -30,26 +33,12 @@ impl Node {
 
     fn with(cores: u16, settings: Settings) -> Self {
         let settings = Arc::new(Settings { journal_bytes: 4 << 20, ..settings });
-        let shard = |core| {
-            let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 4 << 20, slot_sequence: 1 };
-            Shard::new(ShardOptions {
-                core: CoreId(core),
-                cores,
-                settings: settings.clone(),
-                epoch: Epoch(1),
-                journal,
-                topics: vec![],
-                partitions: vec![],
-                seed: core as u64,
-                connections_max: 0,
-                node_id: [7; 16],
-            })
-        };
+        let shard = |core| memory::first_start(core, cores, &settings, core as u64);
         Node {
             shards: (0..cores).map(shard).collect(),
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
-            files: HashMap::new(),
-            disk: VecDeque::new(),
+            disk: MemoryDisk::default(),
+            pending: VecDeque::new(),
             mesh: VecDeque::new(),
             clients: HashMap::new(),
             closed: vec![],
@@ -83,7 +72,7 @@ impl Node {
                     self.step(to.0 as usize, Event::Bytes { conn, bytes: &unread });
                     self.end_turn(to.0 as usize);
                 }
-                Effect::Disk { op, request } => self.disk.push_back((core, op, request)),
+                Effect::Disk { op, request } => self.pending.push_back((core, op, request)),
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped => self.stopped += 1,
@@ -98,27 +87,11 @@ impl Node {
 
     fn disk_op(&mut self, op: DiskOp) -> Result<DiskDone, DiskError> {
         match op {
-            DiskOp::Write { file, at, parts, .. } => {
-                let bytes = parts.concat();
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(at as usize + bytes.len()), 0);
-                content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-            }
-            DiskOp::Read { file, at, len } => {
-                let content = self.files.get(&file).cloned().unwrap_or_default();
-                let end = content.len().min(at as usize + len);
-                return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
-            }
             DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(_)) => {
-                return Err(DiskError::NoSpace { file });
+                Err(DiskError::NoSpace { file })
             }
-            DiskOp::Allocate { file, len } => {
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(len as usize), 0);
-            }
-            _ => {}
+            op => Ok(self.disk.perform(op)),
         }
-        Ok(DiskDone::Done)
     }
 
     /// Until nothing is left to do without time passing.
@@ -133,7 +106,7 @@ impl Node {
             }
             if let Some((from, to, message)) = self.mesh.pop_front() {
                 self.step(to.0 as usize, Event::Mesh { from, message });
-            } else if let Some((core, op, request)) = self.disk.pop_front() {
+            } else if let Some((core, op, request)) = self.pending.pop_front() {
                 let outcome = self.disk_op(request);
                 self.step(core, Event::Disk { op, outcome });
             } else {
@@ -325,8 +298,8 @@ fn a_sub_whose_channel_the_journal_did_not_take_is_refused() {
     n.publish(p, "t", "x");
     n.step(0, Event::Bytes { conn: a, bytes: b"SUB t ch\n" });
     n.end_turn(0);
-    let at = n.disk.iter().position(|(_, _, op)| matches!(op.file(), Some(FileId::Journal(_)))).expect("the channel's record");
-    let (_, op, request) = n.disk.remove(at).expect("it is there");
+    let at = n.pending.iter().position(|(_, _, op)| matches!(op.file(), Some(FileId::Journal(_)))).expect("the channel's record");
+    let (_, op, request) = n.pending.remove(at).expect("it is there");
     let file = request.file().expect("a write").clone();
     n.step(0, Event::Disk { op, outcome: Err(DiskError::Io { file, call: "write", errno: 5, message: String::new() }) });
     n.run();

@@ -119,6 +119,7 @@ impl Input {
         }
     }
 
+    #[cfg(test)]
     pub fn is_idle(&self) -> bool {
         self.head.is_empty() && self.body.is_none()
     }
