@@ -63,6 +63,7 @@ impl Engine {
         let first = self.partitions.get(idx).channels.is_empty();
         let usual = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
         let confirmed = begin.unwrap_or(usual);
+        self.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
             name: name.clone(),
             paused: false,

@@ -191,6 +191,7 @@ impl Shard {
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_sent(now, bytes);
+                    c.session.go_on(now, &mut self.engine);
                     self.touch(conn);
                 }
             }
@@ -350,11 +351,15 @@ impl Shard {
         match heard {
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
+                    self.engine.native_stalled.remove(&conn);
                     let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
-            heard => c.session.hear(heard),
+            heard => {
+                c.session.hear(heard);
+                c.session.go_on(now, &mut self.engine);
+            }
         }
         self.touch(conn);
     }
