@@ -14,7 +14,7 @@ mod client;
 mod deliver;
 mod engine;
 pub mod event;
-mod faults;
+pub mod faults;
 mod host;
 mod mesh;
 pub mod message;
