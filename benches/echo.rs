@@ -56,9 +56,8 @@ fn main() {
         }
         for (i, name) in ["tokio", "net", "glommio"].iter().enumerate() {
             let m = medians(&all[i]);
-            let to_tokio = |of: fn(&Figures) -> f64| {
-                middle(all[i].iter().zip(&all[0]).map(|(this, tokio)| of(this) / of(tokio)).collect())
-            };
+            let to_tokio =
+                |of: fn(&Figures) -> f64| middle(all[i].iter().zip(&all[0]).map(|(this, tokio)| of(this) / of(tokio)).collect());
             let (r, c) = (to_tokio(|f| f.per_second), to_tokio(|f| f.cpu_us));
             println!(
                 "{connections:>11} | {name:>8} | {:>9.0} {:>8.0} {:>8.0} {:>8.2} | {r:.2} {c:.2}",

@@ -8,8 +8,14 @@ use crate::sim::engine::Engine;
 /// A node with one topic, some batches, a cursor; some of it in the journal alone.
 fn node() -> SimDisk {
     let mut disk = SimDisk::new(1);
-    let options =
-        RecoverOptions { cores: 1, journal_bytes: JOURNAL_BYTES_MIN, segment_bytes: 16 * 1024, now_unix_ns: 1, seed: 1 };
+    let options = RecoverOptions {
+        cores: 1,
+        journal_bytes: JOURNAL_BYTES_MIN,
+        segment_bytes: 16 * 1024,
+        now_unix_ns: 1,
+        seed: 1,
+        accept_lost_journal: 0,
+    };
     let recovered = recover(&mut disk, &options).expect("an empty disk recovers");
     let mut e = Engine::new(disk, recovered, 16 * 1024);
     let name = TopicName::new("orders").expect("it is valid");

@@ -266,6 +266,12 @@ impl Store {
                     self.unpin(p);
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
+                // What made it wanted is in another one by now. One without a record in the journal that the last one does
+                // not contain would pass for rot when a crash tears it.
+                Stage::CommitSync if part.dirty_from.is_none_or(|d| d > self.ring.durable()) => {
+                    self.snapshot_stands(p);
+                    return self.end_round(p, io);
+                }
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
@@ -285,17 +291,23 @@ impl Store {
                     part.dirty_from = part.dirty_after.take();
                     part.snapshot_end = part.committed.at;
                     f.image = Bytes::new();
-                    if std::mem::take(&mut f.counts) {
-                        let running = self.running.as_mut().expect("a checkpoint counts on the round");
-                        running.left -= 1;
-                        let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
-                        assert!(is_past, "the snapshot contains what the checkpoint passes");
-                    }
-                    self.retention.look_at(p);
+                    self.snapshot_stands(p);
                     return self.end_round(p, io);
                 }
             }
         }
+    }
+
+    /// The newest durable snapshot has all that this round was to bring.
+    fn snapshot_stands(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        if std::mem::take(&mut part.flush.counts) {
+            let running = self.running.as_mut().expect("a checkpoint counts on the round");
+            running.left -= 1;
+            let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+            assert!(is_past, "the snapshot contains what the checkpoint passes");
+        }
+        self.retention.look_at(p);
     }
 
     /// Encodes the partition as it stands now: all small facts so far, and all batches that are synced in both files.

@@ -27,6 +27,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         segment_bytes: r.settings.max_bytes_per_file,
         now_unix_ns: r.now_unix_ns,
         seed: r.seed,
+        accept_lost_journal: r.settings.accept_lost_journal,
     };
     let begun = Instant::now();
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;

@@ -134,7 +134,14 @@ pub fn journal_write(bytes: &[u8]) {
 /// A whole data path whose journal and files hold these bytes. It recovers, or says which file it does not know.
 pub fn data_path(bytes: &[u8]) {
     let mut disk = SimDisk::new(1);
-    let options = RecoverOptions { cores: 1, journal_bytes: JOURNAL_BYTES_MIN, segment_bytes: 1 << 16, now_unix_ns: 1, seed: 1 };
+    let options = RecoverOptions {
+        cores: 1,
+        journal_bytes: JOURNAL_BYTES_MIN,
+        segment_bytes: 1 << 16,
+        now_unix_ns: 1,
+        seed: 1,
+        accept_lost_journal: 0,
+    };
     let (which, bytes) = bytes.split_first().map_or((0, bytes), |(w, rest)| (*w, rest));
     let mut padded = bytes.to_vec();
     padded.resize(padded.len().next_multiple_of(BLOCK).max(BLOCK), 0);

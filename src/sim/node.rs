@@ -100,6 +100,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan
             segment_bytes: world::SEGMENT_BYTES,
             now_unix_ns: now.unix_ns,
             seed: rng.next_u64(),
+            accept_lost_journal: 0,
         };
         match recover(disk, &options) {
             Ok(recovered) => {

@@ -160,6 +160,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, outcome: &mut 
             segment_bytes: 64 * 1024,
             now_unix_ns: 7,
             seed: rng.next_u64(),
+            accept_lost_journal: 0,
         };
         match recover(disk, &options) {
             Ok(recovered) => {
