@@ -2,9 +2,11 @@
 //!
 //! `cargo bench --bench channel`. The log is in memory; a figure is for the number of messages its name says.
 
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+mod common;
+
+use criterion::{BatchSize, Criterion, Throughput};
 use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId, Wheel};
-use ringmq::channel::{Channel, ChannelOptions, Sink, Source};
+use ringmq::channel::{Channel, ChannelOptions, Run, Sink, Source};
 use ringmq::log::batch::{Batch, BatchBuilder, Message, Stamp};
 use ringmq::log::cursor::CursorImage;
 use ringmq::log::fetch::Fetch;
@@ -51,14 +53,19 @@ impl Sink for Null {
         black_box((message.body, id));
         true
     }
+
+    fn deliver_range(&mut self, _: SubId, run: &Run<'_>) -> bool {
+        black_box((run.stored(), run.first, run.num));
+        true
+    }
 }
 
 fn ms(ms: u64) -> Ticks {
     Ticks(ms * 1_000_000)
 }
 
-/// A channel with [`IN_FLIGHT`] messages at one client.
-fn loaded(log: &mut Log) -> Channel {
+/// A channel with [`IN_FLIGHT`] messages at one client, in runs if it is ranged.
+fn loaded(log: &mut Log, ranged: bool) -> Channel {
     let cursor = CursorImage {
         name: ChannelName::new("bench").expect("a valid name"),
         paused: false,
@@ -74,7 +81,11 @@ fn loaded(log: &mut Log) -> Channel {
         max_req_timeout: Duration::from_secs(3600),
     };
     let mut channel = Channel::new(options, PartitionId(0), cursor);
-    channel.subscribe(ms(0), SUB, SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, client: ClientInfo::default() });
+    channel.subscribe(
+        ms(0),
+        SUB,
+        SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, ranged, client: ClientInfo::default() },
+    );
     channel.lend(SUB, IN_FLIGHT as u32);
     // Spread over a second, as a fast stream would be.
     let mut now = 0;
@@ -90,13 +101,13 @@ fn channel(c: &mut Criterion) {
     let mut group = c.benchmark_group("channel, 1 M in flight, 10,000 messages");
     group.throughput(Throughput::Elements(ROUND)).sample_size(10);
 
-    let mut channel = loaded(&mut log);
+    let mut channel = loaded(&mut log, false);
     let mut next = 1;
     group.bench_function("FIN in order, and as many delivered", |b| {
         b.iter(|| {
             // At the end of the log, from the start again.
             if next + ROUND > IN_FLIGHT {
-                channel = loaded(&mut log);
+                channel = loaded(&mut log, false);
                 next = 1;
             }
             for id in next..next + ROUND {
@@ -111,13 +122,13 @@ fn channel(c: &mut Criterion) {
 
     group.bench_function("FIN of every 97th", |b| {
         b.iter_batched_ref(
-            || loaded(&mut log),
+            || loaded(&mut log, false),
             |channel| (1..=ROUND).for_each(|n| channel.finish(ms(3000), SUB, LogId(n * 97)).expect("in flight")),
             BatchSize::PerIteration,
         )
     });
 
-    let mut channel = loaded(&mut log);
+    let mut channel = loaded(&mut log, false);
     group.bench_function("REQ 0, and delivered again", |b| {
         b.iter(|| {
             for n in 1..=ROUND {
@@ -128,19 +139,61 @@ fn channel(c: &mut Criterion) {
         })
     });
 
-    let mut channel = loaded(&mut log);
+    let mut channel = loaded(&mut log, false);
     group.bench_function("TOUCH", |b| {
         b.iter(|| (1..=ROUND).for_each(|n| channel.touch(ms(3000), SUB, LogId(n * 97)).expect("in flight")))
     });
 
+    let mut channel = loaded(&mut log, true);
+    let mut next = 1;
+    group.bench_function("ranges: FIN of whole batches, and as many delivered", |b| {
+        b.iter(|| {
+            if next + ROUND > IN_FLIGHT {
+                channel = loaded(&mut log, true);
+                next = 1;
+            }
+            for first in (next..next + ROUND).step_by(BATCH as usize) {
+                let done = channel.finish_range(ms(3000), SUB, LogId(first), LogId(first + BATCH - 1));
+                assert_eq!(done, BATCH);
+            }
+            next += ROUND;
+            channel.lend(SUB, ROUND as u32);
+            while channel.deliver(ms(3000), &mut log, &mut Null) {}
+            black_box(channel.take_finished());
+        })
+    });
+
+    let mut channel = loaded(&mut log, true);
+    group.bench_function("ranges: REQ 0 of 100 of each 1,000, and delivered again", |b| {
+        b.iter(|| {
+            for n in 0..ROUND / 100 {
+                let (first, last) = (LogId(n * BATCH + 401), LogId(n * BATCH + 500));
+                assert_eq!(channel.requeue_range(ms(3000), SUB, first, last, Duration::ZERO), 100);
+            }
+            channel.lend(SUB, ROUND as u32);
+            while channel.deliver(ms(3000), &mut log, &mut Null) {}
+        })
+    });
+
     group.throughput(Throughput::Elements(IN_FLIGHT));
+    group.bench_function("ranges: timeout of all 1 M", |b| {
+        b.iter_batched_ref(
+            || loaded(&mut log, true),
+            |channel| {
+                let mut late = 0;
+                channel.tick(ms(2 * TIMEOUT_MS), &mut |_, num| late += num as u64);
+                assert_eq!(late, IN_FLIGHT);
+            },
+            BatchSize::PerIteration,
+        )
+    });
     group.bench_function("timeout of all 1 M", |b| {
         b.iter_batched_ref(
-            || loaded(&mut log),
+            || loaded(&mut log, false),
             |channel| {
                 let (now, mut late) = (ms(2 * TIMEOUT_MS), 0);
                 while channel.deadline().is_some_and(|at| at <= now) {
-                    channel.tick(now, &mut |_| late += 1);
+                    channel.tick(now, &mut |_, num| late += num as u64);
                 }
                 assert_eq!(late, IN_FLIGHT);
             },
@@ -186,5 +239,9 @@ fn wheel(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, channel, wheel);
-criterion_main!(benches);
+fn main() {
+    let mut c = common::criterion();
+    channel(&mut c);
+    wheel(&mut c);
+    c.final_summary();
+}

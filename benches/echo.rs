@@ -1,12 +1,15 @@
 //! Echo of 128 B over loopback: this Net inside a glommio executor, glommio's TcpStream, a plain tokio server.
 //!
-//! `cargo bench --bench echo` (or with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on core 1, closed loop:
-//! each connection sends its next request when it has the answer. The three take turns within a round; what is printed
+//! `cargo bench --bench echo` (or longer with `-- ROUNDS SECONDS CONNECTIONS...`). Server on core 0, client (tokio) on the
+//! last, closed loop: each connection sends its next request when it has the answer. The three take turns within a round; what is printed
 //! is the median of the rounds, and of the rounds' ratios to tokio in the same round (a virtual machine's speed changes by a
 //! fifth from one second to the next). "us CPU" is the server thread's user and system time per request, without setting it up.
+//! Not criterion's: it would measure one after the other, minutes apart, and knows no ratio within a round.
 
+mod common;
+
+use common::{executor, last_cpu, middle, percentile_us, pin, thread_cpu_seconds};
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
-use glommio::{LocalExecutorBuilder, Placement};
 use ringmq::base::ConnId;
 use ringmq::net::{Bell, Net, NetEvent, NetOptions, Waiter, listen};
 use std::net::{SocketAddr, TcpListener};
@@ -36,10 +39,15 @@ struct Figures {
 }
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
-    let rounds = numbers.first().copied().unwrap_or(9);
-    let seconds = numbers.get(1).copied().unwrap_or(1);
-    println!("echo of {MESSAGE} B, server on core 0, client on core 1, {rounds} rounds of {seconds} s, medians");
+    let numbers = common::numbers();
+    let (rounds, duration) = match common::is_smoke() {
+        true => (1, Duration::from_millis(50)),
+        false => {
+            let number = |i: usize, or: u64| numbers.get(i).copied().unwrap_or(or);
+            (number(0, 3), Duration::from_secs(number(1, 1)))
+        }
+    };
+    println!("echo of {MESSAGE} B, server on core 0, client on core {}, {rounds} rounds of {duration:?}, medians", last_cpu());
     println!(
         "{:>11} | {:>8} | {:>9} {:>8} {:>8} {:>8} | to tokio: req/s, CPU",
         "connections", "server", "req/s", "p50 us", "p99 us", "us CPU"
@@ -51,7 +59,7 @@ fn main() {
         for round in 0..rounds as usize {
             // each is first, second and last equally often
             for i in (0..3).map(|n| (n + round) % 3) {
-                all[i].push(run(servers[i], connections, Duration::from_secs(seconds)));
+                all[i].push(run(servers[i], connections, duration));
             }
         }
         for (i, name) in ["tokio", "net", "glommio"].iter().enumerate() {
@@ -72,11 +80,6 @@ fn medians(figures: &[Figures]) -> Figures {
     Figures { per_second: of(|f| f.per_second), p50_us: of(|f| f.p50_us), p99_us: of(|f| f.p99_us), cpu_us: of(|f| f.cpu_us) }
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
 fn run(server: Server, connections: usize, duration: Duration) -> Figures {
     let listener = listen("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -88,18 +91,12 @@ fn run(server: Server, connections: usize, duration: Duration) -> Figures {
     let mut ns = client(address, connections, duration);
     let cpu = thread.join().expect("the server ends when its clients have");
     ns.sort_unstable();
-    let at = |q: f64| ns[((ns.len() - 1) as f64 * q) as usize] as f64 / 1e3;
     Figures {
         per_second: ns.len() as f64 / duration.as_secs_f64(),
-        p50_us: at(0.5),
-        p99_us: at(0.99),
+        p50_us: percentile_us(&ns, 0.5),
+        p99_us: percentile_us(&ns, 0.99),
         cpu_us: cpu * 1e6 / ns.len() as f64,
     }
-}
-
-fn executor() -> LocalExecutorBuilder {
-    // the timer must never fire: glommio 0.9.0 can hang when it does
-    LocalExecutorBuilder::new(Placement::Fixed(0)).preempt_timer(Duration::from_secs(3600)).ring_depth(1024)
 }
 
 fn serve_net(listener: TcpListener) -> f64 {
@@ -115,7 +112,7 @@ fn serve_net(listener: TcpListener) -> f64 {
                 rings.ring();
             }
         });
-        let cpu_before = thread_cpu();
+        let cpu_before = thread_cpu_seconds();
         let mut answers: Vec<(ConnId, Vec<u8>)> = Vec::new();
         let mut was_used = false;
         loop {
@@ -147,9 +144,9 @@ fn serve_net(listener: TcpListener) -> f64 {
         is_over.set(true);
         net.wake_fd().signal();
         waiting.await;
-        thread_cpu() - cpu_before
+        thread_cpu_seconds() - cpu_before
     };
-    executor().spawn(serve).expect("an executor").join().expect("it ends")
+    executor(0).spawn(serve).expect("an executor").join().expect("it ends")
 }
 
 fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
@@ -157,7 +154,7 @@ fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
     let serve = move || async move {
         // SAFETY: the descriptor is ours.
         let listener = unsafe { glommio::net::TcpListener::from_raw_fd(fd) };
-        let cpu_before = thread_cpu();
+        let cpu_before = thread_cpu_seconds();
         let mut tasks = Vec::new();
         for _ in 0..connections {
             let mut s = listener.accept().await.expect("a client");
@@ -174,9 +171,9 @@ fn serve_glommio(listener: TcpListener, connections: usize) -> f64 {
         for task in tasks {
             task.await;
         }
-        thread_cpu() - cpu_before
+        thread_cpu_seconds() - cpu_before
     };
-    executor().spawn(serve).expect("an executor").join().expect("it ends")
+    executor(0).spawn(serve).expect("an executor").join().expect("it ends")
 }
 
 fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
@@ -184,7 +181,7 @@ fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
     pin(0);
     listener.set_nonblocking(true).expect("a socket");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let cpu_before = thread_cpu();
+    let cpu_before = thread_cpu_seconds();
     runtime.block_on(async move {
         let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
         let mut tasks = Vec::new();
@@ -204,14 +201,14 @@ fn serve_tokio(listener: TcpListener, connections: usize) -> f64 {
             task.await.expect("no panic");
         }
     });
-    thread_cpu() - cpu_before
+    thread_cpu_seconds() - cpu_before
 }
 
 /// Round trip times in nanoseconds.
 fn client(address: SocketAddr, connections: usize, duration: Duration) -> Vec<u32> {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let run = move || {
-        pin(1);
+        pin(last_cpu());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async move {
             let end = Instant::now() + duration;
@@ -236,25 +233,4 @@ fn client(address: SocketAddr, connections: usize, duration: Duration) -> Vec<u3
         })
     };
     std::thread::spawn(run).join().expect("no panic")
-}
-
-fn pin(core: usize) {
-    // SAFETY: a plain C struct, and this thread only.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
-}
-
-/// User and system time of this thread in seconds.
-fn thread_cpu() -> f64 {
-    // SAFETY: a plain C struct that the call fills.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }

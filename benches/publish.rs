@@ -1,17 +1,20 @@
 //! Publishing through a real node, over loopback: N closed-loop publishers, each on a topic of its own or all on one,
 //! beside a plain loop of pwrite and fdatasync on the same disk in the same run. Then MPUB and consuming, for orientation.
 //!
-//! `cargo bench --bench publish [-- ROUNDS SECONDS SHARDS]`. The node's first core is the first CPU; the client (one thread,
+//! `cargo bench --bench publish [-- ROUNDS SECONDS SHARDS]`, by default one round of 1 s; `-- 5 3` for figures. The node's first core is the first CPU; the client (one thread,
 //! epoll, closed loop: a publisher sends its next message when it has the answer) is on the last one. What is
 //! compared takes turns within a round, so that a machine that slows down slows all; printed are medians of the rounds.
 //!
 //! "us CPU" is the process's user and system time (of the plain loop: its thread's), "disk B" what the kernel counts as
 //! written to the disk, per message. A third of the time before each measurement is not counted: a topic is created in it,
 //! and its files take their first steps.
+//! Not criterion's: what is compared takes turns within a round, with the CPU time and disk bytes of another process.
 
+mod common;
 #[path = "../tests/node/mod.rs"]
 mod node;
 
+use common::{last_cpu, load, middle, percentile_us, pin, thread_cpu_seconds};
 use node::{Client, Node, command_with_body, multi_publish};
 use ringmq::disk::blocking::AlignedBuffer;
 use std::fs::File;
@@ -29,7 +32,6 @@ const RAW_WRITE: usize = 4096;
 const RAW_FILE: u64 = 16 << 20;
 const OK: &[u8] = b"\0\0\0\x06\0\0\0\0OK";
 const READY: u32 = 2500;
-const CONSUMED: usize = 300_000;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Topics {
@@ -47,20 +49,22 @@ struct Figures {
 }
 
 fn main() {
-    // cargo adds --bench
-    let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let numbers = common::numbers();
     let number = |i: usize, or: u64| numbers.get(i).copied().unwrap_or(or);
-    let (rounds, seconds, shards) = (number(0, 3), Duration::from_secs(number(1, 3)), number(2, 1));
-    println!("{rounds} rounds of {} s, medians; {shards} shards; load before: {}", seconds.as_secs(), load());
+    let is_smoke = common::is_smoke();
+    let seconds = if is_smoke { Duration::from_millis(60) } else { Duration::from_secs(number(1, 1)) };
+    let (rounds, shards) = (if is_smoke { 1 } else { number(0, 1) }, number(2, 1));
+    println!("{rounds} rounds of {seconds:?}, medians; {shards} shards; load before: {}", load());
     let mut raw = Vec::new();
-    let mut pairs = PUBLISHERS.map(|_| (Vec::new(), Vec::new()));
+    let publishers = if is_smoke { &PUBLISHERS[..2] } else { &PUBLISHERS[..] };
+    let mut pairs: Vec<_> = publishers.iter().map(|&n| (n, Vec::new(), Vec::new())).collect();
     let mut multi = [1, 16].map(|n| (n, Vec::new()));
     let mut consuming = Vec::new();
     for round in 0..rounds {
         let node = Node::start(&[&format!("--shards={shards}")]);
-        for (i, (n, (own, one))) in PUBLISHERS.into_iter().zip(&mut pairs).enumerate() {
+        for (i, (n, own, one)) in pairs.iter_mut().enumerate() {
             raw.push(raw_loop(&node.data_path(), seconds / 3));
-            let run = |topics| publish(&node, topics, &format!("r{round}-{n}"), n, seconds);
+            let run = |topics| publish(&node, topics, &format!("r{round}-{n}"), *n, seconds);
             // who comes first changes: a disk or a neighbour may slow down in between
             if (round as usize + i).is_multiple_of(2) {
                 own.push(run(Topics::Own));
@@ -91,13 +95,12 @@ fn main() {
     };
     row(&format!("pwrite + fdatasync of {RAW_WRITE} B, one at a time"), raw);
     let mut ratios = Vec::new();
-    for (n, (own, one)) in PUBLISHERS.into_iter().zip(&pairs) {
+    for (n, own, one) in &pairs {
         row(&format!("{n} publishers, {n} topics"), median(own));
         row(&format!("{n} publishers, one topic"), median(one));
         // within a round: what slows the machine slows both
-        let mut of: Vec<f64> = own.iter().zip(one).map(|(a, b)| a.per_second / b.per_second).collect();
-        of.sort_by(f64::total_cmp);
-        ratios.push(format!("{n}: {:.2}", of[of.len() / 2]));
+        let ratio = middle(own.iter().zip(one).map(|(a, b)| a.per_second / b.per_second).collect());
+        ratios.push(format!("{n}: {ratio:.2}"));
     }
     for (n, figures) in &multi {
         row(&format!("{n} publishers, MPUB {} x {} B", MULTI.0, MULTI.1), median(figures));
@@ -107,16 +110,8 @@ fn main() {
     println!("load after: {}", load());
 }
 
-fn load() -> String {
-    std::fs::read_to_string("/proc/loadavg").unwrap_or_default().split(' ').next().unwrap_or_default().to_owned()
-}
-
 fn median(figures: &[Figures]) -> Figures {
-    let of = |f: fn(&Figures) -> f64| {
-        let mut v: Vec<f64> = figures.iter().map(f).collect();
-        v.sort_by(f64::total_cmp);
-        v[v.len() / 2]
-    };
+    let of = |f: fn(&Figures) -> f64| middle(figures.iter().map(f).collect());
     Figures {
         per_second: of(|f| f.per_second),
         p50_us: of(|f| f.p50_us),
@@ -143,11 +138,10 @@ impl Meter {
         let took = self.begun.elapsed();
         let (cpu, written) = (cpu_seconds(pid) - self.cpu_s, written_bytes(pid) - self.written);
         ns.sort_unstable();
-        let at = |q: f64| ns.get((ns.len().saturating_sub(1) as f64 * q) as usize).map_or(f64::NAN, |ns| *ns as f64 / 1e3);
         Figures {
             per_second: messages as f64 / took.as_secs_f64(),
-            p50_us: at(0.5),
-            p99_us: at(0.99),
+            p50_us: percentile_us(&ns, 0.5),
+            p99_us: percentile_us(&ns, 0.99),
             cpu_us: cpu * 1e6 / messages as f64,
             disk_bytes: written as f64 / messages as f64,
         }
@@ -160,17 +154,6 @@ fn cpu_seconds(pid: u32) -> f64 {
     let ticks = |i: usize| fields[i].parse::<f64>().expect("a number of ticks");
     // SAFETY: a plain call.
     (ticks(11) + ticks(12)) / unsafe { libc::sysconf(libc::_SC_CLK_TCK) } as f64
-}
-
-fn thread_cpu_seconds() -> f64 {
-    // SAFETY: an all-zero value is valid, and the call fills it.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
 fn written_bytes(pid: u32) -> u64 {
@@ -233,7 +216,7 @@ impl Publisher {
 fn closed_loop(node: &Node, commands: Vec<Vec<u8>>, messages: usize, duration: Duration) -> Figures {
     let (address, pid) = (node.tcp(), node.pid());
     let run = move || {
-        pin_to_last();
+        pin(last_cpu());
         // SAFETY: plain calls; the events' memory is as long as is said.
         let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         assert!(epoll >= 0);
@@ -289,12 +272,13 @@ fn closed_loop(node: &Node, commands: Vec<Vec<u8>>, messages: usize, duration: D
 
 /// One client takes what a topic holds: most of it from the disk, the end from memory.
 fn consume(node: &Node, topic: &str) -> Figures {
+    let messages = if common::is_smoke() { 10_000 } else { 300_000 };
     let (address, pid, topic) = (node.tcp(), node.pid(), topic.to_owned());
     let run = move || {
-        pin_to_last();
+        pin(last_cpu());
         let mut client = Client::connect(address).expect("the node listens");
         let many = multi_publish(&topic, &vec![vec![b'x'; BODY]; 1000]);
-        for _ in 0..CONSUMED / 1000 {
+        for _ in 0..messages / 1000 {
             client.write(&many).expect("the node reads");
             client.ok().expect("the node answers");
         }
@@ -304,7 +288,7 @@ fn consume(node: &Node, topic: &str) -> Figures {
         stream.write_all(format!("  V2SUB {topic} c\nRDY {READY}\n").as_bytes()).expect("the node reads");
         let (mut unread, mut buffer, mut fins) = (Vec::new(), vec![0; 256 * 1024], Vec::new());
         let mut count = 0;
-        while count < CONSUMED {
+        while count < messages {
             let len = stream.read(&mut buffer).expect("the node sends");
             assert!(len > 0, "the node goes on");
             unread.extend_from_slice(&buffer[..len]);
@@ -361,21 +345,8 @@ fn raw_loop(folder: &Path, duration: Duration) -> Figures {
         let per_second = ns.len() as f64 / begun.elapsed().as_secs_f64();
         let cpu_us = (thread_cpu_seconds() - cpu) * 1e6 / ns.len() as f64;
         ns.sort_unstable();
-        let at = |q: f64| ns[((ns.len() - 1) as f64 * q) as usize] as f64 / 1e3;
-        Figures { per_second, p50_us: at(0.5), p99_us: at(0.99), cpu_us, disk_bytes: RAW_WRITE as f64 }
+        let (p50_us, p99_us) = (percentile_us(&ns, 0.5), percentile_us(&ns, 0.99));
+        Figures { per_second, p50_us, p99_us, cpu_us, disk_bytes: RAW_WRITE as f64 }
     };
     std::thread::spawn(run).join().expect("the raw loop does not panic")
-}
-
-fn pin_to_last() {
-    pin(std::thread::available_parallelism().map_or(1, |n| n.get()) - 1);
-}
-
-fn pin(cpu: usize) {
-    // SAFETY: an all-zero set is valid, the CPU's number is below its size. Where it is not ours, nothing is pinned.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
 }

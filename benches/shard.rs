@@ -3,22 +3,19 @@
 //!
 //! `cargo bench --bench shard`. In `1 connection` every message has a turn (and a journal write) of its own; in `64
 //! connections` each brings 16 per turn. Figures of time vary with the machine; instructions do not:
-//! ```text
-//! cargo bench --bench shard --no-run     # prints the path of the program
-//! perf stat -e instructions:u <program> --count publish 64 2000        # 2000 rounds; divide by the messages it prints
-//! valgrind --tool=callgrind --toggle-collect='*Shard*step*' <program> --count deliver 64 200
-//! callgrind_annotate callgrind.out.*
-//! ```
-//! `--count` measures nothing itself: it runs the rounds and says how many messages they were. Only `--toggle-collect`
-//! leaves out the client's part, which is small. `deliver` has to publish first: subtract what `publish` takes.
+//! `benches/instructions` counts them, with valgrind: it runs this program with `--count WHAT CONNECTIONS ROUNDS`, which
+//! measures nothing itself, says how many messages the rounds were, and makes what counts in [`counted_step`] alone. So
+//! the client's part is not counted, nor, for `deliver`, the publishes before.
 
-use criterion::{Criterion, Throughput};
-use ringmq::base::{ConnId, CoreId, DiskDone, DiskOp, Epoch, Now, Peer, Ticks};
+mod common;
+
+use criterion::Throughput;
+use ringmq::base::{ConnId, DiskDone, DiskOp, Now, Peer, Ticks};
 use ringmq::codec::nsq::frame::{self, Frame};
 use ringmq::codec::nsq::request;
 use ringmq::config::Settings;
-use ringmq::log::state::JournalIdentity;
-use ringmq::shard::{Effect, Event, Shard, ShardOptions};
+use ringmq::shard::{Effect, Effects, Event, Shard};
+use ringmq::sim::memory::first_start;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,28 +25,26 @@ const JOURNAL_BYTES: u64 = 64 << 20;
 struct Core {
     shard: Shard,
     now: Now,
-    effects: Vec<Effect>,
+    effects: Effects,
     /// By connection, what it was sent.
     received: Vec<Vec<u8>>,
+    is_counted: bool,
     spent: Duration,
+}
+
+/// What valgrind counts: by this name, so that it is never inlined.
+#[inline(never)]
+fn counted_step(shard: &mut Shard, now: Now, event: Event<'_>, effects: &mut Effects) {
+    shard.step(now, event, effects);
+    std::hint::black_box(effects);
 }
 
 impl Core {
     fn new(connections: usize) -> Self {
-        let journal = JournalIdentity { journal_id: [1; 16], generation: 1, file_len: JOURNAL_BYTES, slot_sequence: 1 };
-        let shard = Shard::new(ShardOptions {
-            core: CoreId(0),
-            cores: 1,
-            settings: Arc::new(Settings { journal_bytes: JOURNAL_BYTES, scrub_bytes_per_second: 0, ..Settings::default() }),
-            epoch: Epoch(1),
-            journal,
-            topics: vec![],
-            partitions: vec![],
-            seed: 1,
-            connections_max: 0,
-        });
+        let settings = Settings { journal_bytes: JOURNAL_BYTES, scrub_bytes_per_second: 0, ..Settings::default() };
+        let shard = first_start(0, 1, &Arc::new(settings), 1);
         let now = Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 };
-        let mut core = Core { shard, now, effects: vec![], received: vec![], spent: Duration::ZERO };
+        let mut core = Core { shard, now, effects: vec![], received: vec![], is_counted: false, spent: Duration::ZERO };
         for i in 0..connections {
             core.received.push(vec![]);
             let conn = ConnId(i as u64);
@@ -62,8 +57,23 @@ impl Core {
 
     fn step(&mut self, event: Event<'_>) {
         let start = Instant::now();
-        self.shard.step(self.now, event, &mut self.effects);
+        if self.is_counted {
+            counted_step(&mut self.shard, self.now, event, &mut self.effects);
+        } else {
+            self.shard.step(self.now, event, &mut self.effects);
+        }
         self.spent += start.elapsed();
+    }
+
+    /// From here on it is measured.
+    fn begin(&mut self) {
+        (self.is_counted, self.spent) = (true, Duration::ZERO);
+    }
+
+    /// What was spent since the beginning.
+    fn end(&mut self) -> Duration {
+        self.is_counted = false;
+        self.spent
     }
 
     /// Ends turns until nothing is under way.
@@ -125,14 +135,14 @@ fn publish(connections: usize, per_turn: usize, rounds: u64) -> Duration {
     let bytes = publishes(per_turn);
     core.publish(0..connections, &bytes);
     core.received.iter_mut().for_each(Vec::clear);
-    core.spent = Duration::ZERO;
+    core.begin();
     for _ in 0..rounds {
         core.publish(0..connections, &bytes);
         for i in 0..connections {
             assert_eq!(core.took(i).len(), per_turn * 10, "an OK each");
         }
     }
-    core.spent
+    core.end()
 }
 
 /// Time in the shard for the deliveries of as many messages and their FINs.
@@ -147,7 +157,7 @@ fn deliver(connections: usize, per_turn: usize, rounds: u64) -> Duration {
     let (mut spent, ready) = (Duration::ZERO, format!("RDY {per_turn}\n"));
     for _ in 0..rounds {
         core.publish(connections..connections + 1, &bytes);
-        core.spent = Duration::ZERO;
+        core.begin();
         for i in 0..connections {
             core.step(Event::Bytes { conn: ConnId(i as u64), bytes: ready.as_bytes() });
         }
@@ -168,7 +178,7 @@ fn deliver(connections: usize, per_turn: usize, rounds: u64) -> Duration {
         }
         core.turn();
         assert_eq!(delivered, messages);
-        spent += core.spent;
+        spent += core.end();
         for i in 0..connections {
             core.step(Event::Bytes { conn: ConnId(i as u64), bytes: b"RDY 0\n" });
         }
@@ -195,7 +205,7 @@ fn main() {
         run(connections, per_turn(connections), rounds);
         return println!("{} messages", connections as u64 * per_turn(connections) as u64 * rounds);
     }
-    let mut c = Criterion::default().configure_from_args().sample_size(20).measurement_time(Duration::from_secs(3));
+    let mut c = common::criterion();
     for (name, run) in RUNS {
         for connections in [1, 64] {
             let per_turn = per_turn(connections);

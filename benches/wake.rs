@@ -3,9 +3,12 @@
 //! `cargo bench --bench wake` (or with `-- ROUND_TRIPS ROUNDS`). Two glommio executors on cores 0 and 1, each with a ring
 //! of its own whose eventfd it sleeps on, as in src/net, throw one ball to and fro. With MSG_RING the ball's completion
 //! signals that same eventfd: there is no way into glommio's own rings. Ways taken in turn; medians of the rounds.
+//! Not criterion's: two ways are compared within a round, and by their CPU time too.
 
+mod common;
+
+use common::{executor, middle, percentile_us, thread_cpu_seconds};
 use glommio::io::BufferedFile;
-use glommio::{LocalExecutorBuilder, Placement};
 use io_uring::{IoUring, opcode, types};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::SeqCst, fence};
@@ -26,7 +29,7 @@ struct Shared {
     ready: Barrier,
 }
 
-/// Nanoseconds per round trip, of the waker's call, and of both threads' CPU per round trip.
+/// Microseconds per round trip, of the waker's call, and of both threads' CPU per round trip.
 #[derive(Clone, Copy)]
 struct Figures {
     trip_p50: f64,
@@ -36,9 +39,14 @@ struct Figures {
 }
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
-    let trips = numbers.first().copied().unwrap_or(50_000);
-    let rounds = numbers.get(1).copied().unwrap_or(5);
+    if common::last_cpu() == 0 {
+        return eprintln!("one CPU: there is no other core to wake");
+    }
+    let numbers = common::numbers();
+    let (trips, rounds) = match common::is_smoke() {
+        true => (1_000, 1),
+        false => (numbers.first().copied().unwrap_or(50_000), numbers.get(1).copied().unwrap_or(5)),
+    };
     println!("{trips} round trips between sleeping executors on cores 0 and 1, {rounds} rounds, medians");
     println!("{:>9} | {:>11} {:>11} {:>13} {:>14}", "way", "trip p50 us", "trip p99 us", "waker call us", "CPU us a trip");
     let mut all = [const { Vec::new() }; 2];
@@ -48,11 +56,7 @@ fn main() {
         }
     }
     for (name, figures) in ["eventfd", "MSG_RING"].iter().zip(&all) {
-        let of = |f: fn(&Figures) -> f64| {
-            let mut v: Vec<f64> = figures.iter().map(f).collect();
-            v.sort_by(f64::total_cmp);
-            v[v.len() / 2] / 1e3
-        };
+        let of = |f: fn(&Figures) -> f64| middle(figures.iter().map(f).collect());
         let (p50, p99) = (of(|f| f.trip_p50), of(|f| f.trip_p99));
         println!("{name:>9} | {p50:>11.1} {p99:>11.1} {:>13.2} {:>14.1}", of(|f| f.call), of(|f| f.cpu));
     }
@@ -65,18 +69,15 @@ fn run(way: Way, trips: u64) -> Figures {
     let threads: Vec<_> = (0..2)
         .map(|core| {
             let shared = shared.clone();
-            LocalExecutorBuilder::new(Placement::Fixed(core))
-                .preempt_timer(Duration::from_secs(3600))
-                .spawn(move || async move { play(core, way, trips, &shared).await })
-                .expect("an executor")
+            executor(core).spawn(move || async move { play(core, way, trips, &shared).await }).expect("an executor")
         })
         .collect();
     let mut done = threads.into_iter().map(|t| t.join().expect("no panic"));
     let (mut ns, call, cpu_0) = done.next().expect("two");
     let (_, _, cpu_1) = done.next().expect("two");
     ns.sort_unstable();
-    let at = |q: f64| ns[((ns.len() - 1) as f64 * q) as usize] as f64;
-    Figures { trip_p50: at(0.5), trip_p99: at(0.99), call, cpu: (cpu_0 + cpu_1) * 1e9 / trips as f64 }
+    let cpu = (cpu_0 + cpu_1) * 1e6 / trips as f64;
+    Figures { trip_p50: percentile_us(&ns, 0.5), trip_p99: percentile_us(&ns, 0.99), call, cpu }
 }
 
 async fn play(core: usize, way: Way, trips: u64, shared: &Shared) -> (Vec<u32>, f64, f64) {
@@ -92,7 +93,7 @@ async fn play(core: usize, way: Way, trips: u64, shared: &Shared) -> (Vec<u32>, 
     shared.ready.wait();
     let other_ring = shared.rings[1 - core].load(SeqCst);
     let other_eventfd = shared.eventfds[1 - core].load(SeqCst);
-    let (mut ns, mut calls, cpu_before) = (Vec::new(), Duration::ZERO, thread_cpu());
+    let (mut ns, mut calls, cpu_before) = (Vec::new(), Duration::ZERO, thread_cpu_seconds());
     let last = trips * 2;
     let mut thrown_at = Instant::now();
     loop {
@@ -131,8 +132,8 @@ async fn play(core: usize, way: Way, trips: u64, shared: &Shared) -> (Vec<u32>, 
         ring.completion().for_each(drop);
     }
     write_one(other_eventfd); // it may sleep
-    let cpu = thread_cpu() - cpu_before;
-    let call = calls.as_nanos() as f64 / trips as f64;
+    let cpu = thread_cpu_seconds() - cpu_before;
+    let call = calls.as_secs_f64() * 1e6 / trips as f64;
     shared.ready.wait(); // its descriptors stay until the other has thrown for the last time
     (ns, call, cpu)
 }
@@ -141,16 +142,4 @@ fn write_one(eventfd: RawFd) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: eight readable bytes.
     unsafe { libc::write(eventfd, one.as_ptr().cast(), one.len()) };
-}
-
-/// User and system time of this thread in seconds.
-fn thread_cpu() -> f64 {
-    // SAFETY: a plain C struct that the call fills.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }

@@ -7,7 +7,9 @@ mod parts;
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
 use ringmq::inspect::InspectOptions;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use tracing::level_filters::LevelFilter;
 
 const FAILED: u8 = 1;
@@ -18,7 +20,7 @@ fn main() -> ExitCode {
     let matches = command().get_matches_from(args);
     match matches.subcommand() {
         Some(("serve", matches)) => with_settings(matches, serve),
-        Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings)),
+        Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
         Some(("load", matches)) => load(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
@@ -44,11 +46,41 @@ fn command() -> Command {
         )
         .after_help(
             "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
+             A second one changes nothing, a third ends the process at once.\n\
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")
         .about("Check whether this machine can run the node with these settings, a line for each check")
-        .after_help("Exit codes: 0 it can, 1 it cannot.");
+        .long_about(
+            "Check whether this machine can run the node with these settings, a line for each check. With --measure also \
+             how fast a durable write is on the data path: the node's way of writing beside plain pwrite and fdatasync, \
+             for 4 KiB to 1 MiB and 1 to 64 writes at a time, pinned to the CPU of the node's first core.",
+        )
+        .arg(
+            Arg::new("measure")
+                .long("measure")
+                .action(clap::ArgAction::SetTrue)
+                .help("Measure the data path, in a folder of its own that is removed again; a node may run meanwhile")
+                .help_heading("Measure"),
+        )
+        .arg(
+            Arg::new("seconds")
+                .long("seconds")
+                .value_name("number")
+                .requires("measure")
+                .value_parser(seconds)
+                .help("About how long to measure, 0.1 to 600 [default: 30]")
+                .help_heading("Measure"),
+        )
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .value_name("path")
+                .requires("measure")
+                .help("Write what was measured there too, for ringmq load --raw")
+                .help_heading("Measure"),
+        )
+        .after_help("Exit codes: 0 it can, 1 it cannot, or it could not be measured, 2 a wrong flag or file.");
     let inspect = Command::new("inspect")
         .about("Print and verify journals, segments, commit logs and snapshots of a data path while no node runs on it")
         .arg(Arg::new("data-path").required(true).value_name("data path").help("Folder that --data-path of the node names"))
@@ -137,6 +169,17 @@ fn serve(settings: config::Settings) -> ExitCode {
     }
 }
 
+fn measuring(matches: &ArgMatches) -> Option<parts::Measuring> {
+    let time = matches.get_one::<Duration>("seconds").copied().unwrap_or(Duration::from_secs(30));
+    let json = matches.get_one::<String>("json").map(PathBuf::from);
+    matches.get_flag("measure").then_some(parts::Measuring { time, json })
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (0.1..=600.0).contains(number));
+    number.map(Duration::from_secs_f64).ok_or_else(|| "a number between 0.1 and 600 is expected".into())
+}
+
 fn inspect(matches: &ArgMatches) -> ExitCode {
     let data_path = matches.get_one::<String>("data-path").expect("clap asks for it");
     let options = InspectOptions {
@@ -164,6 +207,19 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_measurement_has_bounds() {
+        let parsed = |args: &[&str]| command().try_get_matches_from([&["ringmq", "doctor"], args].concat());
+        let matches = parsed(&["--measure", "--seconds=0.5", "--json", "x", "--data-path", "d"]).unwrap(); // it is valid
+        let asked = measuring(matches.subcommand_matches("doctor").unwrap()).unwrap(); // it was given
+        assert_eq!((asked.time, asked.json), (Duration::from_millis(500), Some("x".into())));
+        let plain = parsed(&[]).unwrap(); // it is valid
+        assert!(measuring(plain.subcommand_matches("doctor").unwrap()).is_none());
+        for wrong in [&["--measure", "--seconds=0"][..], &["--measure", "--seconds=NaN"], &["--seconds=3"], &["--json=x"]] {
+            assert!(parsed(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

@@ -5,10 +5,11 @@ use ringmq::http::{HttpServer, HttpWake};
 use ringmq::inspect::InspectOptions;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Runs until SIGTERM or SIGINT.
 pub fn run_node(settings: Settings) -> Result<(), NodeError> {
@@ -30,13 +31,53 @@ fn front(settings: Arc<Settings>) -> Front {
     Front { wake, start: Box::new(start) }
 }
 
-pub fn doctor(settings: &Settings) -> ExitCode {
+/// What `doctor --measure` was asked.
+pub struct Measuring {
+    pub time: Duration,
+    pub json: Option<PathBuf>,
+}
+
+pub fn doctor(settings: &Settings, measuring: Option<Measuring>) -> ExitCode {
     let findings = checks::check(settings);
     if let Err(error) = checks::print(&findings, &mut std::io::stdout()) {
-        eprintln!("ringmq: cannot write to the standard output: {error}");
-        return ExitCode::FAILURE;
+        return failed(format!("cannot write to the standard output: {error}"));
     }
-    ExitCode::from(checks::exit_code(&findings))
+    let code = checks::exit_code(&findings);
+    match measuring {
+        Some(_) if code != 0 => failed("nothing was measured: what FAILs above comes first".into()),
+        Some(asked) => match measure(settings, &findings, &asked) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(error),
+        },
+        None => ExitCode::from(code),
+    }
+}
+
+fn failed(error: String) -> ExitCode {
+    eprintln!("ringmq: {error}");
+    ExitCode::FAILURE
+}
+
+fn measure(settings: &Settings, findings: &[checks::Finding], asked: &Measuring) -> Result<(), String> {
+    let stop = StopHandle::new();
+    stop.on_signals().map_err(|e| format!("signals cannot be waited for: {e}"))?;
+    let is_terminal = std::io::stderr().is_terminal();
+    eprintln!("measuring {} for about {} s ...", settings.data_path, asked.time.as_secs_f64());
+    let mut shown = 0;
+    let progress = |share: f64| {
+        let percent = (share * 100.0) as u32;
+        if is_terminal && percent > shown {
+            shown = percent;
+            eprint!("\r{percent} %\r");
+        }
+    };
+    let report = checks::measure::measure(settings, findings, asked.time, &stop, progress).map_err(|e| e.to_string())?;
+    let print = |text: &str| std::io::stdout().write_all(text.as_bytes());
+    print(&format!("\n{}", report.table())).map_err(|e| format!("cannot write to the standard output: {e}"))?;
+    match &asked.json {
+        Some(path) => std::fs::write(path, report.to_json()?).map_err(|e| format!("{}: {e}", path.display())),
+        None => Ok(()),
+    }
 }
 
 pub fn inspect(data_path: &str, options: &InspectOptions) -> ExitCode {

@@ -193,7 +193,7 @@ fn stats(node: &Node) -> String {
 
 fn assert_answers(node: &Node) {
     let ping = node.get("/ping").expect("it answers HTTP");
-    assert!(ping.starts_with("HTTP/1.1 200"), "{ping}");
+    assert!(ping.starts_with("HTTP/1.1 500") && ping.contains("NOK - ") && ping.contains("disk is full"), "{ping}");
     let stats = node.get("/stats?format=json").expect("it answers HTTP");
     assert!(stats.starts_with("HTTP/1.1 200"), "{stats}");
 }

@@ -7,7 +7,7 @@ use crate::core::{Happened, run};
 use ringmq::base::{ConnId, CoreId, Peer, Rng};
 use ringmq::mesh::{Port, Wake, mesh};
 use ringmq::net::{Net, NetOptions, WakeFd, listen};
-use ringmq::shard::message::{MeshMessage, MovedSession, Ticket};
+use ringmq::shard::message::{MeshMessage, MovedSession, MovedState, Ticket};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -98,7 +98,7 @@ fn tokens_that_go_round_never_stand_still() {
                 port.flush();
                 hops.load(SeqCst) >= HOPS
             };
-            (Net::with_wake(any_listener().0, NetOptions::default(), wake).unwrap(), turn)
+            (Net::with_wake(vec![any_listener().0], NetOptions::default(), wake).unwrap(), turn)
         }));
     }
     let (mut last, mut since) = (0, Instant::now());
@@ -157,7 +157,7 @@ fn a_flood_among_three_cores_arrives_in_order() {
                     }
                     sent == [MESSAGES; 3] && got == [MESSAGES; 3] && !port.has_overflow()
                 };
-                (Net::with_wake(any_listener().0, NetOptions::default(), wake).unwrap(), turn)
+                (Net::with_wake(vec![any_listener().0], NetOptions::default(), wake).unwrap(), turn)
             })
         })
         .collect();
@@ -170,7 +170,7 @@ fn a_flood_among_three_cores_arrives_in_order() {
 }
 
 fn session(peer: &Peer) -> Box<MovedSession> {
-    Box::new(MovedSession { peer: peer.clone(), state: Default::default() })
+    Box::new(MovedSession { peer: peer.clone(), state: MovedState::Nsq(Default::default()) })
 }
 
 /// Eight clients stream to an echo server that moves each connection to the other core again and again while bytes are
@@ -241,7 +241,7 @@ fn a_connection_that_moves_between_cores_loses_no_byte() {
                 port.flush();
                 ended.load(SeqCst) == CLIENTS
             };
-            (Net::with_wake(listener, NetOptions::default(), wake).unwrap(), turn)
+            (Net::with_wake(vec![listener], NetOptions::default(), wake).unwrap(), turn)
         }));
     }
     let clients: Vec<_> = (0..CLIENTS).map(|i| std::thread::spawn(move || stream_and_compare(address, i, BYTES))).collect();

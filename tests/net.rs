@@ -188,7 +188,7 @@ fn a_reset_while_sending_ends_that_connection_only() {
             }
             was_used && net.connections() == 0 && stop.load(SeqCst)
         };
-        (Net::with_wake(listener, NetOptions::default(), wake_too).unwrap(), turn)
+        (Net::with_wake(vec![listener], NetOptions::default(), wake_too).unwrap(), turn)
     });
     let good = connect(address);
     exchange(&good, b"before");
@@ -241,7 +241,7 @@ fn a_client_that_never_reads_is_closed_after_a_second() {
             }
             false
         };
-        (Net::with_wake(listener, NetOptions::default(), wake_too).unwrap(), turn)
+        (Net::with_wake(vec![listener], NetOptions::default(), wake_too).unwrap(), turn)
     });
     let stream = connect(address);
     std::thread::sleep(Duration::from_millis(300));
@@ -344,7 +344,7 @@ fn a_paused_connection_brings_nothing_and_loses_nothing() {
             }
             false
         };
-        (Net::with_wake(listener, NetOptions::default(), wake_too).unwrap(), turn)
+        (Net::with_wake(vec![listener], NetOptions::default(), wake_too).unwrap(), turn)
     });
     let mut stream = connect(address);
     let writer = std::thread::spawn(move || stream.write_all(&pattern(5, BYTES)).unwrap());
@@ -453,7 +453,7 @@ fn any_thread_wakes_a_core_and_no_wake_is_lost() {
             seen.store(told.load(SeqCst), SeqCst);
             seen.load(SeqCst) == WAKES
         };
-        (Net::with_wake(listener, NetOptions::default(), wake_too).unwrap(), turn)
+        (Net::with_wake(vec![listener], NetOptions::default(), wake_too).unwrap(), turn)
     });
     let mut rng = Rng::new(1);
     for i in 1..=WAKES {

@@ -1,6 +1,7 @@
 //! Ids and positions. Each is a type of its own, so that an offset never passes for a count.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 /// Random 128 bits, given to a topic at its creation. A name that comes back with another id is other data.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -41,6 +42,26 @@ impl LogId {
     pub const BITS: u32 = 54;
     pub const MAX: LogId = LogId((1 << Self::BITS) - 1);
     pub const FIRST: LogId = LogId(1);
+}
+
+/// An idempotent producer: chosen at random by a client for one run of its own. Zero stands for none on disk.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ProducerId(pub NonZeroU64);
+
+impl ProducerId {
+    pub fn new(id: u64) -> Option<Self> {
+        NonZeroU64::new(id).map(ProducerId)
+    }
+
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for ProducerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.get())
+    }
 }
 
 /// What clients see: the partition in the top 10 bits, the log id below; on the wire 16 lower-case hex characters.

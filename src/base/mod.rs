@@ -11,7 +11,7 @@ pub mod topic;
 pub mod wheel;
 
 pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir};
-pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, SubId, TopicId};
+pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, ProducerId, SubId, TopicId};
 pub use name::{ChannelName, NameError, TopicName};
 pub use rng::Rng;
 pub use time::{Now, Ticks};

@@ -124,6 +124,13 @@ impl<K: Copy> Wheel<K> {
         self.release(timer.0);
     }
 
+    /// When an entry that was neither reported nor cancelled is due: its deadline, rounded up to a millisecond.
+    pub fn deadline(&self, timer: TimerId) -> Ticks {
+        let entry = &self.entries[timer.0 as usize];
+        assert!(entry.level != FREE, "a timer that is asked for stands in the wheel");
+        Ticks(entry.due_ms.saturating_mul(NS_PER_MS))
+    }
+
     /// Reports every key whose deadline has come, and takes it out. Entries of one slot come in the order of insertion.
     pub fn expire(&mut self, now: Ticks, fired: impl FnMut(K)) {
         let more = self.expire_some(now, usize::MAX, fired);

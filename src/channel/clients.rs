@@ -1,12 +1,20 @@
 //! The clients of one channel on one partition: their credit, who is next, and who waits for credit. It knows nothing
 //! of messages beyond the list of those a client has.
+//!
+//! Whose turn it is goes round. Without ranged clients a turn is one message, among ranged ones it is one run. Where
+//! both kinds may receive, a turn is [`SLICE`] messages for either, so that a run of thousands does not leave the others
+//! a thousandth.
 
 use super::open::List;
-use crate::base::{IdMap, SubId};
+use crate::base::{IdMap, LogId, SubId};
 use crate::metrics::stats::ClientStats;
 use crate::shard::message::SubOptions;
 use slab::Slab;
-use std::{collections::VecDeque, time::Duration};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Messages of one turn where ranged clients and others share a channel.
+const SLICE: u32 = 64;
 
 #[derive(Debug)]
 pub struct Client {
@@ -19,6 +27,9 @@ pub struct Client {
     pub blocked: bool,
     /// What it has, in the order in which it went out.
     pub in_flight: List,
+    /// Keys of what a ranged client has, by the first log id. Empty for others.
+    pub runs: BTreeMap<LogId, u32>,
+    /// Messages.
     pub in_flight_count: u64,
     pub message_count: u64,
     pub finish_count: u64,
@@ -47,7 +58,7 @@ impl Client {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Clients {
     slab: Slab<Client>,
     numbers: IdMap<SubId, u32>,
@@ -55,6 +66,23 @@ pub struct Clients {
     ready: VecDeque<u32>,
     /// Whoever ran out of credit and was not told of messages since; who got credit is dropped when it is met.
     starved: Vec<u32>,
+    /// How many of `ready` are not ranged.
+    ready_singly: u32,
+    /// Messages that are left of the turn of the first in `ready`, where a turn is [`SLICE`] messages. Never 0.
+    slice: u32,
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Clients {
+            slab: Slab::new(),
+            numbers: IdMap::default(),
+            ready: VecDeque::new(),
+            starved: vec![],
+            ready_singly: 0,
+            slice: SLICE,
+        }
+    }
 }
 
 impl Clients {
@@ -87,6 +115,7 @@ impl Clients {
             credit: 0,
             blocked: false,
             in_flight: List::EMPTY,
+            runs: BTreeMap::new(),
             in_flight_count: 0,
             message_count: 0,
             finish_count: 0,
@@ -103,6 +132,7 @@ impl Clients {
         self.numbers.remove(&client.sub);
         if client.is_ready {
             self.ready.retain(|&n| n != number);
+            self.ready_singly -= !client.options.ranged as u32;
         }
         if client.is_starved {
             self.starved.retain(|&n| n != number);
@@ -115,6 +145,7 @@ impl Clients {
         let client = &mut self.slab[number as usize];
         if client.may_receive() && !client.is_ready {
             client.is_ready = true;
+            self.ready_singly += !client.options.ranged as u32;
             self.ready.push_back(number);
         }
     }
@@ -137,26 +168,44 @@ impl Clients {
                 return Some(number);
             }
             client.is_ready = false;
+            self.ready_singly -= !client.options.ranged as u32;
             self.ready.pop_front();
+            self.slice = SLICE;
         }
     }
 
     /// The turn goes on from the client that [`Clients::next`] named.
     pub fn rotate(&mut self) {
+        self.slice = SLICE;
         if self.ready.len() > 1 {
             self.ready.rotate_left(1);
         }
     }
 
-    /// The client that [`Clients::next`] named took a message.
-    pub fn spend(&mut self, number: u32) {
+    /// Ranged clients and others may receive.
+    fn is_mixed(&self) -> bool {
+        self.ready_singly > 0 && (self.ready_singly as usize) < self.ready.len()
+    }
+
+    /// Messages that the ranged client which [`Clients::next`] named may take in one run.
+    pub fn run_max(&self, number: u32) -> u32 {
+        let credit = self.slab[number as usize].credit;
+        if self.is_mixed() { credit.min(self.slice) } else { credit }
+    }
+
+    /// The client that [`Clients::next`] named took `num` messages.
+    pub fn spend(&mut self, number: u32, num: u32) {
         let client = &mut self.slab[number as usize];
-        assert!(client.credit > 0, "a message goes out on credit only");
-        client.credit -= 1;
-        client.message_count += 1;
-        client.in_flight_count += 1;
+        assert!(client.credit >= num, "a message goes out on credit only");
+        client.credit -= num;
+        client.message_count += num as u64;
+        client.in_flight_count += num as u64;
         let starved = client.credit == 0;
-        self.rotate();
+        if self.is_mixed() && self.slice > num {
+            self.slice -= num;
+        } else {
+            self.rotate();
+        }
         if starved {
             self.starve(number);
         }

@@ -3,15 +3,19 @@
 
 use super::machine::{Channel, DUE, REQUEUED, mix};
 use super::open::{NONE, Open, State};
+use super::runs::HandedRun;
 use super::{Sink, Source};
 use crate::base::{LogId, MessageId, Position, Ticks, TimerId};
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, Message, Messages};
+use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
 use crate::log::cursor::Interval;
 use crate::log::fetch::Fetch;
 
 /// Bounds of one [`Channel::deliver`].
 const TURN_MESSAGES_MAX: usize = 2500;
 const TURN_BYTES_MAX: usize = 256 * 1024;
+/// Messages of one run. What is left of a cut run is found by a walk over as many heads at most.
+pub(super) const RUN_MAX: usize = TURN_MESSAGES_MAX;
+const _: () = assert!(RUN_MAX <= u16::MAX as usize);
 /// Batches that waiting messages may ask the disk for at once; the log is read meanwhile.
 const PENDING_MAX: usize = 16;
 /// Waiting messages of pending batches that one call steps over.
@@ -20,26 +24,70 @@ const STEPPED_OVER_MAX: usize = 4096;
 /// A batch and how far it was read.
 #[derive(Debug)]
 pub(super) struct Reader {
-    batch: Batch,
+    pub(super) batch: Batch,
     /// Where message `id` begins in the batch's bytes.
-    at: usize,
-    id: LogId,
+    pub(super) at: usize,
+    pub(super) id: LogId,
 }
 
 /// What is left of a turn.
-struct Turn {
+pub(super) struct Turn {
+    pub(super) now: Ticks,
     messages: usize,
     bytes: usize,
+    messages_max: usize,
+    bytes_max: usize,
+    /// Nothing was handed out: the next turn will have no more room.
+    is_fresh: bool,
+    /// Something was handed out of what is handed out now: of what waits, or of the log.
+    has_begun: bool,
 }
 
 impl Turn {
+    pub(super) fn new(now: Ticks, messages: usize, bytes: usize) -> Turn {
+        Turn { now, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true, has_begun: false }
+    }
+
     fn is_spent(&self) -> bool {
         self.messages == 0 || self.bytes == 0
     }
 
+    /// A message was handed out.
     fn spend(&mut self, bytes: usize) {
+        (self.is_fresh, self.has_begun) = (false, true);
         self.messages = self.messages.saturating_sub(1);
         self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    /// Something was done that is no delivery.
+    fn spend_step(&mut self) {
+        self.messages = self.messages.saturating_sub(1);
+    }
+
+    /// So many heads were walked to find a message.
+    fn spend_walk(&mut self, heads: usize) {
+        self.bytes = self.bytes.saturating_sub(heads * MESSAGE_OVERHEAD);
+    }
+
+    pub(super) fn spend_run(&mut self, num: u16, bytes: usize) {
+        (self.is_fresh, self.has_begun) = (false, true);
+        self.messages = self.messages.saturating_sub(num as usize);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+
+    pub(super) fn has_room(&self, num: usize, bytes: usize) -> bool {
+        // What a turn spent to begin with does not cut a run that has the size of a turn.
+        if self.is_fresh {
+            num <= self.messages_max && bytes <= self.bytes_max
+        } else {
+            num <= self.messages && bytes <= self.bytes
+        }
+    }
+
+    /// It goes as a whole in the next turn, rather than being cut in this one. Only behind others of its kind: it does not
+    /// wait for ever when each turn begins with a few redeliveries.
+    pub(super) fn should_wait(&self, num: usize, bytes: usize) -> bool {
+        self.has_begun && num <= self.messages_max && bytes <= self.bytes_max
     }
 }
 
@@ -57,6 +105,8 @@ enum Handed {
     Taken,
     /// The client that was next does not sample it.
     SampledOut,
+    /// Nobody took it: the client that is next now takes runs only.
+    Ranged,
     NoClient,
 }
 
@@ -64,18 +114,22 @@ impl Channel {
     /// Hands out what it may, for one short turn. True: there is more to do now, call again. Otherwise it has work again
     /// after a publish, a lend, an unblock, a requeue, a tick, an unpause, or when the partition is readable.
     pub fn deliver(&mut self, now: Ticks, source: &mut impl Source, sink: &mut impl Sink) -> bool {
+        self.deliver_turn(Turn::new(now, TURN_MESSAGES_MAX, TURN_BYTES_MAX), source, sink)
+    }
+
+    pub(super) fn deliver_turn(&mut self, mut turn: Turn, source: &mut impl Source, sink: &mut impl Sink) -> bool {
         if self.paused {
             return false;
         }
-        let mut turn = Turn { messages: TURN_MESSAGES_MAX, bytes: TURN_BYTES_MAX };
         for list in [REQUEUED, DUE] {
-            match self.deliver_waiting(list, &mut turn, now, source, sink) {
+            match self.deliver_waiting(list, &mut turn, source, sink) {
                 Stop::NoClient => return false,
                 Stop::TurnSpent => return true,
                 Stop::NoMessage => {}
             }
         }
-        self.deliver_log(&mut turn, now, source, sink) == Stop::TurnSpent
+        turn.has_begun = false;
+        self.deliver_log(&mut turn, source, sink) == Stop::TurnSpent
     }
 
     /// The log may be read on.
@@ -84,14 +138,7 @@ impl Channel {
         self.confirmed.interval_count() <= self.options.confirm_window || !self.restored.is_empty()
     }
 
-    fn deliver_waiting(
-        &mut self,
-        list: usize,
-        turn: &mut Turn,
-        now: Ticks,
-        source: &mut impl Source,
-        sink: &mut impl Sink,
-    ) -> Stop {
+    fn deliver_waiting(&mut self, list: usize, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> Stop {
         let mut after = self.waiting[list].first();
         let mut batch: Option<Batch> = None;
         let (mut pending, mut pending_count, mut stepped_over) = ([0; PENDING_MAX], 0, 0);
@@ -125,36 +172,64 @@ impl Channel {
                     Fetch::Lost { .. } | Fetch::Below { .. } => batch = None,
                 }
             }
-            let Some(message) = batch.as_ref().and_then(|b| find(b, self.open.get(key))) else {
+            turn.spend_walk(self.open.get(key).skip as usize);
+            let Some((batch, found)) = batch.as_ref().and_then(|b| Some((b, find(b, self.open.get(key))?))) else {
                 // Damage or retention took it away since it was delivered.
                 self.drop_lost(list, key);
-                turn.spend(0);
+                turn.spend_step();
                 continue;
             };
             let attempts = self.open.get(key).attempts.saturating_add(1);
-            match self.hand_out(&message, attempts, sink) {
-                Handed::Taken => {}
+            match self.hand_out(&found.message, attempts, sink) {
+                Handed::Taken => {
+                    let taken = self.take_waiting_message(list, key, &found);
+                    if taken != key {
+                        after = Some(key);
+                    }
+                    self.waiting_count -= 1;
+                    self.begin_flight(taken, turn.now);
+                    turn.spend(found.message.body.len());
+                }
+                Handed::Ranged => match self.hand_waiting_run(list, key, batch, found.at, turn, sink) {
+                    HandedRun::Taken(next) => after = next,
+                    HandedRun::Refused => after = Some(key),
+                    HandedRun::Later => return Stop::TurnSpent,
+                },
                 // It was delivered before, so it is owed; `hand_out` samples first deliveries only.
                 Handed::SampledOut => unreachable!("a redelivery is not sampled"),
                 Handed::NoClient => return Stop::NoClient,
             }
-            self.open.unlink(&mut self.waiting[list], key);
-            self.waiting_count -= 1;
-            self.begin_flight(key, now);
-            turn.spend(message.body.len());
         }
         Stop::NoMessage
     }
 
+    /// Takes the first message of a waiting entry out of it, as an entry in no list that is found by its id: the entry
+    /// itself when it is all of it.
+    fn take_waiting_message(&mut self, list: usize, key: u32, found: &Found<'_>) -> u32 {
+        let open = self.open.get_mut(key);
+        if open.num == 1 {
+            (open.at, open.skip) = (found.at as u32, 0);
+            self.open.unlink(&mut self.waiting[list], key);
+            self.open.set_indexed(key, true);
+            return key;
+        }
+        let front = open.split_front(1);
+        (open.at, open.skip) = (found.behind as u32, 0);
+        self.open.insert(Open { at: found.at as u32, skip: 0, indexed: true, ..front })
+    }
+
     fn drop_lost(&mut self, list: usize, key: u32) {
         self.open.unlink(&mut self.waiting[list], key);
-        self.waiting_count -= 1;
         let open = self.open.remove(key);
-        tracing::warn!(channel = %self.name(), log_id = open.id.0, offset = open.offset, "a message to be delivered again is lost");
+        self.waiting_count -= open.num as u64;
+        tracing::warn!(
+            channel = %self.name(), log_id = open.id.0, messages = open.num, offset = open.offset,
+            "what was to be delivered again is lost"
+        );
         self.confirm(open.interval());
     }
 
-    fn deliver_log(&mut self, turn: &mut Turn, now: Ticks, source: &mut impl Source, sink: &mut impl Sink) -> Stop {
+    fn deliver_log(&mut self, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> Stop {
         loop {
             if self.clients.next().is_none() {
                 return Stop::NoClient;
@@ -167,7 +242,7 @@ impl Channel {
             }
             self.skip_restored();
             let Some(mut reader) = self.reader.take().filter(|r| r.batch.header.offset.get() == self.next.offset) else {
-                turn.spend(0);
+                turn.spend_step();
                 let to = match source.fetch(self.next.offset) {
                     Fetch::Batch(batch) if self.begin_batch(&batch) => {
                         let id = LogId(batch.header.log_id.get());
@@ -185,7 +260,7 @@ impl Channel {
                 }
                 continue;
             };
-            let stop = self.deliver_batch(&mut reader, turn, now, sink);
+            let stop = self.deliver_batch(&mut reader, turn, sink);
             if reader.batch.header.offset.get() == self.next.offset {
                 self.reader = Some(reader);
             }
@@ -225,7 +300,7 @@ impl Channel {
     }
 
     /// Steps over what was confirmed before the channel was made.
-    fn skip_restored(&mut self) {
+    pub(super) fn skip_restored(&mut self) {
         while let Some(&Interval { start, end }) = self.restored.last() {
             if start > self.next.log_id {
                 return;
@@ -238,11 +313,12 @@ impl Channel {
     }
 
     /// Hands out messages of the batch in which `next` is. `None`: `next` has left the batch.
-    fn deliver_batch(&mut self, reader: &mut Reader, turn: &mut Turn, now: Ticks, sink: &mut impl Sink) -> Option<Stop> {
+    fn deliver_batch(&mut self, reader: &mut Reader, turn: &mut Turn, sink: &mut impl Sink) -> Option<Stop> {
         let header = &reader.batch.header;
         let (offset, last, unix_ns) = (header.offset.get(), header.last_log_id.get(), header.base_unix_ns.get());
-        let bytes = &reader.batch.bytes;
+        let len = header.len() as u32;
         while self.next.offset == offset {
+            let bytes = &reader.batch.bytes;
             if turn.is_spent() {
                 return Some(Stop::TurnSpent);
             }
@@ -252,7 +328,7 @@ impl Channel {
             let mut messages = Messages::resume(&bytes[reader.at..], reader.id, unix_ns);
             let Some(message) = messages.next() else {
                 // A verified batch has as many messages as it says; if not, the rest of it is not readable.
-                self.pass_lost(header.end());
+                self.pass_lost(reader.batch.header.end());
                 return None;
             };
             let at = reader.at;
@@ -265,27 +341,34 @@ impl Channel {
                 id: message.log_id,
                 offset,
                 count: self.next.count,
-                delivered: now,
+                delivered: turn.now,
                 at: at as u32,
-                last_of: if message.log_id.0 == last { header.len() as u32 } else { 0 },
+                last_of: if message.log_id.0 == last { len } else { 0 },
                 prev: NONE,
                 next: NONE,
                 client: NONE,
                 timer: TimerId::NONE,
                 attempts: 0,
+                num: 1,
+                skip: 0,
                 state: State::Waiting,
+                indexed: true,
             };
             let interval = open.interval();
             match self.hand_out(&message, 1, sink) {
                 Handed::Taken => {
                     let key = self.open.insert(open);
-                    self.begin_flight(key, now);
+                    self.begin_flight(key, turn.now);
                     turn.spend(message.body.len());
                 }
                 Handed::SampledOut => {
                     self.confirm(interval);
                     turn.spend(0);
                 }
+                Handed::Ranged => match self.hand_log_run(reader, turn, sink) {
+                    HandedRun::Taken(_) | HandedRun::Refused => continue,
+                    HandedRun::Later => return Some(Stop::TurnSpent),
+                },
                 Handed::NoClient => return Some(Stop::NoClient),
             }
             (reader.at, reader.id) = (behind, LogId(reader.id.0 + 1));
@@ -300,6 +383,9 @@ impl Channel {
         let id = MessageId::new(self.partition, message.log_id);
         while let Some(number) = self.clients.next() {
             let client = self.clients.get(number);
+            if client.options.ranged {
+                return Handed::Ranged;
+            }
             let rate = client.options.sample_rate as u64;
             // nsqd's rule: (rate + 1) percent. A redelivery is owed whatever the rate.
             if attempts == 1 && rate > 0 && mix(message.log_id.0 ^ self.sample_salt) % 100 > rate {
@@ -314,26 +400,44 @@ impl Channel {
         Handed::NoClient
     }
 
-    /// The next client has taken a message that is in no list.
-    fn begin_flight(&mut self, key: u32, now: Ticks) {
+    /// The next client has taken an entry that is in no list.
+    pub(super) fn begin_flight(&mut self, key: u32, now: Ticks) {
         let number = self.clients.next().expect("the client that took a message has credit until it is spent");
         let client = self.clients.get_mut(number);
         let timer = self.wheel.insert(now, now + client.timeout, key);
         let open = self.open.get_mut(key);
         (open.state, open.client, open.timer, open.delivered) = (State::InFlight, number, timer, now);
         open.attempts = open.attempts.saturating_add(1);
+        let num = open.num as u32;
+        if !open.indexed {
+            client.runs.insert(open.id, key);
+        }
         self.open.push_back(&mut client.in_flight, key);
-        self.clients.spend(number);
-        self.in_flight_count += 1;
+        self.clients.spend(number, num);
+        self.in_flight_count += num as u64;
     }
 }
 
-/// An open message in its batch. `None` when this is another batch, or one that was lost.
-fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Message<'a>> {
+/// A message in the bytes of its batch.
+struct Found<'a> {
+    message: Message<'a>,
+    at: usize,
+    behind: usize,
+}
+
+/// The first message of an entry in its batch. `None` when this is another batch, or one that was lost.
+fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
     let header = &batch.header;
     let is_there = header.offset.get() == open.offset
         && !header.is_lost()
-        && (header.log_id.get()..=header.last_log_id.get()).contains(&open.id.0);
+        && header.log_id.get() <= open.id.0
+        && open.last().0 <= header.last_log_id.get();
     let rest = batch.bytes.get(open.at as usize..).filter(|_| is_there)?;
-    Messages::resume(rest, open.id, header.base_unix_ns.get()).next()
+    let mut messages = Messages::resume(rest, LogId(open.id.0 - open.skip as u64), header.base_unix_ns.get());
+    for _ in 0..open.skip {
+        messages.next()?;
+    }
+    let at = batch.bytes.len() - messages.rest_len();
+    let message = messages.next()?;
+    Some(Found { message, at, behind: batch.bytes.len() - messages.rest_len() })
 }

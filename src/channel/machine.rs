@@ -3,7 +3,7 @@
 use super::clients::Clients;
 use super::confirmed::{Confirmed, Finished};
 use super::deliver::Reader;
-use super::open::{List, OpenSet, State};
+use super::open::{List, Open, OpenSet, State};
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::metrics::stats::ChannelStats;
@@ -137,9 +137,10 @@ impl Channel {
         while let Some(key) = client.in_flight.first() {
             self.wheel.cancel(self.open.get(key).timer);
             self.open.unlink(&mut client.in_flight, key);
-            self.in_flight_count -= 1;
+            let num = self.open.get(key).num;
+            self.in_flight_count -= num as u64;
             self.wait(REQUEUED, key);
-            returned += 1;
+            returned += num as usize;
         }
         if self.clients.is_empty() {
             // Nobody reads: do not pin the batch.
@@ -192,22 +193,50 @@ impl Channel {
 
     // ---- messages
 
-    pub fn finish(&mut self, _now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
-        let key = self.find_in_flight(sub, id)?;
-        self.clients.get_mut(self.open.get(key).client).finish_count += 1;
-        self.wheel.cancel(self.open.get(key).timer);
-        self.end_flight(key);
-        let interval = self.open.remove(key).interval();
-        self.confirm(interval);
+    pub fn finish(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
+        match self.find_in_flight(sub, id) {
+            Some(key) => self.finish_entry(key),
+            None if self.finish_range(now, sub, id, id) == 1 => {}
+            None => return Err(NotInFlight),
+        }
         Ok(())
     }
 
     /// Delivered again after `delay`, at once when that is zero.
     pub fn requeue(&mut self, now: Ticks, sub: SubId, id: LogId, delay: Duration) -> Result<(), NotInFlight> {
-        let key = self.find_in_flight(sub, id)?;
-        self.clients.get_mut(self.open.get(key).client).requeue_count += 1;
-        self.requeue_count += 1;
-        self.wheel.cancel(self.open.get(key).timer);
+        match self.find_in_flight(sub, id) {
+            Some(key) => self.requeue_entry(now, key, delay),
+            None if self.requeue_range(now, sub, id, id, delay) == 1 => {}
+            None => return Err(NotInFlight),
+        }
+        Ok(())
+    }
+
+    /// The client's message timeout begins anew, but never ends later than `max_msg_timeout` after the delivery.
+    pub fn touch(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
+        match self.find_in_flight(sub, id) {
+            Some(key) => self.touch_entry(now, key),
+            None if self.touch_range(now, sub, id, id) == 1 => {}
+            None => return Err(NotInFlight),
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish_entry(&mut self, key: u32) {
+        let open = self.open.get(key);
+        self.clients.get_mut(open.client).finish_count += open.num as u64;
+        self.wheel.cancel(open.timer);
+        self.end_flight(key);
+        let interval = self.open.remove(key).interval();
+        self.confirm(interval);
+    }
+
+    pub(super) fn requeue_entry(&mut self, now: Ticks, key: u32, delay: Duration) {
+        let open = self.open.get(key);
+        let num = open.num as u64;
+        self.clients.get_mut(open.client).requeue_count += num;
+        self.requeue_count += num;
+        self.wheel.cancel(open.timer);
         self.end_flight(key);
         let delay = delay.min(self.options.max_req_timeout);
         if delay.is_zero() {
@@ -216,39 +245,40 @@ impl Channel {
             let timer = self.wheel.insert(now, now + delay, key);
             let open = self.open.get_mut(key);
             (open.state, open.timer) = (State::Deferred, timer);
-            self.deferred_count += 1;
+            self.deferred_count += num;
         }
-        Ok(())
     }
 
-    /// The client's message timeout begins anew, but never ends later than `max_msg_timeout` after the delivery.
-    pub fn touch(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
-        let key = self.find_in_flight(sub, id)?;
+    pub(super) fn touch_entry(&mut self, now: Ticks, key: u32) {
         let open = self.open.get_mut(key);
         let timeout = self.clients.get(open.client).timeout;
         let deadline = (now + timeout).min(open.delivered + self.options.max_msg_timeout);
         self.wheel.cancel(open.timer);
         open.timer = self.wheel.insert(now, deadline, key);
-        Ok(())
     }
 
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
-    pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId)) {
+    /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
+    pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
         let Channel { wheel, open, clients, waiting, .. } = self;
         let (mut late, mut due) = (0, 0);
         wheel.expire_some(now, TICK_TIMERS_MAX, |key| {
             let entry = open.get_mut(key);
+            let num = entry.num;
             let list = match std::mem::replace(&mut entry.state, State::Waiting) {
                 State::InFlight => {
                     let client = clients.get_mut(entry.client);
-                    client.in_flight_count -= 1;
+                    client.in_flight_count -= num as u64;
+                    if !entry.indexed {
+                        client.runs.remove(&entry.id);
+                    }
                     open.unlink(&mut client.in_flight, key);
-                    timed_out(client.sub);
-                    late += 1;
+                    timed_out(client.sub, num as u32);
+                    late += num as u64;
                     REQUEUED
                 }
                 State::Deferred => {
-                    due += 1;
+                    due += num as u64;
                     DUE
                 }
                 State::Waiting => unreachable!("a waiting message has no timer"),
@@ -267,27 +297,32 @@ impl Channel {
         self.wheel.next_deadline()
     }
 
-    fn find_in_flight(&self, sub: SubId, id: LogId) -> Result<u32, NotInFlight> {
-        let key = self.open.find(id).ok_or(NotInFlight)?;
+    /// A single message; runs are looked for in `ranges`.
+    fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<u32> {
+        let key = self.open.find(id)?;
         let open = self.open.get(key);
         let is_his = open.state == State::InFlight && self.clients.get(open.client).sub == sub;
-        if is_his { Ok(key) } else { Err(NotInFlight) }
+        is_his.then_some(key)
     }
 
-    /// Takes a message out of its client's hands. Its timer is the caller's.
+    /// Takes an entry out of its client's hands. Its timer is the caller's.
     fn end_flight(&mut self, key: u32) {
-        let client = self.clients.get_mut(self.open.get(key).client);
+        let &Open { id, client, num, indexed, .. } = self.open.get(key);
+        let client = self.clients.get_mut(client);
         self.open.unlink(&mut client.in_flight, key);
-        client.in_flight_count -= 1;
-        self.in_flight_count -= 1;
+        if !indexed {
+            client.runs.remove(&id);
+        }
+        client.in_flight_count -= num as u64;
+        self.in_flight_count -= num as u64;
     }
 
-    /// A message that is in no list is to be delivered again.
+    /// An entry that is in no list is to be delivered again.
     fn wait(&mut self, list: usize, key: u32) {
         let open = self.open.get_mut(key);
         (open.state, open.timer) = (State::Waiting, TimerId::NONE);
+        self.waiting_count += open.num as u64;
         self.open.push_back(&mut self.waiting[list], key);
-        self.waiting_count += 1;
     }
 
     // ---- what is confirmed
@@ -361,7 +396,9 @@ impl Channel {
 
     /// Bytes allocated for open messages and their timers.
     pub fn memory_bytes(&self) -> usize {
-        self.open.allocated_bytes() + self.wheel.allocated_bytes()
+        // A B-tree's nodes are two thirds full, and a bit more than their entries.
+        let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, u32)>() * 2).sum();
+        self.open.allocated_bytes() + self.wheel.allocated_bytes() + runs
     }
 }
 

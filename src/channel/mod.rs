@@ -10,6 +10,10 @@
 //!     timeout, REQ 0,  |  +-- delivered again, before anything new is read
 //!     client gone --> waiting <-- due -- deferred <-- REQ with a delay
 //! ```
+//! A *ranged* client (the native protocol's) takes a run of a batch in one step and confirms ranges of ids. A run is one
+//! entry, whatever it holds, from its delivery to its last FIN: nothing is done per message, unless the run has to be cut
+//! (then the heads of a batch are walked) or falls to a client that is not ranged, message by message.
+//!
 //! Every message before the read position is confirmed or open; nothing after it is open. What the log lost (damage,
 //! retention, a gap in the ids) counts as confirmed once the read position meets it.
 
@@ -21,13 +25,19 @@ mod machine;
 mod model;
 mod open;
 #[cfg(test)]
+mod range_tests;
+mod ranges;
+mod runs;
+#[cfg(test)]
 mod tests;
 
 pub use confirmed::Confirmed;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
-use crate::base::{MessageId, SubId};
-use crate::log::{batch::Message, fetch::Fetch};
+use crate::base::{LogId, MessageId, SubId};
+use crate::log::batch::{BATCH_HEADER_LEN, Batch, Message};
+use crate::log::fetch::Fetch;
+use std::ops::Range;
 
 /// The partition's log.
 pub trait Source {
@@ -41,4 +51,37 @@ pub trait Sink {
     /// False: the client's output is full and the message was *not* taken. It goes to another client, and this one is
     /// given nothing until [`Channel::block`] says that it has room again.
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool;
+
+    /// As [`Sink::deliver`], to a ranged client, which gets nothing else: all of the run is taken, or nothing of it.
+    fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool;
+}
+
+/// Consecutive messages of one batch as they are stored: what a ranged client (`SubOptions::ranged`) takes in one step.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    pub batch: &'a Batch,
+    pub first: LogId,
+    /// At least one.
+    pub num: u32,
+    /// Messages of the partition before the first.
+    pub count: i64,
+    /// Where they stand in `batch.bytes`, with their heads; a whole batch begins behind its header.
+    pub at: Range<usize>,
+    /// The delivery that this is of each of them, from 1 on.
+    pub attempts: u16,
+}
+
+impl Run<'_> {
+    pub fn last(&self) -> LogId {
+        LogId(self.first.0 + self.num as u64 - 1)
+    }
+
+    /// So that header and checksum are true of what is sent.
+    pub fn is_whole_batch(&self) -> bool {
+        self.at == (BATCH_HEADER_LEN..self.batch.bytes.len())
+    }
+
+    pub fn stored(&self) -> &[u8] {
+        &self.batch.bytes[self.at.clone()]
+    }
 }

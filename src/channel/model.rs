@@ -1,9 +1,11 @@
 //! Random lives of a channel against a naive model: a map of what each message's state must be, kept by what the channel
-//! was told and what it handed out, and compared after every step.
+//! was told and what it handed out, and compared after every step. The model knows messages only: what a channel does by
+//! runs and ranges must be what it would do message by message.
 
-use super::{Channel, ChannelOptions, Confirmed, NotInFlight, Sink, Source};
+use super::deliver::Turn;
+use super::{Channel, ChannelOptions, Confirmed, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Message, Stamp};
+use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use crate::shard::message::{ClientInfo, SubOptions};
@@ -16,6 +18,8 @@ const CLIENTS: u64 = 4;
 const PARTITION: PartitionId = PartitionId(3);
 const MAX_MSG_TIMEOUT: Duration = Duration::from_millis(900);
 const MAX_REQ_TIMEOUT: Duration = Duration::from_millis(5_000);
+/// Messages and bytes of a turn that takes all there is.
+const LARGE_TURN: (usize, usize) = (2500, 256 * 1024);
 
 #[derive(Clone, Debug)]
 enum Item {
@@ -35,10 +39,12 @@ enum State {
     Done,
 }
 
+#[derive(Clone, Copy)]
 struct Client {
     credit: u32,
     blocked: bool,
     timeout_ms: u64,
+    ranged: bool,
 }
 
 /// Log, clients and what every message's state must be.
@@ -57,6 +63,8 @@ struct Model {
     window: usize,
     /// The window may be exceeded by what a cursor brought along.
     restored: bool,
+    /// Messages that this delivery handed out.
+    delivered_count: u64,
 }
 
 fn sub(client: u64) -> SubId {
@@ -129,6 +137,23 @@ impl Model {
         let is_his = |s: &State| matches!(s, State::InFlight { client: c, .. } if *c == client);
         self.state.iter().filter(|(_, s)| is_his(&s.0)).map(|(&id, _)| id).collect()
     }
+
+    /// A range, and what a command about it concerns: nothing for a client that is not ranged.
+    fn held_in(&self, client: u64, range: Around) -> (LogId, LogId, Vec<u64>) {
+        let mut ids = self.held_by(client);
+        let middle = ids.get(range.nth % ids.len().max(1)).copied().unwrap_or(1);
+        let first = middle.saturating_sub(range.before);
+        let last = first.saturating_add(range.ids).wrapping_sub(1);
+        let is_ranged = self.clients.get(&client).is_some_and(|c| c.ranged);
+        ids.retain(|id| is_ranged && (first..=last).contains(id));
+        (LogId(first), LogId(last), ids)
+    }
+
+    fn touched(&mut self, client: u64, id: u64) {
+        let (now, timeout) = (self.now, self.clients[&client].timeout_ms * NS_PER_MS);
+        let Some((State::InFlight { deadline, delivered, .. }, _)) = self.state.get_mut(&id) else { panic!("held") };
+        *deadline = (now + timeout).min(*delivered + MAX_MSG_TIMEOUT.as_nanos() as u64);
+    }
 }
 
 impl Source for Model {
@@ -176,31 +201,66 @@ impl Source for Shared<'_> {
 impl Sink for Shared<'_> {
     fn deliver(&mut self, to: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
         let model = &mut *self.0.borrow_mut();
-        assert!(!model.paused);
-        let refuse = model.rng.below(100) < model.refuse;
         let log_id = id.log_id().0;
         assert_eq!((id.partition(), message.log_id.0, message.body), (PARTITION, log_id, &*body(log_id)));
-        let client = model.clients.get_mut(&to.conn.0).expect("subscribed");
-        assert!(client.credit > 0 && !client.blocked, "credit is never exceeded");
+        if !model.takes(to, 1, false) {
+            return false;
+        }
+        model.delivered(to, log_id, attempts);
+        true
+    }
+
+    fn deliver_range(&mut self, to: SubId, run: &Run<'_>) -> bool {
+        let model = &mut *self.0.borrow_mut();
+        assert!(run.num > 0);
+        if !model.takes(to, run.num, true) {
+            return false;
+        }
+        let start = model.position_of(run.first.0);
+        assert_eq!((run.batch.header.offset.get(), run.count), (start.offset, start.count));
+        assert_eq!(run.is_whole_batch(), run.num == run.batch.header.num.get());
+        let mut messages = Messages::resume(run.stored(), run.first, 0);
+        for log_id in run.first.0..=run.last().0 {
+            let message = messages.next().expect("a run has its messages");
+            assert_eq!((message.log_id.0, message.body), (log_id, &*body(log_id)));
+            model.delivered(to, log_id, run.attempts);
+        }
+        assert_eq!(messages.rest_len(), 0);
+        true
+    }
+}
+
+impl Model {
+    /// The client is asked to take messages, and says whether it does.
+    fn takes(&mut self, to: SubId, num: u32, ranged: bool) -> bool {
+        assert!(!self.paused);
+        let refuse = self.rng.below(100) < self.refuse;
+        let client = self.clients.get_mut(&to.conn.0).expect("subscribed");
+        assert!(client.credit >= num && !client.blocked, "credit is never exceeded");
+        assert_eq!(client.ranged, ranged);
         if refuse {
             client.blocked = true;
             return false;
         }
-        client.credit -= 1;
-        let timeout = client.timeout_ms * NS_PER_MS;
-        let (state, tries) = model.state[&log_id];
+        client.credit -= num;
+        self.delivered_count += num as u64;
+        true
+    }
+
+    fn delivered(&mut self, to: SubId, log_id: u64, attempts: u16) {
+        let timeout = self.clients[&to.conn.0].timeout_ms * NS_PER_MS;
+        let (state, tries) = self.state[&log_id];
         assert_eq!(attempts, tries + 1);
         if state == State::Unread {
-            let first = model.state.iter().find(|(_, s)| s.0 == State::Unread).map(|(&id, _)| id);
+            let first = self.state.iter().find(|(_, s)| s.0 == State::Unread).map(|(&id, _)| id);
             assert_eq!(first, Some(log_id), "new messages come in log order");
-            assert!(model.fetch_was_pending || model.count(|s| *s == State::Waiting) == 0, "waiting ones come first");
-            assert!(model.restored || model.done_runs().len() - 1 <= model.window, "the window holds");
+            assert!(self.fetch_was_pending || self.count(|s| *s == State::Waiting) == 0, "waiting ones come first");
+            assert!(self.restored || self.done_runs().len() - 1 <= self.window, "the window holds");
         } else {
             assert_eq!(state, State::Waiting, "delivered once at a time, and never after its FIN");
         }
-        let in_flight = State::InFlight { client: to.conn.0, delivered: model.now, deadline: model.now + timeout };
-        model.state.insert(log_id, (in_flight, attempts));
-        true
+        let in_flight = State::InFlight { client: to.conn.0, delivered: self.now, deadline: self.now + timeout };
+        self.state.insert(log_id, (in_flight, attempts));
     }
 }
 
@@ -208,42 +268,64 @@ impl Sink for Shared<'_> {
 enum Step {
     Publish { num: u64 },
     Lose { num: u64, kind: u8 },
-    Subscribe { client: u64, timeout_ms: u64 },
+    Subscribe { client: u64, timeout_ms: u64, ranged: bool },
     Unsubscribe { client: u64 },
     Lend { client: u64, credit: u32 },
     Recall { client: u64 },
     Block { client: u64, blocked: bool },
     Pause { paused: bool },
-    Deliver { pending: u64, refuse: u64 },
+    Deliver { pending: u64, refuse: u64, turn: (usize, usize) },
     Finish { client: u64, nth: usize, times: usize },
     Foreign { client: u64, id: u64 },
     Requeue { client: u64, nth: usize, delay_ms: u64 },
     Touch { client: u64, nth: usize },
+    FinishRange { client: u64, range: Around },
+    RequeueRange { client: u64, range: Around, delay_ms: u64 },
+    TouchRange { client: u64, range: Around },
     Advance { ns: u64 },
     Journal,
     Snapshot,
     Restart,
 }
 
+/// A range of ids: it begins so many before the `nth` that the client has, and has so many ids.
+#[derive(Clone, Copy, Debug)]
+struct Around {
+    nth: usize,
+    before: u64,
+    ids: u64,
+}
+
+fn around() -> impl Strategy<Value = Around> {
+    let ids = prop_oneof![4 => 0u64..12, 4 => 0u64..60, 1 => Just(u64::MAX)];
+    let before = prop_oneof![2 => Just(0), 1 => 0u64..20];
+    (any::<usize>(), before, ids).prop_map(|(nth, before, ids)| Around { nth, before, ids })
+}
+
 fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
     let client = 0..CLIENTS;
+    let turn = prop_oneof![2 => Just(LARGE_TURN), 1 => (1usize..40, 1usize..2000)];
     let step = prop_oneof![
         6 => (1u64..30).prop_map(|num| Step::Publish { num }),
         1 => (1u64..9, 0u8..3).prop_map(|(num, kind)| Step::Lose { num, kind }),
-        3 => (client.clone(), prop_oneof![20u64..400, Just(5_000)])
-            .prop_map(|(client, timeout_ms)| Step::Subscribe { client, timeout_ms }),
+        3 => (client.clone(), prop_oneof![20u64..400, Just(5_000)], any::<bool>())
+            .prop_map(|(client, timeout_ms, ranged)| Step::Subscribe { client, timeout_ms, ranged }),
         1 => client.clone().prop_map(|client| Step::Unsubscribe { client }),
-        6 => (client.clone(), 0u32..20).prop_map(|(client, credit)| Step::Lend { client, credit }),
+        6 => (client.clone(), prop_oneof![0u32..20, 0u32..200]).prop_map(|(client, credit)| Step::Lend { client, credit }),
         1 => client.clone().prop_map(|client| Step::Recall { client }),
         2 => (client.clone(), prop::bool::weighted(0.3)).prop_map(|(client, blocked)| Step::Block { client, blocked }),
         1 => prop::bool::weighted(0.3).prop_map(|paused| Step::Pause { paused }),
-        9 => (prop_oneof![Just(0u64), Just(40)], prop_oneof![Just(0u64), Just(20)])
-            .prop_map(|(pending, refuse)| Step::Deliver { pending, refuse }),
+        9 => (prop_oneof![Just(0u64), Just(40)], prop_oneof![Just(0u64), Just(20)], turn)
+            .prop_map(|(pending, refuse, turn)| Step::Deliver { pending, refuse, turn }),
         12 => (client.clone(), any::<usize>(), 1usize..8).prop_map(|(client, nth, times)| Step::Finish { client, nth, times }),
         2 => (client.clone(), 0u64..200).prop_map(|(client, id)| Step::Foreign { client, id }),
         3 => (client.clone(), any::<usize>(), prop_oneof![Just(0u64), 1u64..300, Just(1_000_000)])
             .prop_map(|(client, nth, delay_ms)| Step::Requeue { client, nth, delay_ms }),
         2 => (client.clone(), any::<usize>()).prop_map(|(client, nth)| Step::Touch { client, nth }),
+        6 => (client.clone(), around()).prop_map(|(client, range)| Step::FinishRange { client, range }),
+        3 => (client.clone(), around(), prop_oneof![Just(0u64), 1u64..300, Just(1_000_000)])
+            .prop_map(|(client, range, delay_ms)| Step::RequeueRange { client, range, delay_ms }),
+        2 => (client.clone(), around()).prop_map(|(client, range)| Step::TouchRange { client, range }),
         4 => prop_oneof![0..3 * NS_PER_MS, 0..200 * NS_PER_MS, 0..2_000 * NS_PER_MS].prop_map(|ns| Step::Advance { ns }),
         2 => Just(Step::Journal),
         1 => Just(Step::Snapshot),
@@ -283,6 +365,7 @@ impl Life {
             fetch_was_pending: false,
             window,
             restored: false,
+            delivered_count: 0,
         };
         Life { channel: Self::channel(window, &stored), model: model.into(), stored }
     }
@@ -328,14 +411,19 @@ impl Life {
         match step {
             Step::Publish { num } => model.get_mut().publish(num),
             Step::Lose { num, kind } => model.get_mut().lose(num, kind),
-            Step::Subscribe { client, timeout_ms } => {
+            Step::Subscribe { client, timeout_ms, ranged } => {
                 if model.get_mut().clients.contains_key(&client) {
                     return;
                 }
-                let options = SubOptions { msg_timeout_ms: timeout_ms, sample_rate: 0, client: ClientInfo::default() };
+                let options = SubOptions {
+                    msg_timeout_ms: timeout_ms,
+                    sample_rate: 50 * ranged as u8,
+                    ranged,
+                    client: ClientInfo::default(),
+                };
                 channel.subscribe(now, sub(client), options);
                 let timeout_ms = timeout_ms.min(MAX_MSG_TIMEOUT.as_millis() as u64);
-                model.get_mut().clients.insert(client, Client { credit: 0, blocked: false, timeout_ms });
+                model.get_mut().clients.insert(client, Client { credit: 0, blocked: false, timeout_ms, ranged });
             }
             Step::Unsubscribe { client } => {
                 let held = model.get_mut().held_by(client);
@@ -360,11 +448,20 @@ impl Life {
                 // A pause is journaled by the shard, as a whole cursor.
                 model.get_mut().paused = paused;
             }
-            Step::Deliver { pending, refuse } => {
+            Step::Deliver { pending, refuse, turn } => {
                 let m = model.get_mut();
                 (m.pending, m.refuse, m.fetch_was_pending) = (pending, refuse, false);
-                let more = channel.deliver(now, &mut Shared(model), &mut Shared(model));
-                assert!(!more, "everything fits a turn here");
+                for turns in 1.. {
+                    assert!(turns < 10_000, "progress");
+                    let bounds = Turn::new(now, turn.0, turn.1);
+                    let more = channel.deliver_turn(bounds, &mut Shared(model), &mut Shared(model));
+                    let m = model.get_mut();
+                    assert!(std::mem::take(&mut m.delivered_count) <= turn.0 as u64, "a turn is bounded");
+                    if !more {
+                        break;
+                    }
+                    assert!(turn != LARGE_TURN, "everything fits a turn here");
+                }
                 let m = model.get_mut();
                 let can = !m.paused && m.clients.values().any(|c| c.credit > 0 && !c.blocked) && !m.fetch_was_pending;
                 if can {
@@ -402,30 +499,43 @@ impl Life {
                 let held = model.get_mut().held_by(client);
                 let Some(&id) = held.get(nth % held.len().max(1)) else { return };
                 channel.touch(now, sub(client), LogId(id)).expect("it has it");
-                let m = model.get_mut();
-                let timeout = m.clients[&client].timeout_ms * NS_PER_MS;
-                let Some((State::InFlight { deadline, delivered, .. }, _)) = m.state.get_mut(&id) else { panic!("held") };
-                *deadline = (now.0 + timeout).min(*delivered + MAX_MSG_TIMEOUT.as_nanos() as u64);
+                model.get_mut().touched(client, id);
+            }
+            Step::FinishRange { client, range } => {
+                let (first, last, ids) = model.get_mut().held_in(client, range);
+                assert_eq!(channel.finish_range(now, sub(client), first, last), ids.len() as u64);
+                ids.iter().for_each(|id| model.get_mut().state.get_mut(id).expect("held").0 = State::Done);
+                assert_eq!(channel.finish_range(now, sub(client), first, last), 0);
+            }
+            Step::RequeueRange { client, range, delay_ms } => {
+                let (first, last, ids) = model.get_mut().held_in(client, range);
+                let delay = Duration::from_millis(delay_ms);
+                assert_eq!(channel.requeue_range(now, sub(client), first, last, delay), ids.len() as u64);
+                let due = (now + delay.min(MAX_REQ_TIMEOUT)).0;
+                let state = if delay_ms == 0 { State::Waiting } else { State::Deferred { due } };
+                ids.iter().for_each(|id| model.get_mut().state.get_mut(id).expect("held").0 = state);
+            }
+            Step::TouchRange { client, range } => {
+                let (first, last, ids) = model.get_mut().held_in(client, range);
+                assert_eq!(channel.touch_range(now, sub(client), first, last), ids.len() as u64);
+                ids.iter().for_each(|&id| model.get_mut().touched(client, id));
             }
             Step::Advance { ns } => {
                 let m = model.get_mut();
                 m.now += ns;
-                let mut late = vec![];
-                channel.tick(Ticks(m.now), &mut |sub| late.push(sub.conn.0));
-                let mut expected = vec![];
+                let (mut late, mut expected) = ([0; CLIENTS as usize], [0; CLIENTS as usize]);
+                channel.tick(Ticks(m.now), &mut |sub, num| late[sub.conn.0 as usize] += num);
                 let has_come = |at: u64| at.div_ceil(NS_PER_MS) <= m.now / NS_PER_MS;
                 for (state, _) in m.state.values_mut() {
                     match *state {
                         State::InFlight { client, deadline, .. } if has_come(deadline) => {
-                            expected.push(client);
+                            expected[client as usize] += 1;
                             *state = State::Waiting;
                         }
                         State::Deferred { due } if has_come(due) => *state = State::Waiting,
                         _ => {}
                     }
                 }
-                late.sort_unstable();
-                expected.sort_unstable();
                 assert_eq!(late, expected);
             }
             Step::Journal => self.journal(),
@@ -450,6 +560,14 @@ impl Life {
         assert_eq!(channel.depth(model.end), waiting);
         assert_eq!(channel.in_flight_count(), model.count(|s| matches!(s, State::InFlight { .. })));
         assert_eq!(channel.deferred_count(), model.count(|s| matches!(s, State::Deferred { .. })));
+        let stats = channel.stats(model.end, true);
+        assert_eq!(stats.client_count, model.clients.len() as u64);
+        for client in channel.clients() {
+            let (id, Client { credit, .. }) = (client.conn.0, model.clients[&client.conn.0]);
+            let nth = channel.clients().position(|c| c == client).expect("it was just named");
+            let (held, figures) = (model.held_by(id).len() as u64, &stats.clients[nth]);
+            assert_eq!((figures.in_flight_count, figures.ready_count), (held, credit as u64));
+        }
         let mut hungry = BTreeSet::new();
         channel.hungry(model.end, &mut |sub| assert!(hungry.insert(sub.conn.0), "named once"));
         assert!(hungry.iter().all(|c| model.clients[c].credit == 0));
@@ -461,11 +579,12 @@ impl Life {
             self.step(Step::Unsubscribe { client });
         }
         self.step(Step::Pause { paused: false });
-        self.step(Step::Subscribe { client: 0, timeout_ms: 400 });
+        let ranged = self.model.get_mut().now.is_multiple_of(2);
+        self.step(Step::Subscribe { client: 0, timeout_ms: 400, ranged });
         for round in 0.. {
             assert!(round < 10_000, "progress");
             self.step(Step::Lend { client: 0, credit: 5 });
-            self.step(Step::Deliver { pending: 0, refuse: 0 });
+            self.step(Step::Deliver { pending: 0, refuse: 0, turn: LARGE_TURN });
             self.step(Step::Finish { client: 0, nth: round * 31, times: 5 });
             self.step(Step::Advance { ns: 10 * NS_PER_MS });
             let model = self.model.get_mut();

@@ -1,5 +1,9 @@
-//! The open messages of a channel: delivered, waiting to be delivered again, or deferred. One small entry each, found by
-//! log id, linked into at most one list. No body is held: it is fetched again by the batch's offset.
+//! The open messages of a channel: delivered, waiting to be delivered again, or deferred. One small entry for each, or
+//! for a run of them that a ranged client has or had; linked into at most one list. No body is held: it is fetched again
+//! by the batch's offset.
+//!
+//! A single message is found here by its log id. A run in flight is found in `Client::runs`; while it waits, or is
+//! deferred, nobody asks for it.
 
 use crate::base::{IdMap, LogId, Position, Ticks, TimerId};
 use crate::log::cursor::Interval;
@@ -9,7 +13,7 @@ pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// With a client, until it finishes it or the timer fires. In the client's list.
+    /// With a client, until it finishes it or the timer fires. In the client's list, and a run in its `runs`.
     InFlight,
     /// To be delivered again. In one of the channel's lists.
     Waiting,
@@ -17,18 +21,20 @@ pub enum State {
     Deferred,
 }
 
-#[derive(Debug)]
+/// A message, or a run: `num` consecutive messages of one batch that have all else in common.
+#[derive(Clone, Copy, Debug)]
 pub struct Open {
+    /// Of the first message.
     pub id: LogId,
     /// Start of its batch.
     pub offset: i64,
-    /// Messages before it.
+    /// Messages before the first.
     pub count: i64,
     /// When it last went out.
     pub delivered: Ticks,
-    /// Where it begins in its batch.
+    /// Where the message `skip` before the first begins in its batch.
     pub at: u32,
-    /// Length of its batch when it is the last message there, else zero.
+    /// Length of its batch when the last message there is its last, else zero.
     pub last_of: u32,
     pub prev: u32,
     pub next: u32,
@@ -37,16 +43,42 @@ pub struct Open {
     /// While in flight or deferred.
     pub timer: TimerId,
     pub attempts: u16,
+    pub num: u16,
+    /// A run that was cut does not know where what is left of it begins: so many messages behind `at`.
+    pub skip: u16,
     pub state: State,
+    /// It is found by its id. Then it is one message.
+    pub indexed: bool,
 }
 
 const _: () = assert!(size_of::<Open>() <= 64);
 
 impl Open {
+    /// Of its last message.
+    pub fn last(&self) -> LogId {
+        LogId(self.id.0 + self.num as u64 - 1)
+    }
+
     /// What is confirmed when it is finished.
     pub fn interval(&self) -> Interval {
-        let end = Position { offset: self.offset + self.last_of as i64, count: self.count + 1, log_id: LogId(self.id.0 + 1) };
+        let num = self.num as i64;
+        let end = Position {
+            offset: self.offset + self.last_of as i64,
+            count: self.count + num,
+            log_id: LogId(self.id.0 + num as u64),
+        };
         Interval { start: self.id, end }
+    }
+
+    /// Takes the first `num` messages off, which are not all of it.
+    pub fn split_front(&mut self, num: u16) -> Open {
+        assert!(0 < num && num < self.num, "a run is split into two that are not empty");
+        let front = Open { num, last_of: 0, ..*self };
+        self.id.0 += num as u64;
+        self.count += num as i64;
+        self.skip += num;
+        self.num -= num;
+        front
     }
 }
 
@@ -88,17 +120,36 @@ impl OpenSet {
     }
 
     pub fn insert(&mut self, open: Open) -> u32 {
-        let id = open.id;
+        let (id, indexed) = (open.id, open.indexed);
         let key = self.slab.insert(open);
         assert!(key < NONE as usize, "a channel has fewer than 2^32 - 1 open messages");
-        self.index.insert(id, key as u32);
+        if indexed {
+            self.index.insert(id, key as u32);
+        }
         key as u32
+    }
+
+    /// Makes an entry one that is found by its id, or is not.
+    pub fn set_indexed(&mut self, key: u32, indexed: bool) {
+        let open = &mut self.slab[key as usize];
+        if open.indexed == indexed {
+            return;
+        }
+        assert!(open.num == 1, "what is found by its id is one message");
+        open.indexed = indexed;
+        if indexed {
+            self.index.insert(open.id, key);
+        } else {
+            self.index.remove(open.id);
+        }
     }
 
     /// Takes out an entry that is in no list.
     pub fn remove(&mut self, key: u32) -> Open {
         let open = self.slab.remove(key as usize);
-        self.index.remove(open.id);
+        if open.indexed {
+            self.index.remove(open.id);
+        }
         if self.slab.is_empty() && self.slab.capacity() > KEPT_ENTRIES {
             // The peak is over: give its memory back.
             self.slab = Slab::new();
@@ -115,6 +166,18 @@ impl OpenSet {
             tail => self.slab[tail as usize].next = key,
         }
         list.tail = key;
+    }
+
+    /// Puts an entry behind another in its list.
+    pub fn insert_after(&mut self, list: &mut List, before: u32, key: u32) {
+        let next = self.slab[before as usize].next;
+        let open = &mut self.slab[key as usize];
+        (open.prev, open.next) = (before, next);
+        self.slab[before as usize].next = key;
+        match next {
+            NONE => list.tail = key,
+            next => self.slab[next as usize].prev = key,
+        }
     }
 
     /// Takes an entry out of the list in which it is.
@@ -210,7 +273,10 @@ mod tests {
             client: NONE,
             timer: TimerId::NONE,
             attempts: 0,
+            num: 1,
+            skip: 0,
             state: State::Waiting,
+            indexed: true,
         }
     }
 
@@ -254,8 +320,13 @@ mod tests {
         set.unlink(&mut list, keys[1]);
         set.unlink(&mut list, keys[3]);
         assert_eq!((list.first(), set.after(keys[0]), set.after(keys[2])), (Some(keys[0]), Some(keys[2]), None));
-        set.unlink(&mut list, keys[0]);
-        set.unlink(&mut list, keys[2]);
+        set.insert_after(&mut list, keys[0], keys[1]);
+        set.insert_after(&mut list, keys[2], keys[3]);
+        let walked: Vec<u32> = std::iter::successors(list.first(), |&key| set.after(key)).collect();
+        assert_eq!(walked, keys);
+        for key in [keys[3], keys[0], keys[2], keys[1]] {
+            set.unlink(&mut list, key);
+        }
         assert_eq!(list, List::EMPTY);
     }
 }

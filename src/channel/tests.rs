@@ -1,34 +1,34 @@
-//! One behaviour of a channel per test; random mixtures are in `model`.
+//! One behaviour of a channel per test; what is about ranged clients is in `range_tests`, random mixtures are in `model`.
 
-use super::{Channel, ChannelOptions, NotInFlight, Sink, Source};
+use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Message, Stamp};
+use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use crate::shard::message::{ClientInfo, SubOptions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-const A: SubId = SubId { core: CoreId(0), conn: ConnId(1) };
-const B: SubId = SubId { core: CoreId(0), conn: ConnId(2) };
-const C: SubId = SubId { core: CoreId(1), conn: ConnId(1) };
-const TIMEOUT_MS: u64 = 1000;
+pub(super) const A: SubId = SubId { core: CoreId(0), conn: ConnId(1) };
+pub(super) const B: SubId = SubId { core: CoreId(0), conn: ConnId(2) };
+pub(super) const C: SubId = SubId { core: CoreId(1), conn: ConnId(1) };
+pub(super) const TIMEOUT_MS: u64 = 1000;
 
-fn ms(ms: u64) -> Ticks {
+pub(super) fn ms(ms: u64) -> Ticks {
     Ticks(ms * 1_000_000)
 }
 
 /// Batches by offset, and answers that stand in their place.
 #[derive(Default)]
-struct Log {
-    batches: BTreeMap<i64, Batch>,
+pub(super) struct Log {
+    pub batches: BTreeMap<i64, Batch>,
     end: Option<Position>,
-    answers: HashMap<i64, Fetch>,
-    fetches: usize,
+    pub answers: HashMap<i64, Fetch>,
+    pub fetches: usize,
 }
 
 impl Log {
-    fn new(batches: &[usize]) -> Self {
+    pub fn new(batches: &[usize]) -> Self {
         let mut log = Log::default();
         for &num in batches {
             log.publish(num);
@@ -36,12 +36,12 @@ impl Log {
         log
     }
 
-    fn end(&self) -> Position {
+    pub fn end(&self) -> Position {
         self.end.unwrap_or(Position::START)
     }
 
     /// Where the batch stands.
-    fn publish(&mut self, num: usize) -> i64 {
+    pub fn publish(&mut self, num: usize) -> i64 {
         let mut builder = BatchBuilder::default();
         (0..num).for_each(|_| builder.push(1, b"body"));
         let at = self.end();
@@ -66,17 +66,19 @@ impl Source for Log {
 
 /// Who got what, and at which attempt; and who is full.
 #[derive(Default)]
-struct Got {
-    messages: Vec<(SubId, u64, u16)>,
-    full: HashSet<SubId>,
+pub(super) struct Got {
+    pub messages: Vec<(SubId, u64, u16)>,
+    /// First and last.
+    pub runs: Vec<(SubId, u64, u64, u16)>,
+    pub full: HashSet<SubId>,
 }
 
 impl Got {
-    fn take(&mut self) -> Vec<(SubId, u64, u16)> {
+    pub fn take(&mut self) -> Vec<(SubId, u64, u16)> {
         std::mem::take(&mut self.messages)
     }
 
-    fn ids(&mut self) -> Vec<u64> {
+    pub fn ids(&mut self) -> Vec<u64> {
         self.take().into_iter().map(|m| m.1).collect()
     }
 }
@@ -90,9 +92,22 @@ impl Sink for Got {
         }
         has_room
     }
+
+    fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool {
+        let header = &run.batch.header;
+        assert_eq!((header.partition.get(), run.count), (2, run.first.0 as i64 - 1));
+        let mut messages = Messages::resume(run.stored(), run.first, 0);
+        assert_eq!(messages.by_ref().count(), run.num as usize);
+        assert_eq!(messages.rest_len(), 0);
+        let has_room = !self.full.contains(&sub);
+        if has_room {
+            self.runs.push((sub, run.first.0, run.last().0, run.attempts));
+        }
+        has_room
+    }
 }
 
-fn cursor(name: &str) -> CursorImage {
+pub(super) fn cursor(name: &str) -> CursorImage {
     CursorImage {
         name: ChannelName::new(name).unwrap(),
         paused: false,
@@ -104,7 +119,7 @@ fn cursor(name: &str) -> CursorImage {
     }
 }
 
-fn channel_at(window: usize, cursor: CursorImage) -> Channel {
+pub(super) fn channel_at(window: usize, cursor: CursorImage) -> Channel {
     let options = ChannelOptions {
         confirm_window: window,
         max_msg_timeout: Duration::from_millis(2500),
@@ -113,20 +128,20 @@ fn channel_at(window: usize, cursor: CursorImage) -> Channel {
     Channel::new(options, PartitionId(2), cursor)
 }
 
-fn channel() -> Channel {
+pub(super) fn channel() -> Channel {
     channel_at(500, cursor("ch"))
 }
 
-fn options(sample_rate: u8) -> SubOptions {
-    SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate, client: ClientInfo::default() }
+pub(super) fn options(sample_rate: u8) -> SubOptions {
+    SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate, ranged: false, client: ClientInfo::default() }
 }
 
-fn subscribe(channel: &mut Channel, sub: SubId, credit: u32) {
+pub(super) fn subscribe(channel: &mut Channel, sub: SubId, credit: u32) {
     channel.subscribe(ms(0), sub, options(0));
     channel.lend(sub, credit);
 }
 
-fn finish(channel: &mut Channel, sub: SubId, ids: impl IntoIterator<Item = u64>) {
+pub(super) fn finish(channel: &mut Channel, sub: SubId, ids: impl IntoIterator<Item = u64>) {
     ids.into_iter().for_each(|id| channel.finish(ms(0), sub, LogId(id)).unwrap());
 }
 
@@ -160,9 +175,9 @@ fn requeued_go_first_then_due_ones_then_the_log() {
     channel.requeue(ms(0), A, LogId(3), Duration::from_millis(2)).unwrap();
     channel.requeue(ms(0), A, LogId(2), Duration::ZERO).unwrap();
     assert_eq!((channel.deferred_count(), channel.in_flight_count()), (2, 0));
-    channel.tick(Ticks(4_999_999), &mut |_| panic!("nothing is in flight"));
+    channel.tick(Ticks(4_999_999), &mut |_, _| panic!("nothing is in flight"));
     assert_eq!(channel.deferred_count(), 1);
-    channel.tick(ms(5), &mut |_| panic!("nothing is in flight"));
+    channel.tick(ms(5), &mut |_, _| panic!("nothing is in flight"));
     got.take();
     channel.lend(A, 5);
     channel.deliver(ms(5), &mut log, &mut got);
@@ -175,14 +190,14 @@ fn a_timeout_comes_in_time_and_touch_has_its_limit() {
     subscribe(&mut channel, A, 9);
     let mut late = vec![];
     channel.deliver(ms(10), &mut log, &mut got);
-    channel.tick(Ticks(ms(1010).0 - 1), &mut |sub| late.push(sub));
+    channel.tick(Ticks(ms(1010).0 - 1), &mut |sub, _| late.push(sub));
     for at in [1009, 2000, 2500] {
         channel.touch(ms(at), A, LogId(1)).unwrap();
     }
-    channel.tick(Ticks(ms(2510).0 - 1), &mut |sub| late.push(sub));
+    channel.tick(Ticks(ms(2510).0 - 1), &mut |sub, _| late.push(sub));
     assert_eq!(late, []);
     assert!(channel.deadline().unwrap() <= ms(2510));
-    channel.tick(ms(2510), &mut |sub| late.push(sub));
+    channel.tick(ms(2510), &mut |sub, _| late.push(sub));
     assert_eq!(late, [A]);
     assert_eq!(channel.touch(ms(2510), A, LogId(1)), Err(NotInFlight));
     assert_eq!(channel.finish(ms(2510), A, LogId(1)), Err(NotInFlight));
@@ -416,7 +431,7 @@ fn a_crowd_of_timeouts_is_handled_in_pieces() {
     while channel.deliver(ms(0), &mut log, &mut got) {}
     let (mut late, mut ticks) = (0, 0);
     while channel.deadline().is_some_and(|at| at <= ms(1000)) {
-        channel.tick(ms(1000), &mut |_| late += 1);
+        channel.tick(ms(1000), &mut |_, num| late += num);
         ticks += 1;
     }
     assert_eq!((late, channel.in_flight_count()), (25_000, 0));

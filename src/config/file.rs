@@ -5,6 +5,7 @@ use super::{
     row::{BadValue, Setting, Value},
 };
 use crate::base::TopicName;
+use std::collections::BTreeMap;
 use toml::{Table, Value as Toml};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,6 +14,8 @@ pub enum FileError {
     Syntax(String),
     #[error("unknown key `{0}`: `ringmq serve --help` lists the settings")]
     UnknownKey(String),
+    #[error("`{0}` and `{1}` are the same setting: keep one of them")]
+    Twice(String, String),
     #[error(transparent)]
     BadValue(#[from] BadValue),
     #[error("[topics.{name}]: {reason}")]
@@ -23,7 +26,11 @@ pub enum FileError {
 pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileError> {
     let table: Table = text.parse().map_err(|e: toml::de::Error| FileError::Syntax(e.to_string().trim().replace('\n', " ")))?;
     let mut without_effect = Vec::new();
+    let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (key, value) in &table {
+        if let Some(first) = seen.insert(key.replace('_', "-"), key) {
+            return Err(FileError::Twice(first.into(), key.clone()));
+        }
         if key == "topics" {
             apply_topics(value, settings)?;
         } else if let Some(row) = find(key) {
@@ -55,6 +62,7 @@ fn apply_topics(topics: &Toml, settings: &mut Settings) -> Result<(), FileError>
         TopicName::new(name).map_err(|e| bad(e.to_string()))?;
         let Toml::Table(own) = own else { return Err(bad("must be a table".into())) };
         let mut topic = TopicSettings::default();
+        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
         for (key, value) in own {
             // `retention_ms` says the unit of an integer; `retention` is the name that the node-wide setting has.
             let (row_name, slot) = match key.replace('-', "_").as_str() {
@@ -62,6 +70,9 @@ fn apply_topics(topics: &Toml, settings: &mut Settings) -> Result<(), FileError>
                 "retention_bytes" => ("retention-bytes", &mut topic.retention_bytes),
                 _ => return Err(bad(format!("unknown key `{key}`: a topic has retention and retention_bytes"))),
             };
+            if let Some(first) = seen.insert(row_name, key) {
+                return Err(bad(FileError::Twice(first.into(), key.clone()).to_string()));
+            }
             let row = find(row_name).expect("both names are rows of the table");
             if let Value::Number(number) = read(row, key, value).map_err(|e| bad(e.to_string()))? {
                 *slot = Some(number);
@@ -102,6 +113,9 @@ mod tests {
             ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
             ("tcp_address = \"x\"", "must be host:port"),
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
+            ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
+            ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),
+            ("[topics.a]\nretention = \"1s\"\nretention_ms = 5", "[topics.a]: `retention` and `retention_ms` are the same"),
             ("log_level = \"loud\"", "must be one of trace, debug"),
             ("a = ", "not valid TOML"),
             ("shards = 1.5", "must be a string or an integer"),

@@ -52,7 +52,14 @@ pub fn add_flags(command: Command) -> Command {
         .help_heading("Node");
     let ignored = super::IGNORED.iter().map(|(name, _)| {
         let arg = Arg::new(*name).long(*name).hide(true);
-        if *name == "verbose" { arg.action(ArgAction::SetTrue) } else { arg.action(ArgAction::Append) }
+        match *name {
+            // A boolean as Go reads it: alone it is true, and a value stands behind `=`.
+            "verbose" => {
+                let arg = arg.num_args(0..=1).require_equals(true).default_missing_value("true");
+                arg.value_parser(go_bool).overrides_with(*name)
+            }
+            _ => arg.action(ArgAction::Append),
+        }
     });
     let settings = TABLE.iter().map(|row| {
         let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
@@ -65,6 +72,15 @@ pub fn add_flags(command: Command) -> Command {
             .overrides_with(row.name)
     });
     command.arg(config).args(settings).args(ignored)
+}
+
+/// What Go's flag package takes for a boolean.
+fn go_bool(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false".into()),
+    }
 }
 
 /// Flags over the file over the defaults. `read_file` gives the text of the file at a path, or says why not.
@@ -87,7 +103,8 @@ pub fn load(
         }
     }
     for (name, why) in super::IGNORED {
-        if matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine) {
+        let is_off = *name == "verbose" && matches.get_one::<bool>(name) == Some(&false);
+        if matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine) && !is_off {
             without_effect.push(format!("--{name}: {why}"));
         }
     }
@@ -164,6 +181,22 @@ mod tests {
         let asked = asked(&["-mem-queue-size=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
         assert_eq!(asked.without_effect.len(), 2, "{:?}", asked.without_effect);
         assert_eq!(asked.settings.max_rdy_count, 5);
+    }
+
+    #[test]
+    fn a_boolean_flag_may_carry_its_value() {
+        for (args, notes) in [
+            (&["-verbose"][..], 1),
+            (&["-verbose=true"], 1),
+            (&["--verbose=false"], 0),
+            (&["-verbose=0"], 0),
+            (&["--verbose", "--verbose=F"], 0),
+        ] {
+            assert_eq!(asked(args, None).unwrap().without_effect.len(), notes, "{args:?}");
+        }
+        let error = asked(&["--verbose=maybe"], None).unwrap_err();
+        assert!(error.contains("must be true or false"), "{error}");
+        assert!(asked(&["--verbose", "false"], None).is_err(), "as in Go the value stands behind `=`");
     }
 
     #[test]

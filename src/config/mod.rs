@@ -66,6 +66,8 @@ settings! {
             "Where NSQ clients connect";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Where HTTP clients connect";
+        native_address: String = "0.0.0.0:4160".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4160; empty: none"],
+            "Where clients of the native protocol connect (docs/native.md)";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
             "Address of this node as clients should use it; shown in /info";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
@@ -74,6 +76,10 @@ settings! {
             "Partitions that a topic gets when its first PUB or SUB creates it";
         max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
             "Client connections that the node accepts; further ones are closed at once";
+        max_topics: u64 = 10_000, Unit::Count, 0, 1_000_000, "max-topics",
+            "Topics the node creates on demand, 0 for no limit; a PUB or SUB that would create one more is refused";
+        max_channels_per_topic: u64 = 1_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
+            "Channels a topic may get, 0 for as many as it can have (65536); a SUB that would create one more is refused";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
             "Least severe log line that is written: debug, info, warn, error or fatal";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
@@ -126,7 +132,7 @@ settings! {
             "Size of a segment, the files of which a partition's log is made and the step of its retention";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
             "Start although a journal is gone, for good. The number is the one that the refusal to start names, so it counts for that loss alone";
-        direct_bytes: u64 = 128 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
+        direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that are gathered for one write to its segment";
@@ -136,6 +142,11 @@ settings! {
             "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
             "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
+        max_producers: u64 = 1000, Unit::Count, 1, 65_536, "max-producers",
+            "Idempotent producers that a partition remembers, about 400 bytes of memory and 200 of each snapshot for one. \
+             The least recently used is forgotten first: what it repeats is refused, not stored twice";
+        producer_expiry_ms: u64 = DAY, Unit::Millis, SECOND, 3650 * DAY, "producer-expiry",
+            "An idempotent producer is forgotten when it wrote nothing for this long, by the times in the partition's log";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
             "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
     }

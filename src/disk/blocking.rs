@@ -41,8 +41,9 @@ impl AlignedBuffer {
     }
 }
 
-// SAFETY: plain memory that has one owner.
+// SAFETY: plain memory that has one owner, and whose sharers only read it.
 unsafe impl Send for AlignedBuffer {}
+unsafe impl Sync for AlignedBuffer {}
 
 impl std::ops::Deref for AlignedBuffer {
     type Target = [u8];

@@ -76,7 +76,8 @@ pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
     make_name_durable(data, &path).map_err(failed("fsync of the folder"))
 }
 
-fn fallocate(file: &File, len: u64) -> io::Result<()> {
+/// Allocates the first `len` bytes; a file that is shorter grows.
+pub fn fallocate(file: &File, len: u64) -> io::Result<()> {
     let len = libc::off_t::try_from(len).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     loop {
         // SAFETY: no memory is passed.

@@ -1,8 +1,10 @@
 //! Looks at the machine before the node relies on it: one line per check, with the remedy. `ringmq doctor` prints all of
 //! them, `serve` logs what is not well and refuses to start on a failure.
 //!
-//! Changes nothing, but for a scratch file in the data path that is gone again.
+//! Changes nothing, but for a scratch file in the data path that is gone again. `--measure` adds how fast that path is
+//! ([`measure`]).
 
+pub mod measure;
 mod memory;
 mod storage;
 mod system;

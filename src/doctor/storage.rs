@@ -27,7 +27,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
 }
 
 /// The data path, or the nearest folder above it that is there: it will be made there.
-fn existing(data: &Path) -> io::Result<PathBuf> {
+pub(super) fn existing(data: &Path) -> io::Result<PathBuf> {
     let absolute = std::path::absolute(data)?;
     for folder in absolute.ancestors() {
         match fs::metadata(folder) {
@@ -123,10 +123,15 @@ fn direct_io(folder: &Path) -> Finding {
 fn free_space(folder: &Path, settings: &Settings) -> Finding {
     let shards = (settings.shards as u64).max(1);
     let wanted = (shards * settings.journal_bytes + settings.max_bytes_per_file).max(FREE_MIN);
-    match statfs(folder) {
-        Ok(found) => judge_free_space(found.f_bavail * found.f_bsize.unsigned_abs(), wanted),
+    match free_bytes(folder) {
+        Ok(free) => judge_free_space(free, wanted),
         Err(e) => Finding::warn("free space", e.to_string(), "look at df"),
     }
+}
+
+/// What this user may still write.
+pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
+    statfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_bsize.unsigned_abs()))
 }
 
 fn judge_free_space(free: u64, wanted: u64) -> Finding {

@@ -158,7 +158,7 @@ async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId),
         return Ok(route);
     }
     let home = home_core(name, node.link.cores());
-    let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone() };
+    let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone(), partitions: 0 };
     let topic = match node.link.ask(home, ANSWER_LIMIT, ensure).await {
         Some(Answer::Topic(result)) => result?,
         // Nothing was published, so this is no unknown outcome.
@@ -193,6 +193,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
         PublishError::TooBig => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_BIG"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
+        PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),

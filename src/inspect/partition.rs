@@ -1,7 +1,7 @@
 //! Inspects one partition: its snapshots, then every batch of every segment beside its commit record.
 
 use super::{InspectError, View};
-use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId};
+use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, ProducerId, TopicId};
 use crate::log::batch::BatchHeader;
 use crate::log::cursor::CursorImage;
 use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
@@ -54,18 +54,25 @@ impl View<'_> {
                     self.say(
                         &file,
                         format!(
-                            "sequence {}, records up to {}, start {:?}, end {:?}, {} channels{}",
+                            "sequence {}, records up to {}, start {:?}, end {:?}, {} channels, {} producers{}",
                             s.sequence,
                             s.applied,
                             s.start,
                             s.end,
                             s.channels.len(),
+                            s.producers.len(),
                             if s.suspect { ", suspect" } else { "" }
                         ),
                     )?;
                     if self.options.records {
                         for c in &s.channels {
                             self.say(&file, format!("  {}", show_cursor(c)))?;
+                        }
+                        for p in &s.producers {
+                            self.say(
+                                &file,
+                                format!("  producer {}: next sequence {}, {} places", p.id, p.next, p.places().len()),
+                            )?;
                         }
                     }
                     if newest.as_ref().is_none_or(|n| n.sequence < s.sequence) {
@@ -185,7 +192,9 @@ struct Walk {
 fn show(h: &BatchHeader) -> String {
     let lost = if h.is_lost() { " LOST" } else { "" };
     let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
-    format!("offset {}, ids {ids}, epoch {epoch}, {} bytes, crc {:08x}{lost}", h.offset, h.len(), h.header_crc.get())
+    let producer = ProducerId::new(h.producer_id.get())
+        .map_or(String::new(), |id| format!(", producer {id} from sequence {}", h.first_sequence));
+    format!("offset {}, ids {ids}, epoch {epoch}, {} bytes, crc {:08x}{producer}{lost}", h.offset, h.len(), h.header_crc.get())
 }
 
 fn show_cursor(c: &CursorImage) -> String {

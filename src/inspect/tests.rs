@@ -1,7 +1,8 @@
 use super::*;
-use crate::base::{Rng, TopicInfo};
+use crate::base::{ProducerId, Rng, TopicInfo};
 use crate::log::cursor::Interval;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
+use crate::log::{BodyLimits, NativeBatch, Sequence};
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::Engine;
 
@@ -13,6 +14,7 @@ fn node() -> SimDisk {
         journal_bytes: JOURNAL_BYTES_MIN,
         segment_bytes: 16 * 1024,
         now_unix_ns: 1,
+        producers: Default::default(),
         seed: 1,
         accept_lost_journal: 0,
     };
@@ -23,7 +25,7 @@ fn node() -> SimDisk {
     for i in 0..40u8 {
         e.reserve(0, 8192).expect("no fault");
         e.admit(0, 800).expect("no fault");
-        let batch = e.make_batch(0, &[vec![i; 600]]);
+        let batch = if i % 4 == 3 { e.make_native(0, native(i)) } else { e.make_batch(0, &[vec![i; 600]]) };
         let mut facts = vec![e.batch_fact(0, &batch)];
         if i % 10 == 9 {
             let end = e.parts[0].end;
@@ -38,6 +40,18 @@ fn node() -> SimDisk {
     e.disk
 }
 
+/// A client's batch of the size of the others.
+fn native(i: u8) -> NativeBatch {
+    let mut bytes = vec![0; 128];
+    bytes.extend_from_slice(&608u32.to_le_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    bytes.resize(128 + 612, i);
+    let crc = crc32fast::hash(&bytes[128..]);
+    let sequence = Some(Sequence { producer: ProducerId::new(0xab).expect("not zero"), first: i as u64 / 4 });
+    let limits = BodyLimits { message_bytes_max: 600, body_bytes_max: 612 };
+    NativeBatch::verify(bytes, 1, crc, sequence, &limits).expect("it holds")
+}
+
 fn look(disk: &mut SimDisk, records: bool) -> (bool, String) {
     let mut out = vec![];
     let options = InspectOptions { records, ..InspectOptions::default() };
@@ -49,7 +63,17 @@ fn look(disk: &mut SimDisk, records: bool) -> (bool, String) {
 fn a_node_that_crashed_is_clean_and_shows_its_records() {
     let (clean, text) = look(&mut node(), true);
     assert!(clean, "{text}");
-    for what in ["redo from write", "Batch topic", "channel billing", "sequence 1, records", "31 messages", "clean"] {
+    for what in [
+        "redo from write",
+        "Batch topic",
+        "channel billing",
+        "sequence 1, records",
+        "31 messages",
+        "clean",
+        "1 channels, 1 producers",
+        "producer 00000000000000ab from sequence 9",
+        "producer 00000000000000ab: next sequence 7, 5 places",
+    ] {
         assert!(text.contains(what) || what == "31 messages", "no {what:?} in\n{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! The report: one HTML page that needs nothing but itself. Plots, then a table, of one run or several side by side.
 
 use super::plot::{self, Axis, Line};
+use super::raw::Raw;
 use super::result::{Flow, Latency, Run};
 use super::table;
 use std::fmt::Write as _;
@@ -56,7 +57,8 @@ fn key(runs: &[Run]) -> String {
             format!("<svg viewBox=\"0 0 28 10\"><path class=\"line c{}{dashes}\" d=\"M0 5H28\"/></svg>", i % plot::COLOURS);
         let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::version(run));
         let line = format!("{what}; {}; {:.1} s", run.setup.line(), run.seconds);
-        let _ = writeln!(out, "<li>{mark}<b>{}</b>: {}</li>", escaped(&run.label), escaped(&line));
+        let raw = run.raw.as_ref().map_or(String::new(), |raw| format!("; raw disk: {}", raw.line(run.started_unix_ms)));
+        let _ = writeln!(out, "<li>{mark}<b>{}</b>: {}{}</li>", escaped(&run.label), escaped(&line), escaped(&raw));
     }
     out + "</ul>\n"
 }
@@ -166,6 +168,24 @@ fn figures(runs: &[Run]) -> String {
         for (i, which) in ["p50", "p90", "p99", "p99.9", "p99.99", "max", "mean"].iter().enumerate() {
             row(&format!("{name} {which}"), each(&|run| of(run).as_ref().map(|l| table::time(table::columns(l)[i]))));
         }
+    }
+    type RawOf = fn(&Raw) -> Option<String>;
+    let raws: [(&str, RawOf); 8] = [
+        ("publish p50, of a raw 4 KiB write", |raw| raw.publish_p50_of_raw.map(|times| format!("{times:.2} x"))),
+        ("raw 4 KiB write + fdatasync, p50", |raw| raw.write_4k_p50_us.map(table::time)),
+        ("published MB/s, of raw", |raw| raw.published_of_raw.map(|share| format!("{:.1} %", share * 100.0))),
+        ("raw sequential, fdatasync per MiB, MB/s", |raw| {
+            raw.sequential_synced_megabytes_per_second.map(|mb| format!("{mb:.0}"))
+        }),
+        ("published MB/s, of raw on new space", |raw| raw.published_of_raw_new.map(|share| format!("{:.1} %", share * 100.0))),
+        ("raw sequential, the same on new space, MB/s", |raw| {
+            raw.sequential_new_synced_megabytes_per_second.map(|mb| format!("{mb:.0}"))
+        }),
+        ("delivered MB/s, of raw read", |raw| raw.delivered_of_raw.map(|share| format!("{:.1} %", share * 100.0))),
+        ("raw sequential read, MB/s", |raw| raw.sequential_read_megabytes_per_second.map(|mb| format!("{mb:.0}"))),
+    ];
+    for (name, of) in raws {
+        row(name, each(&|run| run.raw.as_ref().and_then(of)));
     }
     row("behind, messages", each(&|run| (run.behind > 0).then(|| run.behind.to_string())));
     row("errors", each(&|run| Some(run.errors.iter().map(|e| e.count).sum::<u64>().to_string())));

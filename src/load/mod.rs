@@ -15,6 +15,7 @@ mod plot;
 mod process;
 mod producer;
 mod ramp;
+mod raw;
 mod record;
 mod result;
 mod run;
@@ -42,11 +43,14 @@ pub enum LoadError {
 
 /// Runs the load and writes the results; false when `--verify` found something.
 pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
+    // a file that is of no use is known before the load, not after it
+    let raw = outputs.raw.as_deref().map(raw::read).transpose()?;
     let finished = match options.ramp {
         Some(limit) => ramp::ramp(options, limit),
         None => run::run(options),
     };
-    let run::Finished { run, seen } = finished.map_err(LoadError::Failed)?;
+    let run::Finished { mut run, seen } = finished.map_err(LoadError::Failed)?;
+    run.raw = raw.map(|report| raw::Raw::of(&report, &run));
     std::io::stdout().write_all(table::text(&run).as_bytes()).map_err(|e| file_error(Path::new("the standard output"), e))?;
     if let Some(path) = &outputs.json {
         let json = serde_json::to_string_pretty(&run).map_err(|e| file_error(path, e))?;

@@ -67,12 +67,14 @@ pub struct Options {
     pub quiet: bool,
 }
 
-/// Files that are written at the end.
+/// Files that are written at the end, and what is shown in them.
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
     pub json: Option<PathBuf>,
     pub hgrm: Option<PathBuf>,
     pub report: Option<PathBuf>,
+    /// A result of `ringmq doctor --measure --json`, shown beside the run's.
+    pub raw: Option<PathBuf>,
 }
 
 /// Runs that were written with `--json`, side by side.
@@ -148,6 +150,7 @@ pub fn command() -> Command {
         .arg(path("json", "Write the results there"))
         .arg(path("hgrm", "Write the latencies there, for HdrHistogram's plotters; mode both: publishing in <path>.publish"))
         .arg(path("report", "Write the results there as an HTML page"))
+        .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
         .arg(switch("quiet", "No line each second"))
         .after_help("Exit codes: 0 done, 1 it failed or lost messages, 2 a wrong flag.")
 }
@@ -159,7 +162,7 @@ pub fn parse(matches: &ArgMatches) -> Result<Asked, String> {
         return Ok(Asked::Report(ReportOptions { runs, out }));
     }
     let path = |name: &str| matches.get_one::<PathBuf>(name).cloned();
-    let outputs = Outputs { json: path("json"), hgrm: path("hgrm"), report: path("report") };
+    let outputs = Outputs { json: path("json"), hgrm: path("hgrm"), report: path("report"), raw: path("raw") };
     Ok(Asked::Run(Box::new(options(&Flags(matches))?), outputs))
 }
 

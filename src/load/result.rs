@@ -2,6 +2,7 @@
 
 use super::ledger::Verdict;
 use super::options::Options;
+use super::raw::Raw;
 use super::record::Count;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ pub struct Run {
     pub server: Option<Server>,
     pub verify: Option<Verdict>,
     pub ramp: Option<Ramp>,
+    /// Of `--raw`.
+    #[serde(default)]
+    pub raw: Option<Raw>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

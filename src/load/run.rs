@@ -39,8 +39,9 @@ struct Running {
     published: usize,
     consumed: usize,
     all: Box<Seen>,
-    /// Empty between two uses.
+    /// Both empty between two uses; kept, as the pages of new ones would be touched while the server is measured.
     spare: Box<Seen>,
+    part: Option<Box<Seen>>,
     version: Option<String>,
     series: Vec<Second>,
     last_line_ns: u64,
@@ -103,6 +104,7 @@ impl Running {
             consumed: 0,
             all: Box::new(Seen::new()),
             spare: Box::new(Seen::new()),
+            part: Some(Box::new(Seen::new())),
             version: None,
             series: Vec::new(),
             last_line_ns: 0,
@@ -228,11 +230,16 @@ impl Running {
         // What lies before the measurement is no part of its plots; the two meet at its beginning.
         let warming = self.last_line_ns < course.measure;
         self.last_line_ns = now;
-        let mut part = Box::new(Seen::new());
+        let mut part = self.part.take().unwrap_or_else(|| Box::new(Seen::new()));
         self.collect(&mut part);
-        if seconds < 0.01 {
-            return;
+        if seconds >= 0.01 {
+            self.tell(&part, course, now, seconds, warming);
         }
+        part.clear();
+        self.part = Some(part);
+    }
+
+    fn tell(&mut self, part: &Seen, course: &Course, now: u64, seconds: f64, warming: bool) {
         let timed = if part.end_to_end.is_empty() { &part.publish } else { &part.end_to_end };
         let at = |share| (!timed.is_empty()).then(|| result::us(timed.value_at_quantile(share)));
         let second = Second {
@@ -243,7 +250,7 @@ impl Running {
             p99_us: at(0.99),
         };
         if !self.shared.options.quiet {
-            self.print(&second, &part, seconds, warming);
+            self.print(&second, part, seconds, warming);
         }
         if !warming {
             self.series.push(second);
@@ -319,6 +326,7 @@ impl Running {
             server,
             verify,
             ramp: None,
+            raw: None,
         };
         Finished { run, seen }
     }

@@ -83,6 +83,12 @@ fn notes(run: &Run, out: &mut String) {
             mib(server.lifetime_peak_rss_bytes)
         );
     }
+    if let Some(raw) = &run.raw {
+        let _ = writeln!(out, "raw: {}", raw.line(run.started_unix_ms));
+        for (name, compared) in raw.rows() {
+            let _ = writeln!(out, "raw: {name}: {compared}");
+        }
+    }
     let busy = run.generator.busy * 100.0;
     let limit = if busy > 90.0 { ": it may be the limit, try --threads" } else { "" };
     let _ = writeln!(out, "generator: {:.2} CPU s, busy {busy:.0} %{limit}", run.generator.cpu_seconds);

@@ -166,32 +166,39 @@ impl BatchBuilder {
     /// Fills in the header and hands out the finished bytes; the builder is empty afterwards.
     pub fn seal(&mut self, stamp: Stamp) -> Batch {
         assert!(self.num > 0, "an empty batch has no meaning");
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let body = &bytes[BATCH_HEADER_LEN..];
+        let bytes = std::mem::take(&mut self.bytes);
+        let body_crc = crc32fast::hash(&bytes[BATCH_HEADER_LEN..]);
+        stamp.seal(bytes, std::mem::take(&mut self.num), body_crc, self.base_unix_ns, (0, 0))
+    }
+}
+
+impl Stamp {
+    /// Writes the header of `bytes`, whose body stands behind the header's place already. `sequence`: producer id and
+    /// first sequence.
+    pub(super) fn seal(self, mut bytes: Vec<u8>, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> Batch {
         let mut header = BatchHeader {
             magic: BATCH_MAGIC,
             header_crc: 0.into(),
-            topic_id: stamp.topic_id.0,
-            partition: stamp.partition.0.into(),
+            topic_id: self.topic_id.0,
+            partition: self.partition.0.into(),
             flags: 0.into(),
-            num: self.num.into(),
-            epoch: stamp.epoch.0.into(),
-            log_id: stamp.at.log_id.0.into(),
-            last_log_id: (stamp.at.log_id.0 + self.num as u64 - 1).into(),
-            offset: stamp.at.offset.into(),
-            count: stamp.at.count.into(),
-            base_unix_ns: self.base_unix_ns.into(),
-            producer_id: 0.into(),
-            first_sequence: 0.into(),
-            body_len: (body.len() as u32).into(),
-            body_crc: crc32fast::hash(body).into(),
-            prev_crc: stamp.prev_crc.into(),
+            num: num.into(),
+            epoch: self.epoch.0.into(),
+            log_id: self.at.log_id.0.into(),
+            last_log_id: (self.at.log_id.0 + num as u64 - 1).into(),
+            offset: self.at.offset.into(),
+            count: self.at.count.into(),
+            base_unix_ns: base_unix_ns.into(),
+            producer_id: sequence.0.into(),
+            first_sequence: sequence.1.into(),
+            body_len: ((bytes.len() - BATCH_HEADER_LEN) as u32).into(),
+            body_crc: body_crc.into(),
+            prev_crc: self.prev_crc.into(),
             version: VERSION.into(),
             reserved: [0; 18],
         };
         header.seal();
         bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
-        self.num = 0;
         Batch { header, bytes: bytes.into() }
     }
 }
@@ -226,7 +233,8 @@ impl Batch {
         Ok(batch)
     }
 
-    /// A batch that stands for messages that can no longer be read: `from .. to` in ids, counts and bytes.
+    /// A batch that stands for messages that can no longer be read: `from .. to` in ids, counts and bytes. It names no
+    /// producer, as what was lost may have been of several: their sequences are known again from what they append next.
     /// `None` when the gap has no room for a header (then it is not a gap that whole batches left).
     pub fn lost(
         topic_id: TopicId,

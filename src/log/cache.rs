@@ -31,8 +31,7 @@ pub struct ReadCache {
 /// A cached batch.
 pub struct Hit {
     pub batch: Batch,
-    /// It stands in the later half of its run: time to read what follows, which begins at `run_end`.
-    pub is_late: bool,
+    /// Where what follows its run begins.
     pub run_end: i64,
 }
 
@@ -49,6 +48,12 @@ impl ReadCache {
         self.index.contains_key(&(p.0, offset))
     }
 
+    /// Where the run that holds the batch at `offset` ends.
+    pub fn run_end(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
+        let &(key, _) = self.index.get(&(p.0, offset))?;
+        self.runs[key as usize].batches.last().map(|last| last.header.end().offset)
+    }
+
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
         if self.newest != key {
@@ -57,11 +62,7 @@ impl ReadCache {
         }
         let run = &self.runs[key as usize];
         let last = run.batches.last().expect("a run has a batch");
-        Some(Hit {
-            batch: run.batches[place as usize].clone(),
-            is_late: place as usize * 2 >= run.batches.len() - 1,
-            run_end: last.header.end().offset,
-        })
+        Some(Hit { batch: run.batches[place as usize].clone(), run_end: last.header.end().offset })
     }
 
     /// Keeps the run that was just read, whatever its size, and drops the least recently used ones over the bound.
@@ -138,7 +139,8 @@ mod tests {
         assert!(!cache.contains(PartitionIdx(8), 0));
         cache.insert(p, vec![batch(4), batch(5)], 9000);
         assert_eq!(cache.bytes(), 9000, "what was just read stays, alone");
-        assert!(cache.get(p, 5000).is_some_and(|h| h.is_late && h.run_end == 6000));
+        assert!(cache.get(p, 5000).is_some_and(|h| h.run_end == 6000));
+        assert_eq!((cache.run_end(p, 4000), cache.run_end(p, 6000)), (Some(6000), None));
         // The same place read twice: dropping the old run must not hide the new one.
         cache.insert(p, vec![batch(5)], 1000);
         cache.insert(p, vec![batch(6)], 1000);

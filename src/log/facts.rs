@@ -7,7 +7,7 @@ use super::notice::{Io, PartitionIdx, RecordTicket};
 use super::store::{Note, Op, Store};
 use crate::base::{
     BLOCK, ChannelName, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, PartitionId, Position, Ticks,
-    TopicInfo,
+    TopicInfo, TopicName,
 };
 use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::journal::ring::{NO_SLOT, Record};
@@ -25,6 +25,16 @@ pub struct TopicFile {
     /// The file must not be written any more.
     pub failed: bool,
     retry_at: Option<Ticks>,
+}
+
+impl TopicFile {
+    pub fn name(&self) -> &TopicName {
+        &self.dir.topic
+    }
+
+    pub fn waits_for_space(&self) -> bool {
+        self.retry_at.is_some()
+    }
 }
 
 impl Store {

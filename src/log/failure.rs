@@ -13,6 +13,26 @@ use crate::base::DiskError;
 use crate::shard::message::PublishError;
 
 impl Store {
+    /// What an operator has to hear of, a sentence each; nothing when all is well.
+    pub fn health(&self) -> Vec<String> {
+        let mut sick: Vec<String> = self.closed.iter().map(|why| format!("no publish is taken until a restart: {why}")).collect();
+        if let Some(&p) = self.poisoned.first() {
+            let part = &self.partitions[p.0 as usize];
+            let (n, why) = (self.poisoned.len(), part.poisoned.as_deref().unwrap_or_default());
+            sick.push(format!("{n} partitions are read-only until a restart, the first is {}: {why}", part.dir));
+        }
+        if let Some(t) = self.topics.values().find(|t| t.failed) {
+            sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", t.name()));
+        }
+        if let Some(&p) = self.full_disk.waiting.first() {
+            let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
+            sick.push(format!("the disk is full: {n} partitions take no publish, the first is {dir}"));
+        } else if !self.stalled_snapshots.is_empty() || self.topics.values().any(|t| t.waits_for_space()) {
+            sick.push("the disk is full: the checkpoint waits for space".into());
+        }
+        sick
+    }
+
     /// Nothing of this partition is written any more.
     pub(super) fn poison_partition(&mut self, p: PartitionIdx, error: &DiskError) {
         let part = &mut self.partitions[p.0 as usize];
@@ -78,11 +98,11 @@ impl Store {
 
     /// No publish until a restart.
     pub(super) fn close_publishing(&mut self, reason: &str) {
-        if self.is_closed {
+        if self.is_read_only() {
             return;
         }
         tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
-        self.is_closed = true;
+        self.closed = Some(reason.into());
         self.notices.push(Notice::ReadOnly { reason: reason.into() });
         self.room.signal_all();
     }

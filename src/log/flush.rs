@@ -258,7 +258,9 @@ impl Store {
                     f.stage = Stage::Commit;
                 }
                 Stage::Commit => {
-                    part.committed = f.until;
+                    let until = f.until;
+                    part.commit(until);
+                    let f = &mut part.flush;
                     if f.snapshot {
                         f.todo = f.unsynced_commits.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
@@ -338,7 +340,9 @@ impl Store {
             chain_crc: end.chain_crc,
             segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
             suspect: part.suspect,
+            unix_ns: end.unix_ns,
             channels,
+            producers: part.committed_producers.iter().copied().collect(),
         };
         let image: Bytes = image.encode().into();
         assert_eq!(image.len() % BLOCK, 0);

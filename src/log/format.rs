@@ -6,7 +6,7 @@
 //! ```text
 //! segment      [header block 4 KiB][batch][batch]...            batch at file position 4096 + offset - base offset
 //! commit log   [header block 4 KiB][record 64 B]...             record i at 4096 + 64 i, one per batch of the segment
-//! snapshot     [header][channel]...[padding to 4 KiB]           two files written in turn, the higher sequence wins
+//! snapshot     [header][channel]...[producer]...[padding to 4 KiB]           two files written in turn, the higher sequence wins
 //! ```
 
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
@@ -215,7 +215,7 @@ impl CommitRecord {
     }
 }
 
-/// Start of a partition's snapshot. The crc covers the whole snapshot up to `len`, header and channels. 224 bytes.
+/// Start of a partition's snapshot. The crc covers the whole snapshot up to `len`, header channels and producers. 224 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct SnapshotHeader {
@@ -247,8 +247,15 @@ pub struct SnapshotHeader {
     pub segment_base: I64,
     /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery.
     pub flags: U32,
-    pub reserved: [u8; 52],
+    /// Behind the channels.
+    pub producers: U32,
+    /// Base timestamp of the last batch before `end`; zero when unknown.
+    pub unix_ns: I64,
+    pub reserved: [u8; 40],
 }
+
+/// Of a snapshot with producers: a build that does not know them must not take it for damaged.
+pub const SNAPSHOT_VERSION_PRODUCERS: u16 = 2;
 
 pub const SNAPSHOT_SUSPECT: u32 = 1;
 
@@ -281,6 +288,32 @@ pub const CURSOR_ORDERED: u16 = 2;
 pub struct RawInterval {
     pub start_id: U64,
     pub end: RawPosition,
+}
+
+/// One idempotent producer in a snapshot, the least recently used first: followed by `batches` x [`RawProducerBatch`],
+/// oldest first. 32 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawProducer {
+    /// Never zero.
+    pub id: U64,
+    /// Sequence of its next message.
+    pub next: U64,
+    /// The latest base timestamp of a producer's batch in the log, when its own last one was appended.
+    pub last_unix_ns: I64,
+    /// 1 to 5.
+    pub batches: U32,
+    pub reserved: U32,
+}
+
+/// Where a producer's batch begins, and its messages. The last one ends before sequence `next`, the others each before
+/// the one behind it. 32 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawProducerBatch {
+    pub at: RawPosition,
+    pub num: U32,
+    pub reserved: U32,
 }
 
 /// `topic.meta`: one block, then never rewritten under the same id. 192 bytes and zeros.
@@ -325,6 +358,8 @@ const _: () = {
     assert!(size_of::<SnapshotHeader>() == 224);
     assert!(size_of::<RawCursor>() == 64);
     assert!(size_of::<RawInterval>() == 32);
+    assert!(size_of::<RawProducer>() == 32);
+    assert!(size_of::<RawProducerBatch>() == 32);
     assert!(size_of::<TopicHeader>() == 192);
     assert!(size_of::<NodeHeader>() == 64);
 };

@@ -2,6 +2,7 @@
 //!
 //! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 
+pub mod append;
 pub mod batch;
 pub mod cache;
 pub mod checkpoint;
@@ -12,8 +13,10 @@ pub mod fetch;
 pub mod flush;
 pub mod format;
 pub mod meta;
+pub mod native;
 pub mod notice;
 pub mod partition;
+pub mod producers;
 pub mod read;
 pub mod recovery;
 pub mod retention;
@@ -27,7 +30,12 @@ pub mod store;
 pub mod writer;
 
 pub use fetch::Fetch;
-pub use notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, SearchBy, StoreOptions};
+pub use native::{BadBody, BodyInfo, BodyLimits, NativeBatch};
+pub use notice::{
+    AppendTicket, Appended, BatchRefusal, CursorSource, Io, LogStats, NotAppended, Notice, PartitionIdx, RecordTicket, Refusal,
+    SearchBy, StoreOptions,
+};
+pub use producers::{ProducerLimits, Producers, Sequence, SequenceError};
 pub use store::Store;
 
 #[cfg(test)]

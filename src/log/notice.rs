@@ -1,6 +1,8 @@
 //! What the shard and the store say to each other: options, tickets, refusals, notices.
 
 use super::cursor::CursorImage;
+use super::native::NativeBatch;
+use super::producers::{ProducerLimits, SequenceError};
 use super::state::JournalIdentity;
 use crate::base::{CoreId, DiskError, DiskOp, Epoch, LogId, OpId, Position};
 use crate::config::{Settings, TopicSettings};
@@ -46,6 +48,7 @@ pub struct StoreOptions {
     pub topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
+    pub producers: ProducerLimits,
 }
 
 impl StoreOptions {
@@ -74,6 +77,7 @@ impl StoreOptions {
             retention_bytes: settings.retention_bytes,
             topics: settings.topics.clone(),
             scrub_bytes_per_second: settings.scrub_bytes_per_second,
+            producers: settings.into(),
         }
     }
 }
@@ -93,6 +97,34 @@ pub enum Refusal {
     /// Never.
     #[error("the messages do not fit into one batch")]
     TooBig,
+}
+
+/// What became of a client's batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Appended {
+    /// It stands at `at` once [`Notice::Durable`] reaches the ticket; nobody is told before that.
+    New { at: Position, ticket: AppendTicket },
+    /// Its producer repeats what stands in the log already, at `at` as far as that is remembered. With a ticket the
+    /// original is not durable yet: its outcome, told by the same notices, is the outcome of the repeat. The ticket may
+    /// be lower than others that were given out since.
+    Duplicate { at: Option<Position>, ticket: Option<AppendTicket> },
+}
+
+/// Why a client's batch was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BatchRefusal {
+    #[error(transparent)]
+    Store(#[from] Refusal),
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+}
+
+/// Nothing of the batch was stored; here it is again.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct NotAppended {
+    pub why: BatchRefusal,
+    pub batch: NativeBatch,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

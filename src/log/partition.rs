@@ -12,7 +12,9 @@
 use super::batch::{Batch, BatchBuilder, Stamp};
 use super::flush::Flush;
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats};
+use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
 use super::state::{RecoveredPartition, SegmentMeta};
 use super::writer::FileWriter;
@@ -28,6 +30,8 @@ pub struct Mark {
     /// Header crc and epoch of the batch that ends here.
     pub chain_crc: u32,
     pub epoch: Epoch,
+    /// Base timestamp of the batch that ends here; zero when unknown.
+    pub unix_ns: i64,
 }
 
 impl Mark {
@@ -39,6 +43,7 @@ impl Mark {
             at: batch.header.end(),
             chain_crc: batch.header.header_crc.get(),
             epoch: Epoch(batch.header.epoch.get()),
+            unix_ns: batch.header.base_unix_ns.get(),
         }
     }
 }
@@ -94,6 +99,10 @@ pub struct PartitionLog {
     pub builder_cost: u64,
     pub builder_ticket: AppendTicket,
     pub last_ticket: AppendTicket,
+    /// Idempotent producers as all sealed batches tell them, and as those below `committed` do: what a snapshot holds,
+    /// and what the first goes back to when batches are forgotten.
+    pub producers: Producers,
+    pub committed_producers: Producers,
     /// In the store's list for the turn's end.
     pub is_dirty: bool,
     /// In the list of what the journal write that just finished has made durable.
@@ -131,7 +140,7 @@ pub struct PartitionLog {
 
 impl PartitionLog {
     /// One of which nothing exists yet.
-    pub fn empty(dir: Arc<PartitionDir>, epoch: Epoch, unix_ns: i64) -> Self {
+    pub fn empty(dir: Arc<PartitionDir>, epoch: Epoch, unix_ns: i64, limits: ProducerLimits) -> Self {
         let topic = TopicInfo { name: dir.topic.clone(), id: dir.topic_id, partitions: dir.partition.0 + 1 };
         let nothing = RecoveredPartition {
             topic: Arc::new(topic),
@@ -151,6 +160,8 @@ impl PartitionLog {
             commit_records: 0,
             channels: vec![],
             lost: vec![],
+            producers: Producers::new(limits),
+            last_unix_ns: 0,
             dir,
         };
         Self::new(nothing, epoch, unix_ns)
@@ -184,7 +195,7 @@ impl PartitionLog {
             let at = FILE_HEADER_LEN + batches * COMMIT_RECORD_LEN as u64;
             FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.commit_tail)
         };
-        let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch };
+        let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch, unix_ns: r.last_unix_ns };
         PartitionLog {
             start: r.start,
             collect_start: r.collect_start,
@@ -207,6 +218,8 @@ impl PartitionLog {
             builder_cost: 0,
             builder_ticket: AppendTicket(0),
             last_ticket: AppendTicket(0),
+            committed_producers: r.producers.clone(),
+            producers: r.producers,
             is_dirty: false,
             is_touched: false,
             segments,
@@ -275,22 +288,52 @@ impl PartitionLog {
         (index, &self.segments[index])
     }
 
+    fn stamp(&self, epoch: Epoch) -> Stamp {
+        let (topic_id, partition) = (self.dir.topic_id, self.dir.partition);
+        Stamp { topic_id, partition, epoch, at: self.end.at, prev_crc: self.end.chain_crc }
+    }
+
     /// Makes the open batch a sealed one.
-    pub fn seal(&mut self, epoch: Epoch) -> &mut Recent {
-        let batch = self.builder.seal(Stamp {
-            topic_id: self.dir.topic_id,
-            partition: self.dir.partition,
-            epoch,
-            at: self.end.at,
-            prev_crc: self.end.chain_crc,
-        });
+    pub fn seal(&mut self, epoch: Epoch) {
+        let stamp = self.stamp(epoch);
+        let batch = self.builder.seal(stamp);
+        let cost = std::mem::take(&mut self.builder_cost);
+        self.push(batch, (self.builder_ticket, self.last_ticket), cost);
+    }
+
+    /// Seals a client's batch behind the last one; there is no open one. Where it begins.
+    pub fn seal_native(&mut self, epoch: Epoch, now_unix_ns: i64, native: NativeBatch, cost: u64) -> Position {
+        assert!(self.builder.is_empty(), "what came before stands before it");
+        let at = self.end.at;
+        let base_unix_ns = native.base_unix_ns(now_unix_ns, self.end.unix_ns);
+        let batch = native.seal(self.stamp(epoch), base_unix_ns);
+        self.producers.count(&batch.header);
+        self.last_ticket.0 += 1;
+        self.push(batch, (self.last_ticket, self.last_ticket), cost);
+        at
+    }
+
+    fn push(&mut self, batch: Batch, tickets: (AppendTicket, AppendTicket), cost: u64) {
         self.end = self.end.after(&batch);
         self.segment_batches += 1;
-        let cost = std::mem::take(&mut self.builder_cost);
-        let tickets = (self.builder_ticket, self.last_ticket);
         self.recent.push_back(Recent { batch, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });
         assert_eq!(self.first + self.recent.len() as u64, self.end.number, "recent batches end at the end");
-        self.recent.back_mut().expect("it was just pushed")
+    }
+
+    /// Batches up to `mark` stand in segment and commit log.
+    pub fn commit(&mut self, mark: Mark) {
+        for number in self.committed.number..mark.number {
+            let index = number - self.first;
+            let r = self.recent.get(index as usize).expect("an uncommitted batch is in memory");
+            self.committed_producers.count(&r.batch.header);
+        }
+        self.committed = mark;
+    }
+
+    /// The last ticket of the batch in memory that begins at `offset`.
+    pub fn ticket_at(&self, offset: i64) -> Option<AppendTicket> {
+        let index = self.recent.partition_point(|r| r.batch.header.offset.get() < offset);
+        self.recent.get(index).filter(|r| r.batch.header.offset.get() == offset).map(|r| r.tickets.1)
     }
 
     /// Begins a new segment at the end.
@@ -339,6 +382,10 @@ impl PartitionLog {
         self.recent.truncate(number.saturating_sub(self.first) as usize);
         self.builder = BatchBuilder::default();
         self.builder_cost = 0;
+        // Their producers did not write them.
+        self.producers = self.committed_producers.clone();
+        let skipped = self.committed.number.saturating_sub(self.first) as usize;
+        self.recent.iter().skip(skipped).for_each(|r| self.producers.count(&r.batch.header));
     }
 
     /// Adds to what is known to be lost.

@@ -16,7 +16,9 @@ use slab::Slab;
 use std::{collections::VecDeque, time::Duration};
 
 /// What one read ahead asks for.
-const READ_AHEAD: u64 = 256 * 1024;
+const READ_AHEAD: u64 = 512 * 1024;
+/// With fewer reads of the core in flight, a reader is kept two runs ahead instead of one.
+const READS_FEW: usize = 8;
 /// Reads of a core in flight.
 const READS_MAX: usize = 32;
 /// Reads of a partition in flight: channels at different places.
@@ -91,9 +93,7 @@ impl Store {
             return Fetch::Lost { from, to };
         }
         if let Some(hit) = self.cache.get(p, offset) {
-            if hit.is_late {
-                self.read_on(p, hit.run_end, io);
-            }
+            self.read_on(p, hit.run_end, io);
             return Fetch::Batch(hit.batch);
         }
         if self.part(p).reads.contains(&offset) || self.searches_extent_of(p, offset) {
@@ -115,8 +115,14 @@ impl Store {
         Fetch::Pending
     }
 
-    /// Reads what follows a run before somebody asks.
-    fn read_on(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) {
+    /// Reads what follows a run before somebody asks: the next run, and while the disk has little to do the one after it,
+    /// so that the disk reads one while another is handed out.
+    fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) {
+        let offset = match self.cache.run_end(p, next) {
+            Some(after) if self.reader.reads.len() < READS_FEW => after,
+            Some(_) => return,
+            None => next,
+        };
         let part = self.part(p);
         let is_useless = part.recent_at(offset).is_some()
             || part.lost_at(offset).is_some()

@@ -25,6 +25,9 @@ pub mod headers;
 pub mod journals;
 pub mod node;
 pub mod partition;
+#[cfg(test)]
+mod producer_tests;
+mod producers;
 mod redo;
 pub mod report;
 pub mod scan;
@@ -35,6 +38,7 @@ mod tests;
 pub mod topics;
 
 use super::meta::{NodeMeta, TopicMeta};
+use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
 use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
@@ -52,10 +56,18 @@ pub struct RecoverOptions {
     /// A segment is not made longer by recovery where it can begin a new one.
     pub segment_bytes: u64,
     pub now_unix_ns: i64,
+    pub producers: ProducerLimits,
     /// For new random ids.
     pub seed: u64,
     /// The generation for which [`RecoverError::LostJournals`] is no error; 0: none.
     pub accept_lost_journal: u64,
+}
+
+impl Recovered {
+    /// Nothing was there: no node.meta and no journal, whose generations would be lower.
+    pub fn is_first_start(&self) -> bool {
+        self.generation == 1
+    }
 }
 
 /// A journal is not made smaller: a turn's write must fit several times.
@@ -148,6 +160,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         now_unix_ns: options.now_unix_ns,
         label: &label,
         sequence_floor: floor << 32,
+        producers: options.producers,
     };
     let mut partitions = Partitions::open(&mut cx, &topics)?;
     for ring in &rings {
@@ -260,9 +273,9 @@ impl Partitions {
 
     fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
         let (report, segment_bytes, now_unix_ns) = (&mut *cx.report, cx.segment_bytes, cx.now_unix_ns);
-        let (label, sequence_floor) = (cx.label, cx.sequence_floor);
+        let (label, sequence_floor, producers) = (cx.label, cx.sequence_floor, cx.producers);
         walk(cx.storage, ring, |storage, write| {
-            let cx = &mut Context { storage, report, segment_bytes, now_unix_ns, label, sequence_floor };
+            let cx = &mut Context { storage, report, segment_bytes, now_unix_ns, label, sequence_floor, producers };
             self.redo_write(cx, ring, &write, journaled)
         })
     }

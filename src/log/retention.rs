@@ -1,7 +1,7 @@
 //! Retention: a segment that every channel has confirmed, and that neither age nor size keeps, is removed.
 //!
 //! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
-//! snapshot. The active segment stays, but on a full disk: one that is confirmed to its end is closed then, so that many
+//! snapshot. The active segment stays, but on a full disk (of any core): one that is confirmed to its end is closed then, so that many
 //! topics that each end within their first segment do not hold all space for ever (rule 10). A file that could not be
 //! unlinked is left for recovery to find below the start.
 
@@ -34,11 +34,11 @@ impl Retention {
 impl Store {
     /// All channels have confirmed what is before `at`. Never moves back.
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
-        let is_full = self.full_disk.is_full();
+        let is_short = self.full_disk.is_short();
         let part = self.part_mut(p);
         if at.offset > part.low_water.offset {
             part.low_water = at;
-            if is_full || part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
+            if is_short || part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
                 self.retention.look_at(p);
             }
         }
@@ -62,7 +62,7 @@ impl Store {
         if part.poisoned.is_some() || self.ring.is_poisoned() {
             return;
         }
-        if self.full_disk.is_full() {
+        if self.full_disk.is_short() {
             self.close_confirmed(now, p, age_min, bytes_min);
         }
         let part = self.part(p);
@@ -171,11 +171,11 @@ impl Store {
     pub(super) fn retention_tick(&mut self, now: Now) {
         if self.retention.next_at.is_some_and(|at| at <= now.ticks) {
             self.retention.next_at = Some(now.ticks + INTERVAL);
-            let is_full = self.full_disk.is_full();
+            let is_short = self.full_disk.is_short();
             let due: Vec<PartitionIdx> = self
                 .partitions
                 .iter()
-                .filter(|(_, p)| is_full || p.segments.len() > 1)
+                .filter(|(_, p)| is_short || p.segments.len() > 1)
                 .map(|(i, _)| PartitionIdx(i as u32))
                 .collect();
             due.into_iter().for_each(|p| self.retention.look_at(p));

@@ -4,8 +4,10 @@
 //! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the higher sequence.
 
 use super::cursor::{CursorImage, INTERVALS_MAX};
-use super::format::{Bad, RawInterval, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SnapshotHeader, VERSION};
+use super::format::{Bad, RawInterval, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION};
+use super::producers::{PRODUCERS_MAX, Producer};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -36,7 +38,11 @@ pub struct Snapshot {
     /// Base offset of the segment that holds `end`.
     pub segment_base: i64,
     pub suspect: bool,
+    /// Base timestamp of the last batch before `end`; zero when unknown.
+    pub unix_ns: i64,
     pub channels: Vec<CursorImage>,
+    /// As the batches before `end` tell them, the least recently used first.
+    pub producers: Vec<Producer>,
 }
 
 impl Snapshot {
@@ -47,7 +53,9 @@ impl Snapshot {
 
     /// Bytes of the snapshot without padding.
     pub fn encoded_len(&self) -> usize {
-        size_of::<SnapshotHeader>() + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
+        size_of::<SnapshotHeader>()
+            + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
+            + self.producers.iter().map(Producer::encoded_len).sum::<usize>()
     }
 
     /// The whole snapshot, padded with zeros to blocks. Intervals that no reader would believe are left out.
@@ -56,11 +64,14 @@ impl Snapshot {
         if len > SNAPSHOT_LEN_MAX || self.channels.iter().any(|c| c.intervals.len() > INTERVALS_MAX) {
             return self.trimmed().encode();
         }
-        assert!(self.channels.len() <= CHANNELS_MAX, "a snapshot that no reader would believe");
+        assert!(
+            self.channels.len() <= CHANNELS_MAX && self.producers.len() <= PRODUCERS_MAX,
+            "a snapshot that no reader would believe"
+        );
         let header = SnapshotHeader {
             magic: SNAPSHOT_MAGIC,
             crc: 0.into(),
-            version: VERSION.into(),
+            version: if self.producers.is_empty() { VERSION } else { SNAPSHOT_VERSION_PRODUCERS }.into(),
             partition: self.partition.0.into(),
             len: (len as u32).into(),
             topic_id: self.topic_id.0,
@@ -75,12 +86,17 @@ impl Snapshot {
             channels: (self.channels.len() as u32).into(),
             segment_base: self.segment_base.into(),
             flags: if self.suspect { SNAPSHOT_SUSPECT } else { 0 }.into(),
-            reserved: [0; 52],
+            producers: (self.producers.len() as u32).into(),
+            unix_ns: self.unix_ns.into(),
+            reserved: [0; 40],
         };
         let mut out = Vec::with_capacity(block_up(len as u64) as usize);
         out.extend_from_slice(header.as_bytes());
         for channel in &self.channels {
             channel.encode(&mut out);
+        }
+        for producer in &self.producers {
+            producer.encode(&mut out);
         }
         let crc = crc32fast::hash(&out[8..]);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -110,7 +126,9 @@ impl Snapshot {
             return Err(Bad::Magic);
         }
         let len = h.len.get() as usize;
-        if !(size_of::<SnapshotHeader>()..=SNAPSHOT_LEN_MAX).contains(&len) || h.channels.get() as usize > CHANNELS_MAX {
+        let counts = (h.channels.get() as usize, h.producers.get() as usize);
+        if !(size_of::<SnapshotHeader>()..=SNAPSHOT_LEN_MAX).contains(&len) || counts.0 > CHANNELS_MAX || counts.1 > PRODUCERS_MAX
+        {
             return Err(Bad::Bounds);
         }
         Ok(len)
@@ -121,7 +139,9 @@ impl Snapshot {
         let len = Self::len_of(bytes)?;
         let bytes = bytes.get(..len).ok_or(Bad::Short)?;
         let (h, mut rest) = SnapshotHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        super::format::check(&h.magic, SNAPSHOT_MAGIC, bytes, h.version.get())?;
+        // Both versions are read the same way: before there were producers, their number was a reserved zero.
+        let version = if h.version.get() == SNAPSHOT_VERSION_PRODUCERS { VERSION } else { h.version.get() };
+        super::format::check(&h.magic, SNAPSHOT_MAGIC, bytes, version)?;
         if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
             return Err(Bad::Foreign);
         }
@@ -129,6 +149,12 @@ impl Snapshot {
         for _ in 0..h.channels.get() {
             let (channel, taken) = CursorImage::decode(rest)?;
             channels.push(channel);
+            rest = &rest[taken..];
+        }
+        let mut producers: Vec<Producer> = Vec::new();
+        for _ in 0..h.producers.get() {
+            let (producer, taken) = Producer::decode(rest)?;
+            producers.push(producer);
             rest = &rest[taken..];
         }
         let snapshot = Snapshot {
@@ -144,21 +170,36 @@ impl Snapshot {
             chain_crc: h.chain_crc.get(),
             segment_base: h.segment_base.get(),
             suspect: h.flags.get() & SNAPSHOT_SUSPECT != 0,
+            unix_ns: h.unix_ns.get(),
             channels,
+            producers,
         };
         let positions = [snapshot.start, snapshot.end, snapshot.committed, snapshot.collect_start];
-        if !rest.is_empty() || !positions.into_iter().all(Position::is_sane) || snapshot.start.offset > snapshot.end.offset {
+        if !snapshot.producers_agree()
+            || !rest.is_empty()
+            || !positions.into_iter().all(Position::is_sane)
+            || snapshot.start.offset > snapshot.end.offset
+        {
             return Err(Bad::Bounds);
         }
         Ok(snapshot)
+    }
+
+    /// Each producer once, in the order of their last batches, all of them before the end.
+    fn producers_agree(&self) -> bool {
+        let ids: BTreeSet<_> = self.producers.iter().map(|p| p.id).collect();
+        let last = |p: &Producer| p.places().last().map_or(i64::MAX, |place| place.at.offset);
+        let in_order = self.producers.windows(2).all(|w| last(&w[0]) < last(&w[1]) && w[0].last_unix_ns <= w[1].last_unix_ns);
+        in_order && ids.len() == self.producers.len() && self.producers.last().is_none_or(|p| last(p) < self.end.offset)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::{ChannelName, LogId};
+    use crate::base::{ChannelName, LogId, ProducerId};
     use crate::log::cursor::Interval;
+    use crate::log::producers::{PLACES_MAX, Place};
 
     fn snapshot() -> Snapshot {
         let at = |n: i64| Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) };
@@ -170,6 +211,10 @@ mod tests {
             generation: 2,
             confirmed: at(3),
             intervals: (0..n).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) }).collect(),
+        };
+        let producer = |id: u64, next, n: usize| {
+            let places: Vec<Place> = (0..n as i64).map(|i| Place { at: at(10 + id as i64 % 2 + 2 * i), num: 5 }).collect();
+            Producer::new(ProducerId::new(id).unwrap(), next, 1000, &places).unwrap()
         };
         Snapshot {
             topic_id: TopicId([5; 16]),
@@ -184,7 +229,9 @@ mod tests {
             chain_crc: 0x1234,
             segment_base: 100,
             suspect: true,
+            unix_ns: 77,
             channels: vec![channel("a", 0), channel("b-long-name", 200)],
+            producers: vec![producer(9, 5, 1), producer(4, 700, PLACES_MAX)],
         }
     }
 

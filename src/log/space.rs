@@ -5,8 +5,8 @@
 
 use super::notice::{PartitionIdx, Refusal};
 use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
-use std::{sync::Arc, time::Duration};
+use crate::base::{BLOCK, CoreId, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SEGMENT_STEP_MIN: u64 = 16 * 1024;
 const SEGMENT_STEP_MAX: u64 = 4 * 1024 * 1024;
@@ -126,11 +126,18 @@ impl Space {
 pub struct FullDisk {
     pub waiting: Vec<PartitionIdx>,
     pub retry_at: Option<Ticks>,
+    /// Other cores that lack space: what is freed here may help them.
+    pub others: BTreeSet<CoreId>,
 }
 
 impl FullDisk {
     pub fn is_full(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Some core of the node lacks space.
+    pub fn is_short(&self) -> bool {
+        self.is_full() || !self.others.is_empty()
     }
 }
 
@@ -157,6 +164,28 @@ impl Store {
                 self.room.space = true;
                 Err(Refusal::Busy)
             }
+        }
+    }
+
+    pub fn is_disk_full(&self) -> bool {
+        self.full_disk.is_full()
+    }
+
+    /// Some core of the node lacks space.
+    pub fn is_short_of_space(&self) -> bool {
+        self.full_disk.is_short()
+    }
+
+    /// Another core has no space, or has it again. While it lacks some, this one lets go of what it would keep otherwise.
+    pub fn set_other_full(&mut self, core: CoreId, full: bool) {
+        let was_short = self.full_disk.is_short();
+        if full {
+            self.full_disk.others.insert(core);
+        } else {
+            self.full_disk.others.remove(&core);
+        }
+        if !was_short && full {
+            self.look_at_all();
         }
     }
 
@@ -213,7 +242,7 @@ impl Store {
                 };
                 if !std::mem::replace(&mut part.space.is_full, true) {
                     tracing::warn!(%error, "no space: publishes to the partition are refused, trying again each second");
-                    if !self.full_disk.is_full() {
+                    if !self.full_disk.is_short() {
                         self.look_at_all();
                     }
                     self.full_disk.waiting.push(p);

@@ -3,6 +3,7 @@
 //! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
 
 use super::cursor::CursorImage;
+use super::producers::Producers;
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
 use std::sync::Arc;
 
@@ -50,6 +51,10 @@ pub struct RecoveredPartition {
     pub channels: Vec<CursorImage>,
     /// Ranges that were found to be lost at this recovery, ascending; a lost batch stands for each that recovery wrote.
     pub lost: Vec<(Position, Position)>,
+    /// As the log before `end` tells them.
+    pub producers: Producers,
+    /// Base timestamp of the last batch before `end`; zero when unknown.
+    pub last_unix_ns: i64,
 }
 
 /// A journal that stands empty under a new generation: lap 1, sequence 1, the next write at

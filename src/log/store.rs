@@ -113,14 +113,14 @@ pub struct Store {
     /// Length of a full segment.
     pub(super) segment_max: u64,
     /// Batches of this length go straight to their segment.
-    direct_len: usize,
+    pub(super) direct_len: usize,
     pub(super) ring: Ring<Note>,
     pub(super) partitions: Slab<PartitionLog>,
     pub(super) ops: Ops,
     /// Given out with the next completion or tick.
     pub(super) notices: Vec<Notice>,
-    /// A file failed: no publish until a restart.
-    pub(super) is_closed: bool,
+    /// A file failed, and why: no publish until a restart.
+    pub(super) closed: Option<String>,
     stopping: Stopping,
     /// Partitions with appends that no turn's end has seen.
     dirty: Vec<PartitionIdx>,
@@ -164,7 +164,7 @@ impl Store {
             partitions: Slab::new(),
             ops: Ops::default(),
             notices: vec![],
-            is_closed: false,
+            closed: None,
             stopping: Stopping::No,
             dirty: vec![],
             last_record: RecordTicket(0),
@@ -201,7 +201,7 @@ impl Store {
 
     /// A new, empty partition; space for it is allocated at once.
     pub fn create(&mut self, now: Now, dir: Arc<PartitionDir>, io: &mut Io) -> PartitionIdx {
-        let part = PartitionLog::empty(dir, self.options.epoch, now.unix_ns);
+        let part = PartitionLog::empty(dir, self.options.epoch, now.unix_ns, self.options.producers);
         let p = PartitionIdx(self.partitions.insert(part) as u32);
         self.grow(p, io);
         p
@@ -242,7 +242,7 @@ impl Store {
     }
 
     pub fn is_read_only(&self) -> bool {
-        self.is_closed
+        self.closed.is_some()
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -266,7 +266,7 @@ impl Store {
             // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
             return Err(Refusal::TooBig);
         }
-        let is_new = self.admit(p, encoded, io)?;
+        let is_new = self.admit(p, encoded, false, io)?;
         let direct_len = self.direct_len;
         let part = &mut self.partitions[p.0 as usize];
         if is_new {
@@ -292,51 +292,15 @@ impl Store {
         self.unpacked += more;
         self.waiting_bytes += grown as u64;
         let ticket = part.last_ticket;
-        if !std::mem::replace(&mut part.is_dirty, true) {
-            self.dirty.push(p);
-        }
+        self.mark_unsealed(p);
         Ok(ticket)
     }
 
-    /// Whether there is memory, journal and disk for `encoded` more bytes (rule 10); whether they begin a new batch.
-    fn admit(&mut self, p: PartitionIdx, encoded: usize, io: &mut Io) -> Result<bool, Refusal> {
-        if self.is_read_only() || self.part(p).poisoned.is_some() {
-            return Err(Refusal::ReadOnly);
+    /// The turn's end has to look at the partition.
+    pub(super) fn mark_unsealed(&mut self, p: PartitionIdx) {
+        if !std::mem::replace(&mut self.part_mut(p).is_dirty, true) {
+            self.dirty.push(p);
         }
-        if self.is_stopping() {
-            return Err(Refusal::Busy);
-        }
-        if self.waiting_bytes > 0 && self.waiting_bytes + encoded as u64 > self.options.max_pub_waiting_size {
-            self.room.waiting = true;
-            return Err(Refusal::Busy);
-        }
-        let part = &self.partitions[p.0 as usize];
-        let open = part.builder.len();
-        // Small publishes never add up to a batch that would have to go the long way of a direct one.
-        let joins = open > 0 && open + encoded < self.direct_len;
-        let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
-        let more = batch_cost(len, self.direct_len) - if joins { part.builder_cost } else { 0 };
-        if !self.ring.admits(self.unpacked + more) {
-            self.room.ring = true;
-            return Err(Refusal::Busy);
-        }
-        let base = part.active().meta.base.offset;
-        let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
-        let at = part.end.at.offset + sealed;
-        let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
-        if segment > self.segment_max && part.end.at.offset + open as i64 > base {
-            // It begins the next segment, behind all that was appended before.
-            let part = &mut self.partitions[p.0 as usize];
-            if open > 0 {
-                part.seal(self.options.epoch);
-            }
-            part.roll();
-            self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
-            return Ok(true);
-        }
-        let batches = part.segment_batches + batches + 1;
-        self.reserve(p, segment, commit_len(batches), io)?;
-        Ok(!joins)
     }
 
     /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
@@ -611,12 +575,12 @@ impl Store {
 }
 
 /// What a batch of this length takes in the ring.
-fn batch_cost(len: usize, direct_len: usize) -> u64 {
+pub(super) fn batch_cost(len: usize, direct_len: usize) -> u64 {
     let payload = if len >= direct_len { BATCH_HEADER_LEN } else { len };
     BATCH_COST + payload.next_multiple_of(8) as u64
 }
 
 /// Length of a commit log with this many records.
-fn commit_len(records: u64) -> u64 {
+pub(super) fn commit_len(records: u64) -> u64 {
     FILE_HEADER_LEN + records * COMMIT_RECORD_LEN as u64
 }

@@ -2,7 +2,7 @@
 //!
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
-use super::stats::{ChannelStats, ClientStats, ProducerStats, ShardStats};
+use super::stats::{ChannelStats, ClientStats, ProducerStats, ShardStats, TurnStats};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -35,10 +35,20 @@ pub struct NodeStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
     producers: Option<Vec<Client>>,
+    /// Not in nsqd: what each core says of itself.
+    cores: Vec<Core>,
     #[serde(skip)]
     now_unix_s: i64,
     #[serde(skip)]
     extra: Vec<(&'static str, String)>,
+}
+
+#[derive(Serialize)]
+struct Core {
+    core: u16,
+    health: String,
+    connections: u64,
+    turns: TurnStats,
 }
 
 #[derive(Serialize)]
@@ -126,6 +136,11 @@ struct Memory {
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
         let health = health(&shards);
+        let cores = shards.iter().map(|s| {
+            let health = if s.healthy { "OK".into() } else { s.health.clone() };
+            Core { core: s.core, health, connections: s.connections, turns: s.turns }
+        });
+        let cores = cores.collect();
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
         let mut producers = Vec::new();
         for shard in shards {
@@ -161,6 +176,7 @@ impl NodeStats {
             topics: (!nothing_found).then_some(topics),
             memory: facts.resident_bytes.map(|bytes| Memory { heap_in_use_bytes: bytes, ..Memory::default() }),
             producers: (!producers.is_empty()).then_some(producers),
+            cores,
             now_unix_s: facts.now_unix_s,
             extra: facts.extra,
         }
@@ -189,6 +205,12 @@ impl NodeStats {
         if !self.extra.is_empty() {
             writeln!(out, "\nNode:")?;
             self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
+        }
+        writeln!(out, "\nCores:")?;
+        for Core { core, health, connections, turns: t } in &self.cores {
+            let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
+            let stalls = t.stalls;
+            writeln!(out, "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls}", t.count)?;
         }
         match self.topics.as_deref() {
             None | Some([]) => writeln!(out, "\nTopics: None")?,
@@ -417,7 +439,7 @@ mod tests {
             channels: vec![channel],
         }];
         let producers = vec![ProducerStats { info: info(60246), topics: vec![("pp".into(), 2), ("qq".into(), 1)] }];
-        ShardStats { core, connections: 1, partitions, producers, healthy: true, health: String::new() }
+        ShardStats { core, connections: 1, partitions, producers, healthy: true, ..ShardStats::default() }
     }
 
     fn facts() -> NodeFacts {
@@ -430,7 +452,8 @@ mod tests {
         NodeStats::merge(shards, &filter, facts())
     }
 
-    /// The keys and their order are nsqd 1.3.0's own; the version and `backend_depth` (everything is on disk here) differ.
+    /// The keys and their order are nsqd 1.3.0's own, but for `cores` at the end; the version and `backend_depth` (everything is
+    /// on disk here) differ.
     #[test]
     fn the_json_is_nsqds() {
         const TLS: &str = r#""tls":false,"tls_cipher_suite":"","tls_version":"","tls_negotiated_protocol":"",
@@ -454,7 +477,8 @@ mod tests {
         let wanted = format!(
             r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
             "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
-            "producers":[{producer}]}}"#
+            "producers":[{producer}],"cores":[{{"core":0,"health":"OK","connections":1,
+            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}}}}]}}"#
         );
         let wanted: String = wanted.lines().map(str::trim).collect();
         assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);
@@ -471,6 +495,9 @@ mod tests {
             "",
             "Node:",
             "   http_publish             \tnone",
+            "",
+            "Cores:",
+            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0",
             "",
             "Topics:",
             "   [pp             ] depth: 1     be-depth: 1     msgs: 2        e2e%: ",

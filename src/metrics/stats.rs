@@ -1,6 +1,7 @@
 //! What /stats shows, gathered per core and merged by the HTTP room.
 
 use crate::shard::message::ClientInfo;
+use serde::Serialize;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShardStats {
@@ -12,6 +13,20 @@ pub struct ShardStats {
     pub healthy: bool,
     /// Why not, in a sentence.
     pub health: String,
+    /// Filled in by whoever drives the core.
+    pub turns: TurnStats,
+}
+
+/// How long the turns of a core took: while one lasts, everything on the core waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TurnStats {
+    pub count: u64,
+    pub p50_us: u64,
+    pub p99_us: u64,
+    pub p999_us: u64,
+    pub max_us: u64,
+    /// Those that were longer than `--stall-log`.
+    pub stalls: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

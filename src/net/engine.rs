@@ -46,6 +46,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between log lines about failing accepts.
 const ACCEPT_LOG: Duration = Duration::from_secs(10);
 
+/// What is sent by a plain system call at most: larger ones would hold up the turn.
+const SEND_NOW_MAX: usize = 64 * 1024;
+
 /// One send takes at most this much: the kernel counts in 32 bits.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
@@ -56,10 +59,27 @@ enum Accept {
     Cancelling,
 }
 
+struct Listening {
+    /// None once it was closed.
+    listener: Option<TcpListener>,
+    accept: Accept,
+}
+
 /// What `settle` has to tell.
 enum Told {
-    Closed { conn: ConnId },
-    Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
+    /// Sent without the ring.
+    Sent {
+        conn: ConnId,
+        bytes: usize,
+    },
+    Closed {
+        conn: ConnId,
+    },
+    Moved {
+        conn: ConnId,
+        fd: OwnedFd,
+        moving: Box<Moving>,
+    },
 }
 
 /// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).
@@ -69,8 +89,8 @@ pub struct Net {
     buffers: ManuallyDrop<Buffers>,
     conns: ManuallyDrop<Conns>,
     timer: ManuallyDrop<Timer>,
-    listener: Option<TcpListener>,
-    accept: Accept,
+    /// By their place in the `Opened` that tells of a connection.
+    listeners: Vec<Listening>,
     accepting: bool,
     accept_retry_at: Option<Instant>,
     accept_logged_at: Option<Instant>,
@@ -95,11 +115,11 @@ impl Net {
     /// Sets up the ring, starts accepting. Call on the executor's thread.
     pub fn new(listener: TcpListener, options: NetOptions) -> Result<Net, NetError> {
         let wake = WakeFd::new().map_err(|cause| NetError::Ring { step: "eventfd", cause })?;
-        Net::with_wake(listener, options, wake)
+        Net::with_wake(vec![listener], options, wake)
     }
 
-    /// Like `new`, with a wake that other threads have already.
-    pub fn with_wake(listener: TcpListener, options: NetOptions, wake: Arc<WakeFd>) -> Result<Net, NetError> {
+    /// Like `new`, with several listeners and a wake that other threads have already.
+    pub fn with_wake(listeners: Vec<TcpListener>, options: NetOptions, wake: Arc<WakeFd>) -> Result<Net, NetError> {
         if !options.buffers.is_power_of_two() || options.buffers > 1 << 15 || options.buffer_bytes == 0 {
             return Err(NetError::Options("the number of receive buffers must be a power of two up to 32,768, their size not 0"));
         }
@@ -109,15 +129,17 @@ impl Net {
         let ring = Ring::new(options.ring_entries, &wake).map_err(|cause| NetError::Ring { step: "io_uring_setup", cause })?;
         let buffers = Buffers::new(ring.uring(), options.buffers, options.buffer_bytes)
             .map_err(|cause| NetError::Ring { step: "receive buffers", cause })?;
-        listener.set_nonblocking(false).map_err(|cause| NetError::Ring { step: "listener", cause })?;
-        listen::set_nodelay(listener.as_raw_fd()).map_err(|cause| NetError::Ring { step: "TCP_NODELAY", cause })?;
+        for listener in &listeners {
+            listener.set_nonblocking(false).map_err(|cause| NetError::Ring { step: "listener", cause })?;
+            listen::set_nodelay(listener.as_raw_fd()).map_err(|cause| NetError::Ring { step: "TCP_NODELAY", cause })?;
+        }
+        let listening = |listener| Listening { listener: Some(listener), accept: Accept::Off };
         Ok(Net {
             ring,
             buffers: ManuallyDrop::new(buffers),
             conns: ManuallyDrop::new(Conns::new()),
             timer: ManuallyDrop::new(Timer::new()),
-            listener: Some(listener),
-            accept: Accept::Off,
+            listeners: listeners.into_iter().map(listening).collect(),
             accepting: true,
             accept_retry_at: None,
             accept_logged_at: None,
@@ -157,11 +179,33 @@ impl Net {
         if !c.is_sending() {
             c.sending = bytes;
             c.sent = 0;
-            push_send(&mut self.ring, c);
+            self.send_now(conn);
         } else if c.queued.is_empty() {
             c.queued = bytes;
         } else {
             c.queued.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Sends at once what the socket takes; the rest goes through the ring. For what fits, one plain system call costs the
+    /// kernel less than an entry, its request, its completion and the look at it (benches/echo); nothing else of the
+    /// connection is in flight in this direction, so the order holds.
+    fn send_now(&mut self, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        let len = c.sending.len().min(SEND_NOW_MAX);
+        // SAFETY: the bytes are readable for the length of the call, which does not block.
+        let taken =
+            unsafe { libc::send(c.fd.as_raw_fd(), c.sending.as_ptr().cast(), len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+        if taken > 0 {
+            c.sent = taken as usize;
+            self.told.push_back(Told::Sent { conn, bytes: c.sent });
+        }
+        // an error comes again, and is told, through the ring
+        if c.sent == c.sending.len() {
+            c.sending = Vec::new();
+            c.sent = 0;
+        } else {
+            push_send(&mut self.ring, c);
         }
     }
 
@@ -223,16 +267,18 @@ impl Net {
         self.deadline = at;
     }
 
-    /// No new connections: the listener is closed. Those that the kernel has completed meanwhile are closed.
+    /// No new connections: the listeners are closed. Those that the kernel has completed meanwhile are closed.
     pub fn stop_accepting(&mut self) {
         self.accepting = false;
-        match self.accept {
-            Accept::Off => self.listener = None,
-            Accept::Armed => {
-                self.accept = Accept::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Accept, NO_CONN));
+        for (i, l) in self.listeners.iter_mut().enumerate() {
+            match l.accept {
+                Accept::Off => l.listener = None,
+                Accept::Armed => {
+                    l.accept = Accept::Cancelling;
+                    push_cancel(&mut self.ring, user_data(Kind::Accept, ConnId(i as u64)));
+                }
+                Accept::Cancelling => {}
             }
-            Accept::Cancelling => {}
         }
     }
 
@@ -293,6 +339,7 @@ impl Net {
         while let Some(told) = self.told.pop_front() {
             events += 1;
             match told {
+                Told::Sent { conn, bytes } => each(NetEvent::Sent { conn, bytes }),
                 Told::Closed { conn } => each(NetEvent::Closed { conn }),
                 Told::Moved { conn, fd, moving } => {
                     let Moving { to, session, unread } = *moving;
@@ -308,7 +355,7 @@ impl Net {
         match of_user_data(c.user_data) {
             Some((Kind::Receive, _)) => self.received(c, None, each),
             Some((Kind::Send, conn)) => self.sent(conn, c.result, each),
-            Some((Kind::Accept, _)) => self.accepted(c, each),
+            Some((Kind::Accept, ConnId(listener))) => self.accepted(c, listener as usize, each),
             Some((Kind::Timer, _)) => {
                 self.timer.fired();
                 if self.deadline.is_some_and(|at| at <= Instant::now()) {
@@ -399,7 +446,7 @@ impl Net {
     /// True: a deadline has passed already.
     fn arm_timer(&mut self) -> bool {
         let phase_end = self.phase_ends.peek().map(|Reverse((at, _))| *at);
-        let retry = self.accept_retry_at.filter(|_| self.accept == Accept::Off);
+        let retry = self.accept_retry_at.filter(|_| self.listeners.iter().any(|l| l.accept == Accept::Off));
         let Some(at) = [self.deadline, phase_end, retry].into_iter().flatten().min() else { return false };
         if self.timer.is_armed_by(at) {
             return false;

@@ -1,7 +1,7 @@
 //! Moves socket bytes of one core on an io_uring ring of its own, inside a glommio executor.
 //!
 //! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures).
-//! [`Net`] owns the core's listener, its client sockets, the shared receive buffers and what waits to be sent. It lives
+//! [`Net`] owns the core's listeners, its client sockets, the shared receive buffers and what waits to be sent. It lives
 //! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
 //! connection that lives.
 //!
@@ -75,8 +75,8 @@ impl Default for NetOptions {
 /// What happened on the sockets.
 #[derive(Debug)]
 pub enum NetEvent<'a> {
-    /// A client connected.
-    Opened { conn: ConnId, peer: Peer },
+    /// A client connected to the listener at this place.
+    Opened { conn: ConnId, peer: Peer, listener: usize },
     /// Bytes arrived, in order. They are valid for this call only.
     Bytes { conn: ConnId, bytes: &'a [u8] },
     /// The kernel took this many bytes of what was sent.

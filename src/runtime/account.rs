@@ -2,6 +2,8 @@
 //! setting is logged with its parts: events (socket, mesh and disk completions, each stepped), deciding at the turn's end,
 //! carrying out. A process that was stopped or lost its CPU shows up too, and looks like one part that took it all.
 
+use crate::metrics::Latency;
+use crate::metrics::stats::TurnStats;
 use std::time::{Duration, Instant};
 
 /// More turns than this in a second are counted, not logged.
@@ -24,7 +26,6 @@ pub struct TurnTimes {
     pub carried: Instant,
 }
 
-#[derive(Debug)]
 pub struct StallDetector {
     core: u16,
     limit: Duration,
@@ -33,18 +34,23 @@ pub struct StallDetector {
     /// Slow turns since the start.
     pub stalls: u64,
     pub longest: Duration,
-    pub turns: u64,
+    /// How long each turn took.
+    pub turns: Latency,
 }
 
 impl StallDetector {
     pub fn new(core: u16, limit: Duration) -> Self {
-        StallDetector { core, limit, logged: None, unlogged: 0, stalls: 0, longest: Duration::ZERO, turns: 0 }
+        StallDetector { core, limit, logged: None, unlogged: 0, stalls: 0, longest: Duration::ZERO, turns: Latency::new() }
+    }
+
+    pub fn core(&self) -> u16 {
+        self.core
     }
 
     /// Notes one turn; true when it was slow.
     pub fn turn(&mut self, times: TurnTimes, counts: TurnCounts) -> bool {
         let total = times.carried - times.begun;
-        self.turns += 1;
+        self.turns.record(total);
         self.longest = self.longest.max(total);
         if total < self.limit {
             return false;
@@ -71,6 +77,19 @@ impl StallDetector {
         self.logged = Some(times.carried);
         true
     }
+
+    /// For /stats.
+    pub fn stats(&self) -> TurnStats {
+        let us = |share| self.turns.quantile(share).as_micros() as u64;
+        TurnStats {
+            count: self.turns.count(),
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+            p999_us: us(0.999),
+            max_us: self.longest.as_micros() as u64,
+            stalls: self.stalls,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -88,7 +107,10 @@ mod tests {
         assert!(!detector.turn(turn(9), TurnCounts::default()));
         assert!(detector.turn(turn(10), TurnCounts::default()));
         assert!(detector.turn(turn(500), TurnCounts::default()), "counted, though too soon for the log");
-        assert_eq!((detector.stalls, detector.unlogged, detector.turns), (2, 1, 3));
+        assert_eq!((detector.stalls, detector.unlogged, detector.turns.count()), (2, 1, 3));
+        let stats = detector.stats();
+        assert_eq!((stats.count, stats.stalls, stats.max_us), (3, 2, 500_000));
+        assert!((9_900..=10_100).contains(&stats.p50_us), "{stats:?}");
         assert_eq!(detector.longest, Duration::from_millis(500));
     }
 }

@@ -47,7 +47,8 @@ pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
 
 /// What one core gets from outside.
 pub struct CoreParts<M> {
-    pub listener: TcpListener,
+    /// At their places: NSQ, native.
+    pub listeners: Vec<TcpListener>,
     pub port: Port,
     pub wake: Arc<WakeFd>,
     pub build: Build<M>,
@@ -100,6 +101,16 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
+/// What a core of the node runs on: an executor that is pinned to `cpu`.
+pub fn executor(cpu: usize, spin_before_park: Duration) -> LocalExecutorBuilder {
+    let builder = LocalExecutorBuilder::new(Placement::Fixed(cpu))
+        .preempt_timer(PREEMPT_TIMER)
+        .ring_depth(RING_DEPTH)
+        .io_memory(IO_MEMORY)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
+    if spin_before_park.is_zero() { builder } else { builder.spin_before_park(spin_before_park) }
+}
+
 /// Starts a core per part and returns when all are up, or none is. `stop` is asked to stop when a core ends by itself.
 /// The data path has its probe file, and io_uring was found to work (`doctor`): glommio ends the process otherwise.
 pub fn run_cores<M: Machine + 'static>(
@@ -127,15 +138,7 @@ pub fn run_cores<M: Machine + 'static>(
             stop: cores_stop.clone(),
         };
         let ready = ready.clone();
-        let mut builder = LocalExecutorBuilder::new(Placement::Fixed(cpus[i % cpus.len()]))
-            .name(&format!("core-{}", core.0))
-            .preempt_timer(PREEMPT_TIMER)
-            .ring_depth(RING_DEPTH)
-            .io_memory(IO_MEMORY)
-            .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
-        if !options.spin_before_park.is_zero() {
-            builder = builder.spin_before_park(options.spin_before_park);
-        }
+        let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
         let spawned = builder.spawn(move || async move {
             let core = start.core(part).await?;
             let _ = ready.send(());
@@ -183,7 +186,7 @@ impl Start {
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
-        let net = Net::with_wake(part.listener, net, part.wake).map_err(|e| e.to_string())?;
+        let net = Net::with_wake(part.listeners, net, part.wake).map_err(|e| e.to_string())?;
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         Ok(Core { id: core, machine, net, port: part.port, disk, bell, clock, stop, stalls })

@@ -98,7 +98,7 @@ pub fn run_node<M: Machine + 'static>(
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
 
-    let (parts, http_port, tcp_address) = parts(&settings, builds, front.wake)?;
+    let Parts { parts, http_port, tcp_address, native_address } = parts(&settings, builds, front.wake)?;
     let options = CoresOptions {
         data: data.to_owned(),
         net: NetOptions::default(),
@@ -110,7 +110,8 @@ pub fn run_node<M: Machine + 'static>(
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });
     if started.is_ok() {
-        tracing::info!(tcp = %tcp_address, http = settings.http_address, cores, "ready");
+        let native = native_address.map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(tcp = %tcp_address, http = settings.http_address, native, cores, "ready");
         let reason = stop.wait();
         tracing::info!(reason, "stopping");
     }
@@ -125,7 +126,7 @@ pub fn run_node<M: Machine + 'static>(
     running.request_stop();
     let ended = running.join()?;
     for core in &ended {
-        tracing::debug!(turns = core.turns, stalls = core.stalls, longest_us = core.longest.as_micros() as u64, "core ended");
+        tracing::info!(core = core.core(), turns = %core.turns, stalls = core.stalls, "core ended: its turns and how long they took");
     }
     tracing::info!("stopped");
     failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))
@@ -154,22 +155,29 @@ fn examine(settings: &Settings) -> Result<(), NodeError> {
     if failures > 0 { Err(NodeError::Doctor { failures }) } else { Ok(()) }
 }
 
-type Parts<M> = (Vec<CoreParts<M>>, HttpPort, SocketAddr);
+struct Parts<M> {
+    parts: Vec<CoreParts<M>>,
+    http_port: HttpPort,
+    tcp_address: SocketAddr,
+    native_address: Option<SocketAddr>,
+}
 
 /// Listeners, mesh and wakes, all connected before the first core runs.
 fn parts<M>(settings: &Settings, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>) -> Result<Parts<M>, NodeError> {
     let cores = builds.len() as u16;
-    let address = free_address(&settings.tcp_address)?;
+    let tcp_address = free_address(&settings.tcp_address)?;
+    let native_address = Some(&settings.native_address).filter(|a| !a.is_empty()).map(|a| free_address(a)).transpose()?;
     let (mut ports, mut http_port) = mesh::mesh(cores);
     let wakes = (0..cores).map(|_| WakeFd::new()).collect::<io::Result<Vec<_>>>().map_err(NodeError::Eventfd)?;
     let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as Arc<dyn Wake>).collect();
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let listeners = (0..cores).map(|_| net::listen(&address.to_string())).collect::<Result<Vec<_>, _>>()?;
+    let listen = |_| [Some(tcp_address), native_address].into_iter().flatten().map(|a| net::listen(&a.to_string())).collect();
+    let listeners = (0..cores).map(listen).collect::<Result<Vec<Vec<TcpListener>>, _>>()?;
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
-    let parts = each.map(|(((listener, port), wake), build)| CoreParts { listener, port, wake, build }).collect();
-    Ok((parts, http_port, address))
+    let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
+    Ok(Parts { parts, http_port, tcp_address, native_address })
 }
 
 /// The address with its port (chosen, when it was 0), known to be nobody else's. The cores' listeners share it by

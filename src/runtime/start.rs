@@ -26,13 +26,23 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         journal_bytes: r.settings.journal_bytes,
         segment_bytes: r.settings.max_bytes_per_file,
         now_unix_ns: r.now_unix_ns,
+        producers: (&**r.settings).into(),
         seed: r.seed,
         accept_lost_journal: r.settings.accept_lost_journal,
     };
     let begun = Instant::now();
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;
     tell(&recovered.report);
+    let node = u128::from_be_bytes(recovered.node_id);
+    if recovered.is_first_start() {
+        tracing::warn!(
+            data_path = r.settings.data_path,
+            node = format_args!("{node:032x}"),
+            "created a new data path: this node starts empty. If it was to have data, --data-path names the wrong folder"
+        );
+    }
     tracing::info!(
+        node = format_args!("{node:032x}"),
         topics = recovered.topics.len(),
         partitions = recovered.partitions.len(),
         generation = recovered.generation,
@@ -63,7 +73,7 @@ fn tell(report: &Report) {
 }
 
 fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
-    let Recovered { generation, topics, partitions, journals, .. } = recovered;
+    let Recovered { node_id, generation, topics, partitions, journals, .. } = recovered;
     let mut of_core: Vec<Vec<_>> = (0..r.cores).map(|_| vec![]).collect();
     for p in partitions {
         of_core[p.topic.core_of(p.dir.partition, r.cores).0 as usize].push(p);
@@ -81,6 +91,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             partitions,
             seed: r.seed.wrapping_add(i as u64 + 1),
             connections_max,
+            node_id,
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

@@ -47,7 +47,8 @@ impl StopHandle {
         }
     }
 
-    /// Makes SIGTERM and SIGINT ask to stop; a second one ends the process at once. To be called by the first thread
+    /// Makes SIGTERM and SIGINT ask to stop. A second one is only answered in the log, since supervisors and shells send
+    /// both, or one twice, and the stop takes seconds at most; the third ends the process at once. To be called by the first thread
     /// before there are others, since they must inherit that these signals are not theirs.
     pub fn on_signals(&self) -> io::Result<()> {
         // SAFETY: the set is initialised by sigemptyset before it is used.
@@ -64,6 +65,7 @@ impl StopHandle {
         };
         let stop = self.clone();
         let take_signals = move || {
+            let mut earlier = 0;
             loop {
                 let mut signal = 0;
                 // SAFETY: both point to live values.
@@ -71,16 +73,40 @@ impl StopHandle {
                     continue;
                 }
                 let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
-                if stop.is_requested() {
-                    tracing::warn!("{name} again: the process ends at once; what was acknowledged is durable");
-                    // SAFETY: ends the process without running anything else, which is what is wanted.
-                    unsafe { libc::_exit(128 + signal) }
+                match answer(earlier, stop.is_requested()) {
+                    Answer::Stop => stop.request(name),
+                    Answer::Wait => {
+                        tracing::warn!("{name}: still stopping, for seconds at most; one more signal ends the process at once");
+                    }
+                    Answer::Exit => {
+                        tracing::warn!("{name} again: the process ends at once; what was acknowledged is durable");
+                        // SAFETY: ends the process without running anything else, which is what is wanted.
+                        unsafe { libc::_exit(128 + signal) }
+                    }
                 }
-                stop.request(name);
+                earlier += 1;
             }
         };
         std::thread::Builder::new().name("signals".into()).spawn(take_signals)?;
         Ok(())
+    }
+}
+
+/// What a signal to stop leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Stop,
+    /// The stop goes on.
+    Wait,
+    Exit,
+}
+
+/// `earlier`: signals before this one.
+fn answer(earlier: u32, is_stopping: bool) -> Answer {
+    match (earlier, is_stopping) {
+        (0, false) => Answer::Stop,
+        (0 | 1, _) => Answer::Wait,
+        _ => Answer::Exit,
     }
 }
 
@@ -152,6 +178,12 @@ pub fn exit_after(limit: Duration) -> impl Drop {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_third_signal_ends_the_process_and_the_second_does_not() {
+        assert_eq!([0, 1, 2, 3].map(|n| answer(n, n > 0)), [Answer::Stop, Answer::Wait, Answer::Exit, Answer::Exit]);
+        assert_eq!(answer(0, true), Answer::Wait, "it stops for another reason already");
+    }
 
     #[test]
     fn the_first_reason_wakes_the_waiter() {

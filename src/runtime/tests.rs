@@ -57,7 +57,7 @@ fn parts(builds: [Build<Fragile>; 2]) -> (Vec<CoreParts<Fragile>>, SocketAddr) {
     let listeners = [listen("127.0.0.1:0").unwrap(), listen("127.0.0.1:0").unwrap()];
     let address = listeners[1].local_addr().unwrap();
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
-    (each.map(|(((listener, port), wake), build)| CoreParts { listener, port, wake, build }).collect(), address)
+    (each.map(|(((listener, port), wake), build)| CoreParts { listeners: vec![listener], port, wake, build }).collect(), address)
 }
 
 fn good() -> Build<Fragile> {
@@ -73,7 +73,7 @@ fn cores_start_and_stop() {
     let running = run_cores(&options(data.path()), parts, &stop).unwrap();
     running.request_stop();
     let ended = running.join().unwrap();
-    assert!(ended.len() == 2 && ended.iter().all(|core| core.turns > 0) && !stop.is_requested());
+    assert!(ended.len() == 2 && ended.iter().all(|core| core.turns.count() > 0) && !stop.is_requested());
 }
 
 #[test]

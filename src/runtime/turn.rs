@@ -37,6 +37,10 @@ const ROUNDS: usize = 8;
 /// The same while it has none: a pass of the reactor is some six system calls for nothing then.
 const ROUNDS_WITHOUT_DISK: usize = 64;
 
+/// Places of a core's listeners.
+pub const NSQ: usize = 0;
+pub const NATIVE: usize = 1;
+
 pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
@@ -151,7 +155,8 @@ impl<M: Machine> Core<M> {
         let Core { machine, net, port, disk, .. } = self;
         let effects = &mut turn.effects;
         counts.net_events = net.poll(&mut |event| match event {
-            NetEvent::Opened { conn, peer } => machine.step(now, Event::Opened { conn, peer }, effects),
+            NetEvent::Opened { conn, peer, listener: NATIVE } => machine.step(now, Event::OpenedNative { conn, peer }, effects),
+            NetEvent::Opened { conn, peer, .. } => machine.step(now, Event::Opened { conn, peer }, effects),
             NetEvent::Bytes { conn, bytes } => machine.step(now, Event::Bytes { conn, bytes }, effects),
             NetEvent::Sent { conn, bytes } => machine.step(now, Event::Sent { conn, bytes }, effects),
             NetEvent::Closed { conn } => machine.step(now, Event::Closed { conn }, effects),
@@ -187,6 +192,11 @@ impl<M: Machine> Core<M> {
                 Effect::ResumeReading { conn } => self.net.resume(conn),
                 Effect::Close { conn } => self.net.close(conn),
                 Effect::Move { conn, to, session, unread } => self.net.move_away(conn, to, session, unread),
+                Effect::Pass { to, message: MeshMessage::Stats { ticket, mut stats } } => {
+                    // The machine knows no clock, so it cannot say how long its turns take.
+                    stats.turns = self.stalls.stats();
+                    self.port.send(to, MeshMessage::Stats { ticket, stats });
+                }
                 Effect::Pass { to, message } => self.port.send(to, message),
                 Effect::Disk { op, request } => {
                     self.disk.submit(op, request);

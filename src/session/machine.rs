@@ -8,6 +8,7 @@ use super::published::Published;
 use super::replies::{Asked, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
 use crate::codec::nsq::command::{Command, Progress, State};
+use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
 use crate::shard::message::{ClientInfo, InFlightCommand, PublishError, SubOptions};
@@ -21,6 +22,9 @@ const OUTPUT_HINT_MAX: usize = 64 * 1024;
 
 /// Error frames that may wait behind earlier replies before nothing more is read.
 const REPLY_BYTES_MAX: usize = 256 * 1024;
+
+/// Characters of an error's text that the log shows.
+const FAULT_LEN_MAX: usize = 200;
 
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
 const SILENT_INTERVALS_MAX: u32 = 2;
@@ -100,6 +104,8 @@ pub struct Session {
     has_sent: bool,
     /// Given up: what is unsent stays unsent.
     is_dead: bool,
+    /// Why the node ends the connection, until the shard has taken it for the log.
+    fault: Option<Box<str>>,
 }
 
 impl Session {
@@ -136,6 +142,7 @@ impl Session {
             stuck_intervals: 0,
             has_sent: false,
             is_dead: false,
+            fault: None,
         };
         session.schedule_heartbeat(now.ticks);
         session
@@ -165,6 +172,7 @@ impl Session {
         if magic != MAGIC {
             let mut answer = Vec::new();
             frame::bare_error(&mut answer, "E_BAD_PROTOCOL");
+            self.note_fault(&format!("E_BAD_PROTOCOL magic {}", quoted(magic)));
             return self.end(&answer);
         }
         self.greeted = true;
@@ -301,6 +309,7 @@ impl Session {
                 let mut answer = Vec::new();
                 frame::error(&mut answer, &error);
                 if error.fatal {
+                    self.note_fault(&error.to_string());
                     self.ignore_input();
                 } else if self.sub_slot == Some(slot) {
                     self.sub_slot = None;
@@ -352,6 +361,7 @@ impl Session {
     }
 
     fn end_with(&mut self, error: &ClientError) {
+        self.note_fault(&error.to_string());
         let mut answer = Vec::new();
         frame::error(&mut answer, error);
         self.end(&answer);
@@ -361,6 +371,19 @@ impl Session {
     fn end(&mut self, answer: &[u8]) {
         self.ignore_input();
         self.replies.push_last(answer, &mut self.out);
+    }
+
+    /// The first one is why the connection ends. Clients choose much of the text: it is cut, and nothing in it ends a line.
+    fn note_fault(&mut self, what: &str) {
+        if self.fault.is_none() {
+            let text: String = what.chars().take(FAULT_LEN_MAX).map(|c| if c.is_control() { '?' } else { c }).collect();
+            self.fault = Some(text.into());
+        }
+    }
+
+    /// Why the node ends this connection, once.
+    pub fn take_fault(&mut self) -> Option<Box<str>> {
+        self.fault.take()
     }
 
     fn ignore_input(&mut self) {
@@ -475,6 +498,7 @@ impl Session {
         SubOptions {
             msg_timeout_ms: self.negotiated.msg_timeout_ms,
             sample_rate: self.negotiated.sample_rate,
+            ranged: false,
             client: self.client_info(),
         }
     }

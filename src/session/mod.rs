@@ -13,6 +13,7 @@
 pub mod fuzz;
 mod host;
 mod machine;
+pub mod native;
 mod published;
 mod replies;
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Engine {
         let idx = self.partition(now, topic, partition);
         let i = match self.partitions.get(idx).channel(channel) {
             Some(i) => i,
-            None => match self.create_channel(idx, channel.clone()) {
+            None => match self.create_channel(idx, channel.clone(), None) {
                 Ok(i) => i,
                 Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
             },
@@ -52,16 +52,17 @@ impl Engine {
         self.wake_channel(key);
     }
 
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do.
-    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName) -> Result<u32, PublishError> {
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`.
+    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName, begin: Option<Position>) -> Result<u32, PublishError> {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
         }
-        if self.partitions.get(idx).channels.len() >= CHANNELS_MAX {
+        if self.partitions.get(idx).channels.len() >= self.channels_max() {
             return Err(PublishError::TooManyChannels);
         }
         let first = self.partitions.get(idx).channels.is_empty();
-        let confirmed = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
+        let usual = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
+        let confirmed = begin.unwrap_or(usual);
         let image = CursorImage {
             name: name.clone(),
             paused: false,
@@ -75,6 +76,13 @@ impl Engine {
         tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
         let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
         Ok(self.add_channel(idx, image, created))
+    }
+
+    fn channels_max(&self) -> usize {
+        match self.settings.max_channels_per_topic as usize {
+            0 => CHANNELS_MAX,
+            n => n.min(CHANNELS_MAX),
+        }
     }
 
     pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage, created: RecordTicket) -> u32 {
@@ -92,6 +100,11 @@ impl Engine {
         let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
         self.subscribing.retain(|(_, s, p)| (*s, *p) != (sub, partition));
         self.frames.remove(&sub);
+        self.detach_from(now, sub, key);
+    }
+
+    /// The client leaves the channel; what it had in flight is delivered again.
+    pub fn detach_from(&mut self, now: Now, sub: SubId, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.unsubscribe(now.ticks, sub);
         c.subs.retain(|s| *s != sub);
@@ -167,19 +180,23 @@ impl Engine {
         }
     }
 
-    /// A message in flight is done: its credit is the client's again, or goes back to its core.
-    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId) {
+    /// Messages in flight are done: their credit is the client's again, or goes back to its core.
+    pub fn on_freed(&mut self, key: ChannelKey, sub: SubId, num: u32) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         match c.owed.get_mut(&sub) {
             Some(owed) => {
-                *owed -= 1;
+                let back = num.min(*owed);
+                *owed -= back;
                 if *owed == 0 {
                     c.owed.remove(&sub);
                 }
+                if num > back {
+                    c.machine.lend(sub, num - back);
+                }
                 let partition = self.partitions.get(key.partition_idx()).dir.partition;
-                self.give_back(sub, partition, 1);
+                self.give_back(sub, partition, back);
             }
-            None => c.machine.lend(sub, 1),
+            None => c.machine.lend(sub, num),
         }
         self.wake_channel(key);
     }
@@ -196,7 +213,7 @@ impl Engine {
             return true;
         }
         self.mark_dirty(now, key);
-        self.on_freed(key, sub);
+        self.on_freed(key, sub, 1);
         true
     }
 
@@ -222,7 +239,7 @@ impl Engine {
         }
         let deadline = c.machine.deadline();
         self.timers.at_most(Timer::Channel(key), deadline);
-        self.on_freed(key, sub);
+        self.on_freed(key, sub, 1);
         true
     }
 
@@ -244,9 +261,9 @@ impl Engine {
     pub fn tick_channel(&mut self, now: Now, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         let mut freed = vec![];
-        c.machine.tick(now.ticks, &mut |sub| freed.push(sub));
+        c.machine.tick(now.ticks, &mut |sub, num| freed.push((sub, num)));
         let deadline = c.machine.deadline();
-        freed.into_iter().for_each(|sub| self.on_freed(key, sub));
+        freed.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
         self.timers.at_most(Timer::Channel(key), deadline);
         self.wake_channel(key);
     }

@@ -1,12 +1,15 @@
 //! Hands messages to clients: what the channels give goes straight into the outputs of sessions on this core, and into
 //! one bundle of frames per client of another core and turn.
 
+use super::client::Client;
 use super::engine::Engine;
 use super::message::MeshMessage;
+use super::native::{self, NativeSub};
 use super::partitions::ChannelKey;
 use super::{Conn, Effect, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, Now, SubId};
-use crate::channel::{Sink, Source};
+use crate::channel::{Run, Sink, Source};
+use crate::codec::native::frame::payload_crc;
 use crate::codec::nsq::frame;
 use crate::log::batch::Message;
 use crate::log::fetch::Fetch;
@@ -37,6 +40,7 @@ struct Outputs<'a> {
     conns: &'a mut IdMap<ConnId, Conn>,
     touched: &'a mut Vec<ConnId>,
     frames: &'a mut IdMap<SubId, Vec<u8>>,
+    native_subs: &'a mut IdMap<ConnId, Vec<NativeSub>>,
     key: ChannelKey,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
@@ -58,7 +62,29 @@ impl Sink for Outputs<'_> {
             self.full.push((sub, self.key));
             return false;
         }
-        frame::message(c.session.output(), message.unix_ns, attempts, id, message.body);
+        let Client::Nsq(session) = &mut c.session else { return false };
+        frame::message(session.output(), message.unix_ns, attempts, id, message.body);
+        if !c.touched {
+            c.touched = true;
+            self.touched.push(sub.conn);
+        }
+        true
+    }
+
+    fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool {
+        let (Some(c), Some(subs)) = (self.conns.get_mut(&sub.conn), self.native_subs.get_mut(&sub.conn)) else { return false };
+        if c.session.is_output_full() || c.session.is_closing() || c.closing {
+            self.full.push((sub, self.key));
+            return false;
+        }
+        let Client::Native(session) = &mut c.session else { return false };
+        // without bytes left the channel keeps the client blocked until Credit brings some
+        let Some(messages) = native::take_run(subs, self.key, run) else { return false };
+        let whole = run.num == run.batch.header.num.get();
+        let payload = &run.batch.bytes[run.at.clone()];
+        // a whole body's crc stands in its header
+        let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
+        session.messages(messages, payload, crc);
         if !c.touched {
             c.touched = true;
             self.touched.push(sub.conn);
@@ -105,8 +131,15 @@ impl Shard {
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
         let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
-        let mut sink =
-            Outputs { core: e.core, conns: &mut self.conns, touched: &mut self.touched, frames: &mut e.frames, key, full };
+        let mut sink = Outputs {
+            core: e.core,
+            conns: &mut self.conns,
+            touched: &mut self.touched,
+            frames: &mut e.frames,
+            native_subs: &mut e.native_subs,
+            key,
+            full,
+        };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let deadline = c.machine.deadline();
         let mut hungry = std::mem::take(&mut e.hungry_scratch);

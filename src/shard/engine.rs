@@ -3,6 +3,7 @@
 
 use super::event::Effect;
 use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
+use super::native::{Finding, NativeSub};
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
 use super::subscription::LendAction;
 use super::subscription::Subscription;
@@ -14,7 +15,8 @@ use crate::config::Settings;
 use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
-use std::collections::VecDeque;
+use crate::session::native::Answer;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub(super) enum Heard {
     NotInFlight(crate::base::MessageId, InFlightCommand),
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
+    /// The answer to a native request.
+    Native(u64, Answer),
 }
 
 pub(super) struct Engine {
@@ -46,7 +50,19 @@ pub(super) struct Engine {
     pub store: Store,
     pub partitions: Partitions,
     pub topics: Topics,
+    /// Of each core, the topics that it is the home of, as far as heard.
+    pub topic_counts: BTreeMap<CoreId, u64>,
+    /// What the others were told of this core's disk.
+    pub told_full: bool,
     pub subs: IdMap<ConnId, Subscription>,
+    /// Subscriptions of native connections.
+    pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
+    /// Native connections whose output was full.
+    pub native_blocked: rustc_hash::FxHashSet<ConnId>,
+    /// Native subscriptions whose channel's record is not durable yet: with the request and its answer.
+    pub native_subscribing: VecDeque<(RecordTicket, ConnId, u64, Answer)>,
+    /// Searches by their token.
+    pub finding: IdMap<u64, Finding>,
     pub tracks: IdMap<ConnId, Track>,
     /// Where a client's messages of a partition come from, for partitions of this core.
     pub sub_keys: IdMap<(SubId, PartitionId), ChannelKey>,
@@ -121,7 +137,13 @@ impl Engine {
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),
+            topic_counts: BTreeMap::new(),
+            told_full: false,
             subs: IdMap::default(),
+            native_subs: IdMap::default(),
+            native_blocked: Default::default(),
+            native_subscribing: VecDeque::new(),
+            finding: IdMap::default(),
             tracks: IdMap::default(),
             sub_keys: IdMap::default(),
             timers: Timers::default(),
@@ -220,10 +242,11 @@ impl Engine {
                     self.subscribing.pop_front();
                     self.tell_subscriber(sub, partition, Ok(()));
                 }
+                self.native_channels_durable(false);
             }
             Notice::Readable { p } => self.wake_channels(p),
             Notice::Room => self.on_room(now),
-            Notice::Found { .. } => {}
+            Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { .. } => {}
             Notice::ReadOnly { reason } => {
                 tracing::error!(
@@ -238,6 +261,7 @@ impl Engine {
                 while let Some((_, sub, partition)) = self.subscribing.pop_front() {
                     self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
                 }
+                self.native_channels_durable(true);
                 self.on_room(now);
             }
             Notice::Stopped => {
@@ -263,6 +287,14 @@ impl Engine {
         {
             channel.queued = true;
             self.ready.push_back(key);
+        }
+    }
+
+    /// Tells the others when this core's disk has become full, or is no longer.
+    pub fn tell_full(&mut self) {
+        let full = self.store.is_disk_full();
+        if std::mem::replace(&mut self.told_full, full) != full {
+            self.tell_others(|| MeshMessage::DiskFull { full });
         }
     }
 

@@ -14,6 +14,11 @@ pub enum Event<'a> {
         conn: ConnId,
         peer: Peer,
     },
+    /// The same, with the native protocol.
+    OpenedNative {
+        conn: ConnId,
+        peer: Peer,
+    },
     /// A connection came over from another core: its socket is `conn` here, its unread bytes follow as `Bytes`.
     Adopted {
         conn: ConnId,

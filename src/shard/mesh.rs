@@ -8,7 +8,7 @@ use crate::base::{CoreId, MessageId, Now};
 impl Engine {
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
         match message {
-            MeshMessage::EnsureTopic { ticket, name } => match self.ensure_topic(now, &name) {
+            MeshMessage::EnsureTopic { ticket, name, partitions } => match self.ensure_topic_with(now, &name, partitions) {
                 Ok(true) => {
                     let topic = self.topics.known(&name).expect("the topic is known").clone();
                     self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
@@ -23,6 +23,8 @@ impl Engine {
                     Err(error) => self.topic_failed(&name, error),
                 }
             }
+            MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
+            MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
                 self.topic_known(&topic);
                 let publisher = Publisher::Core(from, ticket);

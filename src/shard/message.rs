@@ -6,6 +6,9 @@ use crate::base::{ChannelName, LogId, PartitionId, Peer, SubId, TopicName, Topic
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
+/// Room that a native publish's body has in front for the header of its batch.
+pub const BATCH_ROOM: usize = crate::log::batch::BATCH_HEADER_LEN;
+
 /// Why a publish was not acknowledged. `Unknown` says that it may still turn out to be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PublishError {
@@ -17,7 +20,9 @@ pub enum PublishError {
     TooMuchWaiting,
     #[error("the topic could not be created")]
     NoTopic,
-    #[error("the topic has as many channels as it can have")]
+    #[error("the node has as many topics as --max-topics allows")]
+    TooManyTopics,
+    #[error("the topic has as many channels as --max-channels-per-topic allows")]
     TooManyChannels,
     #[error("the node is stopping")]
     Stopping,
@@ -52,6 +57,8 @@ pub struct SubOptions {
     pub msg_timeout_ms: u64,
     /// Percent of messages to deliver; 0 means all.
     pub sample_rate: u8,
+    /// It takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
+    pub ranged: bool,
     /// For /stats.
     pub client: ClientInfo,
 }
@@ -70,7 +77,13 @@ pub struct ClientInfo {
 pub struct MovedSession {
     pub peer: Peer,
     /// What the session room needs to go on (identified options, counters).
-    pub state: crate::session::Carried,
+    pub state: MovedState,
+}
+
+#[derive(Debug)]
+pub enum MovedState {
+    Nsq(crate::session::Carried),
+    Native(Box<crate::session::native::NativeCarried>),
 }
 
 #[derive(Debug)]
@@ -79,10 +92,21 @@ pub enum MeshMessage {
     EnsureTopic {
         ticket: Ticket,
         name: TopicName,
+        /// Of a topic that is new; 0: as many as the setting says.
+        partitions: u16,
     },
     Topic {
         ticket: Ticket,
         result: Result<TopicRef, PublishError>,
+    },
+
+    /// How many topics the sender is the home of; told to all when it changes.
+    TopicCount {
+        topics: u64,
+    },
+    /// The sender's disk is full, or no longer; told to all when it changes, since space may be freed anywhere.
+    DiskFull {
+        full: bool,
     },
 
     // ---- publish: asked of the partition's core

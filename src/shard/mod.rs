@@ -10,14 +10,17 @@
 //! ```
 
 mod channels;
+mod client;
 mod deliver;
 mod engine;
 pub mod event;
+mod faults;
 mod host;
 mod mesh;
 pub mod message;
 #[cfg(test)]
 mod model;
+mod native;
 mod partitions;
 mod publish;
 mod stats;
@@ -30,15 +33,18 @@ mod topics;
 
 pub use event::{Effect, Effects, Event};
 
+use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
 use crate::log::{Notice, RecordTicket, Store, StoreOptions};
 use crate::replica::Replica;
-use crate::session::{Asked, Session, failure};
+use crate::session::native::{NativeSession, NodeFacts};
+use crate::session::{Asked, Session};
+use client::Client;
 use engine::{Engine, Heard};
-use message::{MeshMessage, MovedSession, PublishError};
+use message::{MeshMessage, MovedSession, MovedState, PublishError};
 use partitions::{ChannelKey, Partition};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,10 +70,12 @@ pub struct ShardOptions {
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
+    /// Of the node, told to native clients.
+    pub node_id: [u8; 16],
 }
 
 struct Conn {
-    session: Session,
+    session: Client,
     /// In the list of connections that this turn touched.
     touched: bool,
     paused: bool,
@@ -100,18 +108,24 @@ pub struct Shard {
     spare: Spare,
     /// Timers of one tick.
     due: Vec<Timer>,
+    /// Client errors on their way to the log.
+    faults: faults::FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
+    /// What native clients are told of this node.
+    node: NodeFacts,
     stop: Stop,
 }
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max } = options;
+        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id } = options;
+        let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         for topic in topics {
+            *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
         }
         for recovered in partitions {
@@ -131,8 +145,10 @@ impl Shard {
             full: vec![],
             spare: Spare::default(),
             due: vec![],
+            faults: faults::FaultLog::default(),
             limits,
             connections_max,
+            node,
             stop: Stop::Running,
         }
     }
@@ -142,19 +158,29 @@ impl Shard {
         match event {
             Event::Tick => self.tick(now),
             Event::TurnEnd => self.turn_end(now, out),
+            Event::Opened { conn, .. } | Event::OpenedNative { conn, .. } if !self.takes_connections() => {
+                out.push(Effect::Close { conn });
+                return;
+            }
             Event::Opened { conn, peer } => {
-                if self.connections_max > 0 && self.conns.len() >= self.connections_max || !matches!(self.stop, Stop::Running) {
-                    tracing::warn!(peer = %peer.0, connections = self.conns.len(), "connection refused: see --max-connections");
-                    out.push(Effect::Close { conn });
-                    return;
-                }
-                self.add(now, conn, Session::new(conn, peer, self.limits.clone(), now));
+                self.add(now, conn, Client::Nsq(Session::new(conn, peer, self.limits.clone(), now)));
+            }
+            Event::OpenedNative { conn, peer } => {
+                let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
+                self.add(now, conn, Client::Native(Box::new(session)));
             }
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let MovedSession { peer, state } = *session;
-                self.add(now, conn, Session::adopt(conn, peer, state, self.limits.clone(), now));
+                let limits = self.limits.clone();
+                let client = match state {
+                    MovedState::Nsq(state) => Client::Nsq(Session::adopt(conn, peer, state, limits, now)),
+                    MovedState::Native(state) => {
+                        Client::Native(Box::new(NativeSession::adopt(conn, peer, *state, limits, self.node, now)))
+                    }
+                };
+                self.add(now, conn, client);
             }
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
@@ -164,7 +190,7 @@ impl Shard {
             }
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
-                    c.session.on_sent(bytes);
+                    c.session.on_sent(now, bytes);
                     self.touch(conn);
                 }
             }
@@ -200,7 +226,18 @@ impl Shard {
         self.engine.read_only.as_deref()
     }
 
-    fn add(&mut self, now: Now, conn: ConnId, session: Session) {
+    fn takes_connections(&self) -> bool {
+        if !matches!(self.stop, Stop::Running) {
+            return false;
+        }
+        let is_full = self.connections_max > 0 && self.conns.len() >= self.connections_max;
+        if is_full {
+            tracing::warn!(connections = self.conns.len(), "connection refused: see --max-connections");
+        }
+        !is_full
+    }
+
+    fn add(&mut self, now: Now, conn: ConnId, session: Client) {
         self.engine.timers.at_most(Timer::Session(conn), session.deadline());
         let old = self.conns.insert(conn, Conn { session, touched: false, paused: false, closing: false, held: vec![] });
         assert!(old.is_none(), "a connection's number is never reused");
@@ -252,6 +289,7 @@ impl Shard {
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
                 Timer::Fins => self.engine.journal_fins(),
                 Timer::Stalls => self.expire_stalls(now),
+                Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}
             }
@@ -310,16 +348,13 @@ impl Shard {
     fn hear(&mut self, now: Now, conn: ConnId, heard: Heard) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match heard {
-            Heard::Answer(slot, Ok(())) => c.session.reply_ok(slot),
-            Heard::Answer(slot, Err(error)) => c.session.fail(slot, error),
-            Heard::NotInFlight(id, command) => c.session.not_in_flight(id, command),
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
                     let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
-                    c.session.fail_stalled(failure(asked, error));
-                    c.session.resume(now, &mut self.engine);
+                    c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
+            heard => c.session.hear(heard),
         }
         self.touch(conn);
     }
@@ -338,6 +373,7 @@ impl Shard {
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.tell_full();
         }
         self.settle(now);
         self.move_quiet(now, out);
@@ -345,7 +381,7 @@ impl Shard {
         self.emit(out);
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
-            self.flush(conn, out);
+            self.flush(now, conn, out);
         }
         touched.append(&mut self.touched);
         self.touched = touched;
@@ -355,20 +391,24 @@ impl Shard {
     }
 
     /// What a touched connection has for its socket.
-    fn flush(&mut self, conn: ConnId, out: &mut Effects) {
+    fn flush(&mut self, now: Now, conn: ConnId, out: &mut Effects) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
+        if let Some(error) = c.session.take_fault() {
+            let ask_again = self.faults.say(now.ticks, &c.session.client_info(), &error);
+            self.engine.timers.at_most(Timer::Faults, ask_again);
+        }
         if c.closing {
             // Its socket takes nothing more; what it has in flight comes back when it is closed.
             c.held = Vec::new();
-            c.session.take_output();
+            c.session.take_output(now);
             return self.engine.set_blocked(conn, true);
         }
         if !c.held.is_empty() && !c.session.is_output_full() && !c.session.is_closing() {
-            c.session.output().append(&mut c.held);
+            c.session.append(&mut c.held);
             c.held = Vec::new();
         }
-        if let Some(bytes) = c.session.take_output() {
+        if let Some(bytes) = c.session.take_output(now) {
             out.push(Effect::Send { conn, bytes });
         }
         if c.session.is_closing() {

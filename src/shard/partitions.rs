@@ -29,6 +29,13 @@ impl ChannelKey {
 pub enum Publisher {
     Session(ConnId, ReplySlot),
     Core(CoreId, Ticket),
+    /// A native request: its batch begins at `at`, as far as that is known; it may have been there before.
+    Native {
+        conn: ConnId,
+        request: u64,
+        at: Option<Position>,
+        duplicate: bool,
+    },
 }
 
 pub struct ChannelState {

@@ -1,7 +1,9 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
 
 use super::engine::{Asked, Attempt, Engine, Heard};
+use super::event::Effect;
 use super::message::{MeshMessage, OwnedBodies, PublishError};
+use super::native::failure_of;
 use super::partitions::Publisher;
 use super::timers::Timer;
 use super::topics::Waiters;
@@ -11,6 +13,7 @@ use crate::codec::nsq::Bodies;
 use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
 use crate::session::ReplySlot;
+use crate::session::native::Answer;
 use std::time::Duration;
 
 /// Publishes in a row to partitions of one other core before the connection moves there.
@@ -22,6 +25,11 @@ const REMOTE_OVERHEAD: usize = 256;
 impl Engine {
     /// Sees to it that the topic comes into being; `true` when it is known already.
     pub fn ensure_topic(&mut self, now: Now, name: &str) -> Result<bool, PublishError> {
+        self.ensure_topic_with(now, name, 0)
+    }
+
+    /// The same; a new topic gets so many partitions, 0: as many as the setting says.
+    pub fn ensure_topic_with(&mut self, now: Now, name: &str, partitions: u16) -> Result<bool, PublishError> {
         if self.topics.known(name).is_some() {
             return Ok(true);
         }
@@ -32,26 +40,47 @@ impl Engine {
             let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
             let home = home_core(&name, self.cores);
             if home == self.core {
-                self.create_topic(now, name)?;
+                self.create_topic(now, name, partitions)?;
             } else {
                 let ticket = self.ticket(Asked::Topic { name: name.clone() });
                 self.topics.begin(name.clone(), None);
-                self.pass(home, MeshMessage::EnsureTopic { ticket, name });
+                self.pass(home, MeshMessage::EnsureTopic { ticket, name, partitions });
             }
         }
         Ok(false)
     }
 
-    pub fn create_topic(&mut self, now: Now, name: TopicName) -> Result<(), PublishError> {
+    pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
         if self.read_only.is_some() {
             return Err(PublishError::ReadOnly);
         }
+        let max = self.settings.max_topics;
+        if max > 0 && self.topic_counts.values().sum::<u64>() >= max {
+            return Err(PublishError::TooManyTopics);
+        }
         let id = TopicId(self.rng.bytes_16());
-        let info = TopicInfo { name: name.clone(), id, partitions: self.settings.partitions };
+        let partitions = if partitions == 0 { self.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
+        let info = TopicInfo { name: name.clone(), id, partitions };
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
         let record = self.store.log_topic_create(&info, now.unix_ns, &mut self.io);
         self.topics.begin(name, Some((info, record)));
+        self.count_topics(1);
         Ok(())
+    }
+
+    /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
+    /// at the same time may pass the node's limit by one each.
+    pub fn count_topics(&mut self, change: i64) {
+        let topics = self.topic_counts.entry(self.core).or_default();
+        *topics = topics.saturating_add_signed(change);
+        let topics = *topics;
+        self.tell_others(|| MeshMessage::TopicCount { topics });
+    }
+
+    pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
+        for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
+            self.passes.push(Effect::Pass { to: core, message: message() });
+        }
     }
 
     pub fn topic_known(&mut self, topic: &TopicRef) {
@@ -262,6 +291,13 @@ impl Engine {
         match publisher {
             Publisher::Session(conn, slot) => self.replies.push((conn, Heard::Answer(slot, result))),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
+            Publisher::Native { conn, request, at, duplicate } => {
+                let answer = match result {
+                    Ok(()) => Answer::Published { at, duplicate },
+                    Err(error) => Answer::Failed(failure_of(error)),
+                };
+                self.replies.push((conn, Heard::Native(request, answer)));
+            }
         }
     }
 }

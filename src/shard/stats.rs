@@ -5,13 +5,24 @@ use crate::base::{ChannelName, TopicName};
 use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
 
 impl Shard {
+    /// What is wrong with this core, a sentence each: any of it makes /ping fail.
+    fn health(&self) -> Vec<String> {
+        let mut sick = self.engine.store.health();
+        // The store tells it too, but a notice may still be on its way.
+        if let Some(reason) = self.engine.read_only.as_ref().filter(|_| !self.engine.store.is_read_only()) {
+            sick.insert(0, reason.clone());
+        }
+        sick
+    }
+
     pub(super) fn stats(&self, topic: Option<&TopicName>, channel: Option<&ChannelName>, clients: bool) -> ShardStats {
         let e = &self.engine;
+        let sick = self.health();
         let mut stats = ShardStats {
             core: e.core.0,
             connections: self.conns.len() as u64,
-            healthy: e.read_only.is_none(),
-            health: e.read_only.clone().unwrap_or_default(),
+            healthy: sick.is_empty(),
+            health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.0, sick.join(", ")) },
             ..Default::default()
         };
         for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {
@@ -33,11 +44,8 @@ impl Shard {
         }
         if clients {
             stats.producers = (self.conns.values())
-                .filter(|c| c.session.published().next().is_some())
-                .map(|c| ProducerStats {
-                    info: c.session.client_info(),
-                    topics: c.session.published().map(|(topic, n)| (topic.to_owned(), n)).collect(),
-                })
+                .filter(|c| !c.session.published().is_empty())
+                .map(|c| ProducerStats { info: c.session.client_info(), topics: c.session.published() })
                 .collect();
         }
         stats

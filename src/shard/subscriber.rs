@@ -157,7 +157,7 @@ impl Engine {
 
     /// The client's output became full, or has room again.
     pub fn set_blocked(&mut self, conn: ConnId, blocked: bool) {
-        let Some(s) = self.subs.get_mut(&conn) else { return };
+        let Some(s) = self.subs.get_mut(&conn) else { return self.set_native_blocked(conn, blocked) };
         if s.blocked == blocked {
             return;
         }
@@ -179,6 +179,7 @@ impl Engine {
         self.flush_remote_fins();
         self.tracks.remove(&conn);
         self.timers.remove(Timer::Session(conn));
+        self.forget_native(now, conn);
         let Some(s) = self.subs.remove(&conn) else { return };
         let sub = SubId { core: self.core, conn };
         for part in &s.parts {

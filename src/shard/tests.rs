@@ -5,49 +5,44 @@ use super::*;
 use crate::base::{DiskDone, DiskError, DiskOp, FileId, OpId, Peer};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
+use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
 struct Node {
     shards: Vec<Shard>,
     now: Now,
-    files: HashMap<FileId, Vec<u8>>,
+    disk: MemoryDisk,
     /// Operations that were issued and not answered.
-    disk: VecDeque<(usize, OpId, DiskOp)>,
+    pending: VecDeque<(usize, OpId, DiskOp)>,
     mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
     /// Bytes that clients got, by connection.
     clients: HashMap<ConnId, (usize, Vec<u8>)>,
     closed: Vec<ConnId>,
     next_conn: u64,
     stopped: usize,
+    /// No partition file can grow.
+    is_full: bool,
 }
 
 impl Node {
     fn new(cores: u16, partitions: u16) -> Self {
-        let settings = Arc::new(Settings { partitions, journal_bytes: 4 << 20, ..Settings::default() });
-        let shard = |core| {
-            let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 4 << 20, slot_sequence: 1 };
-            Shard::new(ShardOptions {
-                core: CoreId(core),
-                cores,
-                settings: settings.clone(),
-                epoch: Epoch(1),
-                journal,
-                topics: vec![],
-                partitions: vec![],
-                seed: core as u64,
-                connections_max: 0,
-            })
-        };
+        Self::with(cores, Settings { partitions, ..Settings::default() })
+    }
+
+    fn with(cores: u16, settings: Settings) -> Self {
+        let settings = Arc::new(Settings { journal_bytes: 4 << 20, ..settings });
+        let shard = |core| memory::first_start(core, cores, &settings, core as u64);
         Node {
             shards: (0..cores).map(shard).collect(),
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
-            files: HashMap::new(),
-            disk: VecDeque::new(),
+            disk: MemoryDisk::default(),
+            pending: VecDeque::new(),
             mesh: VecDeque::new(),
             clients: HashMap::new(),
             closed: vec![],
             next_conn: 0,
             stopped: 0,
+            is_full: false,
         }
     }
 
@@ -75,7 +70,7 @@ impl Node {
                     self.step(to.0 as usize, Event::Bytes { conn, bytes: &unread });
                     self.end_turn(to.0 as usize);
                 }
-                Effect::Disk { op, request } => self.disk.push_back((core, op, request)),
+                Effect::Disk { op, request } => self.pending.push_back((core, op, request)),
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped => self.stopped += 1,
@@ -90,24 +85,11 @@ impl Node {
 
     fn disk_op(&mut self, op: DiskOp) -> Result<DiskDone, DiskError> {
         match op {
-            DiskOp::Write { file, at, parts, .. } => {
-                let bytes = parts.concat();
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(at as usize + bytes.len()), 0);
-                content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+            DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(_)) => {
+                Err(DiskError::NoSpace { file })
             }
-            DiskOp::Read { file, at, len } => {
-                let content = self.files.get(&file).cloned().unwrap_or_default();
-                let end = content.len().min(at as usize + len);
-                return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
-            }
-            DiskOp::Allocate { file, len } => {
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(len as usize), 0);
-            }
-            _ => {}
+            op => Ok(self.disk.perform(op)),
         }
-        Ok(DiskDone::Done)
     }
 
     /// Until nothing is left to do without time passing.
@@ -122,7 +104,7 @@ impl Node {
             }
             if let Some((from, to, message)) = self.mesh.pop_front() {
                 self.step(to.0 as usize, Event::Mesh { from, message });
-            } else if let Some((core, op, request)) = self.disk.pop_front() {
+            } else if let Some((core, op, request)) = self.pending.pop_front() {
                 let outcome = self.disk_op(request);
                 self.step(core, Event::Disk { op, outcome });
             } else {
@@ -314,8 +296,8 @@ fn a_sub_whose_channel_the_journal_did_not_take_is_refused() {
     n.publish(p, "t", "x");
     n.step(0, Event::Bytes { conn: a, bytes: b"SUB t ch\n" });
     n.end_turn(0);
-    let at = n.disk.iter().position(|(_, _, op)| matches!(op.file(), Some(FileId::Journal(_)))).expect("the channel's record");
-    let (_, op, request) = n.disk.remove(at).expect("it is there");
+    let at = n.pending.iter().position(|(_, _, op)| matches!(op.file(), Some(FileId::Journal(_)))).expect("the channel's record");
+    let (_, op, request) = n.pending.remove(at).expect("it is there");
     let file = request.file().expect("a write").clone();
     n.step(0, Event::Disk { op, outcome: Err(DiskError::Io { file, call: "write", errno: 5, message: String::new() }) });
     n.run();
@@ -365,10 +347,55 @@ fn a_partition_has_no_more_channels_than_its_snapshot_can_hold() {
     }
     let c = n.connect(0);
     n.send(c, b"SUB t one-more\n");
-    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as it can have"]);
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as --max-channels-per-topic allows"]);
     let c = n.connect(0);
     n.send(c, b"SUB t ch0\n");
     assert_eq!(n.take(c), ["OK"]);
+}
+
+#[test]
+fn the_number_of_topics_and_channels_is_limited() {
+    let mut n = Node::with(2, Settings { max_topics: 3, max_channels_per_topic: 2, ..Settings::default() });
+    for i in 0..3 {
+        let c = n.connect(i % 2);
+        n.publish(c, &format!("t{i}"), "x");
+        assert_eq!(n.take(c), ["OK"]);
+    }
+    for core in 0..2 {
+        let c = n.connect(core);
+        n.publish(c, "t4", "x");
+        assert_eq!(n.take(c), ["E_PUB_FAILED PUB failed the node has as many topics as --max-topics allows"]);
+        let c = n.connect(core);
+        n.publish(c, "t0", "x");
+        assert_eq!(n.take(c), ["OK"], "those that are there go on");
+        let c = n.connect(core);
+        n.send(c, b"SUB t4 ch\n");
+        assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the node has as many topics as --max-topics allows"]);
+        let c = n.connect(core);
+        n.send(c, format!("SUB t0 ch{core}\n").as_bytes());
+        assert_eq!(n.take(c)[0], "OK");
+    }
+    let c = n.connect(0);
+    n.send(c, b"SUB t0 one-more\n");
+    assert_eq!(n.take(c), ["E_SUB_FAILED SUB failed the topic has as many channels as --max-channels-per-topic allows"]);
+}
+
+#[test]
+fn health_tells_of_a_full_disk_and_the_other_cores_hear_of_it() {
+    let mut n = Node::new(2, 1);
+    let home = crate::base::topic::home_core("t", 2).0 as usize;
+    let p = n.connect(home);
+    n.is_full = true;
+    n.publish(p, "t", "x");
+    n.run();
+    let health = |n: &Node, core: usize| n.shards[core].stats(None, None, false).health;
+    assert!(health(&n, home).starts_with(&format!("core {home}: the disk is full: 1 partitions take no publish")));
+    assert_eq!(health(&n, 1 - home), "", "each core speaks for itself");
+    assert!(n.shards[1 - home].engine.store.is_short_of_space() && !n.shards[1 - home].engine.store.is_disk_full());
+    n.is_full = false;
+    n.pass_time(Duration::from_secs(1));
+    assert_eq!(health(&n, home), "");
+    assert!(!n.shards[1 - home].engine.store.is_short_of_space());
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub enum Timer {
     Fins,
     /// Publishes that wait for room.
     Stalls,
+    /// Client errors that the log was spared.
+    Faults,
     Stop,
 }
 

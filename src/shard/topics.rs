@@ -61,6 +61,13 @@ impl Topics {
         }
     }
 
+    /// The topics behind this name, in the order of their names.
+    pub fn after(&self, name: &str) -> Vec<TopicRef> {
+        let mut topics: Vec<_> = self.known.iter().map(|k| k.topic.clone()).filter(|t| *t.name > *name).collect();
+        topics.sort_by(|a, b| a.name.cmp(&b.name));
+        topics
+    }
+
     pub fn known(&self, name: &str) -> Option<&TopicRef> {
         self.find(name).map(|at| &self.known[at].topic)
     }

@@ -16,6 +16,7 @@ use crate::log::recovery::{Recovered, channels};
 use crate::log::snapshot::Snapshot;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
 use crate::log::storage::{Storage, overlay};
+use crate::log::{NativeBatch, ProducerLimits, Producers};
 use bytes::Bytes;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -42,6 +43,7 @@ pub struct Part {
     /// Batches that are journaled and not in the segment.
     pub pending: Vec<Batch>,
     pub channels: Vec<CursorImage>,
+    pub producers: Producers,
     last_base: (Position, u32),
 }
 
@@ -137,6 +139,17 @@ impl Engine {
         let (topic_id, partition) = (part.dir.topic_id, part.dir.partition);
         let batch = builder.seal(Stamp { topic_id, partition, epoch: Epoch(generation), at: part.end, prev_crc: part.chain_crc });
         part.epoch = Epoch(generation);
+        (part.end, part.chain_crc) = (batch.header.end(), batch.header.header_crc.get());
+        batch
+    }
+
+    /// The same with a client's body.
+    pub fn make_native(&mut self, p: usize, native: NativeBatch) -> Batch {
+        let part = &mut self.parts[p];
+        let (topic_id, partition, epoch) = (part.dir.topic_id, part.dir.partition, Epoch(self.generation));
+        let batch = native.seal(Stamp { topic_id, partition, epoch, at: part.end, prev_crc: part.chain_crc }, 1_000);
+        part.epoch = epoch;
+        part.producers.count(&batch.header);
         (part.end, part.chain_crc) = (batch.header.end(), batch.header.header_crc.get());
         batch
     }
@@ -320,7 +333,9 @@ impl Engine {
             chain_crc: part.chain_crc,
             segment_base: part.bases.last().copied().unwrap_or(0),
             suspect: false,
+            unix_ns: 0,
             channels: part.channels.clone(),
+            producers: part.producers.iter().copied().collect(),
         };
         let file = Snapshot::file(&part.dir, snapshot.sequence);
         let bytes = snapshot.encode();
@@ -421,6 +436,7 @@ impl Part {
             segment_len: p.segment_len,
             pending: vec![],
             channels: p.channels,
+            producers: p.producers,
             last_base: last.map_or((Position::START, 0), |m| (m.base, m.prev_crc)),
         }
     }
@@ -443,6 +459,7 @@ impl Part {
             segment_len: 0,
             pending: vec![],
             channels: vec![],
+            producers: Producers::new(ProducerLimits::default()),
             last_base: (Position::START, 0),
         }
     }

@@ -139,6 +139,7 @@ pub fn data_path(bytes: &[u8]) {
         journal_bytes: JOURNAL_BYTES_MIN,
         segment_bytes: 1 << 16,
         now_unix_ns: 1,
+        producers: Default::default(),
         seed: 1,
         accept_lost_journal: 0,
     };

@@ -6,5 +6,7 @@ pub mod check;
 pub mod disk;
 pub mod engine;
 pub mod fuzz;
+pub mod memory;
 pub mod node;
+pub mod producer;
 pub mod store;

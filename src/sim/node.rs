@@ -99,6 +99,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan
             journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
             segment_bytes: world::SEGMENT_BYTES,
             now_unix_ns: now.unix_ns,
+            producers: Default::default(),
             seed: rng.next_u64(),
             accept_lost_journal: 0,
         };

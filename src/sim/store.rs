@@ -6,11 +6,15 @@
 
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
+use super::producer::{self, IdempotentProducer, PRODUCERS};
 use crate::base::*;
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::recovery::channels::{confirm, is_confirmed};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
-use crate::log::{AppendTicket, CursorSource, Fetch, Io, Notice, PartitionIdx, RecordTicket, Store, StoreOptions};
+use crate::log::{
+    AppendTicket, Appended, BatchRefusal, CursorSource, Fetch, Io, NotAppended, Notice, PartitionIdx, ProducerLimits,
+    RecordTicket, Store, StoreOptions,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,6 +28,8 @@ pub struct Plan {
     /// Bytes of space beside the journals; 0: no bound.
     pub space: u64,
     pub retention: bool,
+    /// Idempotent producers that a partition remembers. Four write to each; with fewer some are forgotten all the time.
+    pub producers: usize,
 }
 
 /// What a run has seen, so that a test can ask whether it was worth anything.
@@ -41,6 +47,12 @@ pub struct Outcome {
     pub read: u64,
     pub failed_appends: u64,
     pub segments_removed: u64,
+    /// Batches of idempotent producers that were taken, repeats that were recognized, repeats of what a crash took, and
+    /// producers that were forgotten.
+    pub batches: u64,
+    pub duplicates: u64,
+    pub resent: u64,
+    pub forgotten: u64,
 }
 
 type Key = (TopicId, u16);
@@ -57,6 +69,7 @@ struct Promise {
     sure: Vec<CursorImage>,
     perhaps: Vec<CursorImage>,
     end: i64,
+    producers: Vec<IdempotentProducer>,
 }
 
 impl Promise {
@@ -111,6 +124,8 @@ struct Node<'a> {
     now: Now,
     readers: BTreeMap<Key, Reader>,
     retention: bool,
+    /// More producers write than a partition remembers.
+    forgets: bool,
     lost: bool,
 }
 
@@ -123,10 +138,10 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     for life in 0..plan.lives {
         disk.faults = Faults::default();
         let cores = 1 + rng.below(3) as u16;
-        let recovered = recover_somehow(&mut disk, &mut rng, cores, &mut outcome);
+        let recovered = recover_somehow(&mut disk, &mut rng, cores, plan, &mut outcome);
         assert!(recovered.generation > generation, "the generation must rise");
         generation = recovered.generation;
-        check(&disk, &recovered, &mut promises, &topics, &mut outcome);
+        check(&disk, &recovered, &mut promises, &topics, plan, &mut outcome);
         if life + 1 == plan.lives {
             break;
         }
@@ -142,16 +157,27 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
             now: Now { ticks: Ticks(0), unix_ns: 1_000_000_000 * (1 + life as i64) },
             readers: BTreeMap::new(),
             retention: plan.retention,
+            forgets: plan.producers < PRODUCERS,
             lost: false,
         };
+        promises_forget_tickets(node.promises);
         node.open(recovered, plan);
         node.live(plan);
     }
     outcome
 }
 
+/// Who waited for an answer when the node went down hears nothing: it sends again.
+fn promises_forget_tickets(promises: &mut BTreeMap<Key, Promise>) {
+    promises.values_mut().flat_map(|p| &mut p.producers).for_each(IdempotentProducer::disconnected);
+}
+
+fn limits(plan: &Plan) -> ProducerLimits {
+    ProducerLimits { max: plan.producers, expiry_ms: 1 << 40 }
+}
+
 /// Recovers, losing power on the way now and then.
-fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, outcome: &mut Outcome) -> Recovered {
+fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, outcome: &mut Outcome) -> Recovered {
     for round in 0.. {
         disk.faults.crash_after = (round < 3 && rng.chance(0.4)).then(|| rng.below(150));
         let options = RecoverOptions {
@@ -159,6 +185,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, outcome: &mut 
             journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
             segment_bytes: 64 * 1024,
             now_unix_ns: 7,
+            producers: limits(plan),
             seed: rng.next_u64(),
             accept_lost_journal: 0,
         };
@@ -182,6 +209,7 @@ fn check(
     recovered: &Recovered,
     promises: &mut BTreeMap<Key, Promise>,
     topics: &[TopicInfo],
+    plan: &Plan,
     outcome: &mut Outcome,
 ) {
     outcome.redone += recovered.report.batches_redone;
@@ -217,6 +245,7 @@ fn check(
         assert!(appends >= acknowledged, "{}/{}: {appends} of {acknowledged} appends", p.topic.name, key.1);
         assert!(p.end.offset >= promise.end, "offsets went back from {} to {:?}", promise.end, p.end);
         check_cursors(p, promise);
+        producer::check_log(&log, p, limits(plan), &mut promise.producers);
         promise.appends.truncate(appends);
         (promise.acknowledged, promise.before_this_life, promise.end) = (appends, appends, p.end.offset);
         (promise.sure, promise.perhaps) = (p.channels.clone(), p.channels.clone());
@@ -261,6 +290,7 @@ impl Node<'_> {
                 retention_bytes: 0,
                 topics: Default::default(),
                 scrub_bytes_per_second: 1 << 20,
+                producers: limits(plan),
             };
             let (store, waiting) = (Store::new(options), vec![]);
             self.cores.push(Core { store, parts: BTreeMap::new(), cursors: Cursors::default(), waiting, stopped: false });
@@ -297,7 +327,8 @@ impl Node<'_> {
         self.now.unix_ns += 1_000_000;
         let core = self.rng.below(self.cores.len() as u64) as usize;
         match self.rng.below(100) {
-            0..30 => self.publish(core),
+            0..20 => self.publish(core),
+            20..30 => self.publish_idempotent(core),
             30..40 => self.confirm(core),
             40..42 => self.create_topic(),
             42..50 => self.read(core),
@@ -338,6 +369,7 @@ impl Node<'_> {
             Notice::Durable { p, tickets_upto: AppendTicket(upto), end } => {
                 let promise = self.promises.get_mut(&self.cores[core].parts[&p]).expect("opened with its promise");
                 promise.acknowledged = promise.acknowledged.max(promise.before_this_life + upto as usize);
+                promise.producers.iter_mut().for_each(|p| p.durable_upto(AppendTicket(upto)));
                 promise.end = end.offset;
                 self.outcome.acknowledged += 1;
             }
@@ -350,7 +382,11 @@ impl Node<'_> {
                     self.made_durable(w.fact);
                 }
             }
-            Notice::AppendFailed { .. } => self.outcome.failed_appends += 1,
+            Notice::AppendFailed { p, from, .. } => {
+                let promise = self.promises.get_mut(&self.cores[core].parts[&p]).expect("opened with its promise");
+                promise.producers.iter_mut().for_each(|p| p.failed_from(from));
+                self.outcome.failed_appends += 1;
+            }
             Notice::Stopped => self.cores[core].stopped = true,
             Notice::Damage { what, .. } => assert!(self.lost, "the store found damage where none was done: {what}"),
             Notice::Readable { .. } | Notice::Room | Notice::Found { .. } | Notice::ReadOnly { .. } => {}
@@ -410,6 +446,37 @@ impl Node<'_> {
                 self.outcome.unacknowledged += 1;
             }
             Err(_) => self.outcome.refused += 1,
+        }
+    }
+
+    /// A producer goes on, or repeats what it has no answer to, or something older.
+    fn publish_idempotent(&mut self, core: usize) {
+        let Some((p, key)) = self.any_part(core) else { return };
+        let promise = self.promises.get_mut(&key).expect("opened with its promise");
+        while promise.producers.len() < PRODUCERS {
+            promise.producers.push(IdempotentProducer::new(self.rng, self.forgets));
+        }
+        let which = self.rng.below(PRODUCERS as u64) as usize;
+        let Some(sent) = promise.producers[which].next_to_send(self.rng) else { return };
+        let batch = promise.producers[which].batch(sent);
+        let taken = self.with(core, |c, now, io, _| c.store.append_batch(now, p, batch, io));
+        let promise = self.promises.get_mut(&key).expect("opened with its promise");
+        match taken {
+            Ok(appended) => {
+                if let Appended::New { ticket, .. } = appended {
+                    promise.appends.push(promise.producers[which].bodies(sent).to_vec());
+                    assert_eq!(promise.before_this_life + ticket.0 as usize, promise.appends.len(), "tickets count appends");
+                    self.outcome.batches += 1;
+                }
+                self.outcome.duplicates += matches!(appended, Appended::Duplicate { .. }) as u64;
+                self.outcome.resent += promise.producers[which].answered(sent, appended) as u64;
+            }
+            Err(NotAppended { why: BatchRefusal::Store(_), .. }) => self.outcome.refused += 1,
+            Err(NotAppended { why: BatchRefusal::Sequence(_), .. }) if self.forgets => {
+                promise.producers[which] = IdempotentProducer::new(self.rng, true);
+                self.outcome.forgotten += 1;
+            }
+            Err(refused) => panic!("{key:?}: a producer that only repeats was refused: {refused}"),
         }
     }
 

@@ -53,6 +53,8 @@ class Server:
         data = os.path.join(self.folder, "data")
         os.makedirs(data, exist_ok=True)
         addresses = ["--tcp-address=" + self.tcp, "--http-address=127.0.0.1:%d" % self.http_port]
+        if serve:
+            addresses.append("--native-address=127.0.0.1:0")
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen(
                 [self.binary, *serve, "--data-path=" + data, *addresses, *self.flags],

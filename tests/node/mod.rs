@@ -21,7 +21,8 @@ pub struct Node {
     child: Option<Child>,
     folder: tempfile::TempDir,
     data: PathBuf,
-    ports: (u16, u16),
+    /// NSQ, HTTP, native.
+    ports: (u16, u16, u16),
     flags: Vec<String>,
 }
 
@@ -50,15 +51,15 @@ impl Chance {
     }
 }
 
-/// Two ports that are free now, outside the range from which the kernel takes them for outgoing connections.
-fn free_ports() -> (u16, u16) {
+/// Three ports that are free now, outside the range from which the kernel takes them for outgoing connections.
+fn free_ports() -> (u16, u16, u16) {
     static SALT: AtomicU64 = AtomicU64::new(0);
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let mut chance = Chance::new(since ^ (std::process::id() as u64) << 32 ^ SALT.fetch_add(1, Ordering::Relaxed) << 48);
     loop {
-        let port = 10_000 + chance.below(11_000) as u16 * 2;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-            return (port, port + 1);
+        let port = 10_000 + chance.below(7_000) as u16 * 3;
+        if (port..port + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return (port, port + 1, port + 2);
         }
     }
 }
@@ -106,6 +107,9 @@ impl Node {
         command.arg(format!("--data-path={}", self.data.display()));
         command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports.0));
         command.arg(format!("--http-address=127.0.0.1:{}", self.ports.1));
+        if path.file_name().is_none_or(|name| name != "nsqd") {
+            command.arg(format!("--native-address=127.0.0.1:{}", self.ports.2));
+        }
         command.args(&self.flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display())));
     }

@@ -23,7 +23,7 @@ pub enum Happened {
 
 fn owned(event: NetEvent<'_>) -> Happened {
     match event {
-        NetEvent::Opened { conn, peer } => Happened::Opened(conn, peer),
+        NetEvent::Opened { conn, peer, .. } => Happened::Opened(conn, peer),
         NetEvent::Bytes { conn, bytes } => Happened::Bytes(conn, bytes.to_vec()),
         NetEvent::Sent { conn, bytes } => Happened::Sent(conn, bytes),
         NetEvent::Closed { conn } => Happened::Closed(conn),

@@ -13,6 +13,7 @@ use super::{RecoverError, channels, node, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::format::COMMIT_RECORD_LEN;
+use crate::log::producers::{ProducerLimits, Producers};
 use crate::log::snapshot::Snapshot;
 use crate::log::state::{RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
@@ -85,6 +86,7 @@ pub struct Context<'a> {
     pub label: &'a str,
     /// Record and snapshot sequences begin here when those before are unknown: above any that was ever used.
     pub sequence_floor: u64,
+    pub producers: ProducerLimits,
 }
 
 impl Context<'_> {
@@ -136,11 +138,17 @@ pub struct Partition {
     pub pending_records: Vec<u8>,
     /// Files to sync.
     pub written: BTreeSet<FileId>,
+    /// Idempotent producers as the batches before `end` tell them.
+    pub producers: Producers,
+    /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
+    pub snapshot_producers: Producers,
+    /// Base timestamp of the last batch before `end`; zero when unknown.
+    pub last_unix_ns: i64,
     /// Damage was found in this partition at this start.
     pub damaged: bool,
     snapshot_sequence: u64,
     /// What the newest slot on disk says.
-    pub on_disk: Option<Snapshot>,
+    pub(super) on_disk: Option<Snapshot>,
 }
 
 impl Partition {
@@ -179,6 +187,9 @@ impl Partition {
             pending: vec![],
             pending_records: vec![],
             written: BTreeSet::new(),
+            producers: Producers::new(cx.producers),
+            snapshot_producers: Producers::new(cx.producers),
+            last_unix_ns: 0,
             damaged: false,
             snapshot_sequence: 0,
             on_disk: None,
@@ -219,6 +230,9 @@ impl Partition {
         (self.chain_crc, self.epoch, self.suspect) = (s.chain_crc, s.epoch, s.suspect);
         (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
         self.channels = s.channels.clone();
+        self.producers = Producers::restore(cx.producers, &s.producers);
+        self.snapshot_producers = self.producers.clone();
+        self.last_unix_ns = s.unix_ns;
         let end = s.end.offset;
         self.on_disk = Some(s);
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
@@ -322,6 +336,7 @@ impl Partition {
         (self.end, self.chain_crc) = (last.base, last.prev_crc);
         self.segment_len = cx.storage.len(&FileId::Segment(self.dir.clone(), last.base.offset))?.unwrap_or(0);
         self.commit_len = cx.storage.len(&FileId::Commit(self.dir.clone(), last.base.offset))?.unwrap_or(0);
+        self.count_producers(cx, first.base.offset, last.base.offset)?;
         let records = commit_records(cx.storage, &self.dir, last.base.offset)?;
         let promised = records.last().map(|r| r.end());
         self.rebuild_commit(cx, promised)
@@ -403,7 +418,9 @@ impl Partition {
             chain_crc: self.chain_crc,
             segment_base: self.segments.last().map_or(0, |m| m.base.offset),
             suspect: self.suspect,
+            unix_ns: self.last_unix_ns,
             channels: self.channels.clone(),
+            producers: self.producers.iter().copied().collect(),
         }
     }
 
@@ -555,6 +572,8 @@ impl Partition {
             commit_records: self.commit_count,
             channels: self.channels,
             lost: self.lost,
+            producers: self.producers,
+            last_unix_ns: self.last_unix_ns,
         })
     }
 }

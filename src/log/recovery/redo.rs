@@ -340,6 +340,10 @@ impl Partition {
         self.commit_count += 1;
         (self.end, self.chain_crc, self.chain_open) = (h.end(), h.header_crc.get(), h.is_lost());
         self.epoch = self.epoch.max(Epoch(h.epoch.get()));
+        self.producers.count(h);
+        if !h.is_lost() {
+            self.last_unix_ns = h.base_unix_ns.get();
+        }
         Ok(())
     }
 
@@ -481,6 +485,7 @@ impl Partition {
         let expected = Expected { at: to, chain: Some(chain), epoch: epoch.0 };
         let (found, _) = Batches::new(&self.dir, base).judge(cx.storage, to.offset, Some(&expected))?;
         (self.end, self.chain_crc, self.chain_open) = (to, chain, false);
+        self.uncount_producers(cx)?;
         let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(()) };
         self.commit_count = scan::commit_index(cx.storage, &self.dir, base, to.offset)?;
         (self.segment_len, self.commit_len) = (cx.storage.len(&segment)?.unwrap_or(0), cx.storage.len(&commit)?.unwrap_or(0));

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 mod faults;
 mod model;
+mod native;
 mod paths;
 
 pub const MIB: u64 = 1024 * 1024;

@@ -311,6 +311,8 @@ fn a_partition_goes_on_where_recovery_left_it() {
         commit_records: 30,
         channels: vec![],
         lost: vec![],
+        producers: Producers::restore(ProducerLimits::default(), &s.producers),
+        last_unix_ns: s.unix_ns,
         dir: d.clone(),
     };
     let mut options = options();

@@ -1,14 +1,14 @@
-//! Taking connections from the listener: a multishot accept that is armed again, and backs off when the system is out of
+//! Taking connections from the listeners: a multishot accept that is armed again, and backs off when the system is out of
 //! descriptors.
 
 use super::*;
 
 impl Net {
-    pub(super) fn accepted(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
+    pub(super) fn accepted(&mut self, c: Completion, listener: usize, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
         if !cqueue::more(c.flags) {
-            self.accept = Accept::Off;
+            self.listeners[listener].accept = Accept::Off;
             if !self.accepting {
-                self.listener = None;
+                self.listeners[listener].listener = None;
             }
         }
         if c.result < 0 {
@@ -27,7 +27,7 @@ impl Net {
         };
         self.open += 1;
         self.todo.push(conn);
-        each(NetEvent::Opened { conn, peer });
+        each(NetEvent::Opened { conn, peer, listener });
         1
     }
 
@@ -52,8 +52,8 @@ impl Net {
     }
 
     pub(super) fn arm_accept(&mut self) {
-        let Some(listener) = &self.listener else { return };
-        if self.accept != Accept::Off || !self.accepting {
+        let is_off = |l: &Listening| l.accept == Accept::Off && l.listener.is_some();
+        if !self.accepting || !self.listeners.iter().any(is_off) {
             return;
         }
         if let Some(at) = self.accept_retry_at {
@@ -62,9 +62,12 @@ impl Net {
             }
             self.accept_retry_at = None;
         }
-        self.accept = Accept::Armed;
-        let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
-        // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(entry.user_data(user_data(Kind::Accept, NO_CONN))) };
+        for (i, l) in self.listeners.iter_mut().enumerate().filter(|(_, l)| is_off(l)) {
+            let Some(listener) = &l.listener else { continue };
+            l.accept = Accept::Armed;
+            let entry = opcode::AcceptMulti::new(types::Fd(listener.as_raw_fd())).flags(libc::SOCK_CLOEXEC).build();
+            // SAFETY: the entry points to nothing.
+            unsafe { self.ring.push(entry.user_data(user_data(Kind::Accept, ConnId(i as u64)))) };
+        }
     }
 }

@@ -24,7 +24,7 @@ impl Net {
             done.drain(..).for_each(|c| self.reap(c));
         }
         *self.conns = Conns::new();
-        self.listener = None;
+        self.listeners.clear();
         self.open = 0;
         self.told.clear();
         self.is_shut_down = true;
@@ -32,19 +32,21 @@ impl Net {
     }
 
     fn is_anything_in_flight(&mut self) -> bool {
-        self.accept != Accept::Off || self.timer.is_armed() || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
+        self.listeners.iter().any(|l| l.accept != Accept::Off)
+            || self.timer.is_armed()
+            || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
     }
 
     fn reap(&mut self, c: Completion) {
         let is_last = !cqueue::more(c.flags);
         match of_user_data(c.user_data) {
-            Some((Kind::Accept, _)) => {
+            Some((Kind::Accept, ConnId(listener))) => {
                 if c.result >= 0 {
                     // SAFETY: the kernel has just made this descriptor for us.
                     drop(unsafe { OwnedFd::from_raw_fd(c.result) });
                 }
                 if is_last {
-                    self.accept = Accept::Off;
+                    self.listeners[listener as usize].accept = Accept::Off;
                 }
             }
             Some((Kind::Timer, _)) => self.timer.fired(),

@@ -119,7 +119,10 @@ impl Session {
                     at += len;
                 }
                 Decoded::Fault(error) => self.end_with(&error),
-                Decoded::LineTooLong => self.end(&[]),
+                Decoded::LineTooLong => {
+                    self.note_fault(&format!("a command line of more than {LINE_LEN_MAX} bytes"));
+                    self.end(&[]);
+                }
             }
         }
         at

@@ -18,7 +18,7 @@ impl Session {
             self.read_since = now;
         }
         if self.read_deadline().is_some_and(|deadline| now >= deadline) {
-            return self.give_up();
+            return self.give_up("nothing came from it for two heartbeat intervals, or a command stayed unfinished");
         }
         if self.heartbeat_deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -27,7 +27,7 @@ impl Session {
         let is_stuck = self.unsent > 0 && !mem::take(&mut self.has_sent);
         self.stuck_intervals = if is_stuck { self.stuck_intervals + 1 } else { 0 };
         if self.stuck_intervals >= SILENT_INTERVALS_MAX {
-            self.give_up();
+            self.give_up("it took none of its output for two heartbeat intervals");
         } else if !self.ended && !self.is_overfull() {
             frame::response(roomy(&mut self.out, 0), HEARTBEAT);
         }
@@ -62,7 +62,8 @@ impl Session {
         Some(self.read_since + interval * SILENT_INTERVALS_MAX)
     }
 
-    fn give_up(&mut self) {
+    fn give_up(&mut self, why: &str) {
+        self.note_fault(why);
         self.ignore_input();
         self.is_dead = true;
     }

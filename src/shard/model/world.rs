@@ -1,13 +1,13 @@
 //! The node's surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
 use super::client::{Book, Client, Role, topic_name};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, OpId, Peer, Rng, Ticks};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
-use crate::log::state::JournalIdentity;
 use crate::shard::message::{MeshMessage, MovedSession};
-use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::shard::{Effect, Effects, Event, Shard};
+use crate::sim::memory::{MemoryDisk, first_start};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,8 +36,9 @@ pub struct World {
     pub shards: Vec<Shard>,
     pub rng: Rng,
     pub now: Now,
-    files: HashMap<FileId, Vec<u8>>,
-    disk: Vec<(usize, OpId, DiskOp)>,
+    disk: MemoryDisk,
+    /// Operations that were issued and not answered.
+    pending: Vec<(usize, OpId, DiskOp)>,
     mail: BTreeMap<(usize, usize), VecDeque<Mail>>,
     pub sockets: BTreeMap<u64, Socket>,
     next_conn: u64,
@@ -72,18 +73,7 @@ impl World {
             ..Settings::default()
         });
         let shard = |core| {
-            let journal = JournalIdentity { journal_id: [core as u8; 16], generation: 1, file_len: 2 << 20, slot_sequence: 1 };
-            let mut shard = Shard::new(ShardOptions {
-                core: CoreId(core),
-                cores,
-                settings: settings.clone(),
-                epoch: Epoch(1),
-                journal,
-                topics: vec![],
-                partitions: vec![],
-                seed: seed ^ core as u64,
-                connections_max: 0,
-            });
+            let mut shard = first_start(core, cores, &settings, seed ^ core as u64);
             // Small, so that clients are full and sockets paused often.
             let limits =
                 Limits { output_full_bytes: 6000, output_stop_bytes: 20_000, replies_max: 12, ..(*shard.limits).clone() };
@@ -94,8 +84,8 @@ impl World {
             shards: (0..cores).map(shard).collect(),
             rng,
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
-            files: HashMap::new(),
-            disk: vec![],
+            disk: MemoryDisk::default(),
+            pending: vec![],
             mail: BTreeMap::new(),
             sockets: BTreeMap::new(),
             next_conn: 0,
@@ -141,7 +131,7 @@ impl World {
                 }
                 Effect::Disk { op, request } => {
                     assert!(!self.stopped[core], "nothing is written after the stop: {:?}", request.file());
-                    self.disk.push((core, op, request));
+                    self.pending.push((core, op, request));
                 }
                 Effect::Pass { to, message } => {
                     assert_ne!(to.0 as usize, core, "nobody passes to itself");
@@ -159,38 +149,26 @@ impl World {
     }
 
     fn perform(&mut self, core: usize, op: DiskOp) -> Result<DiskDone, DiskError> {
-        match op {
-            DiskOp::Write { file, at, parts, .. } => {
-                if let (FileId::Journal(_), Some((failing, left))) = (&file, &mut self.fail_journal_at)
+        match &op {
+            DiskOp::Write { file: file @ FileId::Journal(_), .. } => {
+                if let Some((failing, left)) = &mut self.fail_journal_at
                     && core == *failing
                 {
                     *left = left.saturating_sub(1);
                     if *left == 0 {
-                        return Err(DiskError::Io { file, call: "write", errno: 5, message: "injected".into() });
+                        let message = "injected".into();
+                        return Err(DiskError::Io { file: file.clone(), call: "write", errno: 5, message });
                     }
                 }
-                let bytes = parts.concat();
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(at as usize + bytes.len()), 0);
-                content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
             }
-            DiskOp::Read { file, at, len } => {
-                let content = self.files.get(&file).cloned().unwrap_or_default();
-                let end = content.len().min(at as usize + len);
-                return Ok(DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into()));
-            }
-            DiskOp::Allocate { file, .. } if self.no_space => return Err(DiskError::NoSpace { file }),
-            DiskOp::Allocate { file, len } => {
-                let content = self.files.entry(file).or_default();
-                content.resize(content.len().max(len as usize), 0);
-            }
+            DiskOp::Allocate { file, .. } if self.no_space => return Err(DiskError::NoSpace { file: file.clone() }),
             _ => {}
         }
-        Ok(DiskDone::Done)
+        Ok(self.disk.perform(op))
     }
 
     fn disk_done(&mut self, i: usize) -> usize {
-        let (core, op, request) = self.disk.swap_remove(i);
+        let (core, op, request) = self.pending.swap_remove(i);
         let outcome = self.perform(core, request);
         self.step(core, Event::Disk { op, outcome });
         core
@@ -342,8 +320,8 @@ impl World {
                     core = self.deliver_mail(pair);
                 }
             }
-            80..94 if !self.disk.is_empty() => {
-                let i = self.rng.below(self.disk.len() as u64) as usize;
+            80..94 if !self.pending.is_empty() => {
+                let i = self.rng.below(self.pending.len() as u64) as usize;
                 core = self.disk_done(i);
             }
             94 if self.rng.chance(0.3) => {
@@ -398,8 +376,8 @@ impl World {
                 self.deliver_mail(pair);
                 moved = true;
             }
-            while !self.disk.is_empty() {
-                let i = self.rng.below(self.disk.len() as u64) as usize;
+            while !self.pending.is_empty() {
+                let i = self.rng.below(self.pending.len() as u64) as usize;
                 self.disk_done(i);
                 moved = true;
             }

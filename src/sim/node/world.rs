@@ -108,6 +108,7 @@ impl<'a> World<'a> {
                 partitions: own,
                 seed: rng.next_u64(),
                 connections_max: 0,
+                node_id: [7; 16],
             }));
         }
         disk.faults = plan.faults;

@@ -1,0 +1,393 @@
+#!/usr/bin/env python3
+"""The bars: a RingMQ node beside nsqd, in one run on one machine, node and load on the same cores.
+
+    NSQD=/path/to/nsqd benches/bars.py P2            # one bar; several may be named, `all` is all but P10
+    NSQD=... benches/bars.py P3 --rounds=5 --seconds=3 --shards=1
+    NSQD=... benches/bars.py P10 --backlog=10000000  # writes that many KiB twice (once without NSQD's part: --only=ringmq)
+
+The binary is RINGMQ, or else target/release/ringmq (`cargo build --release`). nsqd runs with its defaults, the node with
+its own (--shards=N changes that one). Every measurement starts a fresh server on a fresh data path below --folder
+(which should be on the disk that is meant), and removes it afterwards. The two take turns, the first of a round
+changes, and the figures are medians over the rounds. Load: `ringmq load` against both, so its own cost is the same.
+
+| bar | work | must be |
+|---|---|---|
+| P1  | PUB 100 B, 1 connection                         | p50 <= 1.8 x p50 of pwrite + fdatasync of 4 KiB |
+| P2  | PUB 100 B, 64 connections                       | >= 1.0 x nsqd's rate |
+| P2b | the same on 64 topics                           | >= 1.0 x nsqd's rate there, and >= 0.9 x the node's P2 |
+| P3  | MPUB 200 x 100 B, 4 connections                 | >= 2 x nsqd's rate |
+| P4  | MPUB 200 x 1 KiB, 4 connections                 | >= 2 x nsqd's rate, and >= 40 % of 1 MiB writes with fdatasync |
+| P6  | consume 100 B and 1 KiB, 1 and 4 connections    | >= 2 x nsqd's rate, each |
+| P8  | open loop 5,000 PUB/s and a consumer            | p99.9 below nsqd's p99: publishing, and end to end |
+| P9  | CPU seconds per million messages of P3, P4, P6  | <= 0.5 x nsqd's; printed with those |
+| P10 | backlog of 1 KiB messages, then consumed        | resident memory < 256 MiB per core |
+
+Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
+"""
+import argparse, json, mmap, os, shutil, socket, statistics, subprocess, sys, tempfile, time, urllib.request
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MIB = 1 << 20
+
+
+class Server:
+    """One server on a data path of its own, gone with it at the end."""
+
+    def __init__(self, kind, args):
+        self.kind, self.args = kind, args
+        self.folder = tempfile.mkdtemp(prefix=f"bars-{kind}-", dir=args.folder)
+        self.port, self.http_port = free_port(), free_port()
+        at, http = f"127.0.0.1:{self.port}", f"127.0.0.1:{self.http_port}"
+        common = [f"--tcp-address={at}", f"--http-address={http}", f"--data-path={self.folder}"]
+        if kind == "nsqd":
+            command = [args.nsqd, *common]
+        else:
+            command = [args.ringmq, "serve", *common, *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
+        self.log = open(os.path.join(self.folder, "log"), "w")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        end = time.time() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                break
+            except OSError:
+                if time.time() > end or self.process.poll() is not None:
+                    fail(f"{' '.join(command)} does not start: {open(self.log.name).read()[-2000:]}")
+                time.sleep(0.05)
+        self.address = at
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.sync()  # what the kernel still had to write would be the next one's burden
+        DISK.calm(self.args)
+
+    def load(self, args, *options):
+        result = os.path.join(self.folder, "load.json")
+        command = [args.ringmq, "load", f"--address={self.address}", f"--server-pid={self.process.pid}",
+                   "--quiet", f"--json={result}", *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            fail(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        with open(result) as file:
+            run = json.load(file)
+        if run["errors"]:
+            fail(f"{' '.join(command)}: {run['errors']}")
+        return run
+
+    def make_channel(self, topic="load", channel="load"):
+        """As a consumer makes it; nothing is delivered to it."""
+        with socket.create_connection(("127.0.0.1", self.port), 5) as wire:
+            wire.sendall(b"  V2SUB %s %s\n" % (topic.encode(), channel.encode()))
+            if b"OK" not in wire.recv(100):
+                fail(f"{self.kind}: SUB was refused")
+
+    def settle(self):
+        """nsqd carries what was published from its topic to its channels in the background: not while it is measured."""
+        while self.kind == "nsqd":
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/stats?format=json") as answer:
+                if all(topic["depth"] == 0 for topic in json.load(answer)["topics"]):
+                    break
+            time.sleep(0.1)
+        time.sleep(0.5)
+
+    def busiest_cpu(self):
+        """The CPU of the shard that did the work: of the threads that are pinned to one, the one that ran the most."""
+        tasks = f"/proc/{self.process.pid}/task"
+        ran = {}
+        for task in os.listdir(tasks):
+            cpus = os.sched_getaffinity(int(task))
+            if len(cpus) == 1:
+                with open(f"{tasks}/{task}/stat") as stat:
+                    fields = stat.read().rsplit(")", 1)[1].split()
+                ran[int(fields[11]) + int(fields[12])] = min(cpus)
+        return ran[max(ran)] if ran else 0
+
+    def rss_peak(self):
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def fail(text):
+    print(f"bars: {text}", file=sys.stderr)
+    sys.exit(2)
+
+
+def raw_writes(args, cpu, size, seconds):
+    """Seconds of each pwrite + fdatasync, O_DIRECT, into a file written before, pinned to a CPU."""
+    allowed = os.sched_getaffinity(0)
+    path = os.path.join(args.folder, f"bars-raw-{os.getpid()}")
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
+    try:
+        os.sched_setaffinity(0, {cpu})
+        length = 16 * MIB
+        block = mmap.mmap(-1, max(size, MIB))
+        block.write(os.urandom(len(block)))
+        for at in range(0, length, len(block)):
+            os.pwrite(file, block, at)
+        os.fsync(file)
+        view, at, times = memoryview(block)[:size], 0, []
+        end = time.perf_counter() + seconds
+        while (begun := time.perf_counter()) < end:
+            os.pwrite(file, view, at)
+            os.fdatasync(file)
+            times.append(time.perf_counter() - begun)
+            at = (at + size) % length
+        return times
+    finally:
+        os.close(file)
+        os.unlink(path)
+        os.sched_setaffinity(0, allowed)
+
+
+class Disk:
+    """Waits until what a removed data path leaves behind (discards of thousands of extents) no longer slows the disk."""
+
+    def __init__(self):
+        self.best = self.waited = 0
+
+    def calm(self, args):
+        begun = time.time()
+        while True:
+            p50 = statistics.median(raw_writes(args, min(shard_cpus(args)), 4096, 0.1))
+            self.best = min(self.best or p50, p50)
+            if p50 <= 1.5 * self.best or time.time() - begun > 10:
+                self.waited += time.time() - begun
+                return
+            time.sleep(0.2)
+
+
+DISK = Disk()
+
+
+def shard_cpus(args):
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[: args.shards or len(cpus)]
+
+
+def raw_p50_us(args, cpu):
+    return statistics.median(raw_writes(args, cpu, 4096, 0.5)) * 1e6
+
+
+def raw_sequential(args):
+    """Bytes per second of 1 MiB writes, each with its fdatasync, on the faster core."""
+    return max(MIB * len(t) / sum(t) for t in (raw_writes(args, cpu, MIB, 0.5) for cpu in shard_cpus(args)))
+
+
+class Bars:
+    def __init__(self, args):
+        self.args, self.missed = args, 0
+
+    def servers(self, round):
+        both = ["ringmq", "nsqd"] if self.args.only is None else [self.args.only]
+        return both if round % 2 == 0 else both[::-1]
+
+    def rounds(self, measure, *more):
+        """measure(server) -> dict of figures, and more() -> dict; medians of both servers."""
+        seen = {"ringmq": [], "nsqd": [], "raw": []}
+        for round in range(self.args.rounds):
+            for kind in self.servers(round):
+                with Server(kind, self.args) as server:
+                    seen[kind].append(measure(server))
+            for extra in more:
+                seen["raw"].append(extra(self.args))
+        return [medians(seen[kind]) for kind in ("ringmq", "nsqd", "raw")]
+
+    def verdict(self, bar, text, ratio, limit, at_least=True):
+        if ratio is None:
+            return
+        held = ratio >= limit if at_least else ratio <= limit
+        self.missed += not held
+        sign = ">=" if at_least else "<="
+        print(f"| {bar} | {text} | {ratio:.2f} | {sign} {limit:g} | {'pass' if held else 'MISS'} |", flush=True)
+
+    def against(self, bar, what, node, nsqd, key, limit, at_least=True, unit=""):
+        if node and nsqd:
+            text = f"{what}: {number(node[key])}{unit}, nsqd {number(nsqd[key])}{unit}"
+            self.verdict(bar, text, node[key] / nsqd[key], limit, at_least)
+        else:
+            print(f"| {bar} | {what}: {node or nsqd} | | | |", flush=True)
+
+    def publish(self, *options):
+        seconds = [f"--duration={self.args.seconds}s", "--warm-up=500ms"]
+        return lambda server: figures(server.load(self.args, *seconds, *options), "published")
+
+    def p1(self):
+        # no part of nsqd's; the raw loop runs beside the idle node, on the core whose shard did the work
+        seen = []
+        for _ in range(self.args.rounds):
+            with Server("ringmq", self.args) as server:
+                run = self.publish("--size=100")(server)
+                cpu = server.busiest_cpu()
+                seen.append({"p50": run["p50"], "raw": raw_p50_us(self.args, cpu), "cpu": cpu})
+        node = medians(seen)
+        text = f"PUB, 1 connection, p50: {node['p50']:.0f} us, raw {node['raw']:.0f} us (CPU {', '.join(str(s['cpu']) for s in seen)})"
+        self.verdict("P1", text, node["p50"] / node["raw"], 1.8, at_least=False)
+
+    def p2(self):
+        node, nsqd, _ = self.rounds(self.publish("--size=100", "--connections=64"))
+        self.against("P2", "PUB, 64 connections, per s", node, nsqd, "rate", 1.0)
+        print(f"|  | p50 {node and node['p50']:.0f} us; generator busy {busy(node, nsqd)} | | | |")
+        return node
+
+    def p2b(self):
+        # in the same rounds, as the disk's speed changes
+        def measure(options):
+            return self.publish("--size=100", "--connections=64", *options)
+        seen = {"one": [], "many": [], "nsqd": []}
+        for round in range(self.args.rounds):
+            parts = [("one", "ringmq", []), ("many", "ringmq", ["--topics=64"]), ("nsqd", "nsqd", ["--topics=64"])]
+            for name, kind, options in parts if round % 2 == 0 else parts[::-1]:
+                if self.args.only in (None, kind):
+                    with Server(kind, self.args) as server:
+                        seen[name].append(measure(options)(server))
+        one, many, nsqd = (medians(seen[name]) for name in ("one", "many", "nsqd"))
+        self.against("P2b", "PUB, 64 topics, per s", many, nsqd, "rate", 1.0)
+        if one:
+            text = f"PUB, 64 topics: {number(many['rate'])}, one topic {number(one['rate'])}"
+            self.verdict("P2b", text, many["rate"] / one["rate"], 0.9)
+
+    def multi(self, bar, size, extra=()):
+        node, nsqd, raw = self.rounds(self.publish(f"--size={size}", "--batch=200", "--connections=4"), *extra)
+        self.against(bar, f"MPUB 200 x {size} B, per s", node, nsqd, "rate", 2.0)
+        self.against("P9", f"{bar}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
+        print(f"|  | generator busy {busy(node, nsqd)} | | | |")
+        return node, raw
+
+    def p3(self):
+        self.multi("P3", 100)
+
+    def p4(self):
+        node, raw = self.multi("P4", 1024, [lambda args: {"rate": raw_sequential(args)}])
+        if node:
+            text = f"{node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
+            self.verdict("P4", text, node["bytes"] / raw["rate"], 0.4)
+
+    def p6(self):
+        for size, messages in ((100, 800_000), (1024, 400_000)):
+            for connections in (1, 4):
+                def measure(server):
+                    server.make_channel()
+                    backlog(server, self.args, size, messages)
+                    server.settle()
+                    return figures(consume(server, self.args, messages, connections), "delivered")
+                node, nsqd, _ = self.rounds(measure)
+                what = f"consume {size} B, {connections} connections"
+                self.against("P6", f"{what}, per s", node, nsqd, "rate", 2.0)
+                self.against("P9", f"{what}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
+                print(f"|  | generator busy {busy(node, nsqd)} | | | |")
+
+    def p8(self):
+        options = ["--mode=both", "--rate=5000", "--size=100", "--connections=16", "--consumers=1"]
+        def measure(server):
+            run = server.load(self.args, f"--duration={self.args.seconds}s", "--warm-up=1s", *options)
+            return {f"{name} {at}": run[f"{name}_latency"][f"{at}_us"]
+                    for name in ("publish", "end_to_end") for at in ("p50", "p99", "p99_9")}
+        node, nsqd, _ = self.rounds(measure)
+        for name in ("publish", "end_to_end"):
+            if node and nsqd:
+                text = (f"{name} us: p50 {node[name + ' p50']:.0f}, p99 {node[name + ' p99']:.0f}, p99.9 {node[name + ' p99_9']:.0f}; "
+                        f"nsqd {nsqd[name + ' p50']:.0f}, {nsqd[name + ' p99']:.0f}, {nsqd[name + ' p99_9']:.0f}")
+                self.verdict("P8", text, node[name + " p99_9"] / nsqd[name + " p99"], 1.0, at_least=False)
+            else:
+                print(f"| P8 | {name}: {node or nsqd} | | | |")
+
+    def p10(self):
+        messages = self.args.backlog
+        for kind in self.servers(0):
+            with Server(kind, self.args) as server:
+                server.make_channel()
+                filled = backlog(server, self.args, 1024, messages)
+                after_fill = server.rss_peak()
+                server.settle()
+                run = consume(server, self.args, messages, 4)
+                peak, cores = server.rss_peak(), len(shard_cpus(self.args)) if kind == "ringmq" else 1
+                text = (f"{kind}: {messages} x 1 KiB in {filled['seconds']:.0f} s, out at {run['delivered']['megabytes_per_second']:.0f} MB/s; "
+                        f"peak memory {after_fill / MIB:.0f} MiB filled, {peak / MIB:.0f} MiB drained, per core")
+                if kind == "ringmq":
+                    self.verdict("P10", text + " (of 256)", peak / cores / MIB / 256, 1.0, at_least=False)
+                else:
+                    print(f"| P10 | {text} | | | |")
+
+
+def backlog(server, args, size, messages):
+    run = server.load(args, f"--size={size}", "--batch=200", "--connections=4", f"--messages={messages}", "--duration=600s")
+    if run["published"]["messages"] != messages:
+        fail(f"{server.kind}: {run['published']['messages']} of {messages} messages were published")
+    return run
+
+
+def consume(server, args, messages, connections):
+    run = server.load(args, "--mode=consume", f"--messages={messages}", f"--connections={connections}", "--duration=600s")
+    if run["delivered"]["messages"] != messages:
+        fail(f"{server.kind}: {run['delivered']['messages']} of {messages} messages were consumed")
+    return run
+
+
+def figures(run, flow):
+    latency = run["publish_latency"]
+    return {
+        "rate": run[flow]["messages_per_second"],
+        "bytes": run[flow]["megabytes_per_second"] * 1e6,
+        "cpu": run["server"]["cpu_seconds_per_million"],
+        "busy": run["generator"]["busy"],
+        "p50": latency["p50_us"] if latency else 0,
+    }
+
+
+def medians(runs):
+    return {key: statistics.median(run[key] for run in runs) for key in runs[0]} if runs else None
+
+
+def busy(node, nsqd):
+    return ", ".join(f"{name} {of['busy'] * 100:.0f} %" for name, of in (("ringmq", node), ("nsqd", nsqd)) if of)
+
+
+def number(value):
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def main():
+    bars = ["P1", "P2", "P2b", "P3", "P4", "P6", "P8", "P10"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bars", nargs="+", choices=[*bars, "all"], metavar="BAR", help=" ".join(bars) + ", all")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.0, help="measured time of each publishing run")
+    parser.add_argument("--shards", type=int, default=0, help="of the node; default: its own default, the CPUs")
+    parser.add_argument("--backlog", type=int, default=1_000_000, help="messages of P10; the bar is 10,000,000")
+    parser.add_argument("--only", choices=["ringmq", "nsqd"], help="measure one of them, without a verdict")
+    parser.add_argument("--folder", default=tempfile.gettempdir(), help="for the data paths; on a real disk")
+    parser.add_argument("--serve", action="append", default=[], metavar="FLAG", help="a further flag for ringmq serve")
+    args = parser.parse_args()
+    args.nsqd = os.environ.get("NSQD", "nsqd")
+    args.ringmq = os.environ.get("RINGMQ") or os.path.join(os.environ.get("CARGO_TARGET_DIR", f"{ROOT}/target"), "release/ringmq")
+    if args.only != "ringmq" and not shutil.which(args.nsqd):
+        fail(f"no nsqd at {args.nsqd}: set NSQD (docs/benchmarks.md says how it is built), or give --only=ringmq")
+    if not shutil.which(args.ringmq):
+        fail(f"no binary at {args.ringmq}: cargo build --release, or set RINGMQ")
+    bench = Bars(args)
+    os.sync()
+    print("| bar | medians | ratio | bar | |\n|---|---|---|---|---|")
+    for bar in [b for b in bars if b != "P10"] if "all" in args.bars else args.bars:
+        getattr(bench, bar.lower())()
+    print(f"\nThe disk: p50 of a 4 KiB pwrite + fdatasync {DISK.best * 1e6:.0f} us at best; {DISK.waited:.0f} s of waiting for it to calm down")
+    sys.exit(1 if bench.missed else 0)
+
+
+if __name__ == "__main__":
+    main()

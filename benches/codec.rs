@@ -1,0 +1,92 @@
+//! Turning bytes into commands and messages into bytes, per protocol: commands as a node decodes them, frames as it writes
+//! them and as a client decodes them. A figure is for what its name says; the rate counts wire bytes.
+//!
+//! `cargo bench --bench codec`.
+
+mod common;
+
+use criterion::{BenchmarkGroup, Criterion, Throughput, measurement::WallTime};
+use std::hint::black_box;
+
+type Group<'a> = BenchmarkGroup<'a, WallTime>;
+type Bench = fn(&mut Group<'_>);
+
+const BODY: [u8; 100] = [7; 100];
+/// Messages of a multi-publish, and of what is decoded or written at a time.
+const MANY: usize = 200;
+
+fn main() {
+    let mut c = common::criterion();
+    let protocols: [(&str, Bench); 1] = [("codec, nsq", nsq::bench)];
+    for (name, bench) in protocols {
+        let mut group = c.benchmark_group(name);
+        bench(&mut group);
+        group.finish();
+    }
+    Criterion::final_summary(&c);
+}
+
+mod nsq {
+    use super::*;
+    use ringmq::base::{LogId, MessageId, PartitionId};
+    use ringmq::codec::nsq::Limits;
+    use ringmq::codec::nsq::command::{Command, Context, Decoded, Progress, State, decode};
+    use ringmq::codec::nsq::{frame, request};
+    use ringmq::config::Settings;
+
+    pub fn bench(group: &mut Group<'_>) {
+        let limits = Limits::from(&Settings::default());
+        let id = |n: usize| MessageId::new(PartitionId(0), LogId(n as u64 + 1));
+
+        let mut publish = vec![];
+        request::publish(&mut publish, "bench", &BODY);
+        commands(group, "decode a PUB of 100 B", &limits, State::Init, &publish, 1);
+
+        let bodies = vec![&BODY[..]; MANY];
+        let mut multi = vec![];
+        request::multi_publish(&mut multi, "bench", bodies.iter().copied());
+        commands(group, "decode a MPUB of 200 x 100 B", &limits, State::Init, &multi, 1);
+
+        let mut fins = vec![];
+        (0..MANY).for_each(|n| request::finish(&mut fins, &id(n).hex()));
+        commands(group, "decode 200 FINs", &limits, State::Subscribed, &fins, MANY);
+
+        let mut out = vec![];
+        (0..MANY).for_each(|n| frame::message(&mut out, 1, 1, id(n), &BODY));
+        group.throughput(Throughput::Bytes(out.len() as u64));
+        group.bench_function("write 200 messages of 100 B", |b| {
+            b.iter(|| {
+                out.clear();
+                (0..MANY).for_each(|n| frame::message(&mut out, 1, 1, id(n), black_box(&BODY)));
+                black_box(out.len())
+            })
+        });
+        group.bench_function("decode 200 messages of 100 B, as a client", |b| {
+            b.iter(|| frame::decode_all(black_box(&out)).expect("well-formed frames").0.len())
+        });
+    }
+
+    /// Decodes `count` commands, and walks the bodies of a publish as the log does.
+    fn commands(group: &mut Group<'_>, name: &str, limits: &Limits, state: State, bytes: &[u8], count: usize) {
+        let context = Context { limits, state, has_heartbeats: true };
+        group.throughput(Throughput::Bytes(bytes.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let (mut rest, mut decoded) = (black_box(bytes), 0);
+                while !rest.is_empty() {
+                    let Decoded::Command { command, len } = decode(rest, &mut Progress::default(), &context) else {
+                        panic!("a whole command was written");
+                    };
+                    if let Command::Publish { bodies, .. } = command {
+                        bodies.iter().for_each(|body| _ = black_box(body));
+                    } else {
+                        black_box(command);
+                    }
+                    rest = &rest[len..];
+                    decoded += 1;
+                }
+                assert_eq!(decoded, count);
+            })
+        });
+    }
+}

@@ -1,0 +1,179 @@
+//! Hands runs to ranged clients: a piece of the log, or of what waits, that lies in one batch. To find the bytes of all
+//! that is left of a batch is a subtraction; the end of a shorter run is found by a walk over the heads of its messages.
+
+use super::deliver::{RUN_MAX, Reader, Turn};
+use super::machine::Channel;
+use super::open::{NONE, Open, State};
+use super::{Run, Sink};
+use crate::base::{LogId, TimerId};
+use crate::log::batch::{Batch, Messages};
+
+pub(super) enum HandedRun {
+    /// For a waiting run: where its list goes on.
+    Taken(Option<u32>),
+    /// The client is full.
+    Refused,
+    /// It goes as a whole in the next turn.
+    Later,
+}
+
+impl Channel {
+    /// Gives the next client, which is ranged, a run of what the log has at `next`, where the reader stands too.
+    pub(super) fn hand_log_run(&mut self, reader: &mut Reader, turn: &mut Turn, sink: &mut impl Sink) -> HandedRun {
+        let Reader { batch, at, id: first } = reader;
+        let number = self.clients.next().expect("the next client was seen");
+        // `skip_restored` left `next` before the nearest of them.
+        let until_restored = self.restored.last().map_or(u64::MAX, |i| i.start.0 - first.0);
+        let limit = (self.clients.run_max(number) as u64).min(until_restored).min(RUN_MAX as u64) as usize;
+        let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
+        let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
+        if !sink.deliver_range(self.clients.get(number).sub, &run) {
+            self.clients.get_mut(number).blocked = true;
+            return HandedRun::Refused;
+        }
+        let is_last = run.last().0 == batch.header.last_log_id.get();
+        let open = Open {
+            id: *first,
+            offset: batch.header.offset.get(),
+            count: self.next.count,
+            delivered: turn.now,
+            at: *at as u32,
+            last_of: if is_last { batch.header.len() as u32 } else { 0 },
+            prev: NONE,
+            next: NONE,
+            client: NONE,
+            timer: TimerId::NONE,
+            attempts: 0,
+            num: cut.num,
+            skip: 0,
+            state: State::Waiting,
+            indexed: false,
+        };
+        turn.spend_run(cut.num, cut.end - *at);
+        (*at, *first) = (cut.end, LogId(first.0 + cut.num as u64));
+        self.next = open.interval().end;
+        let key = self.open.insert(open);
+        self.begin_flight(key, turn.now);
+        self.skip_restored();
+        HandedRun::Taken(None)
+    }
+
+    /// Gives the next client, which is ranged, a run that begins with a waiting entry: it, or its front, or it and what
+    /// follows it in the list and in the batch after as many attempts. `at` is where the entry begins in its batch.
+    pub(super) fn hand_waiting_run(
+        &mut self,
+        list: usize,
+        key: u32,
+        batch: &Batch,
+        at: usize,
+        turn: &mut Turn,
+        sink: &mut impl Sink,
+    ) -> HandedRun {
+        let number = self.clients.next().expect("the next client was seen");
+        let limit = (self.clients.run_max(number) as usize).min(RUN_MAX);
+        let head = *self.open.get(key);
+        let Some(cut) = cut(batch, at, head.id, limit.min(self.joined(key, limit)), turn) else { return HandedRun::Later };
+        let run = Run {
+            batch,
+            first: head.id,
+            num: cut.num as u32,
+            count: head.count,
+            at: at..cut.end,
+            attempts: head.attempts.saturating_add(1),
+        };
+        if !sink.deliver_range(self.clients.get(number).sub, &run) {
+            self.clients.get_mut(number).blocked = true;
+            return HandedRun::Refused;
+        }
+        turn.spend_run(cut.num, cut.end - at);
+        let (taken, after) = self.take_waiting(list, key, at, &cut);
+        self.waiting_count -= cut.num as u64;
+        self.begin_flight(taken, turn.now);
+        HandedRun::Taken(after)
+    }
+
+    /// Messages that lie side by side in the list as in the batch, from an entry on, up to about `limit`.
+    fn joined(&self, key: u32, limit: usize) -> usize {
+        let head = self.open.get(key);
+        let (mut num, mut tail) = (head.num as usize, key);
+        while num < limit
+            && let Some(next) = self.open.after(tail)
+        {
+            let open = self.open.get(next);
+            let follows = open.id.0 == head.id.0 + num as u64 && open.offset == head.offset && open.attempts == head.attempts;
+            if !follows {
+                break;
+            }
+            num += open.num as usize;
+            tail = next;
+        }
+        num
+    }
+
+    /// Takes the messages of `cut` out of the waiting list, from the entry `key` on, which begins at `at`, as one entry
+    /// that is in no list. Also says where the list goes on.
+    fn take_waiting(&mut self, list: usize, key: u32, at: usize, cut: &Cut) -> (u32, Option<u32>) {
+        let head = self.open.get_mut(key);
+        if head.num > cut.num {
+            (head.at, head.skip) = (at as u32, 0);
+            let front = head.split_front(cut.num);
+            (head.at, head.skip) = (cut.end as u32, 0);
+            return (self.open.insert(front), Some(key));
+        }
+        let mut after = self.open.after(key);
+        self.open.unlink(&mut self.waiting[list], key);
+        self.open.set_indexed(key, false);
+        let head = self.open.get(key);
+        let (mut left, mut last_of) = (cut.num - head.num, head.last_of);
+        while left > 0 {
+            let next = after.expect("what was joined is in the list");
+            let open = self.open.get_mut(next);
+            if open.num > left {
+                open.split_front(left);
+                (open.at, open.skip) = (cut.end as u32, 0);
+                last_of = 0;
+                break;
+            }
+            (left, last_of) = (left - open.num, open.last_of);
+            after = self.open.after(next);
+            self.open.unlink(&mut self.waiting[list], next);
+            self.open.remove(next);
+        }
+        let head = self.open.get_mut(key);
+        (head.at, head.skip, head.num, head.last_of) = (at as u32, 0, cut.num, last_of);
+        (key, after)
+    }
+}
+
+/// Where a run ends.
+struct Cut {
+    num: u16,
+    end: usize,
+}
+
+/// Cuts a run of at most `limit` messages from what `batch` has at `at`, where message `first` begins. `None`: it is all
+/// that is left of the batch, and goes in the next turn rather than being cut.
+fn cut(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> Option<Cut> {
+    let bytes = &batch.bytes;
+    let rest = usize::try_from(batch.header.last_log_id.get() - first.0 + 1).unwrap_or(usize::MAX);
+    if limit >= rest {
+        let len = bytes.len() - at;
+        if turn.has_room(rest, len) {
+            return Some(Cut { num: rest as u16, end: bytes.len() });
+        }
+        if turn.should_wait(rest, len) {
+            return None;
+        }
+    }
+    let mut messages = Messages::resume(&bytes[at..], first, 0);
+    let (mut num, mut end) = (0, at);
+    while (num as usize) < limit && messages.next().is_some() {
+        let behind = bytes.len() - messages.rest_len();
+        if num > 0 && !turn.has_room(num as usize + 1, behind - at) {
+            break;
+        }
+        (num, end) = (num + 1, behind);
+    }
+    assert!(num > 0, "a run begins with a message that was read");
+    Some(Cut { num, end })
+}

@@ -1,0 +1,90 @@
+//! The native client protocol: frames ([`frame`]), what clients ask ([`Request`]) and what nodes answer ([`Reply`]).
+//!
+//! `schema/native.fbs` describes the metadata, docs/native.md the whole. Nobody else sees flatbuffers: here a table becomes
+//! a struct that borrows from the frame, after its required fields and numbers were checked. The same code serves both ends.
+
+pub mod frame;
+#[rustfmt::skip]
+#[allow(warnings, clippy::all, clippy::pedantic)]
+mod generated;
+mod reply;
+mod request;
+#[cfg(test)]
+mod tests;
+
+pub use frame::{FrameError, HEADER_LEN, Header};
+pub use generated::ringmq::native::{Code, Retry};
+pub use reply::{Found, Messages, NativeError, NodeInfo, PartitionInfo, Reply, Subscribed, TopicInfo, Topics, Welcome};
+pub use request::kind::PUBLISH;
+pub use request::{Hello, IdRange, Publish, Request, Start, Subscribe};
+
+use generated::ringmq::native as fb;
+
+/// The version of the protocol that this build speaks, and the oldest that it still does.
+pub const VERSION: u16 = 1;
+pub const OLDEST_VERSION: u16 = 1;
+
+/// Bits of `features`. Both sides say what they have; what both have is in force.
+pub mod feature {
+    /// The node keeps the state of idempotent producers.
+    pub const IDEMPOTENT: u64 = 1;
+    pub const ALL: u64 = IDEMPOTENT;
+}
+
+/// Ranges in one Finish, Requeue or Touch: what fits the longest metadata, with room for the rest.
+pub const RANGES_MAX: usize = 4000;
+
+/// Names in one GetTopics.
+pub const TOPICS_MAX: usize = 500;
+
+/// An error's text is cut there.
+const TEXT_MAX: usize = 4096;
+
+/// Why a frame's metadata is not what its kind says. The stream itself is sound: the next frame can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Malformed {
+    #[error("kind {0} is not known to this version of the protocol")]
+    UnknownKind(u8),
+    #[error("the metadata of a {kind} frame cannot be read, or lacks a required field")]
+    Metadata { kind: &'static str },
+    #[error("{field} of a {kind} frame is out of bounds")]
+    Field { kind: &'static str, field: &'static str },
+}
+
+/// Encodes frames; keeps its buffer. One per connection.
+#[derive(Default)]
+pub struct Encoder {
+    builder: flatbuffers::FlatBufferBuilder<'static>,
+}
+
+impl std::fmt::Debug for Encoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Encoder")
+    }
+}
+
+/// What follows a frame's metadata; the caller appends the bytes themselves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Payload {
+    pub len: usize,
+    pub crc: u32,
+}
+
+impl Payload {
+    pub const NONE: Payload = Payload { len: 0, crc: 0 };
+
+    pub fn of(bytes: &[u8]) -> Payload {
+        Payload { len: bytes.len(), crc: frame::payload_crc(bytes) }
+    }
+}
+
+fn table<'a, T: flatbuffers::Follow<'a> + flatbuffers::Verifiable + 'a>(
+    kind: &'static str,
+    metadata: &'a [u8],
+) -> Result<T::Inner, Malformed> {
+    flatbuffers::root::<T>(metadata).map_err(|_| Malformed::Metadata { kind })
+}
+
+fn check(ok: bool, kind: &'static str, field: &'static str) -> Result<(), Malformed> {
+    if ok { Ok(()) } else { Err(Malformed::Field { kind, field }) }
+}

@@ -1,0 +1,105 @@
+//! Taking what is published: whether there is room for it (rule 10), and a client's own batches.
+//!
+//! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
+
+use super::batch::BATCH_HEADER_LEN;
+use super::format::FILE_HEADER_LEN;
+use super::native::NativeBatch;
+use super::notice::{Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
+use super::producers::{Judged, SequenceError};
+use super::store::{Store, batch_cost, commit_len};
+use crate::base::{Now, Position};
+
+impl Store {
+    /// Appends a client's batch as one of its own, behind everything that was appended before. A producer's repeat is
+    /// recognized and not stored again. A refusal hands the batch back.
+    ///
+    /// A batch that was refused as busy or for a full disk must be tried again before any later one of its producer:
+    /// that would leave a gap.
+    pub fn append_batch(&mut self, now: Now, p: PartitionIdx, batch: NativeBatch, io: &mut Io) -> Result<Appended, NotAppended> {
+        match self.judge(p, &batch) {
+            Ok(Judged::New) => {}
+            Ok(Judged::Repeat { at, upto }) => return Ok(self.repeated(p, at, upto)),
+            // What failed here is forgotten, so that sequences may seem to be wrong which are not.
+            Err(_) if self.takes_nothing(p) => return Err(NotAppended { why: Refusal::ReadOnly.into(), batch }),
+            Err(why) => return Err(NotAppended { why: why.into(), batch }),
+        }
+        let len = batch.len();
+        if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
+            return Err(NotAppended { why: BatchRefusal::Store(why), batch });
+        }
+        let (epoch, cost) = (self.options.epoch, batch_cost(len, self.direct_len));
+        let part = self.part_mut(p);
+        if !part.builder.is_empty() {
+            part.seal(epoch);
+        }
+        let at = part.seal_native(epoch, now.unix_ns, batch, cost);
+        let ticket = part.last_ticket;
+        self.unpacked += cost;
+        self.waiting_bytes += len as u64;
+        self.mark_unsealed(p);
+        Ok(Appended::New { at, ticket })
+    }
+
+    fn judge(&self, p: PartitionIdx, batch: &NativeBatch) -> Result<Judged, SequenceError> {
+        match batch.sequence() {
+            Some(sequence) => self.part(p).producers.judge(sequence, batch.num()),
+            None => Ok(Judged::New),
+        }
+    }
+
+    /// The answer to a repeat waits for the original, when that is not durable yet.
+    fn repeated(&self, p: PartitionIdx, at: Option<Position>, upto: i64) -> Appended {
+        let part = self.part(p);
+        let ticket = (upto >= part.durable.at.offset)
+            .then(|| part.ticket_at(upto).expect("a producer's batch that is not durable is in memory"));
+        Appended::Duplicate { at, ticket }
+    }
+
+    /// No publish to the partition until a restart.
+    fn takes_nothing(&self, p: PartitionIdx) -> bool {
+        self.is_read_only() || self.part(p).poisoned.is_some()
+    }
+
+    /// Whether there is memory, journal and disk for `encoded` more bytes (rule 10); whether they begin a new batch.
+    /// `alone`: they are one of their own.
+    pub(super) fn admit(&mut self, p: PartitionIdx, encoded: usize, alone: bool, io: &mut Io) -> Result<bool, Refusal> {
+        if self.takes_nothing(p) {
+            return Err(Refusal::ReadOnly);
+        }
+        if self.is_stopping() {
+            return Err(Refusal::Busy);
+        }
+        if self.waiting_bytes > 0 && self.waiting_bytes + encoded as u64 > self.options.max_pub_waiting_size {
+            self.room.waiting = true;
+            return Err(Refusal::Busy);
+        }
+        let part = &self.partitions[p.0 as usize];
+        let open = part.builder.len();
+        // Small publishes never add up to a batch that would have to go the long way of a direct one.
+        let joins = !alone && open > 0 && open + encoded < self.direct_len;
+        let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
+        let more = batch_cost(len, self.direct_len) - if joins { part.builder_cost } else { 0 };
+        if !self.ring.admits(self.unpacked + more) {
+            self.room.ring = true;
+            return Err(Refusal::Busy);
+        }
+        let base = part.active().meta.base.offset;
+        let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
+        let at = part.end.at.offset + sealed;
+        let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
+        if segment > self.segment_max && part.end.at.offset + open as i64 > base {
+            // It begins the next segment, behind all that was appended before.
+            let part = &mut self.partitions[p.0 as usize];
+            if open > 0 {
+                part.seal(self.options.epoch);
+            }
+            part.roll();
+            self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
+            return Ok(true);
+        }
+        let batches = part.segment_batches + batches + 1;
+        self.reserve(p, segment, commit_len(batches), io)?;
+        Ok(!joins)
+    }
+}

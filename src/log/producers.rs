@@ -1,0 +1,481 @@
+//! Idempotent producers of one partition, as the log tells them: which sequence each must go on with, and where its last
+//! batches stand, so that a repeat is answered with the place of the original instead of being stored again (rule 9).
+//!
+//! ```text
+//! batch header: producer id P, first sequence F, num N   ->   next of P = F + N, [.., place of this batch], last used
+//! asked for F, N:  F == next        new               F + N <= next   a repeat, of one of the last five or of an older one
+//!                  F > next         a gap             else            overlaps what is there
+//!                  P not known      new when F == 0, else refused
+//! ```
+//! A table is nothing but a fold of [`Producers::count`] over the batch headers in log order. So the partition's leader, its
+//! replicas and a recovery have the same one, a batch that was cut was never counted, and a snapshot needs only say up
+//! to where its table counts. Even the time by which a producer expires is that of the log.
+//!
+//! **What forgetting means for the promise.** A producer that is not in the table (the least recently used one above the
+//! limit, or one that wrote nothing for the expiry) and goes on with a sequence above 0 is refused with
+//! [`SequenceError::UnknownProducer`]: whether what it repeats is stored can no longer be told, and nothing is stored
+//! twice. Only the very first batch of a forgotten producer, sequence 0, looks like that of a new one: a client that still
+//! repeats it stores it, and what it repeats behind it, again. So a client gives up on its first batch after a time far
+//! below the expiry, and takes a new random id after [`SequenceError::UnknownProducer`].
+
+use super::batch::BatchHeader;
+use super::format::{Bad, RawProducer, RawProducerBatch};
+use crate::base::{Position, ProducerId};
+use crate::config::Settings;
+use std::collections::BTreeMap;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Batches of a producer whose place is remembered.
+pub const PLACES_MAX: usize = 5;
+/// More are not believed; also the bound of the setting.
+pub const PRODUCERS_MAX: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerLimits {
+    /// Producers of a partition.
+    pub max: usize,
+    pub expiry_ms: u64,
+}
+
+impl From<&Settings> for ProducerLimits {
+    fn from(settings: &Settings) -> Self {
+        let max = usize::try_from(settings.max_producers).unwrap_or(PRODUCERS_MAX);
+        ProducerLimits { max: max.clamp(1, PRODUCERS_MAX), expiry_ms: settings.producer_expiry_ms }
+    }
+}
+
+impl Default for ProducerLimits {
+    fn default() -> Self {
+        ProducerLimits::from(&Settings::default())
+    }
+}
+
+/// Who publishes a batch, and the sequence of its first message; each message takes one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sequence {
+    pub producer: ProducerId,
+    pub first: u64,
+}
+
+/// Why a producer's batch was not taken. Nothing of it was stored, and trying the same again does not help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SequenceError {
+    #[error("sequence {found} leaves a gap: the partition expects {expected} of this producer; send what is missing first")]
+    Gap { expected: u64, found: u64 },
+    #[error(
+        "sequences {first} to {last} are stored in part, or in other batches: the next is {expected}; repeat batches unchanged"
+    )]
+    Overlap { expected: u64, first: u64, last: u64 },
+    #[error(
+        "the partition does not know this producer (any more), so whether earlier batches are stored cannot be told; \
+         begin at sequence 0 under a new producer id"
+    )]
+    UnknownProducer,
+    #[error("sequences end at 2^64 - 1: go on under a new producer id")]
+    TooHigh,
+}
+
+/// What a batch is to the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judged {
+    New,
+    /// Counted before.
+    Repeat {
+        /// Where the original begins, when it is one of the last few.
+        at: Option<Position>,
+        /// The original stands at or before the batch that begins here: it is durable when that is.
+        upto: i64,
+    },
+}
+
+/// Where a batch begins, and its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub at: Position,
+    pub num: u32,
+}
+
+const NOWHERE: Place = Place { at: Position::START, num: 0 };
+
+/// One producer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Producer {
+    pub id: ProducerId,
+    /// Sequence of its next message.
+    pub next: u64,
+    /// The log's time at its last batch.
+    pub last_unix_ns: i64,
+    places: [Place; PLACES_MAX],
+    places_len: u8,
+}
+
+impl Producer {
+    /// A producer whose last batches stand at `places`, oldest first. `None` when they cannot be.
+    pub fn new(id: ProducerId, next: u64, last_unix_ns: i64, places: &[Place]) -> Option<Producer> {
+        let sum: u64 = places.iter().map(|p| p.num as u64).sum();
+        let ascend = places.windows(2).all(|w| w[0].at.offset < w[1].at.offset);
+        let sane = places.iter().all(|p| p.num > 0 && p.at.is_sane());
+        if places.is_empty() || places.len() > PLACES_MAX || sum > next || !ascend || !sane {
+            return None;
+        }
+        let mut producer = Producer { id, next, last_unix_ns, places: [NOWHERE; PLACES_MAX], places_len: places.len() as u8 };
+        producer.places[..places.len()].copy_from_slice(places);
+        Some(producer)
+    }
+
+    /// Its last batches, oldest first; they follow each other in sequence and end at `next`.
+    pub fn places(&self) -> &[Place] {
+        &self.places[..self.places_len as usize]
+    }
+
+    /// Offset of its last batch.
+    fn last_offset(&self) -> i64 {
+        self.places().last().map_or(0, |p| p.at.offset)
+    }
+
+    fn push(&mut self, place: Place) {
+        if self.places_len as usize == PLACES_MAX {
+            self.places.copy_within(1.., 0);
+            self.places_len -= 1;
+        }
+        self.places[self.places_len as usize] = place;
+        self.places_len += 1;
+    }
+
+    /// A batch whose sequences are all below `next`.
+    fn find(&self, first: u64, num: u32) -> Result<Judged, SequenceError> {
+        let mut from = self.next;
+        let mut upto = 0;
+        for place in self.places().iter().rev() {
+            from -= place.num as u64;
+            upto = place.at.offset;
+            if from == first && place.num == num {
+                return Ok(Judged::Repeat { at: Some(place.at), upto });
+            }
+        }
+        match first.checked_add(num as u64) {
+            // Its batch is not remembered; it stands before those that are.
+            Some(end) if end <= from => Ok(Judged::Repeat { at: None, upto }),
+            end => Err(SequenceError::Overlap { expected: self.next, first, last: end.unwrap_or(u64::MAX) - 1 }),
+        }
+    }
+
+    pub fn encoded_len(&self) -> usize {
+        size_of::<RawProducer>() + self.places().len() * size_of::<RawProducerBatch>()
+    }
+
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let raw = RawProducer {
+            id: self.id.get().into(),
+            next: self.next.into(),
+            last_unix_ns: self.last_unix_ns.into(),
+            batches: (self.places().len() as u32).into(),
+            reserved: 0.into(),
+        };
+        out.extend_from_slice(raw.as_bytes());
+        for place in self.places() {
+            let raw = RawProducerBatch { at: place.at.into(), num: place.num.into(), reserved: 0.into() };
+            out.extend_from_slice(raw.as_bytes());
+        }
+    }
+
+    /// The producer at the start of `bytes`, and its length.
+    pub fn decode(bytes: &[u8]) -> Result<(Producer, usize), Bad> {
+        let (raw, mut rest) = RawProducer::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        let len = raw.batches.get() as usize;
+        if len > PLACES_MAX {
+            return Err(Bad::Bounds);
+        }
+        let mut places = [NOWHERE; PLACES_MAX];
+        for place in &mut places[..len] {
+            let (raw, after) = RawProducerBatch::read_from_prefix(rest).map_err(|_| Bad::Short)?;
+            *place = Place { at: raw.at.into(), num: raw.num.get() };
+            rest = after;
+        }
+        let id = ProducerId::new(raw.id.get()).ok_or(Bad::Bounds)?;
+        let producer = Producer::new(id, raw.next.get(), raw.last_unix_ns.get(), &places[..len]).ok_or(Bad::Bounds)?;
+        Ok((producer, bytes.len() - rest.len()))
+    }
+}
+
+/// The table of one partition; see the module's description. Empty, it has allocated nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Producers {
+    limits: ProducerLimits,
+    /// Ordered, as clients choose the ids: a hash could be attacked.
+    by_id: BTreeMap<ProducerId, Producer>,
+    /// By the offset of its last batch: the least recently used first.
+    by_use: BTreeMap<i64, ProducerId>,
+}
+
+impl Producers {
+    pub fn new(limits: ProducerLimits) -> Self {
+        assert!(limits.max > 0, "a table has room for a producer");
+        Producers { limits, by_id: BTreeMap::new(), by_use: BTreeMap::new() }
+    }
+
+    /// As [`Producers::iter`] listed them.
+    pub fn restore(limits: ProducerLimits, list: &[Producer]) -> Self {
+        let mut table = Producers::new(limits);
+        list.iter().for_each(|&p| table.insert(p));
+        table.forget_some();
+        table
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// The least recently used first.
+    pub fn iter(&self) -> impl Iterator<Item = &Producer> {
+        self.by_use.values().filter_map(|id| self.by_id.get(id))
+    }
+
+    /// What a batch of `num` messages would be. Changes nothing.
+    pub fn judge(&self, sequence: Sequence, num: u32) -> Result<Judged, SequenceError> {
+        let end = sequence.first.checked_add(num as u64).ok_or(SequenceError::TooHigh)?;
+        let Some(producer) = self.by_id.get(&sequence.producer) else {
+            return if sequence.first == 0 { Ok(Judged::New) } else { Err(SequenceError::UnknownProducer) };
+        };
+        let expected = producer.next;
+        match sequence.first.cmp(&expected) {
+            std::cmp::Ordering::Equal => Ok(Judged::New),
+            std::cmp::Ordering::Greater => Err(SequenceError::Gap { expected, found: sequence.first }),
+            std::cmp::Ordering::Less if end > expected => {
+                Err(SequenceError::Overlap { expected, first: sequence.first, last: end - 1 })
+            }
+            std::cmp::Ordering::Less => producer.find(sequence.first, num),
+        }
+    }
+
+    /// Counts the next batch of the log. One that was counted before, or that has no producer, changes nothing; so a
+    /// part of the log may be walked again.
+    ///
+    /// What stands in the log is believed: a batch that does not go on where its producer was (damage took what was
+    /// between, or the producer was forgotten) says where the producer is now.
+    pub fn count(&mut self, h: &BatchHeader) {
+        let Some(id) = ProducerId::new(h.producer_id.get()).filter(|_| !h.is_lost()) else { return };
+        let newest = self.by_use.last_key_value().map(|(&offset, id)| (offset, self.by_id[id].last_unix_ns));
+        if newest.is_some_and(|(offset, _)| h.offset.get() <= offset) {
+            return;
+        }
+        let now = newest.map_or(i64::MIN, |n| n.1).max(h.base_unix_ns.get());
+        let (first, place) = (h.first_sequence.get(), Place { at: h.start(), num: h.num.get() });
+        let next = first.saturating_add(place.num as u64);
+        let known = self.by_id.get(&id).copied();
+        let mut producer = match known.filter(|p| p.next == first) {
+            Some(known) => known,
+            None => Producer { id, next, last_unix_ns: now, places: [NOWHERE; PLACES_MAX], places_len: 0 },
+        };
+        if let Some(known) = known {
+            self.by_use.remove(&known.last_offset());
+        }
+        producer.push(place);
+        (producer.next, producer.last_unix_ns) = (next, now);
+        self.insert(producer);
+        self.forget_some();
+    }
+
+    /// Forgets whose last batch does not stand below `offset`: the rest is what a walk from there begins with.
+    pub fn below(&self, offset: i64) -> Producers {
+        let list: Vec<Producer> = self.iter().copied().filter(|p| p.last_offset() < offset).collect();
+        Producers::restore(self.limits, &list)
+    }
+
+    fn insert(&mut self, producer: Producer) {
+        self.by_use.insert(producer.last_offset(), producer.id);
+        self.by_id.insert(producer.id, producer);
+    }
+
+    /// Forgets who is beyond the limits. Never the one of the newest batch.
+    fn forget_some(&mut self) {
+        let Some(newest) = self.by_use.last_key_value().and_then(|(_, id)| self.by_id.get(id)) else { return };
+        let expiry = i64::try_from(self.limits.expiry_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        let kept_from = newest.last_unix_ns.saturating_sub(expiry);
+        while let Some((&offset, id)) = self.by_use.first_key_value() {
+            let is_old = self.by_id.get(id).is_none_or(|p| p.last_unix_ns < kept_from);
+            if !is_old && self.by_id.len() <= self.limits.max {
+                return;
+            }
+            self.by_id.remove(id);
+            self.by_use.remove(&offset);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Epoch, LogId, PartitionId, TopicId};
+    use crate::log::batch::{Batch, BatchBuilder, Stamp};
+    use proptest::prelude::*;
+
+    fn id(n: u64) -> ProducerId {
+        ProducerId::new(n).expect("not zero")
+    }
+
+    fn header(at: Position, producer: u64, first: u64, num: u32, unix_ns: i64) -> BatchHeader {
+        let mut builder = BatchBuilder::default();
+        (0..num).for_each(|_| builder.push(unix_ns, b""));
+        let stamp = Stamp { topic_id: TopicId::default(), partition: PartitionId::default(), epoch: Epoch(1), at, prev_crc: 0 };
+        let mut h = builder.seal(stamp).header;
+        (h.producer_id, h.first_sequence) = (producer.into(), first.into());
+        h
+    }
+
+    struct Log {
+        end: Position,
+        headers: Vec<BatchHeader>,
+        table: Producers,
+    }
+
+    impl Log {
+        fn new(max: usize, expiry_ms: u64) -> Log {
+            let table = Producers::new(ProducerLimits { max, expiry_ms });
+            Log { end: Position::START, headers: vec![], table }
+        }
+
+        fn append(&mut self, producer: u64, first: u64, num: u32, unix_ns: i64) -> Position {
+            let h = header(self.end, producer, first, num, unix_ns);
+            let at = self.end;
+            self.end = h.end();
+            self.table.count(&h);
+            self.headers.push(h);
+            at
+        }
+
+        fn judge(&self, producer: u64, first: u64, num: u32) -> Result<Judged, SequenceError> {
+            self.table.judge(Sequence { producer: id(producer), first }, num)
+        }
+    }
+
+    #[test]
+    fn a_producer_goes_on_where_it_was_and_a_repeat_finds_its_original() {
+        let mut log = Log::new(10, 1000);
+        assert_eq!(log.judge(7, 0, 3), Ok(Judged::New));
+        assert_eq!(log.judge(7, 1, 3), Err(SequenceError::UnknownProducer));
+        let places: Vec<Position> = (0..7u64).map(|i| log.append(7, 3 * i, 3, 5)).collect();
+        assert_eq!(log.judge(7, 21, 9), Ok(Judged::New));
+        assert_eq!(log.judge(7, 22, 1), Err(SequenceError::Gap { expected: 21, found: 22 }));
+        assert_eq!(log.judge(7, 20, 2), Err(SequenceError::Overlap { expected: 21, first: 20, last: 21 }));
+        for i in 2..7 {
+            let at = places[i as usize];
+            assert_eq!(log.judge(7, 3 * i, 3), Ok(Judged::Repeat { at: Some(at), upto: at.offset }));
+        }
+        // Older ones are known to be there, not where; the oldest known one bounds them.
+        assert_eq!(log.judge(7, 3, 3), Ok(Judged::Repeat { at: None, upto: places[2].offset }));
+        for (first, num) in [(6, 2), (5, 2), (5, 4), (18, 2), (15, 6)] {
+            let overlap = SequenceError::Overlap { expected: 21, first, last: first + num as u64 - 1 };
+            assert_eq!(log.judge(7, first, num), Err(overlap), "{first} {num}");
+        }
+        assert_eq!(log.judge(7, u64::MAX, 2), Err(SequenceError::TooHigh));
+        assert_eq!(log.judge(8, u64::MAX, 1), Err(SequenceError::TooHigh));
+    }
+
+    #[test]
+    fn the_least_recently_used_is_forgotten_first_and_the_idle_one_by_the_log_s_time() {
+        let mut log = Log::new(2, 1);
+        log.append(1, 0, 1, 0);
+        log.append(2, 0, 1, 0);
+        log.append(1, 1, 1, 0);
+        log.append(3, 0, 1, 0);
+        assert_eq!(log.table.iter().map(|p| p.id.get()).collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(log.judge(2, 1, 1), Err(SequenceError::UnknownProducer));
+        log.append(3, 1, 1, 1_000_000);
+        assert_eq!(log.table.len(), 2, "idle for the expiry, not longer");
+        // Batches without a producer do not let anybody expire; the producer's own batch finds itself.
+        log.append(0, 0, 5, 9_000_000);
+        assert_eq!(log.judge(1, 2, 1), Ok(Judged::New));
+        log.append(1, 2, 1, 9_000_000);
+        assert_eq!(log.table.iter().map(|p| (p.id.get(), p.next)).collect::<Vec<_>>(), [(1, 3)]);
+        // A clock that goes back makes nobody younger.
+        log.append(3, 0, 1, 0);
+        assert_eq!(log.table.iter().map(|p| p.last_unix_ns).collect::<Vec<_>>(), [9_000_000; 2]);
+    }
+
+    #[test]
+    fn lost_batches_name_nobody_and_what_follows_damage_is_believed() {
+        let mut log = Log::new(5, 1000);
+        log.append(7, 0, 4, 1);
+        let to = Position { offset: log.end.offset + 500, count: log.end.count + 6, log_id: LogId(log.end.log_id.0 + 6) };
+        let lost = Batch::lost(TopicId::default(), PartitionId::default(), Epoch(1), log.end, to, 0).expect("there is room");
+        log.table.count(&lost.header);
+        log.end = to;
+        assert_eq!(log.judge(7, 4, 1), Ok(Judged::New), "lost, so it may come again");
+        let at = log.append(7, 10, 2, 1);
+        assert_eq!(log.judge(7, 12, 1), Ok(Judged::New));
+        assert_eq!(log.judge(7, 4, 6), Ok(Judged::Repeat { at: None, upto: at.offset }));
+        let last = log.append(7, u64::MAX - 1, 9, 1);
+        assert_eq!(log.judge(7, 1, 1), Ok(Judged::Repeat { at: None, upto: last.offset }));
+    }
+
+    proptest! {
+        /// A table that is cut in two anywhere, encoded and gone on with (also from a place before, as recovery may) is
+        /// the table of the whole log; and it says of every batch what a plain list of all that was appended says.
+        #[test]
+        fn a_table_is_a_fold_of_the_log(
+            steps in proptest::collection::vec((0u64..5, 1u32..4, 0i64..3), 1..60),
+            max in 1usize..5,
+            cut in any::<proptest::sample::Index>(),
+            back in 0usize..10,
+        ) {
+            let mut log = Log::new(max, 1);
+            let mut next = [0u64; 5];
+            let mut now = 0;
+            for &(producer, num, pause) in &steps {
+                now += pause * 500_000;
+                if producer > 0 && log.judge(producer, next[producer as usize], num) == Err(SequenceError::UnknownProducer) {
+                    next[producer as usize] = 0;
+                }
+                log.append(producer, next[producer as usize], num, now);
+                next[producer as usize] += if producer == 0 { 0 } else { num as u64 };
+            }
+            let cut = cut.index(log.headers.len());
+            let mut first = Producers::new(log.table.limits);
+            log.headers[..cut].iter().for_each(|h| first.count(h));
+            let mut bytes = vec![];
+            first.iter().for_each(|p| p.encode(&mut bytes));
+            prop_assert_eq!(bytes.len(), first.iter().map(Producer::encoded_len).sum::<usize>());
+            let (mut list, mut rest) = (vec![], &bytes[..]);
+            while !rest.is_empty() {
+                let (p, len) = Producer::decode(rest).expect("it was just encoded");
+                list.push(p);
+                rest = &rest[len..];
+            }
+            let mut second = Producers::restore(log.table.limits, &list);
+            prop_assert_eq!(&second, &first);
+            log.headers[cut.saturating_sub(back)..].iter().for_each(|h| second.count(h));
+            prop_assert_eq!(&second, &log.table);
+            prop_assert!(second.len() <= max);
+            for p in second.iter() {
+                let own = |h: &&BatchHeader| h.producer_id.get() == p.id.get();
+                let newest = log.headers.iter().rev().find(own).expect("it wrote");
+                prop_assert_eq!(p.next, newest.first_sequence.get() + newest.num.get() as u64);
+                let mut from = p.next;
+                for (place, h) in p.places().iter().rev().zip(log.headers.iter().rev().filter(own)) {
+                    from -= place.num as u64;
+                    prop_assert_eq!((place.at, from), (h.start(), h.first_sequence.get()));
+                    let sequence = Sequence { producer: p.id, first: from };
+                    let expected = Judged::Repeat { at: Some(place.at), upto: place.at.offset };
+                    prop_assert_eq!(second.judge(sequence, place.num), Ok(expected));
+                }
+            }
+        }
+
+        #[test]
+        fn any_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok((p, len)) = Producer::decode(&bytes) {
+                prop_assert!(len <= bytes.len());
+                let mut table = Producers::restore(ProducerLimits { max: 1, expiry_ms: 0 }, &[p]);
+                for first in [0, p.next, p.next.wrapping_sub(3)] {
+                    let _ = table.judge(Sequence { producer: p.id, first }, 3);
+                }
+                table.count(&header(Position::START, 5, u64::MAX, 3, i64::MIN));
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A native session's seam to its shard.
+
+use crate::base::{ConnId, Now, PartitionId, Position};
+use crate::codec::native::{Code, IdRange, Retry, Start};
+use std::borrow::Cow;
+
+/// A publish that was received whole.
+#[derive(Debug)]
+pub struct NativePublish {
+    pub request: u64,
+    pub topic: String,
+    pub partition: PartitionId,
+    pub num: u32,
+    pub producer_id: u64,
+    pub first_sequence: u64,
+    /// Room for a batch's header, then the body as it came. Taken by a host that accepts it.
+    pub body: Vec<u8>,
+    pub body_crc: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeSubscribe {
+    pub request: u64,
+    pub subscription: u32,
+    pub topic: String,
+    pub partition: PartitionId,
+    pub channel: String,
+    pub start: Start,
+    /// Within the node's bounds.
+    pub message_timeout_ms: u64,
+}
+
+/// Why a request was not carried out (or perhaps not), as the client is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub code: Code,
+    pub retry: Retry,
+    pub message: Cow<'static, str>,
+    /// With [`Code::WrongCore`].
+    pub core: u16,
+    /// The connection ends after it.
+    pub fatal: bool,
+}
+
+impl Failure {
+    pub fn new(code: Code, retry: Retry, message: impl Into<Cow<'static, str>>) -> Self {
+        Failure { code, retry, message: message.into(), core: 0, fatal: false }
+    }
+
+    pub fn never(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Failure::new(code, Retry::Never, message)
+    }
+
+    pub fn fatal(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Failure { fatal: true, ..Failure::never(code, message) }
+    }
+}
+
+/// What became of a request that is answered later.
+#[derive(Debug)]
+pub enum NativeTaken {
+    /// The session's `answer` follows, once, with the request's id.
+    Accepted,
+    /// Not now. The session keeps the request and reads no further until `resume` or `fail_stalled`.
+    Stall,
+    Refused(Failure),
+}
+
+/// A topic as [`NativeHost::topics`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TopicEntry {
+    pub name: crate::base::TopicName,
+    pub id: crate::base::TopicId,
+    /// The core of each partition.
+    pub cores: Vec<u16>,
+}
+
+/// The answer to an accepted request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Published {
+        at: Option<Position>,
+        duplicate: bool,
+    },
+    Subscribed {
+        subscription: u32,
+        created: bool,
+        at: Position,
+    },
+    /// With this one topic.
+    Created(TopicEntry),
+    Found {
+        at: Position,
+    },
+    Failed(Failure),
+}
+
+/// Implemented by the shard. Names were checked.
+pub trait NativeHost {
+    /// The connection is to live on `core`. True: it moves as soon as it is quiet, and the session stalls until then.
+    fn native_move(&mut self, conn: ConnId, core: u16) -> bool;
+    /// Takes the body when it accepts.
+    fn native_publish(&mut self, now: Now, conn: ConnId, publish: &mut NativePublish) -> NativeTaken;
+    fn native_subscribe(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        subscribe: &NativeSubscribe,
+        client: &super::ClientIdentity,
+    ) -> NativeTaken;
+    /// False: there is no such subscription; the same goes for those below.
+    fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool;
+    /// How many messages of the ranges were in flight for the subscription.
+    fn native_finish(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
+    fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64>;
+    fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
+    fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
+    /// Those named that are known, or all behind `after` in the order of their names, until `each` says that it is enough.
+    fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool);
+    fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken;
+    fn native_find(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        request: u64,
+        topic: &str,
+        partition: PartitionId,
+        start: Start,
+    ) -> NativeTaken;
+}

@@ -1,0 +1,187 @@
+//! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
+//! with room in front for the header that the node writes. Never holds more than one frame, and no more of it than came.
+
+use crate::codec::native::{FrameError, HEADER_LEN, Header};
+
+/// Room in front of a payload: a batch's header.
+pub const ROOM: usize = crate::shard::message::BATCH_ROOM;
+
+/// What a payload reserves before its bytes are there: a length alone must not cost memory.
+const RESERVE_FIRST: usize = 64 * 1024;
+
+#[derive(Debug)]
+pub struct Input {
+    /// The longest frame that is taken.
+    pub max: usize,
+    /// Header and metadata, as far as they came.
+    head: Vec<u8>,
+    body: Option<Body>,
+}
+
+#[derive(Debug)]
+struct Body {
+    header: Header,
+    /// Header and metadata.
+    head: Vec<u8>,
+    /// Empty when the payload is dropped.
+    payload: Vec<u8>,
+    missing: usize,
+    kept: bool,
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    pub header: Header,
+    pub metadata: &'a [u8],
+    /// [`ROOM`] zeros, then the payload; empty when there is none, or when it was dropped.
+    pub payload: Vec<u8>,
+}
+
+impl Input {
+    pub fn new(max: usize) -> Input {
+        Input { max, head: Vec::new(), body: None }
+    }
+
+    /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
+    /// the payload of such a frame is wanted.
+    pub fn next(
+        &mut self,
+        bytes: &mut &[u8],
+        keeps: impl Fn(&Header) -> bool,
+        each: &mut dyn FnMut(Frame<'_>),
+    ) -> Result<bool, FrameError> {
+        if self.body.is_none() && !self.begin(bytes, keeps, each)? {
+            return Ok(false);
+        }
+        // a frame without a payload was given away in `begin`
+        let Some(body) = &mut self.body else { return Ok(true) };
+        let (now, rest) = bytes.split_at(body.missing.min(bytes.len()));
+        *bytes = rest;
+        if body.kept {
+            if body.payload.len() + now.len() > body.payload.capacity() {
+                body.payload.reserve_exact(body.missing);
+            }
+            body.payload.extend_from_slice(now);
+        }
+        body.missing -= now.len();
+        if body.missing > 0 {
+            return Ok(false);
+        }
+        let Body { header, head, payload, .. } = self.body.take().expect("it was just looked at");
+        each(Frame { header, metadata: &head[HEADER_LEN..], payload });
+        Ok(true)
+    }
+
+    /// True when a header and its metadata are whole: the frame was given away, or its payload comes next.
+    fn begin(
+        &mut self,
+        bytes: &mut &[u8],
+        keeps: impl Fn(&Header) -> bool,
+        each: &mut dyn FnMut(Frame<'_>),
+    ) -> Result<bool, FrameError> {
+        if self.head.is_empty()
+            && let Some((header, metadata)) = Header::parse(bytes, self.max)?
+            && header.payload_len == 0
+        {
+            // the common case of small requests: nothing is copied
+            *bytes = &bytes[header.frame_len()..];
+            each(Frame { header, metadata, payload: Vec::new() });
+            return Ok(true);
+        }
+        loop {
+            let wanted = match self.head.get(10..12) {
+                Some(len) if self.head.len() >= HEADER_LEN => HEADER_LEN + u16::from_le_bytes([len[0], len[1]]) as usize,
+                _ => HEADER_LEN,
+            };
+            let (now, rest) = bytes.split_at(wanted.saturating_sub(self.head.len()).min(bytes.len()));
+            *bytes = rest;
+            self.head.extend_from_slice(now);
+            match Header::parse(&self.head, self.max)? {
+                Some((header, _)) if header.payload_len == 0 => {
+                    let head = std::mem::take(&mut self.head);
+                    each(Frame { header, metadata: &head[HEADER_LEN..], payload: Vec::new() });
+                    return Ok(true);
+                }
+                Some((header, _)) => {
+                    let (head, kept) = (std::mem::take(&mut self.head), keeps(&header));
+                    let mut payload = Vec::new();
+                    if kept {
+                        payload.reserve_exact(ROOM + header.payload_len.min(RESERVE_FIRST));
+                        payload.resize(ROOM, 0);
+                    }
+                    self.body = Some(Body { header, head, payload, missing: header.payload_len, kept });
+                    return Ok(true);
+                }
+                None if bytes.is_empty() => return Ok(false),
+                None => {}
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub fn is_idle(&self) -> bool {
+        self.head.is_empty() && self.body.is_none()
+    }
+
+    /// What came of a header that is not whole yet. A session moves only between frames' payloads.
+    pub fn take_head(&mut self) -> Vec<u8> {
+        assert!(self.body.is_none(), "a connection moves before its first payload");
+        std::mem::take(&mut self.head)
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.head.capacity() + self.body.as_ref().map_or(0, |b| b.head.capacity() + b.payload.capacity())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::native::frame::{encode, payload_crc};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However the stream is cut, the same frames come out.
+        #[test]
+        fn any_cut_gives_the_same_frames(
+            frames in prop::collection::vec((any::<u8>(), 0..9usize, 0..300usize), 1..12),
+            cuts in prop::collection::vec(1..400usize, 1..60),
+        ) {
+            let (mut stream, mut expected) = (vec![], vec![]);
+            for (kind, meta, len) in frames {
+                let (meta, payload) = (vec![kind; meta * 8], vec![kind ^ 0x55; len]);
+                encode(&mut stream, kind, 7, &meta, len, payload_crc(&payload));
+                stream.extend_from_slice(&payload);
+                expected.push((kind, meta, if kind % 3 == 0 { vec![] } else { payload }));
+            }
+            let (mut input, mut found, mut cuts) = (Input::new(1 << 20), vec![], cuts.into_iter().cycle());
+            let mut rest = &stream[..];
+            while !rest.is_empty() {
+                let (mut now, after) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
+                rest = after;
+                while !now.is_empty() {
+                    let mut take = |f: Frame<'_>| {
+                        let payload = f.payload.get(ROOM..).unwrap_or_default().to_vec();
+                        found.push((f.header.kind, f.metadata.to_vec(), payload));
+                    };
+                    input.next(&mut now, |h| h.kind % 3 != 0, &mut take).expect("the stream is sound");
+                }
+            }
+            prop_assert_eq!(found, expected);
+            prop_assert!(input.is_idle());
+        }
+    }
+
+    #[test]
+    fn a_length_alone_costs_no_memory() {
+        let mut stream = vec![];
+        encode(&mut stream, 2, 1, &[0; 8], 60 << 20, 0);
+        let mut input = Input::new(64 << 20);
+        let mut rest = &stream[..];
+        assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
+        assert!(input.held_bytes() < 100 * 1024);
+        let mut rest = &stream[..];
+        assert!(matches!(Input::new(1 << 20).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
+    }
+}

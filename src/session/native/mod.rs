@@ -1,0 +1,18 @@
+//! Walks one connection of the native protocol through its states. Pure; docs/native.md has the rules.
+//!
+//! Owns what came of a frame that is not whole, the request that waits for room, and the unsent output. What the
+//! connection has subscribed to and published is the shard's, which answers by request id: replies need no order.
+//!
+//! ```text
+//! new ─ Hello ─> (moves to another core) ─ Welcome ─> open ─ fatal error, silence ─> ended: the error goes out, then is_closing()
+//! ```
+
+mod host;
+mod input;
+mod machine;
+#[cfg(test)]
+mod tests;
+
+pub use host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
+pub use input::ROOM;
+pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};

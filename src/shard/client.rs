@@ -1,0 +1,172 @@
+//! A connection's session, of either protocol, as the shard deals with it.
+
+use super::engine::{Engine, Heard};
+use super::message::{ClientInfo, MovedState, PublishError};
+use super::native::failure_of;
+use crate::base::{Now, Peer, Ticks};
+use crate::session::native::NativeSession;
+use crate::session::{Asked, Session, failure};
+
+pub(super) enum Client {
+    Nsq(Session),
+    Native(Box<NativeSession>),
+}
+
+impl Client {
+    pub fn on_bytes(&mut self, now: Now, bytes: &[u8], engine: &mut Engine) {
+        match self {
+            Client::Nsq(s) => s.on_bytes(now, bytes, engine),
+            Client::Native(s) => s.on_bytes(now, bytes, engine),
+        }
+    }
+
+    pub fn on_sent(&mut self, now: Now, bytes: usize) {
+        match self {
+            Client::Nsq(s) => s.on_sent(bytes),
+            Client::Native(s) => s.on_sent(now, bytes),
+        }
+    }
+
+    pub fn tick(&mut self, now: Now) {
+        match self {
+            Client::Nsq(s) => s.tick(now),
+            Client::Native(s) => s.tick(now),
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Ticks> {
+        match self {
+            Client::Nsq(s) => s.deadline(),
+            Client::Native(s) => s.deadline(),
+        }
+    }
+
+    /// Frames of another core for an NSQ client.
+    pub fn append(&mut self, frames: &mut Vec<u8>) {
+        if let Client::Nsq(s) = self {
+            s.output().append(frames);
+        }
+    }
+
+    /// Why the node ends this connection, once.
+    pub fn take_fault(&mut self) -> Option<Box<str>> {
+        match self {
+            Client::Nsq(s) => s.take_fault(),
+            Client::Native(s) => s.take_fault(),
+        }
+    }
+
+    pub fn take_output(&mut self, now: Now) -> Option<Vec<u8>> {
+        match self {
+            Client::Nsq(s) => s.take_output(),
+            Client::Native(s) => s.take_output(now),
+        }
+    }
+
+    pub fn is_output_full(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.is_output_full(),
+            Client::Native(s) => s.is_output_full(),
+        }
+    }
+
+    pub fn is_closing(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.is_closing(),
+            Client::Native(s) => s.is_closing(),
+        }
+    }
+
+    pub fn wants_reading(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.wants_reading(),
+            Client::Native(s) => s.wants_reading(),
+        }
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.is_quiet(),
+            Client::Native(s) => s.is_quiet(),
+        }
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.is_stalled(),
+            Client::Native(s) => s.is_stalled(),
+        }
+    }
+
+    pub fn stalled_since(&self) -> Option<Ticks> {
+        match self {
+            Client::Nsq(s) => s.stalled_since(),
+            Client::Native(s) => s.stalled_since(),
+        }
+    }
+
+    pub fn resume(&mut self, now: Now, engine: &mut Engine) {
+        match self {
+            Client::Nsq(s) => s.resume(now, engine),
+            Client::Native(s) => s.resume(now, engine),
+        }
+    }
+
+    /// The command that waits cannot be done; what came behind it goes on.
+    pub fn fail_stalled(&mut self, now: Now, asked: Asked, error: PublishError, engine: &mut Engine) {
+        match self {
+            Client::Nsq(s) => {
+                s.fail_stalled(failure(asked, error));
+                s.resume(now, engine);
+            }
+            Client::Native(s) => s.fail_stalled(now, &failure_of(error), engine),
+        }
+    }
+
+    pub fn hear(&mut self, heard: Heard) {
+        match (self, heard) {
+            (Client::Nsq(s), Heard::Answer(slot, Ok(()))) => s.reply_ok(slot),
+            (Client::Nsq(s), Heard::Answer(slot, Err(error))) => s.fail(slot, error),
+            (Client::Nsq(s), Heard::NotInFlight(id, command)) => s.not_in_flight(id, command),
+            (Client::Native(s), Heard::Native(request, answer)) => s.answer(request, answer),
+            // a connection keeps its protocol, and the shard answers what was asked
+            _ => {}
+        }
+    }
+
+    pub fn peer(&self) -> &Peer {
+        match self {
+            Client::Nsq(s) => s.peer(),
+            Client::Native(s) => s.peer(),
+        }
+    }
+
+    pub fn carry(&mut self) -> (MovedState, Vec<u8>) {
+        match self {
+            Client::Nsq(s) => {
+                let (state, unread) = s.carry();
+                (MovedState::Nsq(state), unread)
+            }
+            Client::Native(s) => {
+                let (state, unread) = s.carry();
+                (MovedState::Native(Box::new(state)), unread)
+            }
+        }
+    }
+
+    pub fn client_info(&self) -> ClientInfo {
+        match self {
+            Client::Nsq(s) => s.client_info(),
+            Client::Native(s) => s.client_info(),
+        }
+    }
+
+    /// Topics and the messages taken for them from this client.
+    pub fn published(&self) -> Vec<(String, u64)> {
+        let own = |(topic, n): (&str, u64)| (topic.to_owned(), n);
+        match self {
+            Client::Nsq(s) => s.published().map(own).collect(),
+            Client::Native(s) => s.published().map(own).collect(),
+        }
+    }
+}

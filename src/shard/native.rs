@@ -1,0 +1,551 @@
+//! What native sessions ask of their core. Everything of a partition is asked on the partition's own core: a client
+//! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
+
+use super::engine::{Engine, Heard};
+use super::message::{PublishError, SubOptions};
+use super::partitions::{ChannelKey, Publisher};
+use super::timers::Timer;
+use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
+use crate::channel::Run;
+use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
+use crate::log::native::{BodyLimits, NativeBatch};
+use crate::log::producers::{Sequence, SequenceError};
+use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
+use crate::session::native::{
+    Answer, ClientIdentity, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry,
+};
+use std::time::Duration;
+
+/// Subscriptions of one connection.
+const SUBSCRIPTIONS_MAX: usize = 4096;
+
+/// One subscription of a native connection.
+#[derive(Debug)]
+pub(super) struct NativeSub {
+    pub number: u32,
+    pub key: ChannelKey,
+    /// Messages that may be unfinished at a time, as the client last said.
+    window: u32,
+    /// Bytes of payload, since the subscription began.
+    granted: u64,
+    sent: u64,
+}
+
+/// A search whose answer somebody waits for.
+#[derive(Debug)]
+pub(super) struct Finding {
+    conn: ConnId,
+    idx: PartitionIdx,
+    start: Start,
+    what: FindingFor,
+}
+
+#[derive(Debug)]
+enum FindingFor {
+    Find { request: u64 },
+    Subscribe { subscribe: NativeSubscribe, options: SubOptions },
+}
+
+/// Where a request's partition is.
+enum Located {
+    Here(PartitionIdx),
+    /// The topic is being created.
+    Wait,
+    Refused(Failure),
+}
+
+impl Engine {
+    /// The partition on this core; its topic is created when there is none.
+    fn locate(&mut self, now: Now, conn: ConnId, topic: &str, partition: PartitionId) -> Located {
+        match self.ensure_topic(now, topic) {
+            Ok(true) => {}
+            Ok(false) => {
+                self.topics.wait_conn(topic, conn);
+                return Located::Wait;
+            }
+            Err(error) => return Located::Refused(failure_of(error)),
+        }
+        let topic = self.topics.known(topic).expect("the topic is known").clone();
+        if let Some(idx) = self.topics.place(&topic.name, partition) {
+            return Located::Here(idx);
+        }
+        if partition.0 >= topic.partitions {
+            let why = format!("topic {} has partitions 0 to {}, not {}", topic.name, topic.partitions - 1, partition.0);
+            return Located::Refused(Failure::never(Code::BadPartition, why));
+        }
+        let core = topic.core_of(partition, self.cores);
+        if core != self.core {
+            let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
+            return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
+        }
+        Located::Here(self.partition(now, &topic, partition))
+    }
+
+    fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
+        let limits = BodyLimits {
+            message_bytes_max: self.settings.max_msg_size as usize,
+            body_bytes_max: crate::log::batch::BATCH_BODY_MAX,
+        };
+        let first = publish.first_sequence;
+        let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });
+        let body = std::mem::take(&mut publish.body);
+        let batch = match NativeBatch::verify(body, publish.num, publish.body_crc, producer, &limits) {
+            Ok(batch) => batch,
+            Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
+        };
+        let message_bytes = batch.message_bytes();
+        match self.store.append_batch(now, idx, batch, &mut self.io) {
+            Ok(Appended::New { at, ticket }) => {
+                let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
+                let p = self.partitions.get_mut(idx);
+                p.publishers.push_back((ticket, publisher));
+                p.message_bytes += message_bytes as u64;
+                NativeTaken::Accepted
+            }
+            Ok(Appended::Duplicate { at, ticket }) => {
+                let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
+                match ticket {
+                    Some(ticket) => {
+                        let publishers = &mut self.partitions.get_mut(idx).publishers;
+                        let place = publishers.partition_point(|(t, _)| *t <= ticket);
+                        publishers.insert(place, (ticket, publisher));
+                    }
+                    None => self.tell_publisher(publisher, Ok(())),
+                }
+                NativeTaken::Accepted
+            }
+            Err(refused) => match refused.why {
+                BatchRefusal::Store(Refusal::Busy) => {
+                    publish.body = refused.batch.into_bytes();
+                    self.room_waiters.push_back(conn);
+                    self.expect_stalls(now);
+                    NativeTaken::Stall
+                }
+                BatchRefusal::Store(Refusal::DiskFull) => NativeTaken::Refused(failure_of(PublishError::DiskFull)),
+                BatchRefusal::Store(Refusal::ReadOnly) => NativeTaken::Refused(failure_of(PublishError::ReadOnly)),
+                BatchRefusal::Store(Refusal::TooBig) => NativeTaken::Refused(failure_of(PublishError::TooBig)),
+                BatchRefusal::Sequence(error) => NativeTaken::Refused(sequence_failure(&error)),
+            },
+        }
+    }
+
+    /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
+    fn native_attach(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        idx: PartitionIdx,
+        subscribe: &NativeSubscribe,
+        options: SubOptions,
+        begin: Option<Position>,
+    ) -> Result<(), Failure> {
+        let sub = SubId { core: self.core, conn };
+        let channel = ChannelName::new(&subscribe.channel)
+            .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
+        let (i, created) = match self.partitions.get(idx).channel(&channel) {
+            Some(i) => (i, false),
+            None => (self.create_channel(idx, channel, begin).map_err(failure_of)?, true),
+        };
+        let key = ChannelKey { partition: idx.0, channel: i };
+        let subs = self.native_subs.entry(conn).or_default();
+        if subs.iter().any(|s| s.key == key) {
+            return Err(Failure::never(
+                Code::BadSubscription,
+                "this connection has subscribed to that channel and partition already",
+            ));
+        }
+        subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
+        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        c.machine.subscribe(now.ticks, sub, options);
+        c.subs.push(sub);
+        let (record, at) = (c.created, c.machine.confirmed());
+        let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
+        if record <= self.durable_record {
+            self.replies.push((conn, Heard::Native(subscribe.request, answer)));
+        } else if self.read_only.is_some() {
+            self.replies.push((conn, Heard::Native(subscribe.request, Answer::Failed(failure_of(PublishError::ReadOnly)))));
+        } else {
+            self.native_subscribing.push_back((record, conn, subscribe.request, answer));
+        }
+        self.wake_channel(key);
+        Ok(())
+    }
+
+    /// Subscriptions whose channel's record is durable now; or never will be.
+    pub fn native_channels_durable(&mut self, lost: bool) {
+        while let Some((record, ..)) = self.native_subscribing.front() {
+            if !lost && *record > self.durable_record {
+                break;
+            }
+            let (_, conn, request, answer) = self.native_subscribing.pop_front().expect("the front was looked at");
+            let answer = if lost { Answer::Failed(failure_of(PublishError::ReadOnly)) } else { answer };
+            self.replies.push((conn, Heard::Native(request, answer)));
+        }
+    }
+
+    fn native_sub(&mut self, conn: ConnId, number: u32) -> Option<&mut NativeSub> {
+        self.native_subs.get_mut(&conn)?.iter_mut().find(|s| s.number == number)
+    }
+
+    /// Gives the credit of finished messages back to the client.
+    fn native_freed(&mut self, key: ChannelKey, sub: SubId, num: u64) {
+        let mut num = u32::try_from(num).unwrap_or(u32::MAX);
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        if let Some(owed) = c.owed.get_mut(&sub) {
+            let kept = num.min(*owed);
+            *owed -= kept;
+            num -= kept;
+            if *owed == 0 {
+                c.owed.remove(&sub);
+            }
+        }
+        c.machine.lend(sub, num);
+        self.wake_channel(key);
+    }
+
+    /// The connection's output became full, or has room again: then all that have bytes left may go on.
+    pub fn set_native_blocked(&mut self, conn: ConnId, blocked: bool) {
+        if blocked {
+            if self.native_subs.contains_key(&conn) {
+                self.native_blocked.insert(conn);
+            }
+            return;
+        }
+        if !self.native_blocked.remove(&conn) {
+            return;
+        }
+        let sub = SubId { core: self.core, conn };
+        let subs = self.native_subs.get(&conn).into_iter().flatten();
+        let keys: Vec<_> = subs.filter(|s| s.sent < s.granted).map(|s| s.key).collect();
+        for key in keys {
+            if let Some(c) = self.partitions.channel_mut(key) {
+                c.machine.block(sub, false);
+                self.wake_channel(key);
+            }
+        }
+    }
+
+    /// The connection is gone.
+    pub fn forget_native(&mut self, now: Now, conn: ConnId) {
+        self.native_blocked.remove(&conn);
+        for s in self.native_subs.remove(&conn).unwrap_or_default() {
+            self.native_detach(now, conn, s.key);
+        }
+        self.native_subscribing.retain(|(_, c, ..)| *c != conn);
+        self.finding.retain(|_, f| f.conn != conn);
+    }
+
+    fn native_detach(&mut self, now: Now, conn: ConnId, key: ChannelKey) {
+        let sub = SubId { core: self.core, conn };
+        self.detach_from(now, sub, key);
+    }
+
+    /// Starts the search for a place that the commit logs know.
+    fn search(&mut self, by: SearchBy, finding: Finding) {
+        self.next_ticket += 1;
+        let token = self.next_ticket;
+        let idx = finding.idx;
+        self.finding.insert(token, finding);
+        self.store.search(idx, by, token, &mut self.io);
+    }
+
+    /// The answer of a search: the start of a batch at or before the place, or nothing by time.
+    pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
+        let Some(Finding { conn, idx, start, what }) = self.finding.remove(&token) else { return };
+        let end = self.partitions.get(idx).replica.committed();
+        let found = match result {
+            Ok(Some(batch)) => Ok(inside(batch, start, end)),
+            Ok(None) => Ok(end),
+            Err(error) => Err(Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"))),
+        };
+        match what {
+            FindingFor::Find { request } => {
+                let answer = found.map_or_else(Answer::Failed, |at| Answer::Found { at });
+                self.replies.push((conn, Heard::Native(request, answer)));
+            }
+            FindingFor::Subscribe { subscribe, options } => {
+                let request = subscribe.request;
+                let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
+                if let Err(failure) = done {
+                    self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
+                }
+            }
+        }
+    }
+
+    /// What `start` means without a search.
+    fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
+        let committed = self.partitions.get(idx).replica.committed();
+        let oldest = self.store.start(idx);
+        Ok(match start {
+            Start::Default => None,
+            Start::Oldest => Some(oldest),
+            Start::Newest => Some(committed),
+            Start::Offset(offset) if offset >= committed.offset => Some(committed),
+            Start::Offset(offset) if offset <= oldest.offset => Some(oldest),
+            Start::Offset(offset) => return Err(SearchBy::Offset(offset)),
+            Start::Count(count) if count >= committed.count => Some(committed),
+            Start::Count(count) if count <= oldest.count => Some(oldest),
+            Start::Count(count) => return Err(SearchBy::Count(count)),
+            Start::LogId(id) if id >= committed.log_id => Some(committed),
+            Start::LogId(id) if id <= oldest.log_id => Some(oldest),
+            Start::LogId(id) => return Err(SearchBy::LogId(id)),
+            Start::Timestamp(unix_ns) => return Err(SearchBy::UnixNs(unix_ns)),
+        })
+    }
+
+    fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
+        let cores = (0..topic.partitions).map(|p| topic.core_of(PartitionId(p), self.cores).0).collect();
+        TopicEntry { name: topic.name.clone(), id: topic.id, cores }
+    }
+}
+
+/// The place inside a batch that begins at `batch`; ids and counts of a batch are dense.
+fn inside(batch: Position, start: Start, end: Position) -> Position {
+    let skip = match start {
+        Start::LogId(LogId(id)) => id.saturating_sub(batch.log_id.0),
+        Start::Count(count) => (count - batch.count).max(0) as u64,
+        _ => 0,
+    };
+    if batch.log_id.0 + skip >= end.log_id.0 {
+        return end;
+    }
+    Position { offset: batch.offset, count: batch.count + skip as i64, log_id: LogId(batch.log_id.0 + skip) }
+}
+
+impl NativeHost for Engine {
+    fn native_move(&mut self, conn: ConnId, core: u16) -> bool {
+        if self.stopping || core >= self.cores || core == self.core.0 {
+            return false;
+        }
+        self.go(conn, CoreId(core));
+        true
+    }
+
+    fn native_publish(&mut self, now: Now, conn: ConnId, publish: &mut NativePublish) -> NativeTaken {
+        if self.stopping {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        match self.locate(now, conn, &publish.topic, publish.partition) {
+            Located::Here(idx) => self.native_append(now, conn, idx, publish),
+            Located::Wait => NativeTaken::Stall,
+            Located::Refused(failure) => NativeTaken::Refused(failure),
+        }
+    }
+
+    fn native_subscribe(&mut self, now: Now, conn: ConnId, subscribe: &NativeSubscribe, client: &ClientIdentity) -> NativeTaken {
+        if self.stopping {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        let subs = self.native_subs.get(&conn);
+        let pending = self.finding.values().filter(|f| f.conn == conn).filter_map(|f| match &f.what {
+            FindingFor::Subscribe { subscribe, .. } => Some(subscribe.subscription),
+            FindingFor::Find { .. } => None,
+        });
+        if subs.into_iter().flatten().map(|s| s.number).chain(pending).any(|number| number == subscribe.subscription) {
+            let why = format!("subscription {} is in use on this connection", subscribe.subscription);
+            return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
+        }
+        if subs.is_some_and(|s| s.len() >= SUBSCRIPTIONS_MAX) {
+            let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
+            return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
+        }
+        let idx = match self.locate(now, conn, &subscribe.topic, subscribe.partition) {
+            Located::Here(idx) => idx,
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        };
+        let options =
+            SubOptions { msg_timeout_ms: subscribe.message_timeout_ms, sample_rate: 0, client: client.into(), ranged: true };
+        let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
+        let begin = match self.place_of(idx, subscribe.start) {
+            Err(by) if is_new => {
+                let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
+                self.search(by, Finding { conn, idx, start: subscribe.start, what });
+                return NativeTaken::Accepted;
+            }
+            place => place.unwrap_or_default(),
+        };
+        match self.native_attach(now, conn, idx, subscribe, options, begin) {
+            Ok(()) => NativeTaken::Accepted,
+            Err(failure) => NativeTaken::Refused(failure),
+        }
+    }
+
+    fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool {
+        let sub = SubId { core: self.core, conn };
+        let Some(s) = self.native_sub(conn, subscription) else { return false };
+        let (key, before) = (s.key, std::mem::replace(&mut s.window, messages));
+        let had_bytes = s.sent < s.granted;
+        s.granted = s.granted.max(bytes);
+        let has_bytes = s.sent < s.granted;
+        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        if messages >= before {
+            let mut more = messages - before;
+            if let Some(owed) = c.owed.get_mut(&sub) {
+                let kept = more.min(*owed);
+                *owed -= kept;
+                more -= kept;
+                if *owed == 0 {
+                    c.owed.remove(&sub);
+                }
+            }
+            c.machine.lend(sub, more);
+        } else {
+            let less = before - messages;
+            let taken = c.take_unspent(sub, less);
+            if taken < less {
+                *c.owed.entry(sub).or_default() += less - taken;
+            }
+        }
+        if has_bytes && !had_bytes {
+            c.machine.block(sub, false);
+        }
+        self.wake_channel(key);
+        true
+    }
+
+    fn native_finish(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
+        let sub = SubId { core: self.core, conn };
+        let key = self.native_sub(conn, subscription)?.key;
+        let c = self.partitions.channel_mut(key)?;
+        let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
+        if num > 0 {
+            self.mark_dirty(now, key);
+            self.native_freed(key, sub, num);
+        }
+        Some(num)
+    }
+
+    fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
+        let sub = SubId { core: self.core, conn };
+        let key = self.native_sub(conn, subscription)?.key;
+        let c = self.partitions.channel_mut(key)?;
+        let delay = Duration::from_millis(delay_ms as u64);
+        let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
+        let deadline = c.machine.deadline();
+        self.timers.at_most(Timer::Channel(key), deadline);
+        self.native_freed(key, sub, num);
+        Some(num)
+    }
+
+    fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
+        let sub = SubId { core: self.core, conn };
+        let key = self.native_sub(conn, subscription)?.key;
+        let c = self.partitions.channel_mut(key)?;
+        Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
+    }
+
+    fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+        let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
+        let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
+        let key = subs.swap_remove(at).key;
+        self.native_detach(now, conn, key);
+        true
+    }
+
+    fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
+        if names.is_empty() {
+            for topic in self.topics.after(after) {
+                if !each(self.topic_entry(&topic)) {
+                    return;
+                }
+            }
+        } else {
+            for topic in names.iter().filter_map(|name| self.topics.known(name)) {
+                if !each(self.topic_entry(topic)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken {
+        if self.stopping {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        match self.ensure_topic_with(now, topic, partitions) {
+            Ok(true) => {
+                let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
+                self.replies.push((conn, Heard::Native(request, Answer::Created(entry))));
+                NativeTaken::Accepted
+            }
+            Ok(false) => {
+                self.topics.wait_conn(topic, conn);
+                NativeTaken::Stall
+            }
+            Err(error) => NativeTaken::Refused(failure_of(error)),
+        }
+    }
+
+    fn native_find(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        request: u64,
+        topic: &str,
+        partition: PartitionId,
+        start: Start,
+    ) -> NativeTaken {
+        if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
+            return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
+        }
+        let idx = match self.locate(now, conn, topic, partition) {
+            Located::Here(idx) => idx,
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        };
+        match self.place_of(idx, start) {
+            Ok(place) => {
+                let at = place.unwrap_or_else(|| self.store.collect_start(idx));
+                self.replies.push((conn, Heard::Native(request, Answer::Found { at })));
+            }
+            Err(by) => self.search(by, Finding { conn, idx, start, what: FindingFor::Find { request } }),
+        }
+        NativeTaken::Accepted
+    }
+}
+
+/// What a subscription's frame says, when the client has bytes left; the payload is counted. A payload larger than what is
+/// left goes out when anything is left.
+pub(super) fn take_run(subs: &mut [NativeSub], key: ChannelKey, run: &Run<'_>) -> Option<Messages> {
+    let s = subs.iter_mut().find(|s| s.key == key)?;
+    if s.sent >= s.granted {
+        return None;
+    }
+    s.sent += run.at.len() as u64;
+    Some(Messages {
+        subscription: s.number,
+        log_id: run.first,
+        num: run.num,
+        count: run.count,
+        batch_offset: run.batch.header.offset.get(),
+        base_unix_ns: run.batch.header.base_unix_ns.get(),
+        attempts: run.attempts,
+    })
+}
+
+/// How an outcome sounds to a native client.
+pub(super) fn failure_of(error: PublishError) -> Failure {
+    let (code, retry) = match error {
+        PublishError::DiskFull => (Code::DiskFull, Retry::Later),
+        PublishError::ReadOnly => (Code::ReadOnly, Retry::Refresh),
+        PublishError::TooMuchWaiting => (Code::TooMuchWaiting, Retry::Later),
+        PublishError::NoTopic => (Code::BadTopic, Retry::Never),
+        PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
+        PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
+        PublishError::Stopping => (Code::Stopping, Retry::Refresh),
+        PublishError::TooBig => (Code::TooBig, Retry::Never),
+        PublishError::Unknown => (Code::Outcome, Retry::Unknown),
+    };
+    Failure::new(code, retry, error.to_string())
+}
+
+fn sequence_failure(error: &SequenceError) -> Failure {
+    let code = match error {
+        SequenceError::Gap { .. } => Code::SequenceGap,
+        SequenceError::Overlap { .. } | SequenceError::TooHigh => Code::SequenceOverlap,
+        SequenceError::UnknownProducer => Code::UnknownProducer,
+    };
+    Failure::never(code, error.to_string())
+}

@@ -1,0 +1,144 @@
+//! `ringmq doctor --measure`: the shape of its table and JSON, what it leaves behind, and what it says when it cannot. No time
+//! is asserted.
+
+mod node;
+
+use node::Node;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn command(data: &Path, flags: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+    command.arg("doctor").arg(format!("--data-path={}", data.display())).args(flags);
+    command
+}
+
+fn doctor(data: &Path, flags: &[&str]) -> Output {
+    command(data, flags).output().expect("the binary can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable")
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = folder.read_dir().expect("it is there");
+    let mut names: Vec<String> = entries.map(|e| e.expect("it can be read").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn measured(data: &Path, json: &Path, flags: &[&str]) -> (Value, String) {
+    let output = doctor(data, &[flags, &["--measure", "--json", json.to_str().expect("it is UTF-8")]].concat());
+    let (table, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{table}\n{errors}");
+    let report = std::fs::read_to_string(json).expect("it was written");
+    (serde_json::from_str(&report).expect("it is JSON"), table)
+}
+
+#[test]
+fn every_way_size_and_depth_is_in_the_table_and_in_the_json_and_nothing_is_left() {
+    let (data, out) = (folder(), folder());
+    let (report, table) = measured(data.path(), &out.path().join("doctor.json"), &["--seconds=2"]);
+    assert!(names(data.path()).is_empty(), "{:?}", names(data.path()));
+    assert_eq!((&report["kind"], &report["format"]), (&"ringmq doctor --measure".into(), &1.into()));
+    assert_eq!(report["node_ran"], false);
+    assert!(report["findings"].as_array().is_some_and(|found| found.iter().any(|f| f["name"] == "O_DIRECT")), "{report}");
+    let durable = report["durable"].as_array().expect("a list");
+    assert_eq!(durable.len(), 3 * 5 * 4);
+    for way in ["journal", "segment", "raw"] {
+        for bytes in [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20] {
+            for depth in [1, 4, 16, 64] {
+                let is_it = |row: &&Value| row["way"] == way && row["bytes"] == bytes && row["depth"] == depth;
+                let row = durable.iter().find(is_it).unwrap_or_else(|| panic!("{way} {bytes} {depth} is missing"));
+                let figures = &row["figures"];
+                if figures.is_null() {
+                    assert!(table.contains("note: the time was over"), "{table}"); // a slow disk
+                    continue;
+                }
+                let number = |name: &str| figures[name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+                assert!(number("writes") >= depth as f64 && number("writes_per_second") > 0.0, "{row}");
+                let points = ["p50_us", "p99_us", "max_us"].map(number);
+                assert!(points[0] > 0.0 && points.is_sorted(), "{row}");
+            }
+        }
+    }
+    assert!(["write_new_synced", "write_synced", "write", "read"].iter().all(|name| !report["sequential"][name].is_boolean()));
+    for words in ["O_DIRECT: works", "KiB depth", "journal p50", "fdatasync per MiB", "  1024    64 |", "read, past"] {
+        assert!(table.contains(words), "{words} is missing:\n{table}");
+    }
+}
+
+#[test]
+fn beside_a_node_it_says_so_and_a_load_report_shows_both() {
+    let node = Node::start(&["--shards=1"]);
+    let out = folder();
+    let at = |name: &str| out.path().join(name);
+    let before = names(&node.data_path());
+    let (report, table) = measured(&node.data_path(), &at("doctor.json"), &["--seconds=1"]);
+    assert_eq!(report["node_ran"], true);
+    assert!(table.contains("note: a node runs on this data path"), "{table}");
+    assert_eq!(names(&node.data_path()), before);
+    let load = |flags: &[&str]| {
+        let address = format!("--address={}", node.tcp());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        command.args(["load", &address, "--duration=300ms", "--warm-up=0", "--quiet"]).args(flags);
+        command.output().expect("the binary can be started")
+    };
+    let files = ["doctor.json", "run.json", "run.html"].map(|name| at(name).display().to_string());
+    let output = load(&["--raw", &files[0], "--json", &files[1], "--report", &files[2]]);
+    let table = text(&output.stdout);
+    assert!(output.status.success(), "{table}\n{}", text(&output.stderr));
+    assert!(table.contains("raw: publish p50, of a raw 4 KiB write: ") && table.contains("while a node ran there"), "{table}");
+    let run: Value = serde_json::from_str(&std::fs::read_to_string(at("run.json")).expect("it was written")).expect("JSON");
+    let raw = &run["raw"];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number was expected: {raw}"));
+    let times = number(&run["publish_latency"]["p50_us"]) / number(&raw["write_4k_p50_us"]);
+    assert!((number(&raw["publish_p50_of_raw"]) / times - 1.0).abs() < 1e-9, "{raw}");
+    let page = std::fs::read_to_string(at("run.html")).expect("it was written");
+    assert!(page.contains("publish p50, of a raw 4 KiB write") && page.contains("raw sequential, fdatasync per MiB"));
+    // another file than doctor's is refused before anything is loaded
+    let output = load(&["--raw", &files[1]]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("run.json: not a file of ringmq doctor --measure --json"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_signal_ends_it_and_its_files_go() {
+    let data = folder();
+    let running = command(data.path(), &["--measure", "--seconds=600"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut running = running.expect("it starts");
+    let mut errors = BufReader::new(running.stderr.take().expect("it is piped"));
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("it says that it measures");
+    assert!(line.starts_with("measuring"), "{line}");
+    while !names(data.path()).iter().any(|name| name.starts_with("ringmq-measure-")) {
+        assert!(running.try_wait().expect("it can be waited for").is_none(), "it has ended");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let killed = Command::new("kill").args(["-INT", &running.id().to_string()]).status().expect("kill can be started");
+    assert!(killed.success());
+    let rest: Vec<String> = errors.lines().map_while(Result::ok).collect();
+    assert_eq!(running.wait().expect("it ends").code(), Some(1), "{rest:?}");
+    assert!(rest.iter().any(|line| line.contains("interrupted; its files are removed")), "{rest:?}");
+    assert!(names(data.path()).is_empty(), "{:?}", names(data.path()));
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let data = folder();
+    let file = data.path().join("file");
+    std::fs::write(&file, "").expect("the folder is writable");
+    let output = doctor(&file.join("below"), &["--measure", "--seconds=1"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nothing was measured"), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("FAIL"), "{}", text(&output.stdout));
+    let output = doctor(data.path(), &["--seconds=1"]);
+    assert_eq!(output.status.code(), Some(2), "--seconds says how long --measure takes");
+}
