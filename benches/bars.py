@@ -42,7 +42,7 @@ class Server:
         if kind == "nsqd":
             command = [args.nsqd, *common]
         else:
-            command = [args.ringmq, "serve", *common, *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
+            command = [args.ringmq, "serve", *common, "--native-address=127.0.0.1:0", *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
         self.log = open(os.path.join(self.folder, "log"), "w")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         end = time.time() + 30

@@ -7,6 +7,7 @@ use crate::base::{Now, Peer, Ticks};
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, failure};
 
+#[expect(clippy::large_enum_variant, reason = "NSQ connections are the many: no indirection for them")]
 pub(super) enum Client {
     Nsq(Session),
     Native(Box<NativeSession>),

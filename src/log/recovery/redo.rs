@@ -493,7 +493,10 @@ impl Partition {
             return Ok(());
         }
         for base in std::mem::take(&mut self.ahead) {
-            cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
+            let files = [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)];
+            // Redo may have written them before it came to the cut.
+            self.written.retain(|f| !files.contains(f));
+            cx.storage.remove(&files)?;
         }
         self.segment_len = wipe(cx, &segment, segment_at(base, to.offset), self.segment_len)?;
         self.commit_len = wipe(cx, &commit, commit_at(self.commit_count), self.commit_len)?;

@@ -102,7 +102,7 @@ fn a_large_batch_goes_straight_to_its_segment_as_it_came() {
     loop {
         match rig.append_batch(p, native(5, 1, &[&huge], 0)) {
             Err(BatchRefusal::Store(Refusal::Busy)) => rig.settle(),
-            other => break drop(new(other)),
+            other => break assert_eq!(new(other).0.log_id, LogId(4)),
         }
     }
     rig.settle();
