@@ -131,7 +131,7 @@ settings! {
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
             "Size of a segment, the files of which a partition's log is made and the step of its retention";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
-            "Start although a journal is gone, for good. The number is the one that the refusal to start names, so it counts for that loss alone";
+            "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",

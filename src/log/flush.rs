@@ -60,6 +60,8 @@ pub struct Flush {
     image: Bytes,
     /// When a snapshot that found no space is tried again.
     retry_at: Option<Ticks>,
+    /// The operator was told that this one finds no space.
+    is_told: bool,
 }
 
 impl Flush {
@@ -94,6 +96,7 @@ impl Flush {
             unsynced_commits: vec![],
             image: Bytes::new(),
             retry_at: None,
+            is_told: false,
         }
     }
 }
@@ -276,6 +279,7 @@ impl Store {
                 }
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
+                    f.is_told = false;
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
                     part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
                     let file = FileId::Snapshot(part.dir.clone(), slot as u8);
@@ -420,7 +424,10 @@ impl Store {
         match outcome {
             Ok(_) => self.proceed(now, p, cursors, io),
             Err(error) if error.is_no_space() && part.flush.stage == Stage::SnapshotSpace => {
-                tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
+                // Tried again each second; `health` goes on telling.
+                if !std::mem::replace(&mut part.flush.is_told, true) {
+                    tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
+                }
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
                 self.stalled_snapshots.push(p);
             }

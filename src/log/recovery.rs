@@ -11,9 +11,10 @@
 //! places, snapshots say what they contain. After (6) nothing in the journals is needed any more.
 //!
 //! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], missing ones
-//! in [`journals`], node.meta in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`], file headers in [`headers`], batches in
-//! [`scan`]. Recovery halts only where going on could lose or invent data: at files of a newer version, at a journal that
-//! is gone and may be found again, and when the disk refuses a write. Damage is reported and stepped over.
+//! in [`journals`], node.meta in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`],
+//! file headers in [`headers`], batches in [`scan`]. Recovery halts only where going on could lose or invent data: at files
+//! of a newer version, at a journal that is gone and may be found again, and when the disk refuses a write. Damage is
+//! reported and stepped over.
 //!
 //! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals
 //! are rewritten in place, a snapshot that must grow takes the space that its own partition had allocated ahead, and
