@@ -172,13 +172,12 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
 
     let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
-    let mut sequence = node.meta.sequence + 1;
+    let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
     node::write(storage, &NodeMeta { node_id, sequence, generation, journals: 0 })?;
     let journals = journals::begin(storage, options, &rings, generation, &mut rng)?;
     // Both slots: when one rots, the other says the same.
-    for _ in 0..2 {
-        sequence += 1;
+    for sequence in [sequence + 1, sequence + 2] {
         node::write(storage, &NodeMeta { node_id, sequence, generation, journals: options.cores })?;
     }
     node::reserve(storage, &mut report)?;
