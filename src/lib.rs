@@ -4,6 +4,7 @@
 
 pub mod base;
 pub mod channel;
+pub mod client;
 pub mod codec;
 pub mod config;
 pub mod disk;

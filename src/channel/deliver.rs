@@ -21,13 +21,24 @@ const PENDING_MAX: usize = 16;
 /// Waiting messages of pending batches that one call steps over.
 const STEPPED_OVER_MAX: usize = 4096;
 
-/// A batch and how far it was read.
-#[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) batch: Batch,
+/// How far a batch was read. The batch itself is asked for again in each turn: a channel that kept it would keep the
+/// whole buffer that was read with it, beyond what the read cache counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// Of the batch, and its header's.
+    offset: i64,
+    crc: u32,
     /// Where message `id` begins in the batch's bytes.
     pub(super) at: usize,
     pub(super) id: LogId,
+}
+
+impl Place {
+    fn start_of(batch: &Batch) -> Place {
+        let header = &batch.header;
+        let (offset, crc, id) = (header.offset.get(), header.header_crc.get(), LogId(header.log_id.get()));
+        Place { offset, crc, at: BATCH_HEADER_LEN, id }
+    }
 }
 
 /// What is left of a turn.
@@ -118,18 +129,28 @@ impl Channel {
     }
 
     pub(super) fn deliver_turn(&mut self, mut turn: Turn, source: &mut impl Source, sink: &mut impl Sink) -> bool {
+        self.awaits_read = false;
         if self.paused {
             return false;
         }
+        let more = self.deliver_all(&mut turn, source, sink);
+        // Whoever was lent credit has used some of it: a recall need not wait for the next read too.
+        self.awaits_read &= turn.is_fresh;
+        more
+    }
+
+    fn deliver_all(&mut self, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> bool {
+        let mut held = 0;
         for list in [REQUEUED, DUE] {
-            match self.deliver_waiting(list, &mut turn, source, sink) {
+            match self.deliver_waiting(list, turn, &mut held, source, sink) {
                 Stop::NoClient => return false,
                 Stop::TurnSpent => return true,
                 Stop::NoMessage => {}
             }
         }
+        self.waiting_held = held.min(self.waiting_count);
         turn.has_begun = false;
-        self.deliver_log(&mut turn, source, sink) == Stop::TurnSpent
+        self.deliver_log(turn, source, sink) == Stop::TurnSpent
     }
 
     /// The log may be read on.
@@ -138,10 +159,20 @@ impl Channel {
         self.confirmed.interval_count() <= self.options.confirm_window || !self.restored.is_empty()
     }
 
-    fn deliver_waiting(&mut self, list: usize, turn: &mut Turn, source: &mut impl Source, sink: &mut impl Sink) -> Stop {
+    /// `held` counts the messages that no turn will get at before the partition is readable; others than those that are
+    /// being read.
+    fn deliver_waiting(
+        &mut self,
+        list: usize,
+        turn: &mut Turn,
+        held: &mut u64,
+        source: &mut impl Source,
+        sink: &mut impl Sink,
+    ) -> Stop {
         let mut after = self.waiting[list].first();
         let mut batch: Option<Batch> = None;
-        let (mut pending, mut pending_count, mut stepped_over) = ([0; PENDING_MAX], 0, 0);
+        // Batches that cannot be had now, and whether the device refuses them.
+        let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);
         while let Some(key) = after {
             if self.clients.next().is_none() {
                 return Stop::NoClient;
@@ -151,9 +182,11 @@ impl Channel {
             }
             after = self.open.after(key);
             let offset = self.open.get(key).offset;
-            if pending[..pending_count].contains(&offset) {
+            if let Some((_, is_held)) = pending[..pending_count].iter().find(|(o, _)| *o == offset) {
+                *held += self.open.get(key).num as u64 * *is_held as u64;
                 stepped_over += 1;
                 if stepped_over == STEPPED_OVER_MAX {
+                    *held = self.waiting_count;
                     return Stop::NoMessage;
                 }
                 continue;
@@ -161,10 +194,14 @@ impl Channel {
             if batch.as_ref().is_none_or(|b| b.header.offset.get() != offset) {
                 match source.fetch(offset) {
                     Fetch::Batch(found) => batch = Some(found),
-                    Fetch::Pending | Fetch::End => {
-                        pending[pending_count] = offset;
+                    missing @ (Fetch::Pending | Fetch::Held | Fetch::End) => {
+                        let is_held = matches!(missing, Fetch::Held);
+                        *held += self.open.get(key).num as u64 * is_held as u64;
+                        self.awaits_read |= matches!(missing, Fetch::Pending);
+                        pending[pending_count] = (offset, is_held);
                         pending_count += 1;
                         if pending_count == PENDING_MAX {
+                            *held = self.waiting_count;
                             return Stop::NoMessage;
                         }
                         continue;
@@ -222,6 +259,7 @@ impl Channel {
         self.open.unlink(&mut self.waiting[list], key);
         let open = self.open.remove(key);
         self.waiting_count -= open.num as u64;
+        self.waiting_held = self.waiting_held.min(self.waiting_count);
         tracing::warn!(
             channel = %self.name(), log_id = open.id.0, messages = open.num, offset = open.offset,
             "what was to be delivered again is lost"
@@ -241,31 +279,35 @@ impl Channel {
                 return Stop::TurnSpent;
             }
             self.skip_restored();
-            let Some(mut reader) = self.reader.take().filter(|r| r.batch.header.offset.get() == self.next.offset) else {
-                turn.spend_step();
-                let to = match source.fetch(self.next.offset) {
-                    Fetch::Batch(batch) if self.begin_batch(&batch) => {
-                        let id = LogId(batch.header.log_id.get());
-                        self.reader = Some(Reader { batch, at: BATCH_HEADER_LEN, id });
-                        continue;
+            let found = source.fetch(self.next.offset);
+            self.is_log_held = matches!(found, Fetch::Held);
+            let to = match found {
+                Fetch::Batch(batch) if self.begin_batch(&batch) => {
+                    let start = Place::start_of(&batch);
+                    let is_here = |p: &Place| (p.offset, p.crc) == (start.offset, start.crc);
+                    let mut place = self.place.take().filter(is_here).unwrap_or(start);
+                    let stop = self.deliver_batch(&batch, &mut place, turn, sink);
+                    if batch.header.offset.get() == self.next.offset {
+                        self.place = Some(place);
                     }
-                    Fetch::Batch(batch) => batch.header.end(),
-                    Fetch::Lost { to, .. } => to,
-                    Fetch::Below { start } => start,
-                    Fetch::Pending | Fetch::End => return Stop::NoMessage,
-                };
-                if !self.pass_lost(to) {
-                    tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                    match stop {
+                        Some(stop) => return stop,
+                        None => continue,
+                    }
+                }
+                Fetch::Batch(batch) => batch.header.end(),
+                Fetch::Lost { to, .. } => to,
+                Fetch::Below { start } => start,
+                Fetch::Pending => {
+                    self.awaits_read = true;
                     return Stop::NoMessage;
                 }
-                continue;
+                Fetch::Held | Fetch::End => return Stop::NoMessage,
             };
-            let stop = self.deliver_batch(&mut reader, turn, sink);
-            if reader.batch.header.offset.get() == self.next.offset {
-                self.reader = Some(reader);
-            }
-            if let Some(stop) = stop {
-                return stop;
+            turn.spend_step();
+            if !self.pass_lost(to) {
+                tracing::error!(channel = %self.name(), next = ?self.next, ?to, "the log answers with what lies behind");
+                return Stop::NoMessage;
             }
         }
     }
@@ -313,28 +355,29 @@ impl Channel {
     }
 
     /// Hands out messages of the batch in which `next` is. `None`: `next` has left the batch.
-    fn deliver_batch(&mut self, reader: &mut Reader, turn: &mut Turn, sink: &mut impl Sink) -> Option<Stop> {
-        let header = &reader.batch.header;
+    fn deliver_batch(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> Option<Stop> {
+        let header = &batch.header;
         let (offset, last, unix_ns) = (header.offset.get(), header.last_log_id.get(), header.base_unix_ns.get());
         let len = header.len() as u32;
+        let bytes = &batch.bytes;
         while self.next.offset == offset {
-            let bytes = &reader.batch.bytes;
             if turn.is_spent() {
                 return Some(Stop::TurnSpent);
             }
             if !self.may_read() {
                 return Some(Stop::NoMessage);
             }
-            let mut messages = Messages::resume(&bytes[reader.at..], reader.id, unix_ns);
+            let mut messages = Messages::resume(&bytes[place.at..], place.id, unix_ns);
             let Some(message) = messages.next() else {
                 // A verified batch has as many messages as it says; if not, the rest of it is not readable.
-                self.pass_lost(reader.batch.header.end());
+                self.pass_lost(header.end());
+                turn.spend_step();
                 return None;
             };
-            let at = reader.at;
+            let at = place.at;
             let behind = bytes.len() - messages.rest_len();
             if message.log_id < self.next.log_id {
-                (reader.at, reader.id) = (behind, LogId(reader.id.0 + 1));
+                (place.at, place.id) = (behind, LogId(place.id.0 + 1));
                 continue;
             }
             let open = Open {
@@ -365,13 +408,13 @@ impl Channel {
                     self.confirm(interval);
                     turn.spend(0);
                 }
-                Handed::Ranged => match self.hand_log_run(reader, turn, sink) {
+                Handed::Ranged => match self.hand_log_run(batch, place, turn, sink) {
                     HandedRun::Taken(_) | HandedRun::Refused => continue,
                     HandedRun::Later => return Some(Stop::TurnSpent),
                 },
                 Handed::NoClient => return Some(Stop::NoClient),
             }
-            (reader.at, reader.id) = (behind, LogId(reader.id.0 + 1));
+            (place.at, place.id) = (behind, LogId(place.id.0 + 1));
             self.next = interval.end;
             self.skip_restored();
         }

@@ -2,7 +2,7 @@
 
 use super::clients::Clients;
 use super::confirmed::{Confirmed, Finished};
-use super::deliver::Reader;
+use super::deliver::Place;
 use super::open::{List, Open, OpenSet, State};
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel};
 use crate::log::cursor::{CursorImage, Interval};
@@ -52,8 +52,14 @@ pub struct Channel {
     pub(super) next: Position,
     /// Confirmed before the channel was made and still ahead of `next`; the nearest is last.
     pub(super) restored: Vec<Interval>,
-    /// The batch in which `next` is, while there are clients.
-    pub(super) reader: Option<Reader>,
+    /// How far the batch in which `next` is was read.
+    pub(super) place: Option<Place>,
+    /// The last delivery ended at a read that is under way, and nothing was handed out.
+    pub(super) awaits_read: bool,
+    /// The log cannot be read at `next`, as far as known.
+    pub(super) is_log_held: bool,
+    /// Waiting messages that cannot be read, as far as known.
+    pub(super) waiting_held: u64,
     /// So that channels of one topic do not all sample the same messages.
     pub(super) sample_salt: u64,
 
@@ -90,7 +96,10 @@ impl Channel {
             restored: confirmed.intervals().rev().collect(),
             confirmed,
             finished: Finished::default(),
-            reader: None,
+            place: None,
+            awaits_read: false,
+            is_log_held: false,
+            waiting_held: 0,
             sample_salt,
             open: OpenSet::default(),
             waiting: [List::EMPTY; 2],
@@ -142,10 +151,6 @@ impl Channel {
             self.wait(REQUEUED, key);
             returned += num as usize;
         }
-        if self.clients.is_empty() {
-            // Nobody reads: do not pin the batch.
-            self.reader = None;
-        }
         returned
     }
 
@@ -185,10 +190,21 @@ impl Channel {
     /// Names each client that has no credit while messages are there for it. A client is named once, then again only
     /// after it was lent credit and has spent it (or it was recalled). `end` is the log's durable end.
     pub fn hungry(&mut self, end: Position, tell: &mut impl FnMut(SubId)) {
-        let unread = self.next.log_id < end.log_id && self.may_read();
-        if !self.paused && (self.waiting_count > 0 || unread) {
+        let unread = self.next.log_id < end.log_id && self.may_read() && !self.is_log_held;
+        if !self.paused && (self.waiting_count > self.waiting_held || unread) {
             self.clients.tell_starved(tell);
         }
+    }
+
+    /// Credit is waiting for a read: to take it away now would make that read useless. It is used, or free, after the
+    /// next delivery that finds what was read.
+    pub fn awaits_read(&self) -> bool {
+        self.awaits_read
+    }
+
+    /// A read of the partition has ended: what could not be read may be there now.
+    pub fn readable(&mut self) {
+        (self.is_log_held, self.waiting_held) = (false, 0);
     }
 
     // ---- messages

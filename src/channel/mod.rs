@@ -42,7 +42,8 @@ use std::ops::Range;
 /// The partition's log.
 pub trait Source {
     /// What stands at `offset`, the start of a batch or the end of the log. After [`Fetch::Pending`] the channel is
-    /// asked to deliver again once the partition is readable.
+    /// asked to deliver again once the partition is readable; after [`Fetch::Held`] too, having been told
+    /// [`Channel::readable`].
     fn fetch(&mut self, offset: i64) -> Fetch;
 }
 

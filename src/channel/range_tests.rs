@@ -218,3 +218,55 @@ fn a_million_messages_in_runs_cost_next_to_nothing() {
     channel.tick(ms(1000), &mut |_, num| late += num);
     assert_eq!((late, channel.depth(log.end())), (1_000_000, 1_000_000));
 }
+
+#[test]
+fn a_run_goes_on_in_its_batch_after_a_read() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10]), Got::default());
+    subscribe_ranged(&mut channel, A, 4);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(got.runs, [(A, 1, 4, 1)]);
+    // The batch has left the memory meanwhile.
+    for (missing, runs) in [(Fetch::Pending, 1), (Fetch::Held, 2)] {
+        log.answers.insert(0, missing.clone());
+        channel.lend(A, 3);
+        assert!(!channel.deliver(ms(0), &mut log, &mut got));
+        assert_eq!(channel.awaits_read(), matches!(missing, Fetch::Pending));
+        assert_eq!(got.runs.len(), runs);
+        log.answers.clear();
+        channel.readable();
+        channel.deliver(ms(0), &mut log, &mut got);
+        assert!(!channel.awaits_read());
+    }
+    assert_eq!(got.take_runs()[1..], [(A, 5, 7, 1), (A, 8, 10, 1)]);
+}
+
+#[test]
+fn nobody_is_hungry_for_what_cannot_be_read() {
+    let (mut channel, mut log, mut got) = (channel(), Log::new(&[10, 10]), Got::default());
+    let hungry = |channel: &mut Channel, log: &Log| {
+        let mut subs = vec![];
+        channel.hungry(log.end(), &mut |sub| subs.push(sub));
+        subs
+    };
+    let second = *log.batches.keys().nth(1).unwrap();
+    subscribe_ranged(&mut channel, A, 15);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(hungry(&mut channel, &log), [A]);
+    // Ten wait as one run, and the log goes on behind five more: the device refuses all of that.
+    requeue_range(&mut channel, A, 1, 10);
+    log.answers.extend([(0, Fetch::Held), (second, Fetch::Held)]);
+    subscribe_ranged(&mut channel, B, 9);
+    assert!(!channel.deliver(ms(0), &mut log, &mut got));
+    assert!(!channel.awaits_read());
+    assert_eq!(channel.recall(B), 9);
+    assert_eq!(hungry(&mut channel, &log), []);
+    // Something else waits that may be there: it is asked for, and nothing more.
+    requeue_range(&mut channel, A, 11, 12);
+    assert_eq!(hungry(&mut channel, &log), [B]);
+    channel.lend(B, 9);
+    channel.deliver(ms(0), &mut log, &mut got);
+    assert_eq!(channel.recall(B), 9);
+    assert_eq!(hungry(&mut channel, &log), []);
+    channel.readable();
+    assert_eq!(hungry(&mut channel, &log), [B]);
+}

@@ -1,7 +1,7 @@
 //! Hands runs to ranged clients: a piece of the log, or of what waits, that lies in one batch. To find the bytes of all
 //! that is left of a batch is a subtraction; the end of a shorter run is found by a walk over the heads of its messages.
 
-use super::deliver::{RUN_MAX, Reader, Turn};
+use super::deliver::{Place, RUN_MAX, Turn};
 use super::machine::Channel;
 use super::open::{NONE, Open, State};
 use super::{Run, Sink};
@@ -18,9 +18,9 @@ pub(super) enum HandedRun {
 }
 
 impl Channel {
-    /// Gives the next client, which is ranged, a run of what the log has at `next`, where the reader stands too.
-    pub(super) fn hand_log_run(&mut self, reader: &mut Reader, turn: &mut Turn, sink: &mut impl Sink) -> HandedRun {
-        let Reader { batch, at, id: first } = reader;
+    /// Gives the next client, which is ranged, a run of what the log has at `next`, where `place` stands too.
+    pub(super) fn hand_log_run(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn, sink: &mut impl Sink) -> HandedRun {
+        let Place { at, id: first, .. } = place;
         let number = self.clients.next().expect("the next client was seen");
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.last().map_or(u64::MAX, |i| i.start.0 - first.0);

@@ -74,7 +74,15 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
 fn partition_stats(((topic, partition), log): (&(String, u16), &Vec<Vec<u8>>)) -> PartitionStats {
     let (count, bytes) = (log.len() as u64, log.iter().map(Vec::len).sum::<usize>() as u64);
     let (topic, partition) = (topic.clone(), *partition);
-    PartitionStats { topic, partition, depth: count, message_count: count, message_bytes: bytes, channels: Vec::new() }
+    PartitionStats {
+        topic,
+        partition,
+        depth: count,
+        message_count: count,
+        message_bytes: bytes,
+        unreadable: None,
+        channels: Vec::new(),
+    }
 }
 
 impl Cores {

@@ -2,11 +2,18 @@
 //! bytes, least recently used first out. Holds nothing that was not verified.
 
 use super::batch::Batch;
+use super::hold::PROBE_ROOM;
 use super::notice::PartitionIdx;
-use crate::base::IdMap;
+use crate::base::{IO_BYTES_MAX, IdMap, block_down};
 use slab::Slab;
 
 const NONE: u32 = u32::MAX;
+
+/// What one read asks for: at most a quarter of the bound, so that one is in use while the next is read; less when runs
+/// are dropped before they are used up, because more want to read than the cache has room for.
+const AHEAD_MAX: usize = IO_BYTES_MAX;
+const AHEAD_MIN: usize = 16 * 1024;
+const AHEAD_STEP: usize = 32 * 1024;
 
 /// Batches that one read brought, contiguous.
 struct Run {
@@ -16,6 +23,12 @@ struct Run {
     bytes: usize,
     newer: u32,
     older: u32,
+    /// It came in this turn: those who wait for it have not had theirs.
+    is_fresh: bool,
+    /// Its last batch was handed out.
+    is_used_up: bool,
+    /// What follows it is read, or there is nothing.
+    is_followed: bool,
 }
 
 pub struct ReadCache {
@@ -26,22 +39,56 @@ pub struct ReadCache {
     index: IdMap<(u32, i64), (u32, u32)>,
     newest: u32,
     oldest: u32,
+    fresh: Vec<u32>,
+    fresh_bytes: usize,
+    ahead: usize,
 }
 
 /// A cached batch.
 pub struct Hit {
     pub batch: Batch,
-    /// Where what follows its run begins.
-    pub run_end: i64,
+    /// Its run ends here, and it is time to read what follows.
+    pub read_on: Option<i64>,
 }
 
 impl ReadCache {
     pub fn new(bytes_max: usize) -> Self {
-        ReadCache { bytes_max, bytes: 0, runs: Slab::new(), index: IdMap::default(), newest: NONE, oldest: NONE }
+        let mut cache = ReadCache {
+            bytes_max,
+            bytes: 0,
+            runs: Slab::new(),
+            index: IdMap::default(),
+            newest: NONE,
+            oldest: NONE,
+            fresh: vec![],
+            fresh_bytes: 0,
+            ahead: 0,
+        };
+        cache.ahead = cache.ahead_max();
+        cache
     }
 
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Bytes that came in this turn.
+    pub fn fresh_bytes(&self) -> usize {
+        self.fresh_bytes
+    }
+
+    /// What a read asks for now, whole blocks.
+    pub fn ahead(&self) -> usize {
+        self.ahead
+    }
+
+    fn ahead_max(&self) -> usize {
+        let quarter = self.bytes_max.saturating_sub(PROBE_ROOM) / 4;
+        block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
     }
 
     pub fn contains(&self, p: PartitionIdx, offset: i64) -> bool {
@@ -60,21 +107,57 @@ impl ReadCache {
             self.unlink(key);
             self.link(key);
         }
-        let run = &self.runs[key as usize];
+        let ahead_max = self.ahead_max();
+        let run = &mut self.runs[key as usize];
+        if place as usize + 1 == run.batches.len() && !std::mem::replace(&mut run.is_used_up, true) {
+            self.ahead = (self.ahead + AHEAD_STEP).min(ahead_max);
+        }
         let last = run.batches.last().expect("a run has a batch");
-        Some(Hit { batch: run.batches[place as usize].clone(), run_end: last.header.end().offset })
+        let read_on = (!run.is_followed).then(|| last.header.end().offset);
+        Some(Hit { batch: run.batches[place as usize].clone(), read_on })
     }
 
-    /// Keeps the run that was just read, whatever its size, and drops the least recently used ones over the bound.
+    /// Nothing is to be read on behind the run that holds the batch at `offset`.
+    pub fn set_followed(&mut self, p: PartitionIdx, offset: i64) {
+        if let Some(&(key, _)) = self.index.get(&(p.0, offset)) {
+            self.runs[key as usize].is_followed = true;
+        }
+    }
+
+    /// Keeps the run that was just read, whatever its size, at least until the turn ends.
     pub fn insert(&mut self, p: PartitionIdx, batches: Vec<Batch>, bytes: usize) {
         assert!(!batches.is_empty());
-        let key = self.runs.insert(Run { p, batches, bytes, newer: NONE, older: NONE }) as u32;
+        let (is_fresh, is_used_up, is_followed) = (true, false, false);
+        let run = Run { p, batches, bytes, newer: NONE, older: NONE, is_fresh, is_used_up, is_followed };
+        let key = self.runs.insert(run) as u32;
         for (place, batch) in self.runs[key as usize].batches.iter().enumerate() {
             self.index.insert((p.0, batch.header.offset.get()), (key, place as u32));
         }
         self.bytes += bytes;
+        self.fresh_bytes += bytes;
+        self.fresh.push(key);
         self.link(key);
-        while self.bytes > self.bytes_max && self.oldest != key {
+    }
+
+    /// Drops the least recently used runs until `bytes` are left, sparing those of this turn.
+    pub fn shrink(&mut self, bytes: usize) {
+        let mut key = self.oldest;
+        while self.bytes > bytes && key != NONE {
+            let next = self.runs[key as usize].newer;
+            if !self.runs[key as usize].is_fresh {
+                self.remove(key);
+            }
+            key = next;
+        }
+    }
+
+    /// What came in this turn is like the rest from now on. At most `bytes` are kept, or the newest run alone.
+    pub fn end_turn(&mut self, bytes: usize) {
+        self.fresh_bytes = 0;
+        while let Some(key) = self.fresh.pop() {
+            self.runs[key as usize].is_fresh = false;
+        }
+        while self.bytes > bytes && self.oldest != self.newest {
             self.remove(self.oldest);
         }
     }
@@ -83,6 +166,9 @@ impl ReadCache {
         self.unlink(key);
         let run = self.runs.remove(key as usize);
         self.bytes -= run.bytes;
+        if !run.is_used_up {
+            self.ahead = block_down((self.ahead / 2).max(AHEAD_MIN) as u64) as usize;
+        }
         for batch in &run.batches {
             let at = (run.p.0, batch.header.offset.get());
             if self.index.get(&at).is_some_and(|i| i.0 == key) {
@@ -133,17 +219,26 @@ mod tests {
         for n in 0..3 {
             cache.insert(p, vec![batch(n)], 1000);
         }
+        cache.end_turn(3000);
         assert!(cache.get(p, 0).is_some());
         cache.insert(p, vec![batch(3)], 1000);
+        assert_eq!((cache.bytes(), cache.fresh_bytes()), (4000, 1000));
+        cache.end_turn(3000);
         assert!(cache.contains(p, 0) && !cache.contains(p, 1000) && cache.contains(p, 2000));
         assert!(!cache.contains(PartitionIdx(8), 0));
         cache.insert(p, vec![batch(4), batch(5)], 9000);
+        cache.shrink(0);
+        assert_eq!((cache.bytes(), cache.fresh_bytes()), (9000, 9000), "what came in this turn stays");
+        cache.end_turn(3000);
         assert_eq!(cache.bytes(), 9000, "what was just read stays, alone");
-        assert!(cache.get(p, 5000).is_some_and(|h| h.run_end == 6000));
+        assert!(cache.get(p, 5000).is_some_and(|h| h.read_on == Some(6000)));
         assert_eq!((cache.run_end(p, 4000), cache.run_end(p, 6000)), (Some(6000), None));
+        cache.set_followed(p, 5000);
+        assert!(cache.get(p, 4000).is_some_and(|h| h.read_on.is_none()));
         // The same place read twice: dropping the old run must not hide the new one.
         cache.insert(p, vec![batch(5)], 1000);
         cache.insert(p, vec![batch(6)], 1000);
+        cache.end_turn(3000);
         assert!(cache.contains(p, 5000) && !cache.contains(p, 4000));
         assert_eq!((cache.runs.len(), cache.index.len()), (2, 2));
     }

@@ -10,6 +10,9 @@ pub enum Fetch {
     Batch(Batch),
     /// It has to be read first: ask again when the partition is readable.
     Pending,
+    /// It cannot be read now: the device refuses. That is no damage, so nothing is skipped: the store tries again with
+    /// growing pauses and says when the partition is readable. What was lent for it may be used elsewhere meanwhile.
+    Held,
     /// Nothing is there yet: the durable log ends here.
     End,
     /// What stood there is lost to damage; the log goes on at `to`.

@@ -12,6 +12,7 @@ pub mod failure;
 pub mod fetch;
 pub mod flush;
 pub mod format;
+mod hold;
 pub mod meta;
 pub mod native;
 pub mod notice;

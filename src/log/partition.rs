@@ -134,8 +134,10 @@ pub struct PartitionLog {
     // ---- reading
     /// Reads in flight, by the offset they began at.
     pub reads: Vec<i64>,
-    /// In the reader's line for a place.
+    /// In the reader's line for room.
     pub waits_to_read: bool,
+    /// Below this offset a read failed: batches are read one by one.
+    pub careful_until: i64,
 }
 
 impl PartitionLog {
@@ -238,6 +240,7 @@ impl PartitionLog {
             poisoned: None,
             reads: vec![],
             waits_to_read: false,
+            careful_until: 0,
             dir: r.dir,
         }
     }

@@ -2,35 +2,49 @@
 //!
 //! What comes from a disk is verified (crc, identity, offset, chain) before it is cached; a batch that fails is never
 //! handed out: the commit log says where the next one begins, and the reader is answered [`Fetch::Lost`].
-//! A read that fails is tried again, at last with the blocks of one batch alone; only when the device keeps refusing
-//! is the batch called damaged.
+//! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
+//! batch alone, and the reader is answered [`Fetch::Held`] until then.
+//!
+//! **Memory.** What is being read and what is cached stay together within the cache's bound; beside one batch that is
+//! longer than it (one at a time: others that turn out long wait, parked) and what the scrubber reads. Nobody keeps a batch
+//! beyond its turn.
+//!
+//! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
+//! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is room for
+//!    one; and room is given in the order of the line, and kept for who was called until he had his turn.
+//! 2. What a read brought stays until the end of the turn in which it came, and [`Notice::Readable`] wakes every channel
+//!    of the partition in that turn. Nothing else can push it out before: whatever may come in meanwhile had its room
+//!    set aside when it began.
+//! 3. The credit a channel was lent stays with it while its read is under way (`Engine::on_recall`), so in that turn it
+//!    hands out a message at least, or passes what is lost. Then the credit goes on to whoever is hungry: not before,
+//!    and at the latest with that message's end.
 
 use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use super::fetch::Fetch;
 use super::format::{Bad, FILE_HEADER_LEN};
+use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
+use super::search::Finding;
 use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Now, Position, Ticks, block_down, block_up};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Now, Position, block_down, block_up};
 use bytes::Bytes;
 use slab::Slab;
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
-/// What one read ahead asks for.
-const READ_AHEAD: u64 = 512 * 1024;
+/// What the scrubber reads at a time.
+const SCRUB_LEN: u64 = 256 * 1024;
 /// With fewer reads of the core in flight, a reader is kept two runs ahead instead of one.
 const READS_FEW: usize = 8;
 /// Reads of a core in flight.
 const READS_MAX: usize = 32;
 /// Reads of a partition in flight: channels at different places.
 const PARTITION_READS_MAX: usize = 4;
-const TRIES_MAX: u32 = 3;
-const RETRY: Duration = Duration::from_secs(1);
-/// What a device says of blocks it cannot give: EIO, ENODATA, EILSEQ, EREMOTEIO.
-const MEDIA_ERRORS: [i32; 4] = [5, 61, 84, 121];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
     Fetch,
+    /// A place that could not be read is tried again.
+    Probe,
     Scrub,
 }
 
@@ -44,26 +58,51 @@ struct Read {
     base: i64,
     /// Where what is written of the segment ends.
     limit: i64,
-    /// File position of `found`, whole blocks.
+    /// File positions, whole blocks: where it begins and how far it goes.
     at: u64,
-    /// What is there so far.
+    until: u64,
+    /// What is there so far; in `joined` while it comes in several pieces.
     found: Bytes,
-    /// Bytes of the read in flight.
+    joined: Vec<u8>,
+    /// Bytes of the operation in flight.
     asked: usize,
-    tries: u32,
-    retry_at: Option<Ticks>,
+    /// It is a long batch that waits for room; it holds what was found.
+    is_parked: bool,
+}
+
+impl Read {
+    fn len(&self) -> usize {
+        self.found.len() + self.joined.len()
+    }
+
+    fn bytes(&self) -> usize {
+        if self.is_parked { self.len() } else { (self.until - self.at) as usize }
+    }
 }
 
 #[derive(Default)]
 pub struct Reader {
     reads: Slab<Read>,
-    /// Waiting for a read to end before they may begin one.
+    /// Waiting for room to begin a read, the first in line first.
     waiting: VecDeque<PartitionIdx>,
+    /// Taken from the line at the last turn's end: room is kept for them until the next one.
+    called: Vec<PartitionIdx>,
+    /// Long batches that wait for room, the first in line first.
+    parked: VecDeque<u32>,
+    pub(super) holds: Holds,
 }
 
 impl Reader {
     pub fn bytes(&self) -> usize {
-        self.reads.iter().map(|(_, r)| r.found.len() + r.asked).sum()
+        self.reads.iter().map(|(_, r)| r.bytes()).sum()
+    }
+
+    pub fn probes(&self) -> usize {
+        self.reads.iter().filter(|(_, r)| r.purpose == Purpose::Probe).count()
+    }
+
+    pub fn has_called(&self) -> bool {
+        !self.called.is_empty()
     }
 }
 
@@ -93,8 +132,15 @@ impl Store {
             return Fetch::Lost { from, to };
         }
         if let Some(hit) = self.cache.get(p, offset) {
-            self.read_on(p, hit.run_end, io);
+            if let Some(next) = hit.read_on
+                && self.read_on(p, next, io)
+            {
+                self.cache.set_followed(p, offset);
+            }
             return Fetch::Batch(hit.batch);
+        }
+        if let Some(held) = self.held_answer(p, offset) {
+            return held;
         }
         if self.part(p).reads.contains(&offset) || self.searches_extent_of(p, offset) {
             return Fetch::Pending;
@@ -105,34 +151,102 @@ impl Store {
             let to = self.next_in_memory(p, offset);
             return Fetch::Lost { from, to };
         };
-        if self.reader.reads.len() >= READS_MAX || self.part(p).reads.len() >= PARTITION_READS_MAX {
+        if self.part(p).reads.len() >= PARTITION_READS_MAX {
+            // The end of each of them says that the partition is readable.
+            return Fetch::Pending;
+        }
+        let is_called = self.reader.called.contains(&p);
+        let is_next = is_called || self.reader.waiting.is_empty();
+        let others = self.reader.called.len() - is_called as usize;
+        if !is_next || !self.has_room(others, self.cache.ahead()) {
             if !std::mem::replace(&mut self.part_mut(p).waits_to_read, true) {
                 self.reader.waiting.push_back(p);
             }
             return Fetch::Pending;
         }
+        self.reader.called.retain(|&c| c != p);
         self.start_read(p, offset, limit, Purpose::Fetch, io);
         Fetch::Pending
     }
 
-    /// Reads what follows a run before somebody asks: the next run, and while the disk has little to do the one after it,
-    /// so that the disk reads one while another is handed out.
-    fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) {
-        let offset = match self.cache.run_end(p, next) {
-            Some(after) if self.reader.reads.len() < READS_FEW => after,
-            Some(_) => return,
-            None => next,
-        };
+    /// Whether a read of `len` bytes may begin beside `others` that were called: what is being read and what was read in
+    /// this turn fit into the cache's bound. One read may always be under way.
+    pub(super) fn has_room(&self, others: usize, len: usize) -> bool {
+        let taken = self.taken(others);
+        let fits = taken == 0 || taken + len + PROBE_ROOM <= self.cache.bytes_max();
+        self.reader.parked.is_empty() && self.reader.reads.len() + others < READS_MAX && fits
+    }
+
+    /// As [`Store::has_room`], for a try of a place that is held: some room is left to those, lest laggards that take
+    /// all there is keep a place held for ever.
+    pub(super) fn has_probe_room(&self) -> bool {
+        let taken = self.taken(self.reader.called.len());
+        self.reader.parked.is_empty() && (taken == 0 || taken + BLOCK <= self.cache.bytes_max())
+    }
+
+    /// Bytes that are being read or came in this turn, and those of `others` that were called.
+    fn taken(&self, others: usize) -> usize {
+        self.reader.bytes() + self.cache.fresh_bytes() + others * self.cache.ahead()
+    }
+
+    /// Everybody who was told of a read has had his turn: what was read may leave the memory from here on, and those
+    /// who wait for room are called.
+    pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
+        self.cache.end_turn(self.cache.bytes_max().saturating_sub(self.reader.bytes()));
+        self.reader.called.clear();
+        if self.is_stopping() {
+            return;
+        }
+        while let Some(&key) = self.reader.parked.front()
+            && self.may_go_on(key)
+        {
+            self.reader.parked.pop_front();
+            self.ask(key, io);
+        }
+        while self.has_room(self.reader.called.len(), self.cache.ahead())
+            && let Some(p) = self.reader.waiting.pop_front()
+        {
+            self.part_mut(p).waits_to_read = false;
+            self.reader.called.push(p);
+            self.notices.push(Notice::Readable { p });
+        }
+    }
+
+    /// Whether there is room for the rest of a long batch, or nothing else that could make room.
+    fn may_go_on(&self, key: u32) -> bool {
+        let read = &self.reader.reads[key as usize];
+        let more = (read.until - read.at) as usize - read.len();
+        let is_alone = !self.reader.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
+        let fresh = self.cache.fresh_bytes();
+        is_alone && fresh == 0 || self.reader.bytes() + fresh + more <= self.cache.bytes_max()
+    }
+
+    /// Reads what follows a run before somebody asks: the next run, and while there is little to read the one after it, so
+    /// that the disk reads one while another is handed out. False: there may be more to do when a batch is asked for again.
+    fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) -> bool {
+        let after = self.cache.run_end(p, next);
+        let offset = after.unwrap_or(next);
         let part = self.part(p);
+        if part.reads.contains(&offset) {
+            return after.is_some();
+        }
         let is_useless = part.recent_at(offset).is_some()
             || part.lost_at(offset).is_some()
-            || part.reads.contains(&offset)
-            || part.reads.len() >= PARTITION_READS_MAX
             || self.cache.contains(p, offset)
-            || self.reader.reads.len() >= READS_MAX / 2;
-        if !is_useless && let Some(limit) = self.readable_limit(p, offset) {
-            self.start_read(p, offset, limit, Purpose::Fetch, io);
+            || self.reader.holds.is_held(p, offset);
+        let Some(limit) = self.readable_limit(p, offset).filter(|_| !is_useless) else { return true };
+        let reads_max = if after.is_some() { READS_FEW } else { READS_MAX / 2 };
+        let is_crowded = !self.reader.waiting.is_empty()
+            || !self.reader.called.is_empty()
+            || !self.reader.parked.is_empty()
+            || self.part(p).reads.len() >= PARTITION_READS_MAX
+            || self.reader.reads.len() >= reads_max
+            || self.taken(1) > self.cache.bytes_max() / 2;
+        if is_crowded {
+            return false;
         }
+        self.start_read(p, offset, limit, Purpose::Fetch, io);
+        after.is_some()
     }
 
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
@@ -153,26 +267,44 @@ impl Store {
     }
 
     pub(super) fn start_read(&mut self, p: PartitionIdx, offset: i64, limit: i64, purpose: Purpose, io: &mut Io) -> u64 {
-        let base = self.part(p).segment_of(offset).1.meta.base.offset;
+        let part = self.part(p);
+        let base = part.segment_of(offset).1.meta.base.offset;
         let at = block_down(FILE_HEADER_LEN + (offset - base) as u64);
         let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
-        let asked = (end - at).min(READ_AHEAD) as usize;
-        let (found, tries, retry_at) = (Bytes::new(), 0, None);
-        let read = Read { p, purpose, offset, base, limit, at, found, asked, tries, retry_at };
+        let len = match purpose {
+            // One block, then the rest of its batch: a bad block takes no neighbour with it.
+            Purpose::Probe => BLOCK as u64,
+            _ if offset < part.careful_until => BLOCK as u64,
+            Purpose::Fetch => self.cache.ahead() as u64,
+            Purpose::Scrub => SCRUB_LEN,
+        };
+        let until = end.min(at + len);
+        self.make_room((until - at) as usize);
+        let (found, joined, is_parked) = (Bytes::new(), vec![], false);
+        let read = Read { p, purpose, offset, base, limit, at, until, found, joined, asked: 0, is_parked };
         let key = self.reader.reads.insert(read) as u32;
-        if purpose == Purpose::Fetch {
+        if purpose != Purpose::Scrub {
             self.part_mut(p).reads.push(offset);
         }
         self.ask(key, io);
-        asked as u64
+        until - at
+    }
+
+    /// Drops cached runs for what is about to be read.
+    fn make_room(&mut self, more: usize) {
+        self.cache.shrink(self.cache.bytes_max().saturating_sub(self.reader.bytes() + more));
     }
 
     /// Issues the next part of a read.
     fn ask(&mut self, key: u32, io: &mut Io) {
         let read = &mut self.reader.reads[key as usize];
-        read.retry_at = None;
-        let (p, base, at, len) = (read.p, read.base, read.at + read.found.len() as u64, read.asked);
-        assert!(len > 0 && len <= IO_BYTES_MAX && len % BLOCK == 0 && at % BLOCK as u64 == 0);
+        read.is_parked = false;
+        let at = read.at + read.len() as u64;
+        let len = (read.until - at).min(IO_BYTES_MAX as u64) as usize;
+        read.asked = len;
+        let (p, base) = (read.p, read.base);
+        assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
+        self.make_room(0);
         let file = FileId::Segment(self.part(p).dir.clone(), base);
         self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Read(key));
     }
@@ -186,22 +318,33 @@ impl Store {
         };
         let is_short = bytes.len() < read.asked;
         read.asked = 0;
-        if read.found.is_empty() {
+        if read.len() == 0 {
             read.found = bytes;
         } else {
-            let mut joined = Vec::with_capacity(read.found.len() + bytes.len());
-            joined.extend_from_slice(&read.found);
-            joined.extend_from_slice(&bytes);
-            read.found = joined.into();
+            if read.joined.is_empty() {
+                read.joined.reserve_exact((read.until - read.at) as usize);
+                read.joined.extend_from_slice(&std::mem::take(&mut read.found));
+            }
+            read.joined.extend_from_slice(&bytes);
+        }
+        let there = read.at + read.len() as u64;
+        if there < read.until && !is_short {
+            return self.ask(key, io);
+        }
+        if !read.joined.is_empty() {
+            read.found = std::mem::take(&mut read.joined).into();
         }
         match self.parse_run(key) {
             Parsed::Run(batches) => self.read_ended(now, key, batches, io),
             Parsed::More(_) if is_short => self.read_damaged(now, key, "the segment is shorter than its log".into(), io),
             Parsed::More(end) => {
                 let read = &mut self.reader.reads[key as usize];
-                let there = read.at + read.found.len() as u64;
-                read.asked = (block_up(end) - there).min(IO_BYTES_MAX as u64) as usize;
-                self.ask(key, io);
+                read.is_parked = true;
+                read.until = block_up(end).max(there + BLOCK as u64);
+                match self.reader.parked.is_empty() && self.may_go_on(key) {
+                    true => self.ask(key, io),
+                    false => self.reader.parked.push_back(key),
+                }
             }
             Parsed::Damaged(bad) => self.read_damaged(now, key, bad.to_string(), io),
         }
@@ -270,17 +413,12 @@ impl Store {
         Parsed::Run(batches)
     }
 
-    /// Takes a read out of the books, and lets others begin.
+    /// Takes a read out of the books.
     fn end_read(&mut self, key: u32) -> Read {
         let read = self.reader.reads.remove(key as usize);
-        if read.purpose == Purpose::Fetch {
+        if read.purpose != Purpose::Scrub {
             self.part_mut(read.p).reads.retain(|&o| o != read.offset);
-        }
-        // As many as could begin now; who finds no place waits again.
-        for _ in self.reader.reads.len()..READS_MAX {
-            let Some(p) = self.reader.waiting.pop_front() else { break };
-            self.part_mut(p).waits_to_read = false;
-            self.notices.push(Notice::Readable { p });
+            self.notices.push(Notice::Readable { p: read.p });
         }
         read
     }
@@ -289,9 +427,9 @@ impl Store {
         let read = self.end_read(key);
         let end = batches.last().map_or(read.limit, |b| b.header.end().offset);
         match read.purpose {
-            Purpose::Fetch => {
+            Purpose::Fetch | Purpose::Probe => {
                 self.cache.insert(read.p, batches, read.found.len());
-                self.notices.push(Notice::Readable { p: read.p });
+                self.release(now, read.p, read.offset);
             }
             Purpose::Scrub => {
                 let headers = batches.iter().map(|b| b.header).collect();
@@ -300,45 +438,39 @@ impl Store {
         }
     }
 
+    /// The device refused. That says nothing of the bytes.
     fn read_failed(&mut self, now: Now, key: u32, error: DiskError, io: &mut Io) {
-        let read = &mut self.reader.reads[key as usize];
-        read.tries += 1;
-        let is_media = matches!(&error, DiskError::Io { errno, .. } if MEDIA_ERRORS.contains(errno));
-        let is_gone = matches!(error, DiskError::NotFound { .. });
-        if self.partitions[read.p.0 as usize].start.offset > read.offset {
+        let read = self.end_read(key);
+        let Read { p, offset, limit, .. } = read;
+        if self.part(p).start.offset > offset {
             // Retention removed it meanwhile.
-            let (p, purpose) = (read.p, read.purpose);
-            self.end_read(key);
-            match purpose {
-                Purpose::Fetch => self.notices.push(Notice::Readable { p }),
+            match read.purpose {
                 Purpose::Scrub => self.scrubbed(now, p, self.part(p).start.offset, io),
+                _ => self.release(now, p, offset),
             }
             return;
         }
-        if read.tries >= TRIES_MAX && (is_media || is_gone) {
-            return self.read_damaged(now, key, error.to_string(), io);
+        let is_long = read.len() == 0 && read.until - read.at > BLOCK as u64;
+        if is_long {
+            // Perhaps one block of it is bad: up to there each batch is read alone.
+            tracing::debug!(%error, "a read failed and is tried again in parts");
+            let until = read.base + (read.until - FILE_HEADER_LEN) as i64;
+            let part = self.part_mut(p);
+            part.careful_until = part.careful_until.max(until);
         }
-        tracing::warn!(%error, tries = read.tries, "a read failed and is tried again");
-        // One block, then the rest of its batch: a bad block takes no neighbour with it.
-        if read.found.is_empty() {
-            read.asked = BLOCK;
+        match read.purpose {
+            Purpose::Scrub if is_long => drop(self.start_read(p, offset, limit, Purpose::Scrub, io)),
+            Purpose::Scrub => self.find_extent(now, p, offset, Purpose::Scrub, Finding::Unreadable(error.to_string()), io),
+            // Whoever wants it asks again.
+            _ if is_long => {}
+            _ => self.hold(now, p, offset, error.to_string()),
         }
-        read.retry_at = Some(now.ticks + RETRY);
     }
 
     /// The first batch of the read does not hold: its commit record says how far it went.
     fn read_damaged(&mut self, now: Now, key: u32, what: String, io: &mut Io) {
         let read = self.end_read(key);
-        self.find_extent(now, read.p, read.offset, read.purpose, what, io);
-    }
-
-    pub(super) fn retry_reads(&mut self, now: Now, io: &mut Io) {
-        let due = |r: &Read| r.retry_at.is_some_and(|at| at <= now.ticks);
-        let keys: Vec<u32> = self.reader.reads.iter().filter(|(_, r)| due(r)).map(|(k, _)| k as u32).collect();
-        keys.into_iter().for_each(|key| self.ask(key, io));
-    }
-
-    pub(super) fn read_deadline(&self) -> Option<Ticks> {
-        self.reader.reads.iter().filter_map(|(_, r)| r.retry_at).min()
+        let purpose = if read.purpose == Purpose::Scrub { Purpose::Scrub } else { Purpose::Fetch };
+        self.find_extent(now, read.p, read.offset, purpose, Finding::Damaged(what), io);
     }
 }

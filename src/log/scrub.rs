@@ -35,6 +35,8 @@ pub struct Scrub {
     pass_began: Option<Ticks>,
     walk: Option<Walk>,
     check: Option<Check>,
+    /// The last partition of which it was said that it cannot be read, in this pass.
+    unreadable: Option<PartitionIdx>,
 }
 
 impl Scrub {
@@ -99,8 +101,18 @@ impl Store {
         }
         (self.scrub.partition, self.scrub.offset) = (0, 0);
         self.scrub.walk = None;
+        self.scrub.unreadable = None;
         let began = self.scrub.pass_began.take().unwrap_or(now.ticks);
         self.scrub.next_at = (began + PASS_MIN).max(now.ticks + Duration::from_secs(1));
+    }
+
+    /// What could not be read is not judged; the next pass looks again.
+    pub(super) fn scrub_passes_over(&mut self, p: PartitionIdx, offset: i64, what: &str) {
+        if self.scrub.unreadable.replace(p) != Some(p) {
+            let dir = &self.part(p).dir;
+            tracing::warn!(topic = %dir.topic, partition = %dir.partition, offset, what,
+                "the scrubber passes over what it could not read");
+        }
     }
 
     /// The partition's log was verified up to `offset`, or reported.

@@ -21,6 +21,15 @@ use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir,
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
+/// Why the end of a batch is looked for.
+#[derive(Clone, Debug)]
+pub(super) enum Finding {
+    /// It was read and does not hold.
+    Damaged(String),
+    /// The scrubber could not read it, and goes on behind it.
+    Unreadable(String),
+}
+
 #[derive(Clone, Debug)]
 enum Goal {
     Answer {
@@ -29,7 +38,7 @@ enum Goal {
     Extent {
         offset: i64,
         purpose: Purpose,
-        what: String,
+        finding: Finding,
     },
     /// When did the segment before this one end?
     Age {
@@ -105,6 +114,7 @@ struct Forward {
     at: u64,
     /// One block at a time while the device refuses.
     is_careful: bool,
+    /// Blocks that were stepped over unread.
     failures: u32,
 }
 
@@ -178,9 +188,17 @@ impl Store {
     }
 
     /// The batch at `offset` does not hold: looks for its end.
-    pub(super) fn find_extent(&mut self, _now: Now, p: PartitionIdx, offset: i64, purpose: Purpose, what: String, io: &mut Io) {
+    pub(super) fn find_extent(
+        &mut self,
+        _now: Now,
+        p: PartitionIdx,
+        offset: i64,
+        purpose: Purpose,
+        finding: Finding,
+        io: &mut Io,
+    ) {
         let base = self.part(p).segment_of(offset).1.meta.base.offset;
-        self.begin_search(p, Goal::Extent { offset, purpose, what }, Key::Offset, offset, vec![base], io);
+        self.begin_search(p, Goal::Extent { offset, purpose, finding }, Key::Offset, offset, vec![base], io);
     }
 
     /// Somebody looks for the end of the damaged batch at `offset` already.
@@ -359,8 +377,14 @@ impl Store {
                     return self.end_search(now, id, Ok(next), io);
                 }
             }
-            Ok(DiskDone::Done) | Err(DiskError::NotFound { .. }) => return self.end_search(now, id, Ok(next), io),
+            Ok(DiskDone::Done) => return self.end_search(now, id, Ok(next), io),
             Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
+            // What was not read is not judged: whoever wants to go on behind the damage holds.
+            Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {
+                let (p, offset) = (s.p, s.target);
+                self.searches.remove(id as usize);
+                return self.hold(now, p, offset, error.to_string());
+            }
             Err(_) => {
                 s.forward.failures += 1;
                 s.forward.at += BLOCK as u64;
@@ -402,7 +426,7 @@ impl Store {
                 let at = s.floor.map_or(now.unix_ns, |r| r.unix_ns.get());
                 self.learn_age(p, closed, at);
             }
-            Goal::Extent { offset, purpose, what } => {
+            Goal::Extent { offset, purpose, finding } => {
                 let next = found.ok().flatten();
                 let from = match s.floor {
                     Some(r) if r.offset.get() == offset => r.position(),
@@ -414,10 +438,17 @@ impl Store {
                     _ => next.map(|r| r.position()).or(behind).unwrap_or_else(|| self.next_in_memory(p, offset)),
                 };
                 assert!(to.offset > offset, "the log goes on behind a damaged batch");
-                self.damaged(p, from, to, what);
-                match purpose {
-                    Purpose::Fetch => self.notices.push(Notice::Readable { p }),
-                    Purpose::Scrub => self.scrubbed(now, p, to.offset, io),
+                match finding {
+                    Finding::Damaged(what) if s.forward.failures == 0 => {
+                        self.damaged(p, from, to, what);
+                        self.release(now, p, offset);
+                    }
+                    // The scrubber's: whoever wants it finds out for himself.
+                    Finding::Damaged(what) | Finding::Unreadable(what) => self.scrub_passes_over(p, offset, &what),
+                }
+                self.notices.push(Notice::Readable { p });
+                if purpose == Purpose::Scrub {
+                    self.scrubbed(now, p, to.offset, io);
                 }
             }
         }

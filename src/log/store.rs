@@ -322,6 +322,7 @@ impl Store {
     /// Ends the turn: seals what was appended, issues at most one journal write, and begins what is due behind it.
     /// While a journal write is in flight the open batches stay open and grow.
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.end_reads_turn(io);
         let is_busy = self.ring.is_in_flight() && !self.is_stopping();
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
@@ -345,6 +346,11 @@ impl Store {
         });
         self.dirty = dirty;
         self.drive(now, cursors, io);
+    }
+
+    /// Who waits for room to read was called at the turn's end; he need not wait for a tick.
+    pub fn take_notices(&mut self, notices: &mut Vec<Notice>) {
+        notices.append(&mut self.notices);
     }
 
     /// Whatever can go on, goes on.
@@ -519,7 +525,7 @@ impl Store {
         self.retry_full_disk(now, io);
         self.retry_snapshots(now, cursors, io);
         self.retry_topics(now, io);
-        self.retry_reads(now, io);
+        self.retry_holds(now, io);
         self.scrub_next(now, io);
         self.retention_tick(now);
         self.go_on(now, cursors, io);
@@ -538,10 +544,10 @@ impl Store {
 
     /// When [`Store::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        if !self.notices.is_empty() {
+        if !self.notices.is_empty() || self.reader.has_called() {
             return Some(Ticks(0));
         }
-        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.read_deadline()];
+        let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
         let background = [self.scrub_deadline(), self.retention_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
@@ -566,6 +572,12 @@ impl Store {
             self.stopping = Stopping::Told;
             self.notices.push(Notice::Stopped);
         }
+    }
+
+    /// Bytes of what was read from segments, or is being read.
+    #[cfg(test)]
+    pub fn read_bytes(&self) -> usize {
+        self.cache.bytes() + self.reader.bytes()
     }
 
     /// Bytes held for batches, reads and caches.

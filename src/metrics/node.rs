@@ -61,6 +61,9 @@ struct Topic {
     message_bytes: u64,
     paused: bool,
     e2e_processing_latency: EndToEnd,
+    /// Ours: where partitions cannot be read. nsqd has no such thing, so it is there only when it is true.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 #[derive(Serialize, Default)]
@@ -152,6 +155,7 @@ impl NodeStats {
                 sum.depth += partition.depth;
                 sum.message_count += partition.message_count;
                 sum.message_bytes += partition.message_bytes;
+                sum.unreadable.extend(partition.unreadable.map(|what| format!("partition {} {what}", partition.partition)));
                 for channel in partition.channels {
                     if filter.channel.as_ref().is_none_or(|name| *name == channel.channel) {
                         sum.channels.entry(channel.channel.clone()).or_default().add(channel);
@@ -251,6 +255,7 @@ struct TopicSum {
     depth: u64,
     message_count: u64,
     message_bytes: u64,
+    unreadable: Vec<String>,
     channels: BTreeMap<String, ChannelSum>,
 }
 
@@ -273,6 +278,7 @@ impl TopicSum {
             message_bytes: self.message_bytes,
             paused: false,
             e2e_processing_latency: EndToEnd::default(),
+            unreadable: self.unreadable,
         }
     }
 }
@@ -364,6 +370,7 @@ impl Topic {
     fn write_text(&self, now_unix_s: i64, out: &mut String) -> std::fmt::Result {
         let Topic { topic_name, depth, backend_depth, message_count, .. } = self;
         writeln!(out, "   [{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} msgs: {message_count:<8} e2e%: ")?;
+        self.unreadable.iter().try_for_each(|what| writeln!(out, "   *U [{topic_name}] unreadable: {what}"))?;
         for c in &self.channels {
             let paused = if c.paused { "   *P " } else { "      " };
             write!(out, "{paused}[{:<25}] depth: {:<5} be-depth: {:<5} ", c.channel_name, c.depth, c.backend_depth)?;
@@ -436,6 +443,7 @@ mod tests {
             depth: 1,
             message_count: 2,
             message_bytes: 2,
+            unreadable: None,
             channels: vec![channel],
         }];
         let producers = vec![ProducerStats { info: info(60246), topics: vec![("pp".into(), 2), ("qq".into(), 1)] }];
@@ -522,6 +530,15 @@ mod tests {
         assert_eq!((channel.depth, channel.in_flight_count, channel.client_count), (2, 2, 1));
         let client = &channel.clients.as_ref().expect("clients were asked for")[0];
         assert_eq!((client.ready_count, client.in_flight_count), (1, 2));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said() {
+        let mut sick = shard(0, 3);
+        sick.partitions[0].unreadable = Some("at offset 7 (tried 4 times: EIO)".into());
+        let stats = merged(vec![sick], None, None, false);
+        assert!(stats.json().contains(r#""unreadable":["partition 3 at offset 7 (tried 4 times: EIO)"]"#));
+        assert!(stats.text().contains("   *U [pp] unreadable: partition 3 at offset 7"));
     }
 
     #[test]

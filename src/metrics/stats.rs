@@ -37,6 +37,8 @@ pub struct PartitionStats {
     pub depth: u64,
     pub message_count: u64,
     pub message_bytes: u64,
+    /// Where it cannot be read, if so: its channels hold there.
+    pub unreadable: Option<String>,
     pub channels: Vec<ChannelStats>,
 }
 

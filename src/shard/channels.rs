@@ -148,17 +148,19 @@ impl Engine {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return credit };
         let Some(c) = self.partitions.channel_mut(key) else { return credit };
         // A channel that has a turn coming may use it first; else two partitions that have messages would take a
-        // small RDY from each other for ever, each before its turn.
-        let give = if c.queued { 0 } else { c.take_unspent(sub, credit) };
+        // small RDY from each other for ever, each before its turn. The same with a read under way for it: what is read
+        // would leave the cache, unused, before the credit is back (see `log::read`, "progress").
+        let give = if c.queued || c.machine.awaits_read() { 0 } else { c.take_unspent(sub, credit) };
         if give < credit {
             *c.owed.entry(sub).or_default() += credit - give;
         }
         give
     }
 
-    /// After a channel's turn: recalled credit that it did not use goes back.
+    /// After a channel's turn: recalled credit that it did not use goes back, unless a read is under way for it.
     pub fn settle_owed(&mut self, key: ChannelKey) {
-        let Some(c) = self.partitions.channel_mut(key).filter(|c| !c.owed.is_empty()) else { return };
+        let is_free = |c: &&mut ChannelState| !c.owed.is_empty() && !c.machine.awaits_read();
+        let Some(c) = self.partitions.channel_mut(key).filter(is_free) else { return };
         let mut back: Vec<(SubId, u32)> = c.owed.iter().map(|(&sub, &owed)| (sub, owed)).collect();
         back.sort_unstable();
         for (sub, owed) in &mut back {

@@ -234,6 +234,10 @@ impl Engine {
                 self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
+                    let this = self.core;
+                    for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
+                        self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
+                    }
                 }
                 while let Some(&(ticket, sub, partition)) = self.subscribing.front() {
                     if ticket > upto {
@@ -244,7 +248,10 @@ impl Engine {
                 }
                 self.native_channels_durable(false);
             }
-            Notice::Readable { p } => self.wake_channels(p),
+            Notice::Readable { p } => {
+                self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
+                self.wake_channels(p);
+            }
             Notice::Room => self.on_room(now),
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { .. } => {}

@@ -109,6 +109,11 @@ pub enum MeshMessage {
         full: bool,
     },
 
+    /// From its home to all: so every core can list the node's topics.
+    TopicCreated {
+        topic: TopicRef,
+    },
+
     // ---- publish: asked of the partition's core
     Publish {
         ticket: Ticket,

@@ -374,6 +374,7 @@ impl Shard {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
             e.tell_full();
+            e.store.take_notices(&mut e.notices);
         }
         self.settle(now);
         self.move_quiet(now, out);

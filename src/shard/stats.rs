@@ -39,6 +39,7 @@ impl Shard {
                 depth: if p.channels.is_empty() { unread(e.store.collect_start(idx).count) } else { 0 },
                 message_count: end.count as u64,
                 message_bytes: p.message_bytes,
+                unreadable: e.store.held(idx),
                 channels,
             });
         }

@@ -8,6 +8,8 @@ use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod reads;
+
 struct Node {
     shards: Vec<Shard>,
     now: Now,

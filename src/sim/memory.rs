@@ -15,6 +15,10 @@ pub struct MemoryDisk {
 }
 
 impl MemoryDisk {
+    pub fn files(&self) -> impl Iterator<Item = &FileId> {
+        self.files.keys()
+    }
+
     pub fn perform(&mut self, op: DiskOp) -> DiskDone {
         match op {
             DiskOp::Write { file, at, parts, .. } => {

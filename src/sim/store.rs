@@ -561,7 +561,7 @@ impl Node<'_> {
             }
             Fetch::Below { start } => *reader = Reader { offset: start.offset, message: Some(start.log_id.0) },
             Fetch::Lost { from, to } => panic!("{from:?} to {to:?} is lost though nothing was damaged"),
-            Fetch::Pending => {}
+            Fetch::Pending | Fetch::Held => {}
             Fetch::End => assert_eq!(offset, durable.offset, "the log ends before its durable end"),
         }
     }

@@ -164,6 +164,11 @@ impl Node {
         SocketAddr::from(([127, 0, 0, 1], self.ports.1))
     }
 
+    /// Where the native protocol is spoken.
+    pub fn native(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports.2))
+    }
+
     pub fn data_path(&self) -> PathBuf {
         self.data.clone()
     }

@@ -379,31 +379,121 @@ fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
     }
 }
 
+fn is_segment_read(op: &DiskOp) -> bool {
+    matches!(op, DiskOp::Read { file: FileId::Segment(..), .. })
+}
+
+fn has_damage(rig: &Rig) -> bool {
+    rig.notices.iter().any(|n| matches!(n, Notice::Damage { .. }))
+}
+
+/// An answer that says EIO says nothing of the bytes: once three of them made a batch count as lost.
 #[test]
-fn a_read_that_fails_is_tried_again_before_it_counts_as_damage() {
+fn a_read_that_fails_is_no_damage_and_is_tried_until_it_succeeds() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");
     fill(&mut rig, p, 60);
-    let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { .. });
-    for failures in [2, 3] {
-        let offset = if failures == 2 { 0 } else { 20 * 3140 };
-        rig.settle();
-        rig.store.cache = cache::ReadCache::new(0);
-        assert!(matches!(rig.store.fetch(p, offset, &mut rig.io), Fetch::Pending));
+    let offset = 20 * 3140;
+    rig.store.cache = cache::ReadCache::new(0);
+    let ask = |rig: &mut Rig| {
+        let found = rig.store.fetch(p, offset, &mut rig.io);
         rig.disk.take(&mut rig.io);
-        for n in 0..failures {
-            if n > 0 {
-                rig.tick(1000);
-            }
-            let read = rig.find(is_read).unwrap();
-            rig.fail(read, false);
+        found
+    };
+    // The long read, then the batch alone.
+    assert!(matches!(ask(&mut rig), Fetch::Pending));
+    let read = rig.find(is_segment_read).unwrap();
+    rig.fail(read, false);
+    assert!(rig.notices.contains(&Notice::Readable { p }));
+    rig.turn_end();
+    assert!(matches!(ask(&mut rig), Fetch::Pending));
+    let mut pauses = vec![];
+    for n in 0..10 {
+        let read = rig.find(is_segment_read).unwrap();
+        rig.fail(read, false);
+        rig.turn_end();
+        assert!(matches!(ask(&mut rig), Fetch::Held), "after {n}");
+        assert!(rig.find(is_segment_read).is_none(), "nobody asks the device before the pause is over");
+        assert_eq!(rig.store.held(p).is_some(), n >= 2, "after {n}");
+        if n == 4 {
+            assert!(matches!(rig.fetch(p, 40 * 3140), Fetch::Batch(_)), "other places are read");
+            rig.store.cache = cache::ReadCache::new(0);
+            continue_after_probes(&mut rig);
+            continue;
         }
-        match rig.fetch(p, offset) {
-            Fetch::Batch(_) if failures == 2 => {}
-            Fetch::Lost { from, to } if failures == 3 => assert_eq!((from.count, to.count), (20, 21)),
-            _ => panic!("{failures} failures"),
+        let pause = rig.store.hold_deadline().unwrap().since(rig.now.ticks).as_millis() as u64;
+        pauses.push(pause);
+        rig.tick(pause);
+    }
+    assert_eq!(pauses, [100, 200, 400, 800, 3200, 6400, 10_000, 10_000, 10_000]);
+    assert!(!has_damage(&rig));
+    assert!(matches!(rig.fetch(p, offset), Fetch::Batch(_)));
+    assert!(rig.store.held(p).is_none() && rig.store.hold_deadline().is_none() && !has_damage(&rig));
+}
+
+/// Time passes until the place that is held is tried again.
+fn continue_after_probes(rig: &mut Rig) {
+    while rig.find(is_segment_read).is_none() {
+        rig.tick(100);
+        rig.turn_end();
+    }
+}
+
+#[test]
+fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    let (segment, commit) = (FileId::Segment(dir("t"), 0), FileId::Commit(dir("t"), 0));
+    rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 9] ^= 4;
+    rig.disk.files.remove(&commit);
+    rig.store.cache = cache::ReadCache::new(0);
+    let found = rig.store.fetch(p, 5 * 3140, &mut rig.io);
+    assert!(matches!(found, Fetch::Pending));
+    rig.disk.take(&mut rig.io);
+    rig.complete(0);
+    while !rig.disk.pending.is_empty() {
+        match rig.find(is_segment_read) {
+            Some(read) => drop(rig.fail(read, false)),
+            None => rig.complete(0),
         }
     }
+    rig.turn_end();
+    assert!(matches!(rig.store.fetch(p, 5 * 3140, &mut rig.io), Fetch::Held) && !has_damage(&rig));
+    let found = rig.fetch(p, 5 * 3140);
+    assert!(
+        matches!(&found, Fetch::Lost { from, to } if (from.offset, to.offset, to.count) == (5 * 3140, 6 * 3140, 6)),
+        "{found:?}"
+    );
+    assert!(rig.store.hold_deadline().is_none());
+}
+
+#[test]
+fn what_the_scrubber_cannot_read_is_no_damage() {
+    let mut options = options();
+    options.scrub_bytes_per_second = MIB;
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    fill(&mut rig, p, 150);
+    rig.notices.clear();
+    rig.tick(3_600_000);
+    let mut failed = 0;
+    for _ in 0..400 {
+        rig.tick(300);
+        while !rig.disk.pending.is_empty() {
+            match rig.find(is_segment_read) {
+                Some(read) => {
+                    rig.fail(read, false);
+                    failed += 1;
+                }
+                None => rig.complete(0),
+            }
+        }
+        rig.turn_end();
+    }
+    assert!(failed > 5 && !has_damage(&rig), "{failed}");
+    assert!(rig.store.deadline().is_some_and(|d| d.since(rig.now.ticks).as_secs() > 1000), "the pass is over");
+    assert_eq!(rig.read_all(p).len(), 150);
 }
 
 #[test]

@@ -215,7 +215,7 @@ impl Rig {
         let mut fetch = self.store.fetch(p, offset, &mut self.io);
         self.disk.take(&mut self.io);
         for _ in 0..50 {
-            if !matches!(fetch, Fetch::Pending) {
+            if !matches!(fetch, Fetch::Pending | Fetch::Held) {
                 break;
             }
             self.settle();

@@ -16,6 +16,9 @@ use std::{mem, sync::Arc, time::Duration};
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
 const SILENT_INTERVALS_MAX: u32 = 2;
 
+/// Messages of a subscription that may be unfinished: bounds what the end of a connection, or one Finish, has to do.
+const CREDIT_MAX: u32 = 100_000;
+
 /// The shortest heartbeat interval that a client may ask for.
 const HEARTBEAT_MIN_MS: u32 = 1000;
 
@@ -275,7 +278,7 @@ impl NativeSession {
                 self.ask(now, Waiting::Subscribe(subscribe), host);
             }
             Request::Credit { subscription, messages, bytes } => {
-                let messages = messages.min(self.limits.max_rdy_count);
+                let messages = messages.min(CREDIT_MAX);
                 if !host.native_credit(self.conn, subscription, messages, bytes) {
                     self.no_subscription(id, subscription);
                 }

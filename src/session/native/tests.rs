@@ -162,8 +162,8 @@ fn a_conversation() {
     }
     assert_eq!(
         host.said,
-        ["publish t 2 [98, 111, 100, 121]", "subscribe t c 60000 by me", "credit 1 2500 5"],
-        "RDY's limit bounds the credit"
+        ["publish t 2 [98, 111, 100, 121]", "subscribe t c 60000 by me", "credit 1 100000 5"],
+        "credit has its bound"
     );
     let place = Position { offset: 1, count: 2, log_id: LogId(3) };
     s.answer(2, Answer::Published { at: Some(place), duplicate: false });

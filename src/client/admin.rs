@@ -1,0 +1,61 @@
+//! What is asked of a node besides messages.
+
+use super::error::Result;
+use super::link::{Answer, TopicMap};
+use super::node::unexpected;
+use super::{Client, Error};
+use crate::base::{PartitionId, Position};
+use crate::codec::native::{Request, Start};
+
+impl Client {
+    /// All topics and where their partitions live, in the order of their names.
+    pub async fn topics(&self) -> Result<Vec<TopicMap>> {
+        self.inner.topics().await
+    }
+
+    /// The topic, as the node has it now.
+    pub async fn topic(&self, topic: &str) -> Result<TopicMap> {
+        match self.inner.refresh(topic).await? {
+            Some(map) => Ok((*map).clone()),
+            None => Err(Error::NoTopic { topic: topic.into() }),
+        }
+    }
+
+    /// Makes a topic; 0 partitions: as many as the node's setting says. One that is there is answered as it is.
+    ///
+    /// ```no_run
+    /// # async fn f(client: ringmq::client::Client) -> Result<(), ringmq::client::Error> {
+    /// let topic = client.create_topic("orders", 8).await?;
+    /// assert_eq!(topic.partitions.len(), 8);
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_topic(&self, topic: &str, partitions: u16) -> Result<TopicMap> {
+        self.inner.create(topic, partitions).await.map(|map| (*map).clone())
+    }
+
+    /// The place in a partition that `start` means.
+    ///
+    /// ```no_run
+    /// # use ringmq::client::{Client, Error, Start};
+    /// # async fn f(client: Client) -> Result<(), Error> {
+    /// let end = client.find("orders", 0, Start::Newest).await?;
+    /// println!("{} messages were ever stored there", end.count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn find(&self, topic: &str, partition: u16, start: Start) -> Result<Position> {
+        let request = Request::Find { topic, partition: PartitionId(partition), start };
+        match self.inner.ask_there(topic, partition, &request).await? {
+            Answer::Found(at) => Ok(at),
+            other => Err(unexpected(&*self.inner.any_link().await?, &other)),
+        }
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<()> {
+        let link = self.inner.any_link().await?;
+        match link.ask(&Request::Ping).await? {
+            Answer::Pong => Ok(()),
+            other => Err(unexpected(&link, &other)),
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Consuming: messages of the partitions of a topic, through a channel, in batches or one by one.
+
+use super::delivery::{Deliveries, Delivery, Received};
+use super::error::{Error, Result};
+use super::node::Inner;
+use super::subscription::{Delivered, Settings, Sub, Task};
+use crate::base::PartitionId;
+use crate::codec::native::Start;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Settings of a consumer, each with its default.
+#[must_use = "nothing happens before build"]
+pub struct ConsumerBuilder {
+    inner: Arc<Inner>,
+    topic: Arc<str>,
+    channel: Arc<str>,
+    partitions: Vec<u16>,
+    start: Start,
+    messages: u32,
+    bytes: u64,
+    auto_ack: bool,
+    ack_delay: Duration,
+    message_timeout: Duration,
+    create: bool,
+}
+
+impl ConsumerBuilder {
+    pub(super) fn new(inner: Arc<Inner>, topic: &str, channel: &str) -> ConsumerBuilder {
+        ConsumerBuilder {
+            inner,
+            topic: topic.into(),
+            channel: channel.into(),
+            partitions: Vec::new(),
+            start: Start::Default,
+            messages: 2500,
+            bytes: 16 * 1024 * 1024,
+            auto_ack: false,
+            ack_delay: Duration::from_millis(2),
+            message_timeout: Duration::ZERO,
+            create: true,
+        }
+    }
+
+    /// Only these partitions. All.
+    pub fn partitions(mut self, partitions: impl IntoIterator<Item = u16>) -> Self {
+        self.partitions = partitions.into_iter().collect();
+        self
+    }
+
+    /// Where a channel that is new begins; one that is there goes on where it is. As an NSQ client's: the first channel of a
+    /// topic at the oldest message, later ones at the end.
+    pub fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// Messages that are unfinished at any time, in all; at least one per partition, and at most what the node grants. 2,500.
+    pub fn max_in_flight(mut self, messages: u32) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    /// Bytes that the consumer holds, in all, in its queue and in what was not dropped yet. 16 MiB. A single frame may be larger
+    /// than what is left.
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.bytes = bytes;
+        self
+    }
+
+    /// What was given out is finished when the next is asked for, and need not be finished by hand. Off.
+    pub fn auto_ack(mut self, on: bool) -> Self {
+        self.auto_ack = on;
+        self
+    }
+
+    /// How long what is finished waits for more, to be confirmed with it. 2 ms.
+    pub fn ack_delay(mut self, delay: Duration) -> Self {
+        self.ack_delay = delay;
+        self
+    }
+
+    /// After which a message that is not finished is delivered again. Zero: the node's default.
+    pub fn message_timeout(mut self, timeout: Duration) -> Self {
+        self.message_timeout = timeout;
+        self
+    }
+
+    /// A topic that is not there is an error, and is not made.
+    pub fn must_exist(mut self) -> Self {
+        self.create = false;
+        self
+    }
+
+    /// Asks where the partitions are, and begins to subscribe.
+    pub async fn build(self) -> Result<Consumer> {
+        let map = match self.inner.topic(&self.topic).await? {
+            Some(map) => map,
+            None if self.create => self.inner.create(&self.topic, 0).await?,
+            None => return Err(Error::NoTopic { topic: self.topic }),
+        };
+        let all = map.partitions.len() as u16;
+        let partitions = if self.partitions.is_empty() { (0..all).collect() } else { self.partitions };
+        if let Some(&partition) = partitions.iter().find(|p| **p >= all) {
+            return Err(Error::Partition { topic: self.topic, partition, last: all.saturating_sub(1) });
+        }
+        let n = partitions.len() as u32;
+        let settings = Arc::new(Settings {
+            topic: self.topic,
+            channel: self.channel,
+            start: self.start,
+            message_timeout: self.message_timeout,
+            window_messages: (self.messages / n).max(1),
+            window_bytes: (self.bytes / n as u64).max(1),
+            ack_delay: self.ack_delay,
+        });
+        let (to, from) = mpsc::unbounded_channel();
+        let mut subs = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            let sub = Arc::new(Sub::new(PartitionId(partition), &settings));
+            let task = Task { inner: self.inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
+            tokio::spawn(task.run());
+            subs.push(sub);
+        }
+        Ok(Consumer { from, subs, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
+    }
+}
+
+/// What was given out last, for automatic acknowledgement.
+enum Given {
+    Nothing,
+    One(Delivery),
+    Batch(Received),
+}
+
+/// Consumes one topic in one channel. Made by [`Client::consumer`](super::Client::consumer).
+///
+/// Each message is delivered at least once: again when it is not finished in time, when the connection is lost, or when it
+/// is requeued. Dropping the consumer ends its subscriptions; what was finished is confirmed first, in the background.
+pub struct Consumer {
+    from: mpsc::UnboundedReceiver<Delivered>,
+    subs: Vec<Arc<Sub>>,
+    /// The batch that `next` takes messages from.
+    current: Option<Deliveries>,
+    given: Given,
+    auto_ack: bool,
+}
+
+impl Consumer {
+    /// The next messages that came together: of one partition, one after the other. Dropping the future loses nothing.
+    ///
+    /// ```no_run
+    /// # async fn f(mut consumer: ringmq::client::Consumer) -> Result<(), ringmq::client::Error> {
+    /// loop {
+    ///     let batch = consumer.next_batch().await?;
+    ///     let bytes: usize = batch.bodies().map(|body| body.len()).sum();
+    ///     println!("{} messages, {bytes} bytes", batch.num());
+    ///     batch.finish();
+    /// }
+    /// # }
+    /// ```
+    pub async fn next_batch(&mut self) -> Result<Received> {
+        self.finish_given();
+        let received = self.receive().await?;
+        if self.auto_ack {
+            self.given = Given::Batch(received.clone());
+        }
+        Ok(received)
+    }
+
+    /// The next message. Dropping the future loses nothing. After an error of [`Retry::Never`](super::Retry) one partition is not
+    /// consumed any more; the others go on.
+    pub async fn next(&mut self) -> Result<Delivery> {
+        self.finish_given();
+        loop {
+            if let Some(delivery) = self.current.as_mut().and_then(Iterator::next) {
+                if self.auto_ack {
+                    self.given = Given::One(delivery.clone());
+                }
+                return Ok(delivery);
+            }
+            self.current = None;
+            self.current = Some(self.receive().await?.deliveries());
+        }
+    }
+
+    fn finish_given(&mut self) {
+        match std::mem::replace(&mut self.given, Given::Nothing) {
+            Given::Nothing => {}
+            Given::One(delivery) => delivery.finish(),
+            Given::Batch(received) => received.finish(),
+        }
+    }
+
+    async fn receive(&mut self) -> Result<Received> {
+        match self.from.try_recv() {
+            Ok(delivered) => return delivered,
+            Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
+            // whoever asks has nothing left to finish first
+            Err(mpsc::error::TryRecvError::Empty) => self.subs.iter().for_each(|sub| sub.hurry()),
+        }
+        self.from.recv().await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// Handles messages in `num` tasks at a time: finishes those that went well, requeues the others with `delay`. Ends with the
+    /// first error of the consumer, when the handlers that run have ended.
+    ///
+    /// ```no_run
+    /// # async fn f(consumer: &mut ringmq::client::Consumer) {
+    /// let error = consumer
+    ///     .for_each_concurrent(16, std::time::Duration::from_secs(1), |message| async move {
+    ///         println!("{} bytes", message.body().len());
+    ///         Ok::<(), std::io::Error>(())
+    ///     })
+    ///     .await;
+    /// println!("no more: {error}");
+    /// # }
+    /// ```
+    pub async fn for_each_concurrent<F, Fut, E>(&mut self, num: usize, delay: Duration, handler: F) -> Error
+    where
+        F: Fn(Delivery) -> Fut,
+        Fut: Future<Output = std::result::Result<(), E>> + Send + 'static,
+        E: std::fmt::Display + Send + 'static,
+    {
+        let auto_ack = std::mem::replace(&mut self.auto_ack, false);
+        let mut running = JoinSet::new();
+        let error = loop {
+            while running.len() >= num.max(1) {
+                // a handler that panicked says nothing: its message comes again after its timeout
+                let _ = running.join_next().await;
+            }
+            let delivery = match self.next().await {
+                Ok(delivery) => delivery,
+                Err(error) => break error,
+            };
+            let handling = handler(delivery.clone());
+            running.spawn(async move {
+                match handling.await {
+                    Ok(()) => delivery.finish(),
+                    Err(error) => {
+                        tracing::debug!(partition = delivery.partition().0, log_id = delivery.log_id().0, "requeued: {error}");
+                        delivery.requeue(delay);
+                    }
+                }
+            });
+        };
+        while running.join_next().await.is_some() {}
+        self.auto_ack = auto_ack;
+        error
+    }
+
+    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of it may come again.
+    pub async fn sync(&self) -> Result<()> {
+        let waited: Vec<_> = self.subs.iter().map(|sub| sub.sync()).collect();
+        let mut failed = None;
+        for done in waited {
+            // the task of a partition that has ended has nothing to confirm
+            if let Ok(Err(error)) = done.await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Finishes what was given out, when that is automatic, and ends the subscriptions once what was finished is confirmed.
+    pub async fn close(mut self) -> Result<()> {
+        self.finish_given();
+        self.sync().await
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.subs.iter().for_each(|sub| sub.close());
+    }
+}

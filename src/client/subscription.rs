@@ -1,0 +1,456 @@
+//! The task of one partition of a consumer: subscribes, hands on what comes, gives credit, and sends what was confirmed, in
+//! ranges, many messages at a time.
+//!
+//! After a lost connection it subscribes again. What was confirmed and not sent by then is dropped: the node delivers those
+//! messages again.
+
+use super::delivery::Received;
+use super::error::{Error, Result};
+use super::link::{Answer, Link, SubEvent};
+use super::node::{Inner, pause_after, unexpected};
+use crate::base::PartitionId;
+use crate::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until};
+
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What all partitions of a consumer have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Settings {
+    pub topic: Arc<str>,
+    pub channel: Arc<str>,
+    pub start: Start,
+    pub message_timeout: Duration,
+    /// Per partition: unfinished messages, and bytes that the client holds.
+    pub window_messages: u32,
+    pub window_bytes: u64,
+    pub ack_delay: Duration,
+}
+
+/// What the holders of messages share with the task.
+#[derive(Debug)]
+pub(super) struct Sub {
+    pub partition: PartitionId,
+    book: Mutex<Book>,
+    wake: Notify,
+    /// Bytes that came and are held no more, over all connections.
+    released: AtomicU64,
+    /// Of them, as of the last credit.
+    credited: AtomicU64,
+    window_bytes: u64,
+    batch: u64,
+}
+
+/// What is to be told to the node.
+#[derive(Debug, Default)]
+struct Book {
+    /// Counts the subscriptions after each other.
+    turn: u64,
+    finish: Vec<IdRange>,
+    finish_num: u64,
+    requeue: Vec<(u32, IdRange)>,
+    touch: Vec<IdRange>,
+    /// When the oldest of these came.
+    since: Option<Instant>,
+    urgent: bool,
+    syncs: Vec<oneshot::Sender<Result<()>>>,
+    closing: bool,
+    /// Something was noted that the node is not known to have taken.
+    unconfirmed: bool,
+    /// Some of that was lost, and nobody has been told.
+    lost: bool,
+    /// The task is gone.
+    ended: bool,
+}
+
+impl Book {
+    fn is_empty(&self) -> bool {
+        self.finish.is_empty() && self.requeue.is_empty() && self.touch.is_empty() && self.syncs.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.finish.clear();
+        self.requeue.clear();
+        self.touch.clear();
+        (self.finish_num, self.since, self.urgent) = (0, None, false);
+    }
+}
+
+/// Appends a range, to the one before it where it continues that.
+fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
+    match ranges.last_mut() {
+        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
+        _ => ranges.push(range),
+    }
+}
+
+/// As few ranges as say the same.
+fn merge(ranges: &mut Vec<IdRange>) {
+    ranges.sort_unstable_by_key(|r| r.first);
+    ranges.dedup_by(|next, before| {
+        let touches = next.first.0 <= before.last.0.saturating_add(1);
+        if touches {
+            before.last = before.last.max(next.last);
+        }
+        touches
+    });
+}
+
+impl Sub {
+    pub fn new(partition: PartitionId, settings: &Settings) -> Sub {
+        Sub {
+            partition,
+            book: Mutex::default(),
+            wake: Notify::new(),
+            released: AtomicU64::new(0),
+            credited: AtomicU64::new(0),
+            window_bytes: settings.window_bytes,
+            batch: (settings.window_messages as u64 / 4).max(1),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(|p| p.into_inner())
+    }
+
+    /// Notes something; wakes the task for the first, and when enough has come together.
+    fn note(&self, turn: u64, change: impl FnOnce(&mut Book)) {
+        let mut book = self.locked();
+        if book.turn != turn {
+            return;
+        }
+        change(&mut book);
+        book.unconfirmed = true;
+        let first = book.since.is_none();
+        if first {
+            book.since = Some(Instant::now());
+        }
+        let full = !book.urgent && book.finish_num >= self.batch;
+        book.urgent |= full;
+        drop(book);
+        if first || full {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn finish(&self, turn: u64, ids: IdRange) {
+        self.note(turn, |book| {
+            append(&mut book.finish, ids);
+            book.finish_num += ids.last.0 - ids.first.0 + 1;
+        });
+    }
+
+    pub fn requeue(&self, turn: u64, ids: IdRange, delay: Duration) {
+        let ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
+        self.note(turn, |book| {
+            book.requeue.push((ms, ids));
+            book.finish_num += ids.last.0 - ids.first.0 + 1;
+        });
+    }
+
+    pub fn touch(&self, turn: u64, ids: IdRange) {
+        self.note(turn, |book| append(&mut book.touch, ids));
+    }
+
+    pub fn release(&self, bytes: u64) {
+        let before = self.released.fetch_add(bytes, Ordering::AcqRel);
+        let due = self.credited.load(Ordering::Acquire) + self.window_bytes / 4;
+        if before < due && before + bytes >= due {
+            self.wake.notify_one();
+        }
+    }
+
+    /// Nothing more will come for now: what is noted is sent.
+    pub fn hurry(&self) {
+        let mut book = self.locked();
+        if book.since.is_some() && !book.urgent {
+            book.urgent = true;
+            drop(book);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Resolves when the node has taken what is noted.
+    pub fn sync(&self) -> oneshot::Receiver<Result<()>> {
+        let (tx, rx) = oneshot::channel();
+        let mut book = self.locked();
+        if !book.ended {
+            book.syncs.push(tx);
+            book.urgent = true;
+        }
+        drop(book);
+        self.wake.notify_one();
+        rx
+    }
+
+    pub fn close(&self) {
+        self.locked().closing = true;
+        self.wake.notify_one();
+    }
+}
+
+pub(super) type Delivered = Result<Received>;
+
+pub(super) struct Task {
+    pub inner: Arc<Inner>,
+    pub settings: Arc<Settings>,
+    pub sub: Arc<Sub>,
+    pub to: mpsc::UnboundedSender<Delivered>,
+}
+
+/// Why a subscription ended.
+enum End {
+    Closed,
+    /// Subscribing again would end the same way, or is not this side's to decide.
+    Fatal(Error),
+    Again(Error),
+}
+
+impl Task {
+    pub async fn run(self) {
+        self.consume().await;
+        self.sub.locked().ended = true;
+        self.end_syncs();
+    }
+
+    async fn consume(&self) {
+        let mut failures = 0u32;
+        loop {
+            if self.sub.locked().closing {
+                return;
+            }
+            let connected = tokio::select! {
+                link = self.inner.link_for(&self.settings.topic, self.sub.partition.0) => link,
+                () = self.to.closed() => return,
+            };
+            let began = Instant::now();
+            let end = match connected {
+                Ok(link) => self.attached(&link).await,
+                Err(error) if error.retry() == Retry::Never => End::Fatal(error),
+                Err(error) => End::Again(error),
+            };
+            let error = match end {
+                End::Closed => return,
+                End::Fatal(error) => {
+                    // nobody may be listening any more
+                    let _ = self.to.send(Err(error));
+                    return;
+                }
+                End::Again(error) => error,
+            };
+            tracing::debug!(topic = %self.settings.topic, partition = self.sub.partition.0, "subscribing again: {error}");
+            self.sub.locked().turn += 1;
+            self.end_syncs();
+            if error.retry() == Retry::Refresh {
+                self.inner.forget(&self.settings.topic);
+            }
+            failures = if began.elapsed() > PAUSE_MAX { 0 } else { failures.saturating_add(1) };
+            tokio::select! {
+                () = sleep(pause_after(failures, PAUSE, PAUSE_MAX)) => {}
+                () = self.to.closed() => return,
+            }
+        }
+    }
+
+    /// What was not confirmed comes again: who waits for it is told, or the next who asks.
+    fn end_syncs(&self) {
+        let mut book = self.sub.locked();
+        book.clear();
+        book.lost |= std::mem::take(&mut book.unconfirmed);
+        if book.syncs.is_empty() {
+            return;
+        }
+        let result = if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) };
+        for sync in book.syncs.drain(..) {
+            let _ = sync.send(result.clone());
+        }
+    }
+
+    async fn attached(&self, link: &Arc<Link>) -> End {
+        let (number, mut events) = match link.new_subscription() {
+            Ok(new) => new,
+            Err(error) => return End::Again(error),
+        };
+        let end = self.subscribed(link, number, &mut events).await;
+        link.forget_subscription(number);
+        end
+    }
+
+    async fn subscribed(&self, link: &Arc<Link>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
+        let settings = &self.settings;
+        let subscribe = Subscribe {
+            subscription: number,
+            topic: &settings.topic,
+            partition: self.sub.partition,
+            channel: &settings.channel,
+            start: settings.start,
+            message_timeout_ms: u32::try_from(settings.message_timeout.as_millis()).unwrap_or(u32::MAX),
+        };
+        match link.ask(&Request::Subscribe(subscribe)).await {
+            Ok(Answer::Subscribed) => {}
+            Ok(other) => return End::Fatal(unexpected(link, &other)),
+            Err(error) if error.retry() == Retry::Never => return End::Fatal(error),
+            Err(error) => return End::Again(error),
+        }
+        self.end_syncs();
+        let turn = {
+            let mut book = self.sub.locked();
+            book.clear();
+            book.turn += 1;
+            book.turn
+        };
+        // what came over earlier connections and is still held does not count here
+        let start = self.sub.released.load(Ordering::Acquire);
+        self.sub.credited.store(start, Ordering::Release);
+        let mut credit = Credit { number, released: start, granted: settings.window_bytes, received: 0 };
+        link.tell(&Request::Credit { subscription: number, messages: settings.window_messages, bytes: credit.granted });
+        loop {
+            let flush_at = {
+                let book = self.sub.locked();
+                let now = book.urgent || book.closing;
+                book.since.map(|since| if now { since } else { since + settings.ack_delay })
+            };
+            let flushing = async {
+                match flush_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                event = events.recv() => match event {
+                    Some(SubEvent::Messages(messages, payload)) => {
+                        credit.received += payload.len() as u64;
+                        if let Err(error) = self.hand_on(link, turn, messages, payload) {
+                            link.break_off(error.clone());
+                            return End::Again(error);
+                        }
+                    }
+                    Some(SubEvent::Ended(reason)) => return End::Fatal(Error::Unsubscribed { reason }),
+                    None => return End::Again(link.fault().unwrap_or(Error::Closed)),
+                },
+                () = self.sub.wake.notified() => {}
+                () = flushing => {}
+            }
+            credit.renew(link, &self.sub, settings);
+            self.tell(link, number, flush_at).await;
+            if self.sub.locked().closing || self.to.is_closed() {
+                self.tell(link, number, Some(Instant::now())).await;
+                let _ = link.ask(&Request::Unsubscribe { subscription: number }).await;
+                return End::Closed;
+            }
+        }
+    }
+
+    fn hand_on(&self, link: &Link, turn: u64, messages: crate::codec::native::Messages, payload: bytes::Bytes) -> Result<()> {
+        let Some(received) = Received::new(self.sub.clone(), turn, messages, payload) else {
+            return Err(Error::protocol(&link.facts.address, "a batch does not hold the messages that were announced"));
+        };
+        // when nobody listens any more the loop ends
+        let _ = self.to.send(Ok(received));
+        Ok(())
+    }
+
+    /// Sends what is noted, when it is time; waits for the node only where somebody waits for it to take that.
+    async fn tell(&self, link: &Link, number: u32, flush_at: Option<Instant>) {
+        let (mut finish, requeue, mut touch, syncs) = {
+            let mut book = self.sub.locked();
+            let due = book.urgent || book.closing || flush_at.is_some_and(|at| at <= Instant::now());
+            if book.is_empty() || !due {
+                return;
+            }
+            let taken = (
+                std::mem::take(&mut book.finish),
+                std::mem::take(&mut book.requeue),
+                std::mem::take(&mut book.touch),
+                std::mem::take(&mut book.syncs),
+            );
+            book.clear();
+            taken
+        };
+        merge(&mut finish);
+        merge(&mut touch);
+        for ranges in finish.chunks(RANGES_MAX) {
+            link.tell(&Request::Finish { subscription: number, ranges: ranges.to_vec() });
+        }
+        for ranges in touch.chunks(RANGES_MAX) {
+            link.tell(&Request::Touch { subscription: number, ranges: ranges.to_vec() });
+        }
+        for same in requeue.chunk_by(|a, b| a.0 == b.0) {
+            let mut ranges: Vec<_> = same.iter().map(|(_, r)| *r).collect();
+            merge(&mut ranges);
+            for ranges in ranges.chunks(RANGES_MAX) {
+                link.tell(&Request::Requeue { subscription: number, ranges: ranges.to_vec(), delay_ms: same[0].0 });
+            }
+        }
+        if !syncs.is_empty() {
+            // frames are carried out in order: when this one is answered, those before it have been
+            let result = match link.ask(&Request::Finish { subscription: number, ranges: Vec::new() }).await {
+                Ok(Answer::Done) => {
+                    let mut book = self.sub.locked();
+                    book.unconfirmed = !book.is_empty();
+                    if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) }
+                }
+                Ok(other) => Err(unexpected(link, &other)),
+                Err(error) => Err(error),
+            };
+            for sync in syncs {
+                let _ = sync.send(result.clone());
+            }
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::outcome("the connection was lost before the node had confirmed what was finished; what it did not take comes again")
+}
+
+/// The bytes that the node may send.
+struct Credit {
+    number: u32,
+    /// As of the last credit.
+    released: u64,
+    granted: u64,
+    received: u64,
+}
+
+impl Credit {
+    fn renew(&mut self, link: &Link, sub: &Sub, settings: &Settings) {
+        let released = sub.released.load(Ordering::Acquire);
+        let more = released - self.released;
+        if more < settings.window_bytes.div_ceil(4).max(1) {
+            return;
+        }
+        self.released = released;
+        sub.credited.store(released, Ordering::Release);
+        // what was held over from an earlier connection must not widen the window
+        self.granted = self.granted.saturating_add(more).min(self.received.saturating_add(settings.window_bytes));
+        link.tell(&Request::Credit { subscription: self.number, messages: settings.window_messages, bytes: self.granted });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::LogId;
+
+    fn range(first: u64, last: u64) -> IdRange {
+        IdRange { first: LogId(first), last: LogId(last) }
+    }
+
+    #[test]
+    fn ranges_come_together() {
+        let mut ranges = vec![];
+        for id in [1, 2, 3, 7, 5, 6, 9] {
+            append(&mut ranges, range(id, id));
+        }
+        assert_eq!(ranges, [range(1, 3), range(7, 7), range(5, 6), range(9, 9)]);
+        merge(&mut ranges);
+        assert_eq!(ranges, [range(1, 3), range(5, 7), range(9, 9)]);
+    }
+}

@@ -1,0 +1,154 @@
+//! Places of the log that the device refuses to read. That is no damage: nothing is skipped, whoever wants a batch there
+//! holds. The store itself tries again, with growing pauses, with the blocks of that batch alone, until it was read, was
+//! found to be damaged, or retention has removed it; also when nobody asks any more. Never more than one such try for
+//! each place is under way, and never one that takes the room of other reads.
+
+use super::fetch::Fetch;
+use super::notice::{Io, Notice, PartitionIdx};
+use super::read::Purpose;
+use super::store::Store;
+use crate::base::{BLOCK, Now, Ticks};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A place that was refused so often is spoken of.
+const TRIES_SAID: u32 = 3;
+/// Tries of a core under way: a device that takes long to refuse must not take all the reads there may be.
+const PROBES_MAX: usize = 8;
+/// Of the read cache, kept for them.
+pub(super) const PROBE_ROOM: usize = PROBES_MAX * BLOCK;
+
+struct Hold {
+    tries: u32,
+    since: Ticks,
+    /// `None` while it is tried.
+    next_at: Option<Ticks>,
+    error: String,
+}
+
+impl Hold {
+    fn is_said(&self) -> bool {
+        self.tries >= TRIES_SAID
+    }
+}
+
+#[derive(Default)]
+pub struct Holds {
+    places: BTreeMap<(PartitionIdx, i64), Hold>,
+    due: BTreeSet<(Ticks, PartitionIdx, i64)>,
+}
+
+impl Holds {
+    pub fn is_held(&self, p: PartitionIdx, offset: i64) -> bool {
+        !self.places.is_empty() && self.places.contains_key(&(p, offset))
+    }
+
+    fn said(&self, p: PartitionIdx) -> impl Iterator<Item = (i64, &Hold)> {
+        self.places.range((p, i64::MIN)..=(p, i64::MAX)).filter(|(_, h)| h.is_said()).map(|(&(_, o), h)| (o, h))
+    }
+
+    fn schedule(&mut self, p: PartitionIdx, offset: i64, at: Ticks) {
+        let hold = self.places.get_mut(&(p, offset)).expect("what is scheduled is held");
+        if let Some(old) = hold.next_at.replace(at) {
+            self.due.remove(&(old, p, offset));
+        }
+        self.due.insert((at, p, offset));
+    }
+
+    fn remove(&mut self, p: PartitionIdx, offset: i64) -> Option<Hold> {
+        let hold = self.places.remove(&(p, offset))?;
+        if let Some(at) = hold.next_at {
+            self.due.remove(&(at, p, offset));
+        }
+        Some(hold)
+    }
+}
+
+/// After so many tries.
+fn pause(tries: u32) -> Duration {
+    PAUSE_MIN.saturating_mul(1 << (tries.max(1) - 1).min(16)).min(PAUSE_MAX)
+}
+
+impl Store {
+    /// The batch at `offset` could not be read.
+    pub(super) fn hold(&mut self, now: Now, p: PartitionIdx, offset: i64, error: String) {
+        let was_said = self.reader.holds.said(p).next().is_some();
+        let new = Hold { tries: 0, since: now.ticks, next_at: None, error: String::new() };
+        let hold = self.reader.holds.places.entry((p, offset)).or_insert(new);
+        hold.tries = hold.tries.saturating_add(1);
+        hold.error = error;
+        let (tries, is_said) = (hold.tries, hold.is_said());
+        self.reader.holds.schedule(p, offset, now.ticks + pause(tries));
+        if is_said && !was_said {
+            let (dir, error) = (&self.part(p).dir, &self.reader.holds.places[&(p, offset)].error);
+            tracing::error!(topic = %dir.topic, partition = %dir.partition, offset, error,
+                "a read keeps failing: channels of this partition hold there, nothing is skipped, it is tried again; see to the device");
+        }
+        self.notices.push(Notice::Readable { p });
+    }
+
+    /// The place was read, was judged, or is gone. Nothing happens when it is not held.
+    pub(super) fn release(&mut self, now: Now, p: PartitionIdx, offset: i64) {
+        let Some(hold) = self.reader.holds.remove(p, offset) else { return };
+        if hold.is_said() && self.reader.holds.said(p).next().is_none() {
+            let dir = &self.part(p).dir;
+            let (tries, seconds) = (hold.tries, now.ticks.since(hold.since).as_secs());
+            tracing::info!(topic = %dir.topic, partition = %dir.partition, offset, tries, seconds,
+                "reads of this partition do not fail any more: its channels go on");
+        }
+        self.notices.push(Notice::Readable { p });
+    }
+
+    /// Tries again what is due.
+    pub(super) fn retry_holds(&mut self, now: Now, io: &mut Io) {
+        while let Some(&(at, p, offset)) = self.reader.holds.due.first() {
+            if at > now.ticks || self.is_stopping() {
+                return;
+            }
+            let limit = self.readable_limit(p, offset);
+            let part = self.part(p);
+            let is_settled = part.start.offset > offset || part.lost_at(offset).is_some() || part.recent_at(offset).is_some();
+            let Some(limit) = limit.filter(|_| !is_settled) else {
+                self.release(now, p, offset);
+                continue;
+            };
+            let is_busy = part.reads.contains(&offset) || self.searches_extent_of(p, offset);
+            if is_busy || self.reader.probes() >= PROBES_MAX || !self.has_probe_room() {
+                self.reader.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
+                continue;
+            }
+            self.reader.holds.due.pop_first();
+            self.reader.holds.places.get_mut(&(p, offset)).expect("what is due is held").next_at = None;
+            self.start_read(p, offset, limit, Purpose::Probe, io);
+        }
+    }
+
+    pub(super) fn hold_deadline(&self) -> Option<Ticks> {
+        self.reader.holds.due.first().map(|d| d.0).filter(|_| !self.is_stopping())
+    }
+
+    /// For /stats: where the partition cannot be read, if so.
+    pub fn held(&self, p: PartitionIdx) -> Option<String> {
+        let mut said = self.reader.holds.said(p);
+        let (offset, hold) = said.next()?;
+        let more = said.count();
+        let more = if more > 0 { format!(", and at {more} more") } else { String::new() };
+        Some(format!("at offset {offset} (tried {} times: {}){more}", hold.tries, hold.error))
+    }
+
+    pub(super) fn held_answer(&self, p: PartitionIdx, offset: i64) -> Option<Fetch> {
+        self.reader.holds.is_held(p, offset).then_some(Fetch::Held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_are_bounded() {
+        assert_eq!([1, 2, 3, 7, 8, u32::MAX].map(|n| pause(n).as_millis()), [100, 200, 400, 6400, 10_000, 10_000]);
+    }
+}
