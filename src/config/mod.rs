@@ -138,6 +138,8 @@ settings! {
             "Size of each core's journal. It bounds the time to start and what waits in memory for its segment";
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
             "Size of a segment, the files of which a partition's log is made and the step of its retention";
+        accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
+            "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",

@@ -288,7 +288,7 @@ impl Shard {
                     }
                 }
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
-                Timer::Fins => self.engine.journal_fins(),
+                Timer::Fins => self.engine.journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
@@ -372,7 +372,7 @@ impl Shard {
             self.deliver(now);
         }
         if self.engine.store.has_batches() {
-            self.engine.journal_fins();
+            self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
         if !self.engine.stopped {
@@ -492,7 +492,7 @@ impl Shard {
             && (now.ticks >= until || self.conns.is_empty())
         {
             self.stop = Stop::Flushing;
-            self.engine.journal_fins();
+            self.engine.journal_fins(now, true);
             let e = &mut self.engine;
             e.store.stop(now, &e.partitions, &mut e.io);
             self.settle(now);
