@@ -463,7 +463,8 @@ impl NativeHost for Engine {
 
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
         let is_it = |s: &NativeSubscribe| s.subscription == subscription;
-        let of_it = |f: &Finding| f.conn == conn && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
+        let of_it =
+            |f: &Finding| f.conn == conn && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
         let searching = self.finding.iter().find(|(_, f)| of_it(f)).map(|(&token, _)| token);
         if let Some(Finding { what: FindingFor::Subscribe { subscribe, .. }, .. }) =
             searching.and_then(|token| self.finding.remove(&token))
