@@ -22,3 +22,4 @@ pub mod runtime;
 pub mod session;
 pub mod shard;
 pub mod sim;
+pub mod tls;

@@ -110,12 +110,17 @@ fn a_killed_node_costs_nothing_that_was_acknowledged_and_stores_nothing_twice() 
     let mut node = Node::start(&["--shards=2"]);
     run(async {
         let client = client(&node).await;
-        let producer = client.producer("t").create_with(2).linger(Duration::ZERO).build().await.expect("a topic");
+        let producer =
+            client.producer("t").create_with(2).linger(Duration::ZERO).batch_messages(20).build().await.expect("a topic");
         let mut consumer = client.consumer("t", "c").start(Start::Oldest).build().await.expect("it is there");
         let mut acks = Vec::new();
         for round in 0..3u64 {
             for i in 0..1000 {
                 acks.push(producer.send(&body(round * 1000 + i)).await.expect("taken"));
+            }
+            // some are answered, others are on their way
+            while acks[round as usize * 1000 + 200].now().is_none() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
             }
             node.kill();
             node.spawn();
@@ -138,5 +143,71 @@ fn a_killed_node_costs_nothing_that_was_acknowledged_and_stores_nothing_twice() 
         let counts = [client.find("t", 0, Start::Newest).await, client.find("t", 1, Start::Newest).await];
         let sum: i64 = counts.into_iter().map(|c| c.expect("found").count).sum();
         assert_eq!(sum, 3000, "nothing twice");
+    });
+}
+
+#[test]
+fn a_slow_consumer_holds_no_more_than_its_bound() {
+    let node = Node::start(&["--shards=1"]);
+    run(async {
+        let client = client(&node).await;
+        let producer = client.producer("t").create_with(1).build().await.expect("a topic");
+        for _ in 0..40 {
+            let mut batch = Batch::new();
+            (0..10).for_each(|_| batch.push(&[7; 1000]));
+            producer.send_batch(batch).await.expect("taken").await.expect("stored");
+        }
+        let mut consumer = client.consumer("t", "c").start(Start::Oldest).max_bytes(50_000).build().await.expect("it is there");
+        let mut held = Vec::new();
+        while let Ok(batch) = tokio::time::timeout(Duration::from_millis(500), consumer.next_batch()).await {
+            held.push(batch.expect("a batch"));
+        }
+        let bytes: usize = held.iter().map(|b| b.bytes()).sum();
+        assert!((50_000..70_000).contains(&bytes), "{bytes}");
+        let mut found: u32 = held.iter().map(|b| b.num()).sum();
+        held.drain(..).for_each(|b| b.finish());
+        while found < 400 {
+            let batch = consumer.next_batch().await.expect("a batch");
+            found += batch.num();
+            batch.finish();
+        }
+        assert_eq!(found, 400);
+        consumer.close().await.expect("confirmed");
+    });
+}
+
+#[test]
+fn handlers_run_side_by_side_and_what_fails_comes_again() {
+    use std::sync::{Arc, Mutex};
+    let node = Node::start(&["--shards=1"]);
+    run(async {
+        let client = client(&node).await;
+        let producer = client.producer("t").create_with(1).build().await.expect("a topic");
+        for i in 0..100u8 {
+            let _ack = producer.send(&[i]).await.expect("taken");
+        }
+        producer.flush().await.expect("stored");
+        let mut consumer = client.consumer("t", "c").start(Start::Oldest).build().await.expect("it is there");
+        let done = Arc::new(Mutex::new(BTreeMap::new()));
+        let handling = consumer.for_each_concurrent(8, Duration::ZERO, |message| {
+            let done = done.clone();
+            async move {
+                if message.body()[0] % 10 == 0 && message.attempts() == 1 {
+                    return Err("not yet");
+                }
+                done.lock().expect("no handler panics").insert(message.body()[0], message.attempts());
+                Ok(())
+            }
+        });
+        let all = async {
+            while done.lock().expect("no handler panics").len() < 100 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::select! {
+            error = handling => panic!("{error}"),
+            () = all => {}
+        }
+        assert!(done.lock().expect("no handler panics").iter().all(|(i, attempts)| *attempts == 1 + u16::from(i % 10 == 0)));
     });
 }

@@ -189,7 +189,12 @@ fn files(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn node(rng: &mut Rng) -> Vec<u8> {
-    NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64() }.encode()
+    NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64(), journals: 0 }.encode()
+}
+
+fn node_with_journals(rng: &mut Rng) -> Vec<u8> {
+    let (node_id, sequence, generation) = (rng.bytes_16(), rng.next_u64(), rng.next_u64());
+    NodeMeta { node_id, sequence, generation, journals: rng.below(1025) as u16 }.encode()
 }
 
 /// FNV-1a over 300 encodings, each with its length.
@@ -211,6 +216,7 @@ fn encodings_do_not_drift() {
         ("snapshot", hash(2, |r| snapshot(r).encode())),
         ("topic.meta", hash(3, |r| topic(r).encode())),
         ("node.meta", hash(4, node)),
+        ("node.meta, journals", hash(8, node_with_journals)),
         ("checkpoint", hash(5, checkpoint)),
         ("journal", hash(6, journal)),
         ("files", hash(7, files)),
@@ -222,6 +228,7 @@ fn encodings_do_not_drift() {
         ("snapshot", 0xed1a_0a3e_1476_d5a7),
         ("topic.meta", 0x068e_6b24_b4ab_07a5),
         ("node.meta", 0x97d7_346c_8504_7568),
+        ("node.meta, journals", 0x0229_7386_ff62_a03e),
         ("checkpoint", 0x6916_a410_5a7b_cda2),
         ("journal", 0xc9bf_b7d3_00f1_a778),
         ("files", 0x5412_2038_c07e_9c88),

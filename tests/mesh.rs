@@ -203,13 +203,13 @@ fn a_connection_that_moves_between_cores_loses_no_byte() {
                         }
                         Happened::Moved(_, fd, to, session, unread) => {
                             moves.fetch_add(1, SeqCst);
-                            port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread });
+                            port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer: None });
                         }
                         Happened::Sent(..) => {}
                     }
                 }
                 port.drain(&mut |_, m| {
-                    let MeshMessage::Connection { fd, session, unread } = m else { panic!("{m:?}") };
+                    let MeshMessage::Connection { fd, session, unread, .. } = m else { panic!("{m:?}") };
                     // SAFETY: the descriptor came over from the other core, which gave it up.
                     let (conn, peer) = net.adopt(unsafe { OwnedFd::from_raw_fd(fd) });
                     assert_eq!(peer, session.peer);

@@ -305,6 +305,8 @@ impl Link {
                 }
                 Ok(())
             }
+            // nothing else was said for an interval
+            Reply::Pong => Ok(()),
             Reply::Unsubscribed { subscription, reason } => {
                 if let Some(sub) = locked(&self.table).subs.remove(&subscription) {
                     let _ = sub.send(SubEvent::Ended(reason.into()));

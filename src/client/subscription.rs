@@ -60,6 +60,10 @@ struct Book {
     urgent: bool,
     syncs: Vec<oneshot::Sender<Result<()>>>,
     closing: bool,
+    /// Something was noted that the node is not known to have taken.
+    unconfirmed: bool,
+    /// Some of that was lost, and nobody has been told.
+    lost: bool,
     /// The task is gone.
     ended: bool,
 }
@@ -121,6 +125,7 @@ impl Sub {
             return;
         }
         change(&mut book);
+        book.unconfirmed = true;
         let first = book.since.is_none();
         if first {
             book.since = Some(Instant::now());
@@ -252,11 +257,17 @@ impl Task {
         }
     }
 
+    /// What was not confirmed comes again: who waits for it is told, or the next who asks.
     fn end_syncs(&self) {
         let mut book = self.sub.locked();
         book.clear();
+        book.lost |= std::mem::take(&mut book.unconfirmed);
+        if book.syncs.is_empty() {
+            return;
+        }
+        let result = if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) };
         for sync in book.syncs.drain(..) {
-            let _ = sync.send(Err(Error::outcome("the connection was lost before the node had taken what was finished")));
+            let _ = sync.send(result.clone());
         }
     }
 
@@ -380,7 +391,11 @@ impl Task {
         if !syncs.is_empty() {
             // frames are carried out in order: when this one is answered, those before it have been
             let result = match link.ask(&Request::Finish { subscription: number, ranges: Vec::new() }).await {
-                Ok(Answer::Done) => Ok(()),
+                Ok(Answer::Done) => {
+                    let mut book = self.sub.locked();
+                    book.unconfirmed = !book.is_empty();
+                    if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) }
+                }
                 Ok(other) => Err(unexpected(link, &other)),
                 Err(error) => Err(error),
             };
@@ -389,6 +404,10 @@ impl Task {
             }
         }
     }
+}
+
+fn lost() -> Error {
+    Error::outcome("the connection was lost before the node had confirmed what was finished; what it did not take comes again")
 }
 
 /// The bytes that the node may send.

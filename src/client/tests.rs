@@ -1,1 +1,324 @@
-//! later
+//! The client against a node that is made up: it speaks the codec, keeps sequences as docs/native.md says, and loses connections,
+//! refuses and forgets when its chance says so.
+
+use super::link::BoxedStream;
+use super::*;
+use crate::codec::native::Welcome;
+use crate::codec::native::{
+    Encoder, HEADER_LEN, Header, NativeError, NodeInfo, PartitionInfo, Payload, Reply, Request, TopicInfo, Topics,
+};
+use crate::log::batch::Messages as Walk;
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+const PARTITIONS: u16 = 2;
+
+/// What goes wrong, in thousandths of publishes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    /// The connection is lost before the batch is taken, and after.
+    lost_before: u64,
+    lost_after: u64,
+    /// Refused for now; and refused although it was stored.
+    later: u64,
+    unknown: u64,
+    /// Told to go to another core.
+    wrong_core: u64,
+}
+
+#[derive(Default)]
+struct Mock {
+    faults: Faults,
+    chance: u64,
+    /// Bodies by partition.
+    log: HashMap<u16, Vec<Vec<u8>>>,
+    /// The next sequence, and where each batch was stored.
+    producers: HashMap<(u16, u64), (u64, HashMap<u64, i64>)>,
+}
+
+impl Mock {
+    fn hits(&mut self, thousandths: u64) -> bool {
+        self.chance = self.chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.chance >> 33) % 1000 < thousandths
+    }
+
+    /// Stores the batch once; the count of messages before it.
+    fn store(&mut self, p: &crate::codec::native::Publish<'_>, payload: &[u8]) -> std::result::Result<(i64, bool), Code> {
+        let log = self.log.entry(p.partition.0).or_default();
+        let count = log.len() as i64;
+        let (next, known) = self.producers.entry((p.partition.0, p.producer_id)).or_default();
+        if p.producer_id != 0 {
+            if let Some(at) = known.get(&p.first_sequence) {
+                return Ok((*at, true));
+            }
+            if p.first_sequence > *next {
+                return Err(if *next == 0 { Code::UnknownProducer } else { Code::SequenceGap });
+            }
+            assert_eq!(p.first_sequence, *next, "a producer never overlaps itself");
+            *next += p.num as u64;
+            known.insert(p.first_sequence, count);
+        }
+        log.extend(Walk::resume(payload, LogId(1), 0).map(|m| m.body.to_vec()));
+        Ok((count, false))
+    }
+}
+
+struct Setup {
+    mock: Arc<Mutex<Mock>>,
+    /// Publishes are not read.
+    held: Arc<AtomicBool>,
+    connections: Arc<AtomicUsize>,
+}
+
+fn setup(faults: Faults, seed: u64) -> Setup {
+    let mock = Arc::new(Mutex::new(Mock { faults, chance: seed, ..Mock::default() }));
+    Setup { mock, held: Arc::default(), connections: Arc::default() }
+}
+
+impl Setup {
+    async fn client(&self) -> Client {
+        let (mock, held, connections) = (self.mock.clone(), self.held.clone(), self.connections.clone());
+        let connector = move |_| {
+            let (ours, theirs) = tokio::io::duplex(16 * 1024);
+            connections.fetch_add(1, Ordering::Relaxed);
+            tokio::spawn(session(theirs, mock.clone(), held.clone()));
+            async move { Ok(Box::pin(ours) as BoxedStream) }
+        };
+        let pauses = (Duration::from_millis(1), Duration::from_millis(2));
+        Client::builder().connector(connector).pauses(pauses.0, pauses.1).connect().await.expect("the mock answers")
+    }
+}
+
+async fn session(mut stream: DuplexStream, mock: Arc<Mutex<Mock>>, held: Arc<AtomicBool>) {
+    let mut buffer = Vec::new();
+    loop {
+        let mut out = Vec::new();
+        while let Ok(Some((header, meta))) = Header::parse(&buffer, 1 << 24) {
+            let len = header.frame_len();
+            if buffer.len() < len {
+                break;
+            }
+            let payload = &buffer[HEADER_LEN + header.meta_len..len];
+            header.check_payload(payload).expect("the client's checksum holds");
+            let request = Request::decode(header.kind, meta).expect("the client keeps to the protocol");
+            while matches!(request, Request::Publish(_)) && held.load(Ordering::Relaxed) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            if !handle(&mock, &header, &request, payload, &mut out) {
+                return;
+            }
+            buffer.drain(..len);
+        }
+        if stream.write_all(&out).await.is_err() {
+            return;
+        }
+        match stream.read_buf(&mut buffer).await {
+            Ok(n) if n > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+/// False: the connection is lost.
+fn handle(mock: &Mutex<Mock>, header: &Header, request: &Request<'_>, payload: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut mock = mock.lock().unwrap();
+    let fail = |code, retry| Reply::Error(NativeError { code, retry, message: "made up", core: 0, fatal: false });
+    let partitions = (0..PARTITIONS).map(|i| PartitionInfo { id: PartitionId(i), core: i, node: 0 }).collect::<Vec<_>>();
+    let reply = match request {
+        Request::Hello(hello) => Reply::Welcome(Welcome {
+            version: 1,
+            features: hello.features,
+            node_id: [1; 16],
+            node_version: "0",
+            cores: PARTITIONS,
+            core: hello.core.unwrap_or(0),
+            max_frame_bytes: 1 << 20,
+            max_message_bytes: 1 << 16,
+            heartbeat_ms: 30_000,
+            message_timeout_ms: 60_000,
+        }),
+        Request::GetTopics { .. } => {
+            let topic = TopicInfo { name: "t", id: crate::base::TopicId([2; 16]), partitions };
+            Reply::Topics(Topics { topics: vec![topic], nodes: vec![NodeInfo { id: [1; 16], address: "" }], more: false })
+        }
+        Request::Publish(p) => {
+            let Faults { lost_before, lost_after, later, unknown, wrong_core } = mock.faults;
+            if mock.hits(lost_before) {
+                return false;
+            }
+            if mock.hits(later) {
+                fail(Code::TooMuchWaiting, Retry::Later)
+            } else if mock.hits(wrong_core) {
+                fail(Code::WrongCore, Retry::Refresh)
+            } else {
+                match mock.store(p, payload) {
+                    Err(code) => fail(code, Retry::Never),
+                    Ok(_) if mock.hits(lost_after) => return false,
+                    Ok(_) if mock.hits(unknown) => fail(Code::Outcome, Retry::Unknown),
+                    Ok((count, duplicate)) => {
+                        let at = Position { offset: count, count, log_id: LogId(count as u64 + 1) };
+                        Reply::Published { at: Some(at), duplicate }
+                    }
+                }
+            }
+        }
+        Request::Ping => Reply::Pong,
+        other => panic!("not made up: {other:?}"),
+    };
+    Encoder::default().reply(out, header.request, &reply, Payload::NONE);
+    true
+}
+
+fn run<F: Future>(test: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs") })
+}
+
+fn body(i: u64) -> Vec<u8> {
+    let mut body = i.to_le_bytes().to_vec();
+    body.resize(8 + (i as usize * 37) % 300, b'x');
+    body
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever goes wrong on the way: each message is acknowledged, and stored once, in order, where the answer says.
+    #[test]
+    fn an_idempotent_producer_stores_each_message_once_and_in_order(
+        seed: u64, lost in (0..60u64, 0..60u64), refused in (0..40u64, 0..40u64, 0..20u64), per_batch in 1..20u32, window in 1..8usize,
+    ) {
+        let faults = Faults {
+            lost_before: lost.0, lost_after: lost.1, later: refused.0, unknown: refused.1, wrong_core: refused.2,
+        };
+        let setup = setup(faults, seed);
+        run(async {
+            let client = setup.client().await;
+            let producer = client.producer("t").batch_messages(per_batch).window_batches(window).build().await.unwrap();
+            let mut acks = Vec::new();
+            for i in 0..300 {
+                acks.push(producer.send_to((i % 2) as u16, &body(i)).await.unwrap());
+            }
+            for (i, ack) in acks.into_iter().enumerate() {
+                let at = ack.await.expect("it gets through");
+                assert_eq!((at.partition.0 as usize, at.at.unwrap().count as usize), (i % 2, i / 2));
+            }
+        });
+        let mock = setup.mock.lock().unwrap();
+        for partition in 0..2 {
+            let expected: Vec<_> = (0..150).map(|i| body(2 * i + partition)).collect();
+            prop_assert_eq!(&mock.log[&(partition as u16)], &expected);
+        }
+    }
+
+    /// Without idempotence a lost connection is an unknown outcome; what is acknowledged is there, and nothing is there twice.
+    #[test]
+    fn without_idempotence_nothing_is_sent_twice(seed: u64, lost_before in 0..60u64, lost_after in 0..60u64, later in 0..40u64) {
+        let setup = setup(Faults { lost_before, lost_after, later, ..Faults::default() }, seed);
+        run(async {
+            let client = setup.client().await;
+            let producer = client.producer("t").idempotent(false).batch_messages(3).window_batches(4).build().await.unwrap();
+            let mut acks = Vec::new();
+            for i in 0..200 {
+                acks.push(producer.send_to(0, &body(i)).await.unwrap());
+            }
+            for (i, ack) in acks.into_iter().enumerate() {
+                match ack.await {
+                    Ok(at) => assert_eq!(setup.mock.lock().unwrap().log[&0][at.at.unwrap().count as usize], body(i as u64)),
+                    Err(error) => assert_eq!(error.retry(), Retry::Unknown, "{error}"),
+                }
+            }
+        });
+        let mock = setup.mock.lock().unwrap();
+        let mut stored = mock.log.get(&0).cloned().unwrap_or_default();
+        let num = stored.len();
+        stored.sort();
+        stored.dedup();
+        prop_assert_eq!(stored.len(), num);
+    }
+}
+
+#[test]
+fn a_send_waits_while_the_window_is_full_and_what_is_dropped_then_was_not_taken() {
+    let setup = setup(Faults::default(), 1);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").window_bytes(1000).linger(Duration::ZERO).build().await.unwrap();
+        setup.held.store(true, Ordering::Relaxed);
+        let mut acks = Vec::new();
+        for i in 0u64.. {
+            match tokio::time::timeout(Duration::from_millis(100), producer.send_to(0, &[i as u8; 88])).await {
+                Ok(ack) => acks.push(ack.unwrap()),
+                Err(_) => break,
+            }
+        }
+        assert_eq!(acks.len(), 10, "100 bytes each: no more than the window");
+        setup.held.store(false, Ordering::Relaxed);
+        for ack in acks {
+            let _ = ack.await.unwrap();
+        }
+        producer.send_to(0, b"after").await.unwrap().await.unwrap();
+        producer.close().await.unwrap();
+    });
+    let log = setup.mock.lock().unwrap().log[&0].clone();
+    assert_eq!(log.len(), 11, "what was dropped is not there");
+    assert_eq!(log[10], b"after");
+}
+
+#[test]
+fn a_producer_that_the_node_forgot_goes_on_under_a_new_id() {
+    let setup = setup(Faults::default(), 1);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").build().await.unwrap();
+        producer.send_to(0, b"one").await.unwrap().await.unwrap();
+        setup.mock.lock().unwrap().producers.clear();
+        // refused at its first try, so it was not stored: it goes again
+        producer.send_to(0, b"two").await.unwrap().await.unwrap();
+    });
+    assert_eq!(setup.mock.lock().unwrap().log[&0], [b"one", b"two"]);
+}
+
+#[test]
+fn what_is_given_up_says_that_nobody_knows() {
+    let setup = setup(Faults { unknown: 1000, ..Faults::default() }, 1);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").retry_for(Duration::from_millis(200)).build().await.unwrap();
+        let error = producer.send_to(0, b"x").await.unwrap().await.expect_err("it never gets an answer");
+        assert_eq!(error.retry(), Retry::Unknown, "{error}");
+        setup.mock.lock().unwrap().faults = Faults { later: 1000, ..Faults::default() };
+        assert!(producer.send_to(0, b"y").await.unwrap().await.is_err());
+    });
+}
+
+#[test]
+fn questions_that_are_dropped_do_not_disturb_those_that_follow() {
+    let setup = setup(Faults::default(), 1);
+    run(async {
+        let client = setup.client().await;
+        for _ in 0..20 {
+            // polled once: the question is on its way, and nobody waits for the answer
+            let _ = tokio::time::timeout(Duration::ZERO, client.ping()).await;
+        }
+        client.ping().await.unwrap();
+        assert_eq!(client.topics().await.unwrap()[0].partitions.len(), 2);
+        assert_eq!(setup.connections.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_dropped_producer_still_sends_what_it_took() {
+    let setup = setup(Faults::default(), 1);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").linger(Duration::from_secs(50)).build().await.unwrap();
+        let ack = producer.send_to(1, b"x").await.unwrap();
+        drop((producer, client));
+        ack.await.unwrap();
+    });
+    assert_eq!(setup.mock.lock().unwrap().log[&1], [b"x"]);
+}

@@ -68,6 +68,14 @@ settings! {
             "Where HTTP clients connect";
         native_address: String = "0.0.0.0:4160".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4160; empty: none"],
             "Where clients of the native protocol connect (docs/native.md)";
+        native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
+            "PEM file of the node's certificate and those that lead from it to its CA. The native port then speaks TLS only";
+        native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
+            "PEM file of the private key of --native-tls-cert";
+        native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: none is asked for"],
+            "PEM file of CAs: a native client must have a certificate that one of them has signed";
+        native_tls_min_version: String = "1.2".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "native-tls-min-version",
+            "Oldest version of TLS that the native port speaks: 1.2 or 1.3";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
             "Address of this node as clients should use it; shown in /info";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
@@ -130,6 +138,8 @@ settings! {
             "Size of each core's journal. It bounds the time to start and what waits in memory for its segment";
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
             "Size of a segment, the files of which a partition's log is made and the step of its retention";
+        accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
+            "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
@@ -211,7 +221,25 @@ impl Settings {
                 )));
             }
         }
-        Ok(())
+        self.check_tls()
+    }
+
+    fn check_tls(&self) -> Result<(), ConfigError> {
+        let (certificate, key, ca) = (&self.native_tls_cert, &self.native_tls_key, &self.native_tls_client_ca);
+        let given = |flag, path: &String| format!("{flag} ({path})");
+        let error = match (certificate.is_empty(), key.is_empty()) {
+            (false, true) => given("native-tls-cert", certificate) + " needs native-tls-key, the private key of that certificate",
+            (true, false) => given("native-tls-key", key) + " needs native-tls-cert, the certificate of that key",
+            (true, true) if !ca.is_empty() => {
+                given("native-tls-client-ca", ca)
+                    + " needs native-tls-cert and native-tls-key: without TLS no client shows a certificate"
+            }
+            (false, false) if self.native_address.is_empty() => {
+                given("native-tls-cert", certificate) + " is for the native port, which native-address turns off"
+            }
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Contradiction(error))
     }
 }
 
@@ -263,6 +291,34 @@ mod tests {
         settings.topics.insert("t".into(), TopicSettings { retention_ms: Some(7), retention_bytes: None });
         assert_eq!(settings.retention_of("t"), (7, 6));
         assert_eq!(settings.retention_of("u"), (5, 6));
+    }
+
+    #[test]
+    fn tls_takes_a_certificate_with_its_key() {
+        let text = |flag: bool, text: &str| if flag { text.to_owned() } else { String::new() };
+        let check = |cert, key, ca, address| {
+            let settings = Settings {
+                native_tls_cert: text(cert, "c.pem"),
+                native_tls_key: text(key, "k.pem"),
+                native_tls_client_ca: text(ca, "ca.pem"),
+                native_address: text(address, "0.0.0.0:4160"),
+                ..Settings::default()
+            };
+            settings.check().map_err(|e| e.to_string())
+        };
+        for (given, wanted) in [
+            ((true, false, false, true), "native-tls-cert (c.pem) needs native-tls-key"),
+            ((false, true, true, true), "native-tls-key (k.pem) needs native-tls-cert"),
+            ((false, false, true, true), "native-tls-client-ca (ca.pem) needs native-tls-cert and native-tls-key"),
+            ((true, true, false, false), "which native-address turns off"),
+        ] {
+            let error = check(given.0, given.1, given.2, given.3).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+        for ok in [(true, true, true, true), (true, true, false, true), (false, false, false, true), (false, false, false, false)]
+        {
+            assert_eq!(check(ok.0, ok.1, ok.2, ok.3), Ok(()));
+        }
     }
 
     #[test]

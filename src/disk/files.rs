@@ -1,16 +1,19 @@
 //! What is done to files and folders with plain blocking calls: creating, cutting, removing, and making that durable.
 //! Runs on the blocking pool of an executor, or before there are executors. Never panics: a panic would end the pool.
 //!
-//! No lock is taken here: these calls are synchronous, so that a killed process's are over before its data path is free.
+//! The data path's lock is not looked at here: these calls are synchronous, so that a killed process's are over before
+//! its data path is free.
 
 use super::names::Names;
 use super::paths;
 use crate::base::{DiskError, FileId, PartitionDir};
 use std::fs::{self, File};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static NAMES: Names = Names::new();
 
@@ -47,6 +50,17 @@ pub(super) fn forget_name(path: &Path) {
     NAMES.forget(path);
 }
 
+/// By path. Several files may share one, which costs them a wait.
+static LENGTHS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
+
+/// To be held from the look at a file's length to its change. A snapshot's space is asked for by its round and ahead of
+/// it: without this, one that fails would set the length back that the other one has just brought about.
+fn alone(path: &Path) -> MutexGuard<'static, ()> {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(path);
+    // nothing in there is left half changed
+    LENGTHS[hash as usize % LENGTHS.len()].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// See `DiskOp::Allocate`.
 pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
     let path = paths::path_of(data, file);
@@ -56,6 +70,7 @@ pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
         create_folders(folder)?;
         File::options().read(true).write(true).create(true).truncate(false).custom_flags(libc::O_CLOEXEC).open(&path)
     };
+    let alone = alone(&path);
     let existed = path.exists();
     // once more when a neighbour removed the topic's empty folder in between
     let opened = open().or_else(|e| if e.kind() == io::ErrorKind::NotFound { open() } else { Err(e) }).map_err(failed("open"))?;
@@ -72,6 +87,7 @@ pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
         }
         return Err(disk_error(file, "fallocate", &e));
     }
+    drop(alone);
     opened.sync_all().map_err(failed("fsync"))?;
     make_name_durable(data, &path).map_err(failed("fsync of the folder"))
 }
@@ -94,10 +110,13 @@ pub fn fallocate(file: &File, len: u64) -> io::Result<()> {
 /// See `DiskOp::Truncate`. A file that is shorter stays as it is.
 pub fn truncate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
     let failed = |call| move |e: io::Error| disk_error(file, call, &e);
-    let opened = File::options().write(true).open(paths::path_of(data, file)).map_err(failed("open"))?;
+    let path = paths::path_of(data, file);
+    let opened = File::options().write(true).open(&path).map_err(failed("open"))?;
+    let alone = alone(&path);
     if opened.metadata().map_err(failed("stat"))?.len() > len {
         opened.set_len(len).map_err(failed("truncate"))?;
     }
+    drop(alone);
     opened.sync_all().map_err(failed("fsync"))
 }
 

@@ -20,6 +20,29 @@ fn dir(topic: &str, partition: u16) -> Arc<PartitionDir> {
     Arc::new(PartitionDir { topic, topic_id: TopicId([1; 16]), partition: PartitionId(partition) })
 }
 
+/// One that fails gives back what it had of the space, and never what another one has just got.
+#[test]
+fn an_allocation_that_fails_leaves_the_one_beside_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = FileId::Snapshot(dir("t", 0), 0);
+    for round in 0..100 {
+        let start = std::sync::Barrier::new(2);
+        std::thread::scope(|s| {
+            let too_long = s.spawn(|| {
+                start.wait();
+                // no file system takes that: it fails like one that is full, and at once
+                (0..20).all(|_| files::allocate(temp.path(), &file, i64::MAX as u64).is_err())
+            });
+            start.wait();
+            files::allocate(temp.path(), &file, 64 * 1024).unwrap();
+            assert!(too_long.join().unwrap());
+        });
+        let path = super::paths::path_of(temp.path(), &file);
+        assert_eq!(std::fs::metadata(path).unwrap().len(), 64 * 1024, "round {round}");
+        files::remove(temp.path(), std::slice::from_ref(&file)).unwrap();
+    }
+}
+
 fn write(file: &FileId, at: usize, fill: u8, len: usize, durability: Durability) -> DiskOp {
     // in parts, as the store gives it
     let parts = vec![Bytes::from(vec![fill; len - 100]), Bytes::from(vec![fill; 100])];

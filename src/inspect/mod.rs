@@ -57,9 +57,13 @@ pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> R
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
     let mut view = View { storage, options, out, damage: 0 };
-    let generation = view.node()?;
+    let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
+    }
+    let found = view.storage.journals()?;
+    for core in (0..journals).filter(|core| !found.contains(core)) {
+        view.damage(&FileId::Journal(core), 0, "node.meta names it, and it is missing")?;
     }
     for name in view.storage.topics()? {
         if options.topic.as_ref().is_none_or(|t| *t == *name) {
@@ -93,23 +97,25 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The node's generation, as far as it is known.
-    fn node(&mut self) -> Result<u64, InspectError> {
+    /// The node's generation and how many journals must be there, as far as that is known.
+    fn node(&mut self) -> Result<(u64, u16), InspectError> {
         let file = FileId::Node;
         let bytes = read_range(self.storage, &file, 0, NODE_META_LEN as usize)?;
-        let mut generation = 0;
+        let mut newest: Option<NodeMeta> = None;
         for slot in 0..2 {
             match NodeMeta::decode(bytes.get(slot * BLOCK..).unwrap_or(&[])) {
                 Ok(m) => {
-                    generation = generation.max(m.generation);
+                    newest = newest.filter(|n| n.sequence > m.sequence).or(Some(m));
                     let id: String = m.node_id.iter().map(|b| format!("{b:02x}")).collect();
-                    self.say(&file, format!("slot {slot}: node {id}, generation {}, sequence {}", m.generation, m.sequence))?;
+                    let journals = if m.journals == 0 { "not named".into() } else { m.journals.to_string() };
+                    let what = format!("generation {}, sequence {}, journals {journals}", m.generation, m.sequence);
+                    self.say(&file, format!("slot {slot}: node {id}, {what}"))?;
                 }
                 Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
                 Err(bad) => self.damage(&file, (slot * BLOCK) as u64, format!("slot {slot}: {bad}"))?,
             }
         }
-        Ok(generation)
+        Ok(newest.map_or((0, 0), |n| (n.generation, n.journals)))
     }
 
     fn journal(&mut self, core: u16, generation: u64) -> Result<(), InspectError> {

@@ -16,6 +16,7 @@ fn node() -> SimDisk {
         now_unix_ns: 1,
         producers: Default::default(),
         seed: 1,
+        accept_lost_journal: 0,
     };
     let recovered = recover(&mut disk, &options).expect("an empty disk recovers");
     let mut e = Engine::new(disk, recovered, 16 * 1024);

@@ -60,6 +60,8 @@ pub struct Flush {
     image: Bytes,
     /// When a snapshot that found no space is tried again.
     retry_at: Option<Ticks>,
+    /// The operator was told that this one finds no space.
+    is_told: bool,
 }
 
 impl Flush {
@@ -94,6 +96,7 @@ impl Flush {
             unsynced_commits: vec![],
             image: Bytes::new(),
             retry_at: None,
+            is_told: false,
         }
     }
 }
@@ -268,8 +271,15 @@ impl Store {
                     self.unpin(p);
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
+                // What made it wanted is in another one by now. One without a record in the journal that the last one does
+                // not contain would pass for rot when a crash tears it.
+                Stage::CommitSync if part.dirty_from.is_none_or(|d| d > self.ring.durable()) => {
+                    self.snapshot_stands(p);
+                    return self.end_round(p, io);
+                }
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
+                    f.is_told = false;
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
                     part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
                     let file = FileId::Snapshot(part.dir.clone(), slot as u8);
@@ -287,17 +297,23 @@ impl Store {
                     part.dirty_from = part.dirty_after.take();
                     part.snapshot_end = part.committed.at;
                     f.image = Bytes::new();
-                    if std::mem::take(&mut f.counts) {
-                        let running = self.running.as_mut().expect("a checkpoint counts on the round");
-                        running.left -= 1;
-                        let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
-                        assert!(is_past, "the snapshot contains what the checkpoint passes");
-                    }
-                    self.retention.look_at(p);
+                    self.snapshot_stands(p);
                     return self.end_round(p, io);
                 }
             }
         }
+    }
+
+    /// The newest durable snapshot has all that this round was to bring.
+    fn snapshot_stands(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        if std::mem::take(&mut part.flush.counts) {
+            let running = self.running.as_mut().expect("a checkpoint counts on the round");
+            running.left -= 1;
+            let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+            assert!(is_past, "the snapshot contains what the checkpoint passes");
+        }
+        self.retention.look_at(p);
     }
 
     /// Encodes the partition as it stands now: all small facts so far, and all batches that are synced in both files.
@@ -408,7 +424,10 @@ impl Store {
         match outcome {
             Ok(_) => self.proceed(now, p, cursors, io),
             Err(error) if error.is_no_space() && part.flush.stage == Stage::SnapshotSpace => {
-                tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
+                // Tried again each second; `health` goes on telling.
+                if !std::mem::replace(&mut part.flush.is_told, true) {
+                    tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
+                }
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
                 self.stalled_snapshots.push(p);
             }

@@ -339,7 +339,8 @@ pub struct NodeHeader {
     pub magic: [u8; 4],
     pub crc: U32,
     pub version: U16,
-    pub reserved_16: U16,
+    /// So many journals, `0 ..`, were begun under this generation. Zero: not all of them yet, or an older build wrote this.
+    pub journals: U16,
     pub reserved_32: U32,
     /// Random, given at the first start.
     pub node_id: [u8; 16],

@@ -18,6 +18,9 @@ pub struct NodeMeta {
     /// Of this slot: even ones in block 0, odd ones in block 1.
     pub sequence: u64,
     pub generation: u64,
+    /// So many journals, those of the cores `0 ..`, were begun under this generation and must be there. Zero: nothing is
+    /// known of them, since they are being begun (and hold nothing yet), or since an older build wrote this.
+    pub journals: u16,
 }
 
 impl NodeMeta {
@@ -32,7 +35,7 @@ impl NodeMeta {
             magic: NODE_MAGIC,
             crc: 0.into(),
             version: VERSION.into(),
-            reserved_16: 0.into(),
+            journals: self.journals.into(),
             reserved_32: 0.into(),
             node_id: self.node_id,
             sequence: self.sequence.into(),
@@ -46,7 +49,12 @@ impl NodeMeta {
     pub fn decode(bytes: &[u8]) -> Result<NodeMeta, Bad> {
         let (h, _) = NodeHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         format::check(&h.magic, NODE_MAGIC, h.as_bytes(), h.version.get())?;
-        Ok(NodeMeta { node_id: h.node_id, sequence: h.sequence.get(), generation: h.generation.get() })
+        Ok(NodeMeta {
+            node_id: h.node_id,
+            sequence: h.sequence.get(),
+            generation: h.generation.get(),
+            journals: h.journals.get(),
+        })
     }
 }
 
@@ -109,7 +117,7 @@ mod tests {
 
     #[test]
     fn metas_come_back_as_they_went() {
-        let node = NodeMeta { node_id: [3; 16], sequence: 5, generation: 9 };
+        let node = NodeMeta { node_id: [3; 16], sequence: 5, generation: 9, journals: 3 };
         assert_eq!(NodeMeta::decode(&node.encode()).unwrap(), node);
         assert_eq!((NodeMeta::slot_at(4), NodeMeta::slot_at(5)), (0, BLOCK as u64));
         let info = TopicInfo { name: TopicName::new("orders").unwrap(), id: TopicId([8; 16]), partitions: 4 };

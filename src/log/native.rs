@@ -148,11 +148,6 @@ impl NativeBatch {
         Ok(NativeBatch { bytes, num, body_crc, info, sequence })
     }
 
-    /// What was verified: for who has to wait and try again.
-    pub fn into_bytes(self) -> Vec<u8> {
-        self.bytes
-    }
-
     pub fn num(&self) -> u32 {
         self.num
     }

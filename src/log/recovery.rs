@@ -5,14 +5,16 @@
 //! node.meta -> scan every journal that is found (1) -> topics (2) -> open each partition (3)
 //!   -> redo the journals' writes in order (4) -> finish each partition: sync, snapshot (5)
 //!   -> raise the generation in node.meta: from here on the old journals are closed (6) -> new checkpoint slots (7)
+//!   -> node.meta says that all journals are begun: from here on a missing one is a loss (8)
 //! ```
 //! A crash anywhere before (6) changes nothing that a new recovery would do: redo writes the same bytes to the same
 //! places, snapshots say what they contain. After (6) nothing in the journals is needed any more.
 //!
-//! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], node.meta
-//! in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`], file headers in [`headers`], batches in
-//! [`scan`]. Recovery halts only where going on could lose or invent data: at files of a newer version, and when the disk
-//! refuses a write. Damage is reported and stepped over.
+//! Each structure's decision table stands with the code that asks it: journals in [`crate::journal::replay`], missing ones
+//! in [`journals`], node.meta in [`node`], topics in [`topics`], snapshots in [`snapshots`], commit logs in [`partition`],
+//! file headers in [`headers`], batches in [`scan`]. Recovery halts only where going on could lose or invent data: at files
+//! of a newer version, at a journal that is gone and may be found again, and when the disk refuses a write. Damage is
+//! reported and stepped over.
 //!
 //! A full disk: redo writes into space that was allocated before the batches were admitted, node.meta and the journals
 //! are rewritten in place, a snapshot that must grow takes the space that its own partition had allocated ahead, and
@@ -21,6 +23,7 @@
 
 pub mod channels;
 pub mod headers;
+pub mod journals;
 pub mod node;
 pub mod partition;
 #[cfg(test)]
@@ -39,8 +42,8 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef, block_up};
-use crate::journal::format::{Checkpoint, DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
+use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
@@ -57,6 +60,8 @@ pub struct RecoverOptions {
     pub producers: ProducerLimits,
     /// For new random ids.
     pub seed: u64,
+    /// The generation for which [`RecoverError::LostJournals`] is no error; 0: none.
+    pub accept_lost_journal: u64,
 }
 
 impl Recovered {
@@ -92,6 +97,14 @@ pub enum RecoverError {
         "{file} at byte {at}: written in a format that this build does not know; start the version that wrote it, or a newer one"
     )]
     Unknown { file: FileId, at: u64 },
+    #[error(
+        "{missing}. The node has written to it since its last start, and what was acknowledged last may stand nowhere else: \
+         messages, finished messages and channels of {held}, and topics that were just created or deleted. Nothing was \
+         changed. Put the file back and start again. If it is gone for good, start once with \
+         --accept-lost-journal={generation}: these partitions then go on without what was lost, are reported as damaged, \
+         and stay marked as suspect"
+    )]
+    LostJournals { missing: String, held: String, generation: u64 },
 }
 
 impl From<DiskError> for RecoverError {
@@ -129,6 +142,10 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         note_ring(&ring, &mut report);
         rings.push(ring);
     }
+    let lost = journals::find_lost(&node.meta, &rings);
+    if !lost.is_empty() && options.accept_lost_journal != node.meta.generation {
+        return Err(journals::refuse(storage, &node.meta, &lost)?);
+    }
     // Only a node.meta that was damaged lets journals of two generations be alive: the older one happened before.
     rings.sort_by_key(|r| (r.generation, r.core));
     let known = rings.iter().map(|r| r.generation).chain([node.meta.generation]).max().unwrap_or(0);
@@ -150,14 +167,21 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     for ring in &rings {
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
+    partitions.lose_journals(&mut cx, &lost, node.meta.journals);
     let partitions = partitions.finish(&mut cx)?;
 
     let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
-    let meta = NodeMeta { sequence: node.meta.sequence + 1, generation: floor.max(epochs), ..node.meta };
-    node::write(storage, &meta)?;
-    let journals = begin_journals(storage, options, &rings, meta.generation, &mut rng)?;
+    let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
+    let sequence = node.meta.sequence + 1;
+    // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
+    node::write(storage, &NodeMeta { node_id, sequence, generation, journals: 0 })?;
+    let journals = journals::begin(storage, options, &rings, generation, &mut rng)?;
+    // Both slots: when one rots, the other says the same.
+    for sequence in [sequence + 1, sequence + 2] {
+        node::write(storage, &NodeMeta { node_id, sequence, generation, journals: options.cores })?;
+    }
     node::reserve(storage, &mut report)?;
-    Ok(Recovered { node_id: meta.node_id, generation: meta.generation, topics, partitions, journals, report })
+    Ok(Recovered { node_id, generation, topics, partitions, journals, report })
 }
 
 fn note_ring(ring: &Ring, report: &mut Report) {
@@ -226,6 +250,8 @@ struct Partitions {
     unknown: BTreeSet<(TopicId, u16)>,
     /// Unnamed damage: every partition leaps over so many bytes.
     leap: u64,
+    /// Partitions whose journal is gone.
+    orphaned: BTreeSet<usize>,
 }
 
 impl Partitions {
@@ -242,7 +268,7 @@ impl Partitions {
                 cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
             }
         }
-        Ok(Partitions { all, by_id, unknown: BTreeSet::new(), leap: 0 })
+        Ok(Partitions { all, by_id, unknown: BTreeSet::new(), leap: 0, orphaned: BTreeSet::new() })
     }
 
     fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
@@ -316,68 +342,39 @@ impl Partitions {
         Ok(())
     }
 
+    /// Marks what had its records in a journal that is gone. `cores`: of the node when it wrote it.
+    fn lose_journals(&mut self, cx: &mut Context<'_>, lost: &[journals::Lost], cores: u16) {
+        for lost in lost {
+            let file = FileId::Journal(lost.core);
+            let what = format!("{}, and the start without it was asked for: what only it held is lost", lost.why);
+            cx.report.note(Severity::Damage, &file, None, what);
+            for (i, p) in self.all.iter_mut().enumerate() {
+                if p.topic.core_of(p.dir.partition, cores).0 == lost.core {
+                    let what = format!(
+                        "its journal {} is gone: its newest messages, channels and finished messages may be lost",
+                        lost.core
+                    );
+                    p.damage(cx, FileId::Snapshot(p.dir.clone(), 0), None, what);
+                    p.touched = true;
+                    self.orphaned.insert(i);
+                }
+            }
+        }
+    }
+
     fn finish(self, cx: &mut Context<'_>) -> Result<Vec<RecoveredPartition>, RecoverError> {
         let mut recovered = Vec::with_capacity(self.all.len());
-        for mut partition in self.all {
+        for (i, mut partition) in self.all.into_iter().enumerate() {
+            if self.orphaned.contains(&i) {
+                partition.advance(cx)?;
+                partition.leap(cx, 0, "their journal is gone; ids that it may have given are skipped")?;
+            }
             if self.leap > 0 {
                 partition.advance(cx)?;
-                partition.leap(cx, self.leap)?;
+                partition.leap(cx, self.leap, "the journal lost writes that nothing names; their ids are skipped")?;
             }
             recovered.push(partition.finish(cx)?);
         }
         Ok(recovered)
-    }
-}
-
-/// Gives each core a journal that stands empty under the new generation. Files of the right length are used again as
-/// they are: what stands in their rings is of an older generation.
-fn begin_journals(
-    storage: &mut dyn Storage,
-    options: &RecoverOptions,
-    rings: &[Ring],
-    generation: u64,
-    rng: &mut Rng,
-) -> Result<Vec<JournalIdentity>, RecoverError> {
-    let file_len = block_up(options.journal_bytes).max(JOURNAL_BYTES_MIN);
-    let gone = rings.iter().filter(|r| r.core >= options.cores || r.file_len != file_len);
-    let gone: Vec<_> = gone.map(|r| FileId::Journal(r.core)).collect();
-    storage.remove(&gone)?;
-    let mut journals = Vec::new();
-    for core in 0..options.cores {
-        let file = FileId::Journal(core);
-        let ring = rings.iter().find(|r| r.core == core && r.file_len == file_len && r.slots != Slots::Blank);
-        if ring.is_none() {
-            storage.fill(&file, file_len)?;
-        }
-        let journal_id = ring.and_then(|r| r.journal_id).unwrap_or_else(|| rng.bytes_16());
-        let mut slot_sequence = ring.map_or(0, |r| r.slot_sequence);
-        // Both slots: when one rots, the other says the same.
-        for _ in 0..2 {
-            slot_sequence += 1;
-            let checkpoint = empty_checkpoint(core, journal_id, generation, slot_sequence, file_len);
-            storage.write(&file, (slot_sequence % 2) * BLOCK as u64, &replay::slot_block(checkpoint))?;
-            storage.sync(&file)?;
-        }
-        journals.push(JournalIdentity { journal_id, generation, file_len, slot_sequence });
-    }
-    Ok(journals)
-}
-
-fn empty_checkpoint(core: u16, journal_id: [u8; 16], generation: u64, slot_sequence: u64, file_len: u64) -> Checkpoint {
-    Checkpoint {
-        magic: [0; 4],
-        crc: 0.into(),
-        version: 0.into(),
-        core: core.into(),
-        reserved_32: 0.into(),
-        journal_id,
-        generation: generation.into(),
-        slot_sequence: slot_sequence.into(),
-        position: RING_START.into(),
-        lap: 1.into(),
-        sequence: 1.into(),
-        durable: 0.into(),
-        file_len: file_len.into(),
-        reserved: [0; 40],
     }
 }

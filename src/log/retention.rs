@@ -44,6 +44,14 @@ impl Store {
         }
     }
 
+    /// A channel begins at `at`, which may lie before what the others have confirmed.
+    pub fn lower_low_water(&mut self, p: PartitionIdx, at: Position) {
+        let part = self.part_mut(p);
+        if at.offset < part.low_water.offset {
+            part.low_water = at;
+        }
+    }
+
     /// Lets go of what may go.
     pub(super) fn retain(&mut self, now: Now, io: &mut Io) {
         for p in std::mem::take(&mut self.retention.due) {

@@ -245,6 +245,17 @@ impl Store {
         self.closed.is_some()
     }
 
+    /// Whether the ring has room for what waits for it. Without, facts that can wait stay where they are: a full disk may
+    /// keep the ring from being freed for long. No publish is admitted then either. (A journal that failed drops them.)
+    pub fn takes_facts(&self) -> bool {
+        self.ring.is_poisoned() || self.ring.used() + self.ring.queued_bytes() <= self.ring.capacity()
+    }
+
+    /// Bytes of records that wait for a journal write.
+    pub fn queued_bytes(&self) -> u64 {
+        self.ring.queued_bytes()
+    }
+
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping != Stopping::No
     }
@@ -401,7 +412,8 @@ impl Store {
         if let Some(op) = op {
             self.ops.issue(io, op, Op::Journal);
         } else if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
-            // Only small facts get here, and only when no checkpoint can free the ring. Memory has its bound.
+            // Only small facts that cannot wait (of channels; FINs do) get here, and only when no checkpoint can free the ring.
+            // Memory has its bound.
             self.close_journal("it is full, cannot be freed, and too many facts wait for it");
         }
     }

@@ -9,6 +9,8 @@ use crate::base::CoreId;
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
 use crate::net::{Bell, Net, NetOptions, WakeFd};
+use crate::tls::{Links, Terms};
+
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use std::io;
 use std::net::TcpListener;
@@ -40,6 +42,8 @@ pub struct CoresOptions {
     pub spin_before_park: Duration,
     pub stall_log: Duration,
     pub clock: Clock,
+    /// Of the native port; `None`: it has no TLS.
+    pub tls: Option<Terms>,
 }
 
 /// Makes a core's machine, on the core's own thread.
@@ -136,6 +140,7 @@ pub fn run_cores<M: Machine + 'static>(
             stall_log: options.stall_log,
             clock: options.clock,
             stop: cores_stop.clone(),
+            tls: options.tls.clone(),
         };
         let ready = ready.clone();
         let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
@@ -178,18 +183,20 @@ struct Start {
     stall_log: Duration,
     clock: Clock,
     stop: Arc<CoresStop>,
+    tls: Option<Terms>,
 }
 
 impl Start {
     async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
-        let Start { core, data, net, disk, stall_log, clock, stop } = self;
+        let Start { core, data, net, disk, stall_log, clock, stop, tls } = self;
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
         let net = Net::with_wake(part.listeners, net, part.wake).map_err(|e| e.to_string())?;
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
-        Ok(Core { id: core, machine, net, port: part.port, disk, bell, clock, stop, stalls })
+        let links = Links::new(tls);
+        Ok(Core { id: core, machine, net, links, port: part.port, disk, bell, clock, stop, stalls })
     }
 }
 

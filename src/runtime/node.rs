@@ -9,6 +9,7 @@ use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::net::{self, NetError, NetOptions, WakeFd};
+use crate::tls::{Terms, TlsError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -31,6 +32,8 @@ pub enum NodeError {
     DataPath { path: String, source: io::Error },
     #[error("recovery failed: {0}")]
     Recovery(String),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error(transparent)]
     Net(#[from] NetError),
     #[error("cannot make an eventfd: {0}; raise the limit of open files (ulimit -n)")]
@@ -82,6 +85,7 @@ pub fn run_node<M: Machine + 'static>(
     let clock = Clock::start();
     let begun = Instant::now();
     let data = Path::new(&settings.data_path);
+    let tls = Terms::load(&settings)?;
     let cores = cores_of(&settings)?;
     if let Err(e) = cores::raise_open_files() {
         tracing::warn!("the limit of open files cannot be raised: {e}");
@@ -106,6 +110,7 @@ pub fn run_node<M: Machine + 'static>(
         spin_before_park: Duration::from_micros(settings.spin_before_park_us),
         stall_log: Duration::from_millis(settings.stall_log_ms),
         clock,
+        tls,
     };
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });

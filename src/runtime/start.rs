@@ -28,6 +28,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         now_unix_ns: r.now_unix_ns,
         producers: (&**r.settings).into(),
         seed: r.seed,
+        accept_lost_journal: r.settings.accept_lost_journal,
     };
     let begun = Instant::now();
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;

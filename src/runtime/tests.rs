@@ -44,6 +44,7 @@ fn options(data: &Path) -> CoresOptions {
         spin_before_park: Duration::ZERO,
         stall_log: Duration::from_secs(1),
         clock: Clock::start(),
+        tls: None,
     }
 }
 

@@ -24,6 +24,7 @@ use crate::mesh::Port;
 use crate::net::{Bell, Net, NetEvent, Waiter};
 use crate::shard::event::{Effect, Effects, Event};
 use crate::shard::message::MeshMessage;
+use crate::tls::{Links, Wire};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -45,6 +46,8 @@ pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
     pub net: Net,
+    /// Between the sockets and the machine, where connections have TLS.
+    pub links: Links,
     pub port: Port,
     pub disk: ShardDisk,
     /// Rung by the disk, and by the task that reads the eventfd.
@@ -134,12 +137,14 @@ impl<M: Machine> Core<M> {
         if self.machine.deadline().is_some_and(|at| at <= now.ticks) {
             self.machine.step(now, Event::Tick, &mut turn.effects);
         }
+        self.links.tick(now);
         self.machine.step(now, Event::TurnEnd, &mut turn.effects);
         let decided = Instant::now();
         counts.effects = turn.effects.len();
-        let disk_work = self.carry_out(turn);
+        let disk_work = self.carry_out(now, turn);
         self.port.flush();
-        self.net.set_deadline(self.machine.deadline().map(|at| self.clock.instant(at)));
+        let deadline = self.machine.deadline().into_iter().chain(self.links.deadline()).min();
+        self.net.set_deadline(deadline.map(|at| self.clock.instant(at)));
         let is_busy = self.net.submit()?; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
@@ -152,25 +157,41 @@ impl<M: Machine> Core<M> {
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, net, port, disk, .. } = self;
+        let Core { machine, net, links, port, disk, .. } = self;
         let effects = &mut turn.effects;
         counts.net_events = net.poll(&mut |event| match event {
-            NetEvent::Opened { conn, peer, listener: NATIVE } => machine.step(now, Event::OpenedNative { conn, peer }, effects),
+            NetEvent::Opened { conn, peer, listener: NATIVE } => {
+                links.opened(now, conn, &peer);
+                machine.step(now, Event::OpenedNative { conn, peer }, effects);
+            }
             NetEvent::Opened { conn, peer, .. } => machine.step(now, Event::Opened { conn, peer }, effects),
-            NetEvent::Bytes { conn, bytes } => machine.step(now, Event::Bytes { conn, bytes }, effects),
-            NetEvent::Sent { conn, bytes } => machine.step(now, Event::Sent { conn, bytes }, effects),
-            NetEvent::Closed { conn } => machine.step(now, Event::Closed { conn }, effects),
-            NetEvent::Moved { fd, to, session, unread, .. } => {
-                port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread });
+            NetEvent::Bytes { conn, bytes } => {
+                links.received(now, conn, bytes, &mut |bytes| machine.step(now, Event::Bytes { conn, bytes }, effects));
+            }
+            NetEvent::Sent { conn, bytes } => match links.sent(conn, bytes) {
+                0 => {}
+                bytes => machine.step(now, Event::Sent { conn, bytes }, effects),
+            },
+            NetEvent::Closed { conn } => {
+                links.closed(conn);
+                machine.step(now, Event::Closed { conn }, effects);
+            }
+            NetEvent::Moved { conn, fd, to, session, unread } => {
+                let (unread, layer) = links.moved(conn, unread);
+                port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer });
             }
         });
         counts.messages = port.drain(&mut |from, message| match message {
-            MeshMessage::Connection { fd, session, unread } => {
+            MeshMessage::Connection { fd, session, unread, layer } => {
                 // SAFETY: the other core has given the descriptor away with this message, which is the only one to name it.
-                let (conn, _) = net.adopt(unsafe { OwnedFd::from_raw_fd(fd) });
+                let (conn, peer) = net.adopt(unsafe { OwnedFd::from_raw_fd(fd) });
                 machine.step(now, Event::Adopted { conn, session }, effects);
+                let mut bytes = |bytes: &[u8]| machine.step(now, Event::Bytes { conn, bytes }, effects);
                 if !unread.is_empty() {
-                    machine.step(now, Event::Bytes { conn, bytes: &unread }, effects);
+                    bytes(&unread);
+                }
+                if let Some(layer) = layer {
+                    links.adopted(now, conn, &peer, layer, &mut bytes);
                 }
             }
             message => machine.step(now, Event::Mesh { from, message }, effects),
@@ -182,16 +203,33 @@ impl<M: Machine> Core<M> {
         }
     }
 
+    /// What TLS itself has for the sockets.
+    fn carry_wires(&mut self) {
+        for wire in self.links.wires() {
+            match wire {
+                Wire::Send { conn, bytes } => self.net.send(conn, bytes),
+                Wire::Close { conn } => self.net.close(conn),
+            }
+        }
+    }
+
     /// True when the disk got something.
-    fn carry_out(&mut self, turn: &mut Turn) -> bool {
+    fn carry_out(&mut self, now: Now, turn: &mut Turn) -> bool {
         let mut disk_work = false;
+        self.carry_wires(); // made before the effects
         for effect in turn.effects.drain(..) {
             match effect {
-                Effect::Send { conn, bytes } => self.net.send(conn, bytes),
+                Effect::Send { conn, bytes } => self.net.send(conn, self.links.seal(now, conn, bytes)),
                 Effect::PauseReading { conn } => self.net.pause(conn),
                 Effect::ResumeReading { conn } => self.net.resume(conn),
-                Effect::Close { conn } => self.net.close(conn),
-                Effect::Move { conn, to, session, unread } => self.net.move_away(conn, to, session, unread),
+                Effect::Close { conn } => {
+                    self.net.send(conn, self.links.farewell(conn));
+                    self.net.close(conn);
+                }
+                Effect::Move { conn, to, session, unread } => {
+                    let unread = self.links.leave(conn, unread);
+                    self.net.move_away(conn, to, session, unread);
+                }
                 Effect::Pass { to, message: MeshMessage::Stats { ticket, mut stats } } => {
                     // The machine knows no clock, so it cannot say how long its turns take.
                     stats.turns = self.stalls.stats();
@@ -211,6 +249,7 @@ impl<M: Machine> Core<M> {
                 }
             }
         }
+        self.carry_wires(); // what could not be sealed
         disk_work
     }
 }

@@ -10,6 +10,9 @@ use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
 use std::time::Duration;
 
+/// FINs for which the journal has no room are given to it again after this time, or after the interval if that is longer.
+const FINS_RETRY_MS: u64 = 100;
+
 /// Channels of a partition: with more, its snapshot could not be read again, and every cursor would be lost.
 pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::log::snapshot::CHANNELS_MAX };
 
@@ -63,6 +66,7 @@ impl Engine {
         let first = self.partitions.get(idx).channels.is_empty();
         let usual = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
         let confirmed = begin.unwrap_or(usual);
+        self.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
             name: name.clone(),
             paused: false,
@@ -271,11 +275,16 @@ impl Engine {
     }
 
     /// Hands the FINs that wait to the journal; before the batches of the same turn, so that an OK to a later publish
-    /// implies them.
-    pub fn journal_fins(&mut self) {
+    /// implies them. Those that the journal has no room for stay in their channels, unless all `must` go.
+    pub fn journal_fins(&mut self, now: Now, must: bool) {
         // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
         let mut fins = std::mem::take(&mut self.fins);
+        let mut gone = 0;
         for &key in &fins {
+            if !must && !self.store.takes_facts() {
+                break;
+            }
+            gone += 1;
             let idx = key.partition_idx();
             let Some(c) = self.partitions.channel_mut(key) else { continue };
             c.dirty = false;
@@ -288,8 +297,12 @@ impl Engine {
             }
             self.partitions.get_mut(idx).low_water_stale = true;
         }
-        for key in fins.drain(..) {
+        for key in fins.drain(..gone) {
             self.update_low_water(key.partition_idx());
+        }
+        if !fins.is_empty() {
+            let wait = Duration::from_millis(self.settings.fin_sync_interval_ms.max(FINS_RETRY_MS));
+            self.timers.at_most(Timer::Fins, Some(now.ticks + wait));
         }
         self.fins = fins;
     }

@@ -135,6 +135,13 @@ impl Client {
         }
     }
 
+    /// What waited for room in the output, or for answers.
+    pub fn go_on(&mut self, now: Now, engine: &mut Engine) {
+        if let Client::Native(s) = self {
+            s.go_on(now, engine);
+        }
+    }
+
     pub fn peer(&self) -> &Peer {
         match self {
             Client::Nsq(s) => s.peer(),

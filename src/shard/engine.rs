@@ -12,6 +12,7 @@ use super::topics::Topics;
 use crate::base::{ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicName, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
+use crate::log::native::NativeBatch;
 use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
@@ -57,6 +58,8 @@ pub(super) struct Engine {
     pub subs: IdMap<ConnId, Subscription>,
     /// Subscriptions of native connections.
     pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
+    /// Verified batches of native connections that wait for room, by their request.
+    pub native_stalled: IdMap<ConnId, (u64, NativeBatch)>,
     /// Native connections whose output was full.
     pub native_blocked: rustc_hash::FxHashSet<ConnId>,
     /// Native subscriptions whose channel's record is not durable yet: with the request and its answer.
@@ -142,6 +145,7 @@ impl Engine {
             subs: IdMap::default(),
             native_subs: IdMap::default(),
             native_blocked: Default::default(),
+            native_stalled: IdMap::default(),
             native_subscribing: VecDeque::new(),
             finding: IdMap::default(),
             tracks: IdMap::default(),
@@ -234,6 +238,10 @@ impl Engine {
                 self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
+                    let this = self.core;
+                    for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
+                        self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
+                    }
                 }
                 while let Some(&(ticket, sub, partition)) = self.subscribing.front() {
                     if ticket > upto {
@@ -242,7 +250,7 @@ impl Engine {
                     self.subscribing.pop_front();
                     self.tell_subscriber(sub, partition, Ok(()));
                 }
-                self.native_channels_durable(false);
+                self.native_channels_durable(now, false);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
@@ -264,7 +272,7 @@ impl Engine {
                 while let Some((_, sub, partition)) = self.subscribing.pop_front() {
                     self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
                 }
-                self.native_channels_durable(true);
+                self.native_channels_durable(now, true);
                 self.on_room(now);
             }
             Notice::Stopped => {

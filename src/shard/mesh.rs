@@ -25,6 +25,7 @@ impl Engine {
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
+            MeshMessage::TopicCreated { topic } => self.topic_known(&topic),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
                 self.topic_known(&topic);
                 let publisher = Publisher::Core(from, ticket);

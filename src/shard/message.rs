@@ -86,6 +86,9 @@ pub enum MovedState {
     Native(Box<crate::session::native::NativeCarried>),
 }
 
+/// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
+pub type Layer = Box<dyn std::any::Any + Send>;
+
 #[derive(Debug)]
 pub enum MeshMessage {
     // ---- topics: asked of the home core
@@ -107,6 +110,11 @@ pub enum MeshMessage {
     /// The sender's disk is full, or no longer; told to all when it changes, since space may be freed anywhere.
     DiskFull {
         full: bool,
+    },
+
+    /// From its home to all: so every core can list the node's topics.
+    TopicCreated {
+        topic: TopicRef,
     },
 
     // ---- publish: asked of the partition's core
@@ -203,6 +211,8 @@ pub enum MeshMessage {
         fd: i32,
         session: Box<MovedSession>,
         unread: Vec<u8>,
+        /// What lies between the socket and the session, if anything does; what it has of bytes comes behind `unread`.
+        layer: Option<Layer>,
     },
 
     // ---- /stats

@@ -14,7 +14,7 @@ mod client;
 mod deliver;
 mod engine;
 pub mod event;
-mod faults;
+pub mod faults;
 mod host;
 mod mesh;
 pub mod message;
@@ -191,6 +191,7 @@ impl Shard {
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_sent(now, bytes);
+                    c.session.go_on(now, &mut self.engine);
                     self.touch(conn);
                 }
             }
@@ -287,7 +288,7 @@ impl Shard {
                     }
                 }
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
-                Timer::Fins => self.engine.journal_fins(),
+                Timer::Fins => self.engine.journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
@@ -350,11 +351,15 @@ impl Shard {
         match heard {
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
+                    self.engine.native_stalled.remove(&conn);
                     let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
-            heard => c.session.hear(heard),
+            heard => {
+                c.session.hear(heard);
+                c.session.go_on(now, &mut self.engine);
+            }
         }
         self.touch(conn);
     }
@@ -367,7 +372,7 @@ impl Shard {
             self.deliver(now);
         }
         if self.engine.store.has_batches() {
-            self.engine.journal_fins();
+            self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
         if !self.engine.stopped {
@@ -487,7 +492,7 @@ impl Shard {
             && (now.ticks >= until || self.conns.is_empty())
         {
             self.stop = Stop::Flushing;
-            self.engine.journal_fins();
+            self.engine.journal_fins(now, true);
             let e = &mut self.engine;
             e.store.stop(now, &e.partitions, &mut e.io);
             self.settle(now);

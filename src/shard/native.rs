@@ -8,7 +8,7 @@ use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
-use crate::log::native::{BodyLimits, NativeBatch};
+use crate::log::native::{BadBody, BodyLimits, NativeBatch};
 use crate::log::producers::{Sequence, SequenceError};
 use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
 use crate::session::native::{
@@ -89,9 +89,18 @@ impl Engine {
         let first = publish.first_sequence;
         let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });
         let body = std::mem::take(&mut publish.body);
-        let batch = match NativeBatch::verify(body, publish.num, publish.body_crc, producer, &limits) {
-            Ok(batch) => batch,
-            Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
+        // one that waited was verified before
+        let kept = self.native_stalled.remove(&conn).filter(|(request, _)| *request == publish.request && body.is_empty());
+        let batch = match kept {
+            Some((_, batch)) => batch,
+            None => match NativeBatch::verify(body, publish.num, publish.body_crc, producer, &limits) {
+                Ok(batch) => batch,
+                // a bit flipped on the way explains this as well
+                Err(error @ BadBody::Crc { .. }) => {
+                    return NativeTaken::Refused(Failure::new(Code::BadBatch, Retry::Later, error.to_string()));
+                }
+                Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
+            },
         };
         let message_bytes = batch.message_bytes();
         match self.store.append_batch(now, idx, batch, &mut self.io) {
@@ -116,7 +125,7 @@ impl Engine {
             }
             Err(refused) => match refused.why {
                 BatchRefusal::Store(Refusal::Busy) => {
-                    publish.body = refused.batch.into_bytes();
+                    self.native_stalled.insert(conn, (publish.request, refused.batch));
                     self.room_waiters.push_back(conn);
                     self.expect_stalls(now);
                     NativeTaken::Stall
@@ -147,6 +156,9 @@ impl Engine {
             None => (self.create_channel(idx, channel, begin).map_err(failure_of)?, true),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
+        if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].created > self.durable_record {
+            return Err(failure_of(PublishError::ReadOnly));
+        }
         let subs = self.native_subs.entry(conn).or_default();
         if subs.iter().any(|s| s.key == key) {
             return Err(Failure::never(
@@ -162,8 +174,6 @@ impl Engine {
         let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
         if record <= self.durable_record {
             self.replies.push((conn, Heard::Native(subscribe.request, answer)));
-        } else if self.read_only.is_some() {
-            self.replies.push((conn, Heard::Native(subscribe.request, Answer::Failed(failure_of(PublishError::ReadOnly)))));
         } else {
             self.native_subscribing.push_back((record, conn, subscribe.request, answer));
         }
@@ -172,13 +182,19 @@ impl Engine {
     }
 
     /// Subscriptions whose channel's record is durable now; or never will be.
-    pub fn native_channels_durable(&mut self, lost: bool) {
+    pub fn native_channels_durable(&mut self, now: Now, lost: bool) {
         while let Some((record, ..)) = self.native_subscribing.front() {
             if !lost && *record > self.durable_record {
                 break;
             }
             let (_, conn, request, answer) = self.native_subscribing.pop_front().expect("the front was looked at");
-            let answer = if lost { Answer::Failed(failure_of(PublishError::ReadOnly)) } else { answer };
+            let answer = match answer {
+                Answer::Subscribed { subscription, .. } if lost => {
+                    self.native_unsubscribe(now, conn, subscription);
+                    Answer::Failed(failure_of(PublishError::ReadOnly))
+                }
+                answer => answer,
+            };
             self.replies.push((conn, Heard::Native(request, answer)));
         }
     }
@@ -253,6 +269,14 @@ impl Engine {
     pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
         let Some(Finding { conn, idx, start, what }) = self.finding.remove(&token) else { return };
         let end = self.partitions.get(idx).replica.committed();
+        // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
+        if let (Start::Timestamp(_), Ok(batch)) = (start, &result) {
+            let before = batch.map_or(end, |b| b).offset - 1;
+            if before >= self.store.start(idx).offset {
+                let finding = Finding { conn, idx, start: Start::Offset(before), what };
+                return self.search(SearchBy::Offset(before), finding);
+            }
+        }
         let found = match result {
             Ok(Some(batch)) => Ok(inside(batch, start, end)),
             Ok(None) => Ok(end),
@@ -346,7 +370,8 @@ impl NativeHost for Engine {
             let why = format!("subscription {} is in use on this connection", subscribe.subscription);
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
         }
-        if subs.is_some_and(|s| s.len() >= SUBSCRIPTIONS_MAX) {
+        let searching = self.finding.values().filter(|f| f.conn == conn).count();
+        if subs.map_or(0, Vec::len) + searching >= SUBSCRIPTIONS_MAX {
             let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
         }
@@ -437,6 +462,17 @@ impl NativeHost for Engine {
     }
 
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+        let is_it = |s: &NativeSubscribe| s.subscription == subscription;
+        let of_it =
+            |f: &Finding| f.conn == conn && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
+        let searching = self.finding.iter().find(|(_, f)| of_it(f)).map(|(&token, _)| token);
+        if let Some(Finding { what: FindingFor::Subscribe { subscribe, .. }, .. }) =
+            searching.and_then(|token| self.finding.remove(&token))
+        {
+            let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
+            self.replies.push((conn, Heard::Native(subscribe.request, Answer::Failed(failure))));
+            return true;
+        }
         let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
         let key = subs.swap_remove(at).key;
@@ -487,6 +523,9 @@ impl NativeHost for Engine {
         partition: PartitionId,
         start: Start,
     ) -> NativeTaken {
+        if self.stopping {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
         if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
             return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
         }
@@ -547,5 +586,7 @@ fn sequence_failure(error: &SequenceError) -> Failure {
         SequenceError::Overlap { .. } | SequenceError::TooHigh => Code::SequenceOverlap,
         SequenceError::UnknownProducer => Code::UnknownProducer,
     };
-    Failure::never(code, error.to_string())
+    // behind a batch that was refused, the ones after it leave a gap: in order, from that one on, they are taken
+    let retry = if matches!(error, SequenceError::Gap { .. }) { Retry::Later } else { Retry::Never };
+    Failure::new(code, retry, error.to_string())
 }

@@ -24,6 +24,8 @@ struct Node {
     stopped: usize,
     /// No partition file can grow.
     is_full: bool,
+    /// Snapshots get no answer: what is asked of them waits here.
+    held: Option<Vec<(usize, OpId, DiskOp)>>,
 }
 
 impl Node {
@@ -32,7 +34,7 @@ impl Node {
     }
 
     fn with(cores: u16, settings: Settings) -> Self {
-        let settings = Arc::new(Settings { journal_bytes: 4 << 20, ..settings });
+        let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
         let shard = |core| memory::first_start(core, cores, &settings, core as u64);
         Node {
             shards: (0..cores).map(shard).collect(),
@@ -45,6 +47,7 @@ impl Node {
             next_conn: 0,
             stopped: 0,
             is_full: false,
+            held: None,
         }
     }
 
@@ -107,6 +110,10 @@ impl Node {
             if let Some((from, to, message)) = self.mesh.pop_front() {
                 self.step(to.0 as usize, Event::Mesh { from, message });
             } else if let Some((core, op, request)) = self.pending.pop_front() {
+                if let (Some(held), Some(FileId::Snapshot(..))) = (&mut self.held, request.file()) {
+                    held.push((core, op, request));
+                    continue;
+                }
                 let outcome = self.disk_op(request);
                 self.step(core, Event::Disk { op, outcome });
             } else {
@@ -398,6 +405,49 @@ fn health_tells_of_a_full_disk_and_the_other_cores_hear_of_it() {
     n.pass_time(Duration::from_secs(1));
     assert_eq!(health(&n, home), "");
     assert!(!n.shards[1 - home].engine.store.is_short_of_space());
+}
+
+/// A checkpoint that waits for space for hours must not cost the core its journal.
+#[test]
+fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
+    const MESSAGES: usize = 5000;
+    let mut n = Node::with(1, Settings { partitions: 1, journal_bytes: 512 << 10, ..Settings::default() });
+    let (p, c) = (n.connect(0), n.connect(0));
+    for _ in 0..5 {
+        let mut bytes = vec![];
+        request::multi_publish(&mut bytes, "t", (0..MESSAGES / 5).map(|_| b"x".as_slice()));
+        n.send(p, &bytes);
+    }
+    assert_eq!(n.take(p), ["OK"; 5]);
+    n.send(c, b"SUB t ch\nRDY 1\n");
+    n.held = Some(vec![]);
+    let (mut finished, mut most) = (0, 0);
+    let mut finish = |n: &mut Node, until: usize| {
+        while finished < until {
+            let got: Vec<String> = n.take(c).into_iter().filter(|f| f != "OK" && f != "_heartbeat_").collect();
+            assert_eq!(got.len(), 1, "{got:?}");
+            n.send(c, format!("FIN {}\n", id_of(&got[0])).as_bytes());
+            n.pass_time(Duration::from_millis(101));
+            finished += 1;
+            most = most.max(n.shards[0].engine.store.queued_bytes());
+        }
+    };
+    finish(&mut n, MESSAGES - 1);
+    let engine = &n.shards[0].engine;
+    assert!(!engine.store.takes_facts() && engine.fins.len() == 1 && !engine.store.is_read_only());
+    for (core, op, request) in n.held.take().expect("set above") {
+        n.pending.push_back((core, op, request));
+    }
+    n.run();
+    n.pass_time(Duration::from_millis(101));
+    finish(&mut n, MESSAGES);
+    n.pass_time(Duration::from_millis(101));
+    assert!(most < 4096, "{most} bytes of facts waited");
+    let engine = &n.shards[0].engine;
+    assert!(engine.fins.is_empty() && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
+    let p = n.connect(0);
+    n.publish(p, "t", "x");
+    assert_eq!(n.take(p), ["OK"]);
 }
 
 #[test]

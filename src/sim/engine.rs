@@ -34,6 +34,8 @@ pub struct Part {
     pub epoch: Epoch,
     pub record_sequence: u64,
     pub snapshot_sequence: u64,
+    /// Journal records up to here are in the last snapshot.
+    pub applied: u64,
     /// Base, prev_crc and records of the last segment.
     pub bases: Vec<i64>,
     pub records: u64,
@@ -338,13 +340,16 @@ impl Engine {
         let file = Snapshot::file(&part.dir, snapshot.sequence);
         let bytes = snapshot.encode();
         self.disk.allocate(&file, bytes.len() as u64).map_err(|_| Crashed)?;
-        self.put(file, 0, bytes, Durability::Durable)
+        self.put(file, 0, bytes, Durability::Durable)?;
+        self.parts[p].applied = self.parts[p].record_sequence;
+        Ok(())
     }
 
     /// Empties the ring: all partitions of the core into their files, then the slot.
     pub fn checkpoint(&mut self, core: usize) -> Result<(), Crashed> {
         for p in 0..self.parts.len() {
-            if self.parts[p].core == core {
+            // As the store: never without a record in the journal that the last one does not contain.
+            if self.parts[p].core == core && self.parts[p].record_sequence > self.parts[p].applied {
                 self.snapshot(p)?;
             }
         }
@@ -425,6 +430,7 @@ impl Part {
             epoch: p.epoch,
             record_sequence: p.record_sequence,
             snapshot_sequence: p.snapshot_sequence,
+            applied: p.record_sequence,
             bases: p.segments.iter().map(|m| m.base.offset).collect(),
             records: p.commit_records,
             segment_len: p.segment_len,
@@ -447,6 +453,7 @@ impl Part {
             epoch: Epoch(0),
             record_sequence: 0,
             snapshot_sequence: 0,
+            applied: 0,
             bases: vec![],
             records: 0,
             segment_len: 0,

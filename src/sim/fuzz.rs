@@ -141,6 +141,7 @@ pub fn data_path(bytes: &[u8]) {
         now_unix_ns: 1,
         producers: Default::default(),
         seed: 1,
+        accept_lost_journal: 0,
     };
     let (which, bytes) = bytes.split_first().map_or((0, bytes), |(w, rest)| (*w, rest));
     let mut padded = bytes.to_vec();

@@ -101,6 +101,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan
             now_unix_ns: now.unix_ns,
             producers: Default::default(),
             seed: rng.next_u64(),
+            accept_lost_journal: 0,
         };
         match recover(disk, &options) {
             Ok(recovered) => {

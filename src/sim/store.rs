@@ -187,6 +187,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, o
             now_unix_ns: 7,
             producers: limits(plan),
             seed: rng.next_u64(),
+            accept_lost_journal: 0,
         };
         match recover(disk, &options) {
             Ok(recovered) => {

@@ -113,12 +113,12 @@ pub enum Start {
     Default,
     Oldest,
     Newest,
-    /// The first message whose batch starts at this virtual offset or later.
+    /// The batch that holds this virtual offset.
     Offset(i64),
     /// The message with this many before it.
     Count(i64),
     LogId(LogId),
-    /// The first message of this time or later, in unix nanoseconds.
+    /// No message of this time (unix nanoseconds) or later is missed; those of one batch may be earlier.
     Timestamp(i64),
 }
 

@@ -107,7 +107,7 @@ pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut
         }
     };
     let data = if in_use { DataPath::InUse } else { DataPath::Empty };
-    let fresh = NodeMeta { node_id: rng.bytes_16(), sequence: 0, generation: 0 };
+    let fresh = NodeMeta { node_id: rng.bytes_16(), sequence: 0, generation: 0, journals: 0 };
     match decide(NODE_TABLE, found, data, ()).then {
         NodeAction::Use => {
             if is_bad {

@@ -35,6 +35,9 @@ finding! {
     }
 }
 
+/// What a device writes whole or not at all.
+const SECTOR: usize = 512;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitAction {
     Keep,
@@ -46,7 +49,7 @@ pub enum CommitAction {
 
 /// | header | record before the end | action | why |
 /// |---|---|---|---|
-/// | Holds | Agrees | Keep | what stands behind the end is written over |
+/// | Holds | Agrees | Keep | what stands behind the end is a promise to redo, or cleared |
 /// | Fails | Agrees | RepairHeader | the segment's header says the same |
 /// | any | Differs | Rebuild | it is an index: the segment has all of it |
 pub const COMMIT_TABLE: &[Row<CommitHeader, CommitEnd, (), CommitAction>] = &[
@@ -55,7 +58,7 @@ pub const COMMIT_TABLE: &[Row<CommitHeader, CommitEnd, (), CommitAction>] = &[
         b: &[CommitEnd::Agrees],
         c: &[],
         then: CommitAction::Keep,
-        why: "what stands behind the end is written over",
+        why: "what stands behind the end is a promise to redo, or cleared",
     },
     Row {
         a: &[CommitHeader::Fails],
@@ -112,6 +115,13 @@ pub struct Partition {
     pub sequence_unknown: bool,
     /// No snapshot, though a slot is not blank: all is well only when the journal has the partition's first record.
     pub expects_first_record: bool,
+    /// One slot does not hold. Torn, it is nothing, for then the journal still has the record behind what the other one
+    /// contains (see [`Partition::finish`]); else it may have been the newer one, and has rotted.
+    pub unproven: bool,
+    /// The journal holds a record that is contained in the snapshot in use, or the first behind: so it has all since.
+    pub has_witness: bool,
+    /// Neither slot is damaged.
+    slots_hold: bool,
     /// The journal mentions the partition, so all of it must be synced before the journal is closed.
     pub touched: bool,
     pub channels: Vec<CursorImage>,
@@ -163,6 +173,9 @@ impl Partition {
             record_sequence: 0,
             sequence_unknown: false,
             expects_first_record: false,
+            unproven: false,
+            has_witness: false,
+            slots_hold: matches!(pair, Pair::Holds | Pair::Blank),
             touched: false,
             channels: vec![],
             lost: vec![],
@@ -183,13 +196,9 @@ impl Partition {
             dir,
         };
         match decide(SNAPSHOT_TABLE, pair, data, ()).then {
-            SnapshotAction::Use => {
-                let best = best.expect("the table's row needs a slot that holds");
-                if pair == Pair::OneBad {
-                    let file = Snapshot::file(&p.dir, best.sequence + 1);
-                    cx.report.note(Severity::Repaired, &file, Some(0), "the snapshot does not hold; the other slot is used");
-                }
-                p.use_snapshot(cx, best)?;
+            action @ (SnapshotAction::Use | SnapshotAction::UseIfProven) => {
+                p.unproven = action == SnapshotAction::UseIfProven;
+                p.use_snapshot(cx, best.expect("the table's row needs a slot that holds"))?;
             }
             SnapshotAction::Fresh => {}
             SnapshotAction::FreshUnlessOlder => {
@@ -337,19 +346,22 @@ impl Partition {
     /// not say the same, and removes what retention let go. Safe to do again after a crash at any point.
     pub fn finish(mut self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
         self.advance(cx)?;
-        if self.expects_first_record && !self.touched {
+        if self.expects_first_record && !self.has_witness {
             self.no_first_record(cx);
         }
+        self.prove(cx)?;
         if self.segments.is_empty() && self.end.offset > 0 {
             self.enter(cx)?;
         }
         self.drop_ahead(cx)?;
         self.clamp(cx);
         self.check_start(cx);
+        self.clear_stale_records(cx)?;
         let is_new = self.on_disk.is_none() && self.touched;
         let snapshot = self.snapshot();
         let is_changed = self.on_disk.as_ref().map_or(is_new || self.damaged || self.end.offset > 0, |on_disk| {
-            *on_disk != Snapshot { sequence: on_disk.sequence, ..snapshot.clone() }
+            // A slot that does not hold is written again: the next start could not tell any more what it was.
+            self.unproven || *on_disk != Snapshot { sequence: on_disk.sequence, ..snapshot.clone() }
         });
         if self.touched {
             // Another process may have died with these written and not yet durable.
@@ -365,6 +377,24 @@ impl Partition {
         }
         self.retire(cx)?;
         self.into_recovered(cx)
+    }
+
+    /// A snapshot is only taken while the journal holds the first record that the one before does not contain, and the
+    /// checkpoint passes that record only when the new one is durable. (Recovery's own snapshots that have no such record
+    /// are written so that they do not tear, see [`Partition::write_carefully`].) So with that record a slot that does not
+    /// hold was torn, or costs nothing; without it, something may have been there that nothing else has.
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let Some(used) = self.on_disk.as_ref().filter(|_| self.unproven).map(|s| s.sequence) else { return Ok(()) };
+        let file = Snapshot::file(&self.dir, used + 1);
+        if self.has_witness {
+            let what = "the snapshot does not hold; the journal has all that the other slot has not";
+            cx.report.note(Severity::Repaired, &file, Some(0), what);
+            return Ok(());
+        }
+        let what = "the snapshot does not hold, and it may have been the newer one: channels that were created and messages \
+                    that were finished since the other slot was written may be missing";
+        self.damage(cx, file, Some(0), what);
+        self.reach_begun(cx, "a later segment begins behind it")
     }
 
     pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
@@ -403,10 +433,11 @@ impl Partition {
         } else {
             allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
         }
-        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
-            cx.storage.write(&file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
+        if self.slots_hold && !self.has_witness {
+            Self::write_carefully(cx, &file, &bytes)?;
+        } else {
+            Self::write_slot(cx, &file, &bytes)?;
         }
-        cx.storage.sync(&file)?;
         // The next one goes there, also when the disk is full by then: else the ring could not be freed.
         let next = Snapshot::file(&self.dir, snapshot.sequence + 1);
         if cx.storage.len(&next)?.is_none() {
@@ -415,6 +446,25 @@ impl Partition {
         cx.report.partitions_written += 1;
         self.snapshot_sequence = snapshot.sequence;
         Ok(())
+    }
+
+    fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
+            cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
+        }
+        Ok(cx.storage.sync(file)?)
+    }
+
+    /// Writes a slot such that a crash leaves it whole or blank: no journal record tells that it was being written. The
+    /// header stands in the first sector, which a device writes whole or not at all: it goes first and comes last.
+    fn write_carefully(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        let mut block = read_range(cx.storage, file, 0, BLOCK)?;
+        block[..SECTOR].fill(0);
+        Self::write_slot(cx, file, &block)?;
+        let mut headless = bytes.to_vec();
+        headless[..SECTOR].fill(0);
+        Self::write_slot(cx, file, &headless)?;
+        Self::write_slot(cx, file, &bytes[..BLOCK])
     }
 
     /// On a full disk: frees the space that was allocated ahead of the log's end. Whether there was any.

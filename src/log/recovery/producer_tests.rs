@@ -15,6 +15,7 @@ fn options() -> RecoverOptions {
         journal_bytes: JOURNAL_BYTES_MIN,
         segment_bytes: 16 * 1024,
         now_unix_ns: 5,
+        accept_lost_journal: 0,
         producers: ProducerLimits::default(),
         seed: 1,
     }

@@ -17,7 +17,7 @@ use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
 use crate::log::state::SegmentMeta;
-use crate::log::storage::overlay;
+use crate::log::storage::{overlay, read_range};
 use std::collections::BTreeMap;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -33,6 +33,8 @@ impl Partition {
             self.no_first_record(cx);
             self.sequence_unknown = true;
         }
+        let contained = self.on_disk.as_ref().map_or(0, |s| s.applied);
+        self.has_witness |= sequence <= contained + 1;
         let is_new = sequence > self.record_sequence || self.sequence_unknown;
         let missing = sequence.saturating_sub(self.record_sequence + 1);
         if missing > 0 && !self.sequence_unknown {
@@ -195,10 +197,26 @@ impl Partition {
         Ok(to)
     }
 
-    /// Takes over whatever stands in the segments behind the end and continues the log.
+    /// Goes to each segment behind the end whose header says where it begins: something was promised up to there.
+    pub fn reach_begun(&mut self, cx: &mut Context<'_>, why: &str) -> Result<(), RecoverError> {
+        loop {
+            let (before, nowhere) = (self.end, Position { offset: i64::MAX, ..self.end });
+            let next = self.next_segment(cx, nowhere)?;
+            if next == nowhere {
+                return Ok(());
+            }
+            self.reach(cx, next, why)?;
+            if self.end == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes over whatever stands in the segments behind the end and continues the log. A commit record is written of
+    /// durable batches only: so one for the very end promises a batch, which is damage when it does not hold.
     pub fn advance(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         self.flush(cx)?;
-        loop {
+        'segments: loop {
             let Some(base) = self.segments.last().map(|m| m.base.offset) else {
                 if !self.ahead.contains(&self.end.offset) {
                     return Ok(());
@@ -220,11 +238,68 @@ impl Partition {
                     (BatchAction::Halt, _) => {
                         return Err(unknown(FileId::Segment(dir, base), segment_at(base, self.end.offset)));
                     }
-                    _ => return self.flush(cx),
+                    (_, h) => {
+                        if !self.advance_over(cx, base, found, h)? {
+                            return self.flush(cx);
+                        }
+                        batches = Batches::new(&dir, base);
+                        if self.segments.last().is_none_or(|m| m.base.offset != base) {
+                            continue 'segments;
+                        }
+                    }
                 }
             }
             self.enter(cx)?;
         }
+    }
+
+    /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on.
+    fn advance_over(
+        &mut self,
+        cx: &mut Context<'_>,
+        base: i64,
+        found: BatchFound,
+        header: Option<BatchHeader>,
+    ) -> Result<bool, RecoverError> {
+        let record = scan::commit_record_at(cx.storage, &self.dir, base, self.commit_count)?;
+        let Some(record) = record.filter(|r| r.position() == self.end && r.end().is_sane() && r.epoch.get() >= self.epoch.0)
+        else {
+            return Ok(false);
+        };
+        let (before, file) = (self.end, FileId::Segment(self.dir.clone(), base));
+        let what = format!("a batch of {} messages that its commit record names is damaged ({found:?})", record.num);
+        self.damage(cx, file, Some(segment_at(base, before.offset)), what);
+        self.touched = true;
+        match (decide(SEGMENT_TABLE, found, Place::Promised, ()).then, header) {
+            (BatchAction::KeepHeader, Some(h)) if h.end() == record.end() => self.accept(cx, &h)?,
+            _ => {
+                self.bridge(cx, record.end())?;
+                self.flush(cx)?;
+            }
+        }
+        Ok(self.end != before)
+    }
+
+    /// Clears what stands behind the last record of the commit log: of batches that are lost, or of an earlier life of
+    /// the log. Left there, it would be found when the log has grown to its ids.
+    pub fn clear_stale_records(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let Some(file) = self.commit_file() else { return Ok(()) };
+        let at = commit_at(self.commit_count);
+        let behind = read_range(cx.storage, &file, at, BLOCK.min(self.commit_len.saturating_sub(at) as usize))?;
+        if behind.iter().all(|&b| b == 0) {
+            return Ok(());
+        }
+        let what = format!("records behind record {} name nothing that is stored: cleared", self.commit_count);
+        cx.report.note(Severity::Repaired, &file, Some(at), what);
+        let rest = vec![0; crate::base::IO_BYTES_MAX];
+        let mut at = at;
+        while at < self.commit_len {
+            let len = rest.len().min((self.commit_len - at) as usize);
+            overlay(cx.storage, &file, at, &rest[..len])?;
+            at += len as u64;
+        }
+        self.written.insert(file);
+        Ok(())
     }
 
     fn expected(&self) -> Expected {
@@ -279,8 +354,9 @@ impl Partition {
         }
         let base = self.segments.last().expect("entered above").base.offset;
         let at = segment_at(base, self.end.offset);
+        // Behind a lost batch the end may lie beyond the file: what is between is not allocated for nothing.
         let is_full =
-            self.end.offset > base && (at >= self.segment_len || at + len as u64 > self.segment_len.max(cx.segment_bytes));
+            self.end.offset > base && (at > self.segment_len || at + len as u64 > self.segment_len.max(cx.segment_bytes));
         if is_full && at + len as u64 > self.segment_len {
             self.enter(cx)?;
         }
@@ -367,16 +443,32 @@ impl Partition {
         Ok(())
     }
 
-    /// Unnamed damage: skips more ids and offsets than the lost bytes could have taken.
-    pub fn leap(&mut self, cx: &mut Context<'_>, bytes: u64) -> Result<(), RecoverError> {
+    /// Skips more ids and offsets than `bytes` of a journal could have named, and all that the files have space for: no
+    /// batch is admitted beyond that, and direct ones take more of the log than of the journal. Durable when done, since
+    /// what tells of that space is removed next.
+    pub fn leap(&mut self, cx: &mut Context<'_>, bytes: u64, why: &str) -> Result<(), RecoverError> {
         let Partition { end: from, .. } = *self;
-        let to = Position {
-            offset: from.offset + block_up(bytes) as i64 + BATCH_HEADER_LEN as i64,
-            count: from.count,
-            log_id: LogId(from.log_id.0 + bytes / crate::log::batch::MESSAGE_OVERHEAD as u64 + 1),
-        };
+        let mut space_end = from.offset;
+        let bases: Vec<i64> = self.segments.iter().map(|m| m.base.offset).chain(self.ahead.iter().copied()).collect();
+        for base in bases {
+            let len = cx.storage.len(&FileId::Segment(self.dir.clone(), base))?.unwrap_or(0);
+            space_end = space_end.max(base.saturating_add(len.saturating_sub(segment_at(0, 0)).min(i64::MAX as u64) as i64));
+        }
+        if bytes == 0 && space_end == from.offset {
+            return Ok(());
+        }
+        self.reach_begun(cx, why)?;
+        let from = self.end;
+        let offset = space_end.max(from.offset + block_up(bytes) as i64).max(from.offset + BATCH_HEADER_LEN as i64);
+        let ids = (offset - from.offset) as u64 / crate::log::batch::MESSAGE_OVERHEAD as u64 + 1;
+        let to = Position { offset, count: from.count, log_id: LogId(from.log_id.0 + ids) };
         self.touched = true;
-        self.reach(cx, to, "the journal lost writes that nothing names; their ids are skipped")
+        self.reach(cx, to, why)?;
+        self.flush(cx)?;
+        for file in &self.written {
+            cx.storage.sync(file)?;
+        }
+        Ok(())
     }
 
     /// Cuts the log. What a higher epoch wrote at the place since then stays: the cut was made before.

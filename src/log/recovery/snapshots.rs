@@ -39,6 +39,8 @@ finding! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SnapshotAction {
     Use,
+    /// Take the one that holds; damage unless the journal has all that it does not contain.
+    UseIfProven,
     /// Begin at offset 0 with nothing: the journal holds all that happened.
     Fresh,
     /// Begin at offset 0; damage if the journal does not begin with the partition's first record.
@@ -50,19 +52,21 @@ pub enum SnapshotAction {
 
 /// | slots | segments | action | why |
 /// |---|---|---|---|
-/// | Holds, OneBad | any | Use | the higher sequence; a torn newer one is still covered by the journal |
+/// | Holds | any | Use | the higher sequence |
+/// | OneBad | any | UseIfProven | a torn newer one is still covered by the journal; else the newer one may have rotted |
 /// | Blank | Nothing, FromStart | Fresh | no snapshot was taken yet |
 /// | FirstBad | Nothing, FromStart | FreshUnlessOlder | the very first snapshot was torn, or it has rotted |
 /// | Blank, FirstBad | FromLater | Rebuild | a snapshot must have been there |
 /// | BothBad | any | Rebuild | two snapshots were there |
 /// | Unknown | any | Halt | written by a newer version |
 pub const SNAPSHOT_TABLE: &[Row<Pair, Data, (), SnapshotAction>] = &[
+    Row { a: &[Pair::Holds], b: &[], c: &[], then: SnapshotAction::Use, why: "the higher sequence" },
     Row {
-        a: &[Pair::Holds, Pair::OneBad],
+        a: &[Pair::OneBad],
         b: &[],
         c: &[],
-        then: SnapshotAction::Use,
-        why: "the higher sequence; a torn newer one is still covered by the journal",
+        then: SnapshotAction::UseIfProven,
+        why: "a torn newer one is still covered by the journal; else the newer one may have rotted",
     },
     Row {
         a: &[Pair::Blank],

@@ -161,6 +161,57 @@ fn a_full_disk_refuses_publishes_serves_readers_and_recovers() {
     assert_eq!(rig.read_all(p).len(), published + 1);
 }
 
+/// Counts warnings.
+struct Warnings(std::sync::atomic::AtomicUsize);
+
+impl tracing::Subscriber for Warnings {
+    fn enabled(&self, about: &tracing::Metadata<'_>) -> bool {
+        *about.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_snapshot_that_finds_no_space_is_told_of_once() {
+    let warnings = std::sync::Arc::new(Warnings(Default::default()));
+    let _guard = tracing::subscriber::set_default(warnings.clone());
+    let told = || warnings.0.load(std::sync::atomic::Ordering::Relaxed);
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    let is_snapshot = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. });
+    for episode in 1..3 {
+        rig.store.part_mut(p).snapshot_len = [0; 2];
+        while rig.find(is_snapshot).is_none() {
+            let _ = rig.append(p, &[&[1; 3000]]);
+            rig.turn_end();
+            while let Some(other) = rig.find(|op| !is_snapshot(op)) {
+                rig.complete(other);
+            }
+        }
+        for _ in 0..5 {
+            let index = rig.find(is_snapshot).expect("it is tried again");
+            rig.fail(index, true);
+            assert!(rig.store.health().concat().contains("the checkpoint waits"));
+            rig.tick(1100);
+        }
+        assert_eq!(told(), episode, "the operator hears of each full disk once");
+        rig.settle();
+        assert_eq!(rig.store.health(), [""; 0]);
+    }
+}
+
 #[test]
 fn on_a_full_disk_the_last_segment_goes_when_all_of_it_is_confirmed() {
     let mut rig = Rig::new(options());

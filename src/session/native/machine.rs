@@ -3,7 +3,7 @@
 use super::host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
 use super::input::{Frame, Input};
 use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
-use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX};
+use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
     Code, Encoder, FrameError, Hello, Malformed, Messages, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply,
     Request, Retry, Start, Subscribed, TopicInfo, Topics, VERSION, Welcome, feature,
@@ -15,6 +15,12 @@ use std::{mem, sync::Arc, time::Duration};
 
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
 const SILENT_INTERVALS_MAX: u32 = 2;
+
+/// Messages of a subscription that may be unfinished: bounds what the end of a connection, or one Finish, has to do.
+const CREDIT_MAX: u32 = 100_000;
+
+/// Payload of a frame with several messages, at most (a channel's turn).
+const RUN_BYTES_MAX: usize = 256 * 1024;
 
 /// The shortest heartbeat interval that a client may ask for.
 const HEARTBEAT_MIN_MS: u32 = 1000;
@@ -56,8 +62,6 @@ struct Agreed {
     version: u16,
     features: u64,
     heartbeat_ms: u32,
-    /// The longest frame that the client takes.
-    max_frame: usize,
     /// Of Hello, until it is answered.
     owed: Option<u64>,
 }
@@ -118,6 +122,8 @@ pub struct NativeSession {
     outstanding: usize,
     // ---- time
     read_since: Ticks,
+    /// When something was last sent.
+    said_since: Ticks,
     /// When unsent output last moved, or there was none.
     sent_since: Ticks,
     is_dead: bool,
@@ -160,6 +166,7 @@ impl NativeSession {
             out_hint: 0,
             outstanding: 0,
             read_since: now.ticks,
+            said_since: now.ticks,
             sent_since: now.ticks,
             is_dead: false,
             fault: None,
@@ -190,7 +197,7 @@ impl NativeSession {
             return;
         }
         self.read_since = now.ticks;
-        if self.stalled.is_some() {
+        if self.stalled.is_some() || !self.unparsed.is_empty() {
             return self.unparsed.extend_from_slice(bytes);
         }
         self.parse(now, bytes, host);
@@ -198,7 +205,7 @@ impl NativeSession {
 
     fn parse(&mut self, now: Now, mut bytes: &[u8], host: &mut impl NativeHost) {
         while !bytes.is_empty() && !self.ended {
-            if self.stalled.is_some() {
+            if self.stalled.is_some() || !self.has_room() {
                 return self.unparsed.extend_from_slice(bytes);
             }
             // the input lends its buffer to the frame: it is out of the session meanwhile
@@ -247,6 +254,10 @@ impl NativeSession {
                     body: payload,
                     body_crc: header.payload_crc,
                 };
+                if p.producer_id != 0 && self.features() & feature::IDEMPOTENT == 0 {
+                    let why = "idempotent producers were not agreed on in the handshake";
+                    return self.fail(id, &Failure::never(Code::Malformed, why));
+                }
                 match TopicName::new(p.topic) {
                     Ok(_) => self.ask(now, Waiting::Publish(publish), host),
                     Err(_) => self.fail(id, &bad_topic()),
@@ -275,7 +286,7 @@ impl NativeSession {
                 self.ask(now, Waiting::Subscribe(subscribe), host);
             }
             Request::Credit { subscription, messages, bytes } => {
-                let messages = messages.min(self.limits.max_rdy_count);
+                let messages = messages.min(CREDIT_MAX);
                 if !host.native_credit(self.conn, subscription, messages, bytes) {
                     self.no_subscription(id, subscription);
                 }
@@ -323,13 +334,17 @@ impl NativeSession {
             );
             return self.fail(id, &Failure::fatal(Code::BadVersion, why));
         }
+        let least = self.limits.max_msg_size.max(RUN_BYTES_MAX) + META_MAX;
+        if hello.max_frame_bytes != 0 && (hello.max_frame_bytes as usize) < least {
+            let why = format!("the client takes frames of {} bytes, this node sends up to {least}", hello.max_frame_bytes);
+            return self.fail(id, &Failure::fatal(Code::TooBig, why));
+        }
         let default = u32::try_from(self.limits.heartbeat_interval_ms).unwrap_or(u32::MAX);
         let most = u32::try_from(self.limits.max_heartbeat_interval_ms).unwrap_or(u32::MAX);
         self.agreed = Some(Agreed {
             version: hello.version.min(VERSION),
             features: hello.features & feature::ALL,
             heartbeat_ms: if hello.heartbeat_ms == 0 { default } else { hello.heartbeat_ms.clamp(HEARTBEAT_MIN_MS, most) },
-            max_frame: if hello.max_frame_bytes == 0 { FRAME_MAX } else { hello.max_frame_bytes as usize },
             owed: Some(id),
         });
         let text = |s: &str| s[..s.floor_char_boundary(TEXT_MAX)].to_owned();
@@ -432,6 +447,13 @@ impl NativeSession {
         self.parse(now, &rest, host);
     }
 
+    /// What waited for room in the output, or for answers, goes on when there is.
+    pub fn go_on(&mut self, now: Now, host: &mut impl NativeHost) {
+        if !self.unparsed.is_empty() && self.stalled.is_none() && self.has_room() {
+            self.parse_rest(now, host);
+        }
+    }
+
     pub fn is_stalled(&self) -> bool {
         self.stalled.is_some()
     }
@@ -478,7 +500,11 @@ impl NativeSession {
         }
     }
 
+    /// Who asked for no answer gets none: a Finish may cross the end of its subscription.
     fn no_subscription(&mut self, id: u64, subscription: u32) {
+        if id == 0 {
+            return;
+        }
         let why = format!("there is no subscription {subscription} on this connection");
         self.fail(id, &Failure::never(Code::BadSubscription, why));
     }
@@ -516,11 +542,6 @@ impl NativeSession {
         self.fault.take()
     }
 
-    /// The longest payload of one frame that the client takes.
-    pub fn payload_max(&self) -> usize {
-        self.agreed.map_or(0, |a| a.max_frame.saturating_sub(512))
-    }
-
     pub fn take_output(&mut self, now: Now) -> Option<Vec<u8>> {
         if self.out.is_empty() {
             return None;
@@ -528,6 +549,7 @@ impl NativeSession {
         if self.unsent == 0 {
             self.sent_since = now.ticks;
         }
+        self.said_since = now.ticks;
         self.unsent += self.out.len();
         self.out_hint = self.out.len().min(OUTPUT_HINT_MAX);
         Some(mem::take(&mut self.out))
@@ -550,11 +572,13 @@ impl NativeSession {
 
     /// False: the socket is not to be read for now. Messages that wait to be sent do not stop a consumer's Finish.
     pub fn wants_reading(&self) -> bool {
+        !self.ended && self.stalled.is_none() && self.unparsed.is_empty() && self.has_room()
+    }
+
+    /// Another request may be answered.
+    fn has_room(&self) -> bool {
         let full = self.limits.output_full_bytes + self.limits.output_stop_bytes;
-        !self.ended
-            && self.stalled.is_none()
-            && self.out.len() + self.unsent <= full.max(OUTPUT_STOP)
-            && self.outstanding < self.limits.replies_max
+        self.out.len() + self.unsent <= full.max(OUTPUT_STOP) && self.outstanding < self.limits.replies_max
     }
 
     /// The connection may move: its Hello waits for that.
@@ -570,13 +594,26 @@ impl NativeSession {
         if !self.ended && !self.wants_reading() {
             self.read_since = now.ticks;
         }
-        if self.deadline().is_some_and(|at| now.ticks >= at) {
+        if self.silence_deadline().is_some_and(|at| now.ticks >= at) {
             self.ended = true;
             self.is_dead = true;
+        } else if self.pong_at().is_some_and(|at| now.ticks >= at) {
+            // the client hears something at least this often
+            self.said_since = now.ticks;
+            self.reply(0, &Reply::Pong);
         }
     }
 
     pub fn deadline(&self) -> Option<Ticks> {
+        self.silence_deadline().into_iter().chain(self.pong_at()).min()
+    }
+
+    fn pong_at(&self) -> Option<Ticks> {
+        let agreed = self.agreed.as_ref().filter(|_| !self.ended && self.unsent == 0)?;
+        Some(self.said_since + Duration::from_millis(agreed.heartbeat_ms as u64))
+    }
+
+    fn silence_deadline(&self) -> Option<Ticks> {
         if self.is_dead {
             return None;
         }

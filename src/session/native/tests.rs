@@ -162,8 +162,8 @@ fn a_conversation() {
     }
     assert_eq!(
         host.said,
-        ["publish t 2 [98, 111, 100, 121]", "subscribe t c 60000 by me", "credit 1 2500 5"],
-        "RDY's limit bounds the credit"
+        ["publish t 2 [98, 111, 100, 121]", "subscribe t c 60000 by me", "credit 1 100000 5"],
+        "credit has its bound"
     );
     let place = Position { offset: 1, count: 2, log_id: LogId(3) };
     s.answer(2, Answer::Published { at: Some(place), duplicate: false });
@@ -269,7 +269,9 @@ fn topics_come_in_parts() {
 #[test]
 fn silence_and_a_client_that_takes_nothing_are_given_up() {
     let (mut s, mut host) = open();
-    assert_eq!(s.deadline(), Some(at(10_000).ticks), "two intervals of five seconds");
+    assert_eq!(s.deadline(), Some(at(5001).ticks), "it says something once per interval");
+    s.tick(at(5001));
+    assert_eq!(replies(&mut s), [(0, "Pong".to_owned())]);
     s.on_bytes(at(6000), &frame(2, &Request::Ping, b""), &mut host);
     s.tick(at(12_000));
     assert!(!s.is_closing());

@@ -1,0 +1,162 @@
+//! Journals that are gone: the refusal, and what the start without them costs.
+
+use super::*;
+
+/// Whatever takes a journal away between two starts, the next one refuses, says which and how to go on, and changes
+/// nothing; asked to, it goes on without, and the partitions that wrote there are reported, suspect, and never give an
+/// offset or id twice.
+#[test]
+fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
+    let (mut orphans, mut lost_any) = (0, 0);
+    for seed in 0..60 {
+        let (mut disk, mut model, _, mut rng) = grown(seed);
+        let core = rng.below(2) as u16;
+        let path = format!("journal/{core}");
+        let older = disk.contents_of(&path).to_vec();
+        let stopped = recover(&mut disk, &options(2, 1)).expect("it is whole");
+        let mut engine = Engine::new(disk, stopped, SEGMENT_BYTES);
+        life(&mut engine, &mut model, &mut rng, 60).expect("no fault was asked for");
+        let mut disk = engine.disk;
+        let whole = disk.contents_of(&path).to_vec();
+        match seed % 3 {
+            0 => disk.lose(&path, None),
+            1 => disk.scribble(&path, 0, &vec![0; whole.len()]),
+            _ => disk.scribble(&path, 0, &older),
+        }
+        let before: Vec<(String, Vec<u8>)> = disk.paths().map(|p| (p.into(), disk.contents_of(p).to_vec())).collect();
+        let generation = engine.generation;
+        for accept_lost_journal in [0, generation - 1, generation + 1] {
+            let error = recover(&mut disk, &RecoverOptions { accept_lost_journal, ..options(2, 9) }).expect_err("it is gone");
+            let says = error.to_string();
+            let hint = format!("--accept-lost-journal={generation}:");
+            assert!(says.starts_with(&format!("{path}: it is ")) && says.contains(&hint), "{says}");
+        }
+        let after: Vec<(String, Vec<u8>)> = disk.paths().map(|p| (p.into(), disk.contents_of(p).to_vec())).collect();
+        assert!(before == after, "seed {seed}: a refused start changes nothing");
+        if seed % 2 == 0 {
+            disk.scribble(&path, 0, &whole);
+            let found = recover(&mut disk, &options(2, 9)).expect("it was put back");
+            assert_eq!(check(&disk, &found, &mut model, false), 0, "seed {seed}");
+            continue;
+        }
+        let ends: BTreeMap<_, _> =
+            model.acked.iter().filter_map(|(k, b)| b.last().map(|b| (*k, b.0 + b.1.len() as i64))).collect();
+        let ids: BTreeMap<_, _> = engine.parts.iter().map(|p| ((p.dir.topic_id, p.dir.partition.0), p.end.log_id)).collect();
+        let accept = RecoverOptions { accept_lost_journal: generation, ..options(1 + seed as u16 % 3, 9) };
+        for round in 0.. {
+            disk.faults.crash_after = (round < 3).then(|| rng.below(100));
+            let Ok(found) = recover(&mut disk, &accept) else {
+                if rng.chance(0.5) {
+                    disk.crash()
+                } else {
+                    disk.kill()
+                }
+                continue;
+            };
+            disk.faults.crash_after = None;
+            assert!(
+                round < 3 || found.report.has_damage() && found.report.findings.iter().any(|f| f.file == FileId::Journal(core))
+            );
+            model.topics.retain(|id| found.topics.iter().any(|t| t.id == *id));
+            for p in &found.partitions {
+                let key = (p.dir.topic_id, p.dir.partition.0);
+                let is_orphan = p.topic.core_of(p.dir.partition, 2).0 == core;
+                orphans += is_orphan as u32;
+                assert_eq!(p.suspect, is_orphan, "seed {seed}: {:?}", p.dir);
+                assert!(p.end.offset >= ends.get(&key).copied().unwrap_or(0), "seed {seed}: an offset may come again");
+                assert!(ids.get(&key).is_none_or(|&id| p.end.log_id >= id), "seed {seed}: an id may come again");
+            }
+            // What is behind the loss goes on.
+            for batches in model.acked.values_mut() {
+                batches.dedup_by_key(|b| b.0);
+            }
+            lost_any += (check_what_is_left(&disk, &found, &model) > 0) as u32;
+            assert!(recover(&mut disk, &options(2, 9)).is_ok_and(|again| !again.report.has_damage()), "it is settled");
+            break;
+        }
+    }
+    assert!(orphans > 20 && lost_any > 5, "{orphans} {lost_any}");
+}
+
+/// Batches that are gone; panics at one that was not acknowledged.
+fn check_what_is_left(disk: &SimDisk, recovered: &Recovered, model: &Model) -> usize {
+    let mut lost = 0;
+    for p in &recovered.partitions {
+        let acked = model.acked.get(&(p.dir.topic_id, p.dir.partition.0)).cloned().unwrap_or_default();
+        let log = log_of(disk, p).expect("the log is whole");
+        let first = p.segments.first().map_or(0, |m| m.base.offset);
+        // Of a batch that was not synced in its segment the header alone may have come through the crash.
+        assert!(p.suspect || log.iter().all(|(_, batch)| batch.is_some()), "a damaged body that nothing reports");
+        let kept: Vec<_> = log.iter().filter_map(|(h, batch)| Some((h, batch.as_ref()?))).filter(|(h, _)| !h.is_lost()).collect();
+        for (h, batch) in &kept {
+            let expected = acked.iter().find(|(at, _)| *at == h.offset.get()).expect("invented a batch");
+            assert_eq!(batch.bytes, expected.1);
+        }
+        lost += acked.iter().filter(|(at, _)| *at >= first).count() - kept.len();
+    }
+    lost
+}
+
+/// At each operation of a start, with the number of cores changing: a crash there never leads to a false refusal, and
+/// when a journal is taken away after it, that is refused or costs nothing.
+#[test]
+fn no_crash_of_a_start_confuses_a_missing_journal_with_one_that_was_not_begun() {
+    let (mut refused, mut harmless) = (0, 0);
+    for seed in 0..3 {
+        for (cores_before, cores) in [(1, 3), (3, 1), (2, 2)] {
+            for crash_after in 0.. {
+                let mut rng = Rng::new(seed);
+                let mut disk = SimDisk::new(seed);
+                let mut model = Model::default();
+                let first = recover(&mut disk, &options(cores_before, seed)).expect("an empty disk recovers");
+                let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
+                life(&mut engine, &mut model, &mut rng, 25).expect("no fault was asked for");
+                let mut disk = engine.disk;
+                disk.faults.crash_after = Some(crash_after);
+                let ended = recover(&mut disk, &options(cores, seed)).is_ok();
+                disk.faults.crash_after = None;
+                if crash_after % 2 == 0 {
+                    disk.crash()
+                } else {
+                    disk.kill()
+                }
+                let gone = rng.below(cores.max(cores_before) as u64);
+                if crash_after % 4 > 1 {
+                    disk.lose(&format!("journal/{gone}"), None);
+                }
+                match recover(&mut disk, &options(1 + rng.below(3) as u16, seed)) {
+                    Ok(found) => {
+                        let what = format!("seed {seed}, {cores_before} to {cores}, crash after {crash_after}");
+                        assert!(!found.report.has_damage(), "{what}: {:?}", found.report);
+                        assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
+                        harmless += (crash_after % 4 > 1) as u32;
+                    }
+                    Err(error) => {
+                        assert!(matches!(error, RecoverError::LostJournals { .. }) && crash_after % 4 > 1, "{error}");
+                        refused += 1;
+                    }
+                }
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && harmless > 20, "{refused} {harmless}");
+}
+
+#[test]
+fn a_node_meta_of_an_older_build_names_no_journals() {
+    let (mut disk, _, _, _) = grown(1);
+    for slot in 0..2 {
+        let block = disk.contents_of("node.meta")[slot * BLOCK..][..BLOCK].to_vec();
+        let meta = crate::log::meta::NodeMeta::decode(&block).expect("both slots hold");
+        assert_eq!(meta.journals, 2);
+        let older = crate::log::meta::NodeMeta { journals: 0, ..meta };
+        disk.scribble("node.meta", (slot * BLOCK) as u64, &older.encode());
+    }
+    disk.lose("journal/1", None);
+    assert!(recover(&mut disk, &options(2, 1)).is_ok(), "not known, so not checked");
+    disk.lose("journal/1", None);
+    assert!(recover(&mut disk, &options(2, 1)).is_err(), "known from the first start on");
+}

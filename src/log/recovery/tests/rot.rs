@@ -1,0 +1,128 @@
+//! Rot that only another file can tell from what a crash leaves: of the newest snapshot, and behind a partition's end.
+
+use super::*;
+use crate::log::recovery::scan::{commit_at, segment_at};
+use crate::log::snapshot::Snapshot;
+
+/// The newest snapshot's path, when both hold.
+fn newest_snapshot(engine: &Engine, p: usize) -> Option<String> {
+    let dir = &engine.parts[p].dir;
+    let path = |sequence| Snapshot::file(dir, sequence).to_string();
+    let is_whole = |path: &String| Snapshot::decode(engine.disk.contents_of(path), dir.topic_id, dir.partition).is_ok();
+    let (newest, other) = (path(engine.parts[p].snapshot_sequence), path(engine.parts[p].snapshot_sequence + 1));
+    (is_whole(&newest) && is_whole(&other)).then_some(newest)
+}
+
+#[test]
+fn rot_of_the_newest_snapshot_is_damage_unless_the_journal_has_what_it_held() {
+    let (mut damaged, mut harmless) = (0, 0);
+    for seed in 0..60 {
+        let (mut disk, mut model, _, mut rng) = grown(seed);
+        let recovered = recover(&mut disk, &options(2, seed)).expect("it is whole");
+        let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+        life(&mut engine, &mut model, &mut rng, 60).expect("no fault was asked for");
+        let is_freed = seed % 2 == 0;
+        for core in 0..2 {
+            engine.checkpoint(core).expect("no fault was asked for");
+        }
+        let mut candidates: Vec<usize> = (0..engine.parts.len()).collect();
+        if !is_freed {
+            life(&mut engine, &mut model, &mut rng, 20).expect("no fault was asked for");
+            // Durable snapshots of which the ring still has all: a crash before the checkpoint.
+            candidates = (0..engine.parts.len()).collect();
+            candidates.retain(|&p| engine.parts[p].record_sequence > engine.parts[p].applied);
+            for &p in &candidates {
+                engine.snapshot(p).expect("no fault was asked for");
+            }
+        }
+        let candidates: Vec<_> = candidates.into_iter().filter_map(|p| Some((p, newest_snapshot(&engine, p)?))).collect();
+        let Some((p, path)) = candidates.get(rng.below(candidates.len().max(1) as u64) as usize).cloned() else { continue };
+        let dir = engine.parts[p].dir.clone();
+        let (applied, sequence) = (engine.parts[p].applied, engine.parts[p].snapshot_sequence);
+        let mut disk = engine.disk;
+        disk.flip(&path, rng.below(100), rng.next_u64() as u32);
+        let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        let what = format!("seed {seed}, {path} with record {applied}: {:?}", found.report);
+        let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
+        assert!(found.report.findings.iter().any(|f| f.file.to_string() == path), "{what}");
+        assert_eq!((part.suspect, found.report.has_damage()), (is_freed, is_freed), "{what}");
+        assert_eq!(check(&disk, &found, &mut model, is_freed), 0, "{what}");
+        assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.suspect), "{what}");
+        assert!(part.snapshot_sequence >= sequence, "{what}");
+        *(if is_freed { &mut damaged } else { &mut harmless }) += 1;
+        let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        assert!(!again.report.has_damage(), "{what}: it is settled: {:?}", again.report);
+        assert!(again.partitions.iter().all(|r| r.suspect == (is_freed && r.dir == dir)), "{what}: the mark stays");
+    }
+    assert!(damaged > 10 && harmless > 10, "{damaged} {harmless}");
+}
+
+/// The engine with one partition that has a snapshot, and three batches behind it that stand in the files.
+fn three_behind(seed: u64) -> (Engine, Vec<(i64, i64)>) {
+    let mut disk = SimDisk::new(seed);
+    let first = recover(&mut disk, &options(1, seed)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
+    let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
+    engine.create_topic(info).expect("no fault was asked for");
+    let mut ends = vec![];
+    for n in 0..4u8 {
+        engine.reserve(0, 64 * 1024).expect("no fault was asked for");
+        engine.admit(0, 1000).expect("no fault was asked for");
+        let batch = engine.make_batch(0, &[vec![n; 500]]);
+        let fact = engine.batch_fact(0, &batch);
+        engine.write(0, &[fact]).expect("no fault was asked for");
+        ends.push((batch.header.offset.get(), batch.header.end().offset));
+        engine.parts[0].pending.push(batch);
+        if n == 0 {
+            engine.checkpoint(0).expect("no fault was asked for");
+        }
+    }
+    engine.flush(0).expect("no fault was asked for");
+    (engine, ends.split_off(1))
+}
+
+/// Without the journal, the commit log tells that the log goes on behind a damaged batch.
+#[test]
+fn a_commit_record_tells_of_the_batches_behind_a_damaged_one() {
+    for whole_batch in [false, true] {
+        let (engine, batches) = three_behind(1);
+        let generation = engine.generation;
+        let mut disk = engine.disk;
+        let base = engine.parts[0].bases.last().copied().expect("it has a segment");
+        let segment = FileId::Segment(engine.parts[0].dir.clone(), base).to_string();
+        let at = segment_at(base, batches[0].0) + if whole_batch { 0 } else { 200 };
+        disk.scribble(&segment, at, &[0xee; 128]);
+        disk.lose("journal/0", None);
+        let accept = RecoverOptions { accept_lost_journal: generation, ..options(1, 9) };
+        let found = recover(&mut disk, &accept).expect("the loss is accepted");
+        let log = log_of(&disk, &found.partitions[0]).expect("the log is whole");
+        let is_readable = |h: &crate::log::batch::BatchHeader| !h.is_lost();
+        let there: Vec<(i64, bool)> = log.iter().map(|(h, b)| (h.offset.get(), b.is_some() && is_readable(h))).take(4).collect();
+        let expected: Vec<(i64, bool)> =
+            [(0, true)].into_iter().chain(batches.iter().enumerate().map(|(i, b)| (b.0, i > 0))).collect();
+        assert_eq!(there, expected, "{:?}", found.report);
+        assert!(found.partitions[0].suspect && found.partitions[0].end.offset >= batches[2].1);
+        let named = |f: &Finding| f.file.to_string() == segment && f.what.contains("commit record names");
+        assert!(found.report.findings.iter().any(named), "{:?}", found.report);
+    }
+}
+
+/// Records behind the end would be taken for promises once the log has grown to their place.
+#[test]
+fn records_behind_the_end_of_a_commit_log_are_cleared() {
+    let (engine, _) = three_behind(2);
+    let (mut disk, dir) = (engine.disk, engine.parts[0].dir.clone());
+    let found = recover(&mut disk, &options(1, 3)).expect("it is whole");
+    let part = &found.partitions[0];
+    let base = part.segments.last().expect("it has a segment").base.offset;
+    let commit = FileId::Commit(dir, base).to_string();
+    let at = commit_at(part.commit_records);
+    disk.scribble(&commit, at + 128, &[0x77; 64]);
+    let found = recover(&mut disk, &options(1, 4)).expect("it goes on");
+    assert!(!found.report.has_damage(), "{:?}", found.report);
+    let cleared = |f: &Finding| f.file.to_string() == commit && f.what.contains("cleared");
+    assert!(found.report.findings.iter().any(cleared), "{:?}", found.report);
+    assert!(disk.contents_of(&commit)[at as usize..].iter().all(|&b| b == 0));
+    let again = recover(&mut disk, &options(1, 5)).expect("it goes on");
+    assert!(!again.report.findings.iter().any(cleared), "{:?}", again.report);
+}

@@ -1,0 +1,65 @@
+//! What an operator can get wrong, and what is said about it.
+
+use super::super::tests::{PKI, Pki};
+use super::*;
+use std::time::Duration;
+
+fn refused(settings: &Settings) -> String {
+    Terms::load(settings).expect_err("it cannot be used").to_string()
+}
+
+#[test]
+fn good_files_are_taken_and_none_is_no_tls() {
+    assert!(Terms::load(&PKI.settings()).unwrap().is_some());
+    assert!(Terms::load(&Settings::default()).unwrap().is_none());
+}
+
+#[test]
+fn an_error_names_the_file_and_what_is_wrong_with_it() {
+    let good = PKI.settings();
+    let write = |name: &str, text: &str| {
+        let path = PKI.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let cert = |path: String| refused(&Settings { native_tls_cert: path, ..good.clone() });
+    let key = |path: String| refused(&Settings { native_tls_key: path, ..good.clone() });
+    let ca = |path: String| refused(&Settings { native_tls_client_ca: path, ..good.clone() });
+
+    let error = cert("/no/such/file".into());
+    assert!(error.starts_with("--native-tls-cert=/no/such/file: cannot be read: No such file"), "{error}");
+    let error = cert(write("empty", "hello"));
+    assert!(error.contains("/empty: there is no certificate in it; it must be in PEM form"), "{error}");
+    let error = cert(write("cut", "-----BEGIN CERTIFICATE-----\nAAAA\n"));
+    assert!(error.contains("/cut: it is not PEM: "), "{error}");
+    let error = cert(write("zeros", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"));
+    assert!(error.contains("/zeros: a certificate in it is not valid: "), "{error}");
+
+    let error = key(good.native_tls_cert.clone());
+    assert!(error.starts_with("--native-tls-key=") && error.contains("there is no private key in it"), "{error}");
+    let error = key(write("locked", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n"));
+    assert!(error.contains("private key is encrypted; decrypt it"), "{error}");
+    let error = key(write("zeros.key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"));
+    assert!(error.contains("/zeros.key: its private key cannot be used: "), "{error}");
+    let error = key(PKI.path("client.key").to_str().unwrap().into());
+    assert!(error.contains("client.key does not fit the certificate in --native-tls-cert="), "{error}");
+
+    let error = ca("/no/such/ca".into());
+    assert!(error.starts_with("--native-tls-client-ca=/no/such/ca: cannot be read"), "{error}");
+    let error = ca(good.native_tls_key.clone());
+    assert!(error.contains("there is no certificate in it"), "{error}");
+    let error = ca(PKI.path("zeros").to_str().unwrap().into());
+    assert!(error.contains("/zeros: a certificate in it is not valid: "), "{error}");
+}
+
+#[test]
+fn a_certificate_out_of_its_time_is_doubted() {
+    let pki = Pki::new();
+    let own = certificates(CERTIFICATE, pki.path("node.pem").to_str().unwrap()).unwrap();
+    // rcgen's certificates hold from 1975 to 4096
+    let year = |year: u64| UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600));
+    assert_eq!(doubt(&own[0], year(2026)), None);
+    assert_eq!(doubt(&own[0], year(4200)), Some("the certificate has expired"));
+    assert_eq!(doubt(&own[0], year(1972)), Some("the certificate is not valid yet (or this machine's clock is wrong)"));
+    assert_eq!(doubt(&pki.ca, year(4200)), Some("the certificate has expired"), "also of one that is its own CA");
+}

@@ -1,0 +1,169 @@
+//! [`Link`]: the TLS of one connection, without its socket: ciphertext in, plaintext out, and the other way.
+//!
+//! Owns the keys, a record that is not whole yet, and what the kernel still has to take. Plaintext is handed on at once, so
+//! that nothing of it waits here: a connection that is paused or moves leaves at most one partial record behind.
+
+use rustls::{Error, ServerConfig, ServerConnection};
+use std::collections::VecDeque;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+
+/// Plaintext of one record, the most that TLS allows.
+const RECORD: usize = 16 * 1024;
+
+/// What a record adds at most to its plaintext, with the ciphers of this node.
+const RECORD_OVERHEAD: usize = 64;
+
+/// Why a connection has no more use.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// The peer has said that it is done.
+    Peer,
+    Fault(String),
+}
+
+/// Plaintext that counts as sent when the kernel has taken this much ciphertext of the connection.
+#[derive(Debug)]
+struct Owed {
+    until: u64,
+    plaintext: usize,
+}
+
+#[derive(Debug)]
+pub struct Link {
+    tls: ServerConnection,
+    /// Ciphertext for the socket.
+    out: Vec<u8>,
+    /// Plaintext that was to be sent before there were keys.
+    early: Vec<u8>,
+    /// Bytes of ciphertext that were ever made, and that the kernel has taken.
+    made: u64,
+    taken: u64,
+    owed: VecDeque<Owed>,
+    /// Nothing more goes in, and no more plaintext out.
+    ended: bool,
+}
+
+impl Link {
+    pub fn new(config: Arc<ServerConfig>) -> Result<Link, Error> {
+        let tls = ServerConnection::new(config)?;
+        Ok(Link { tls, out: vec![], early: vec![], made: 0, taken: 0, owed: VecDeque::new(), ended: false })
+    }
+
+    /// Takes ciphertext, gives plaintext to `each`, in order. What there is to answer is in `take_output` after it.
+    pub fn receive(&mut self, mut bytes: &[u8], each: &mut dyn FnMut(&[u8])) -> Option<End> {
+        let mut end = None;
+        while !bytes.is_empty() && !self.ended {
+            let was_handshake = self.tls.is_handshaking();
+            let processed = match self.tls.read_tls(&mut bytes) {
+                Ok(0) => break,
+                Ok(_) => self.tls.process_new_packets(),
+                Err(e) => Err(Error::General(e.to_string())),
+            };
+            // also what came before a record that is wrong
+            let mut reader = self.tls.reader();
+            while let Ok(plaintext) = reader.fill_buf()
+                && !plaintext.is_empty()
+            {
+                let len = plaintext.len();
+                each(plaintext);
+                reader.consume(len);
+            }
+            end = match processed {
+                Ok(state) if state.peer_has_closed() => {
+                    self.tls.send_close_notify();
+                    Some(End::Peer)
+                }
+                Ok(_) => None,
+                Err(e) => Some(End::Fault(fault(&e, was_handshake))), // its alert is among the output
+            };
+            self.ended = end.is_some();
+        }
+        self.drain();
+        if !self.ended && !self.early.is_empty() && !self.tls.is_handshaking() {
+            let early = std::mem::take(&mut self.early);
+            if let Err(e) = self.put(&early) {
+                self.ended = true;
+                end = Some(End::Fault(e.to_string()));
+            }
+        }
+        end
+    }
+
+    /// Plaintext for the peer; what comes of it is in `take_output`. Nothing after the end.
+    pub fn send(&mut self, plaintext: &[u8]) -> Result<(), End> {
+        if self.ended {
+            return Ok(());
+        }
+        if self.tls.is_handshaking() {
+            self.early.extend_from_slice(plaintext);
+            return Ok(());
+        }
+        self.put(plaintext).map_err(|e| {
+            self.ended = true;
+            End::Fault(e.to_string())
+        })
+    }
+
+    /// A record at a time: so much of the plaintext is told as sent together.
+    fn put(&mut self, plaintext: &[u8]) -> std::io::Result<()> {
+        self.out.reserve(plaintext.len() + plaintext.len().div_ceil(RECORD) * RECORD_OVERHEAD);
+        for record in plaintext.chunks(RECORD) {
+            self.tls.writer().write_all(record)?;
+            self.drain();
+            self.owed.push_back(Owed { until: self.made, plaintext: record.len() });
+        }
+        Ok(())
+    }
+
+    /// Moves out what rustls has for the socket, so that its own buffers stay empty.
+    fn drain(&mut self) {
+        let before = self.out.len();
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.out) {
+                Ok(1..) => {}
+                Ok(0) | Err(_) => break, // a vector takes all
+            }
+        }
+        self.made += (self.out.len() - before) as u64;
+    }
+
+    /// Ciphertext for the socket, to be sent whole and in this order.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    /// Says the end to the peer (in `take_output`); nothing follows.
+    pub fn close(&mut self) {
+        if !self.ended {
+            self.ended = true;
+            self.tls.send_close_notify();
+            self.drain();
+        }
+    }
+
+    /// The kernel took so much ciphertext; answers how much plaintext went out whole with it. Handshakes, alerts and what a
+    /// record adds count for nobody.
+    pub fn sent(&mut self, ciphertext: usize) -> usize {
+        self.taken += ciphertext as u64;
+        let mut plaintext = 0;
+        while let Some(owed) = self.owed.pop_front_if(|owed| owed.until <= self.taken) {
+            plaintext += owed.plaintext;
+        }
+        plaintext
+    }
+
+    /// The connection goes on with another socket of the kernel's counting: what was made is out, or will never be.
+    pub fn rebase(&mut self) {
+        self.taken = self.made;
+        self.owed.clear();
+    }
+}
+
+fn fault(error: &Error, is_handshake: bool) -> String {
+    match error {
+        Error::InvalidMessage(_) if is_handshake => format!("this port speaks TLS, and what came is not ({error})"),
+        error if is_handshake => format!("the TLS handshake failed: {error}"),
+        error => format!("TLS: {error}"),
+    }
+}

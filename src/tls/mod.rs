@@ -1,0 +1,24 @@
+//! TLS of the native port, by rustls: keys and records of each connection, between its socket and its session.
+//!
+//! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it what came and sends
+//! what it makes, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
+//!
+//! ```text
+//!   net ── ciphertext ──> Links::received ──> Event::Bytes        Event::Sent <── Links::sent <── taken ── net
+//!   net <── ciphertext ── Links::seal <── Effect::Send            net <── Links::wires: handshake, alerts, closing
+//! ```
+//!
+//! | file | its concept |
+//! |---|---|
+//! | files | the settings' PEM files, checked before the node starts |
+//! | link | the TLS of one connection, without its socket |
+//! | links | all of a core's connections, and how one moves |
+
+mod files;
+mod link;
+mod links;
+#[cfg(test)]
+mod tests;
+
+pub use files::{Terms, TlsError};
+pub use links::{Links, Wire};
