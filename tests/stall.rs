@@ -360,7 +360,7 @@ fn kill_and_start_again() {
     println!("stall: killed and started again five times");
 }
 
-/// A halt, and a second signal to a node that does not stop, end the process at once, with their exit codes.
+/// A halt, and a third signal to a node that does not stop, end the process at once, with their exit codes.
 fn end_at_once() {
     let data = folder();
     let (mut process, address) = start(data.path());
@@ -373,6 +373,9 @@ fn end_at_once() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(TcpStream::connect(address).is_err(), "a stopping node takes no new client");
     assert!(process.child.try_wait().unwrap().is_none(), "it waits for its cores");
+    process.signal(libc::SIGTERM);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(process.child.try_wait().unwrap().is_none(), "a second signal says that it is still stopping");
     process.signal(libc::SIGTERM);
     assert_eq!(process.child.wait().unwrap().code(), Some(128 + libc::SIGTERM));
     println!("stall: ended at once");

@@ -253,7 +253,10 @@ impl Partition {
         }
     }
 
-    /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on.
+    /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on. It is
+    /// believed only where something is known to be missing (a journal, a snapshot): else all that was acknowledged beyond the
+    /// snapshot was redone by now, and a record is one of a batch that was not, redone by a start that was killed, from a
+    /// journal block that a power loss then took.
     fn advance_over(
         &mut self,
         cx: &mut Context<'_>,
@@ -261,6 +264,9 @@ impl Partition {
         found: BatchFound,
         header: Option<BatchHeader>,
     ) -> Result<bool, RecoverError> {
+        if !self.suspect {
+            return Ok(false);
+        }
         let record = scan::commit_record_at(cx.storage, &self.dir, base, self.commit_count)?;
         let Some(record) = record.filter(|r| r.position() == self.end && r.end().is_sane() && r.epoch.get() >= self.epoch.0)
         else {
