@@ -46,9 +46,6 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between log lines about failing accepts.
 const ACCEPT_LOG: Duration = Duration::from_secs(10);
 
-/// What is sent by a plain system call at most: larger ones would hold up the turn.
-const SEND_NOW_MAX: usize = 64 * 1024;
-
 /// One send takes at most this much: the kernel counts in 32 bits.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
@@ -67,19 +64,8 @@ struct Listening {
 
 /// What `settle` has to tell.
 enum Told {
-    /// Sent without the ring.
-    Sent {
-        conn: ConnId,
-        bytes: usize,
-    },
-    Closed {
-        conn: ConnId,
-    },
-    Moved {
-        conn: ConnId,
-        fd: OwnedFd,
-        moving: Box<Moving>,
-    },
+    Closed { conn: ConnId },
+    Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
 }
 
 /// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).
@@ -179,33 +165,11 @@ impl Net {
         if !c.is_sending() {
             c.sending = bytes;
             c.sent = 0;
-            self.send_now(conn);
+            push_send(&mut self.ring, c);
         } else if c.queued.is_empty() {
             c.queued = bytes;
         } else {
             c.queued.extend_from_slice(&bytes);
-        }
-    }
-
-    /// Sends at once what the socket takes; the rest goes through the ring. For what fits, one plain system call costs the
-    /// kernel less than an entry, its request, its completion and the look at it (benches/echo); nothing else of the
-    /// connection is in flight in this direction, so the order holds.
-    fn send_now(&mut self, conn: ConnId) {
-        let Some(c) = self.conns.get_mut(conn) else { return };
-        let len = c.sending.len().min(SEND_NOW_MAX);
-        // SAFETY: the bytes are readable for the length of the call, which does not block.
-        let taken =
-            unsafe { libc::send(c.fd.as_raw_fd(), c.sending.as_ptr().cast(), len, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
-        if taken > 0 {
-            c.sent = taken as usize;
-            self.told.push_back(Told::Sent { conn, bytes: c.sent });
-        }
-        // an error comes again, and is told, through the ring
-        if c.sent == c.sending.len() {
-            c.sending = Vec::new();
-            c.sent = 0;
-        } else {
-            push_send(&mut self.ring, c);
         }
     }
 
@@ -339,7 +303,6 @@ impl Net {
         while let Some(told) = self.told.pop_front() {
             events += 1;
             match told {
-                Told::Sent { conn, bytes } => each(NetEvent::Sent { conn, bytes }),
                 Told::Closed { conn } => each(NetEvent::Closed { conn }),
                 Told::Moved { conn, fd, moving } => {
                     let Moving { to, session, unread } = *moving;
