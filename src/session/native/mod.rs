@@ -7,6 +7,7 @@
 //! new ─ Hello ─> (moves to another core) ─ Welcome ─> open ─ fatal error, silence ─> ended: the error goes out, then is_closing()
 //! ```
 
+pub mod fuzz;
 mod host;
 mod input;
 mod machine;
