@@ -3,7 +3,7 @@
 mod node;
 
 use node::Node;
-use ringmq::client::{Batch, Client, Code, Consumer, Error, Start};
+use ringmq::client::{Batch, Client, Code, Consumer, Error, LogId, Start};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
@@ -76,6 +76,50 @@ fn what_is_sent_is_consumed_once_and_in_order() {
         assert_eq!((&again.body()[..], again.attempts()), (&b"last"[..], 2));
         again.finish();
         consumer.close().await.expect("confirmed");
+    });
+}
+
+#[test]
+fn a_channel_begins_where_it_was_told() {
+    let node = Node::start(&["--shards=2"]);
+    run(async {
+        let client = client(&node).await;
+        let producer = client.producer("t").create_with(1).build().await.expect("a topic");
+        let (mut places, mut times) = (vec![], vec![]);
+        for batch in 0..6 {
+            let mut messages = Batch::new();
+            (batch * 3..batch * 3 + 3).for_each(|i: u32| messages.push(i.to_string().as_bytes()));
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+            times.push(since.as_nanos() as i64);
+            places.push(producer.send_batch_to(0, messages).await.expect("taken").await.expect("stored").at.expect("it is new"));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let starts = [
+            (Start::Default, 0..=0),
+            (Start::Oldest, 0..=0),
+            (Start::Offset(places[2].offset), 6..=6),
+            (Start::Offset(places[2].offset + 1), 6..=6),
+            (Start::Count(7), 7..=7),
+            (Start::LogId(LogId(places[3].log_id.0 + 1)), 10..=10),
+            // nothing of that time is missed; of one batch earlier messages may come
+            (Start::Timestamp(times[4]), 9..=12),
+            (Start::Timestamp(0), 0..=0),
+            // all of these are at the end
+            (Start::Newest, 18..=18),
+            (Start::Count(1 << 40), 18..=18),
+            (Start::LogId(LogId(1 << 40)), 18..=18),
+            (Start::Offset(1 << 40), 18..=18),
+        ];
+        let mut consumers = vec![];
+        for (n, (start, first)) in starts.into_iter().enumerate() {
+            let consumer = client.consumer("t", &format!("c{n}")).start(start).build().await.expect("it is there");
+            consumers.push((start, first, consumer));
+        }
+        producer.send_to(0, b"18").await.expect("taken").await.expect("stored");
+        for (start, first, mut consumer) in consumers {
+            let found: u32 = String::from_utf8_lossy(consumer.next().await.expect("a message").body()).parse().expect("a number");
+            assert!(first.contains(&found), "{start:?} began at {found}");
+        }
     });
 }
 

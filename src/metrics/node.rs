@@ -233,7 +233,7 @@ impl NodeStats {
                     let topics: Vec<String> = counts.iter().map(|c| format!("{}={}", c.topic, c.count)).collect();
                     let (who, topics) = (producer.identity(), topics.join(","));
                     let age = show_age(self.now_unix_s - producer.connect_ts);
-                    writeln!(out, "   [V2 {who:<21}] msgs: {sum:<8} topics: {topics} connected: {age}")
+                    writeln!(out, "   [{} {who:<21}] msgs: {sum:<8} topics: {topics} connected: {age}", producer.version)
                 })
             }
         }
@@ -320,7 +320,7 @@ fn consumer(client: ClientStats) -> Client {
     Client {
         client_id: client.info.client_id,
         hostname: client.info.hostname,
-        version: "V2",
+        version: client.info.version,
         remote_address: client.info.remote_address,
         state: 3,
         ready_count: client.ready_count,
@@ -340,7 +340,7 @@ fn producer(producer: ProducerStats, filter: &Filter) -> Client {
     Client {
         client_id: producer.info.client_id,
         hostname: producer.info.hostname,
-        version: "V2",
+        version: producer.info.version,
         remote_address: producer.info.remote_address,
         connect_ts: producer.info.connected_unix_s,
         user_agent: producer.info.user_agent,
@@ -377,7 +377,7 @@ impl Topic {
             write!(out, "inflt: {:<4} def: {:<4} re-q: {:<5} ", c.in_flight_count, c.deferred_count, c.requeue_count)?;
             writeln!(out, "timeout: {:<5} msgs: {:<8} e2e%: ", c.timeout_count, c.message_count)?;
             for client in c.clients.iter().flatten() {
-                write!(out, "        [V2 {:<21}] state: {} ", client.identity(), client.state)?;
+                write!(out, "        [{} {:<21}] state: {} ", client.version, client.identity(), client.state)?;
                 write!(out, "inflt: {:<4} rdy: {:<4} ", client.in_flight_count, client.ready_count)?;
                 write!(out, "fin: {:<8} re-q: {:<8} ", client.finish_count, client.requeue_count)?;
                 writeln!(out, "msgs: {:<8} connected: {}", client.message_count, show_age(now_unix_s - client.connect_ts))?;
@@ -417,6 +417,7 @@ mod tests {
 
     fn info(port: u16) -> ClientInfo {
         ClientInfo {
+            version: "V2",
             client_id: "cid".into(),
             hostname: "hn".into(),
             user_agent: "ua/1".into(),

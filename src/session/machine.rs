@@ -491,7 +491,8 @@ impl Session {
             Some(identity) => (**identity).clone(),
             None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
         };
-        ClientInfo { client_id, hostname, user_agent, remote_address: address.into(), connected_unix_s: self.connected_unix_s }
+        let (remote_address, connected_unix_s) = (address.into(), self.connected_unix_s);
+        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s }
     }
 
     fn sub_options(&self) -> SubOptions {

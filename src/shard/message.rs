@@ -65,6 +65,8 @@ pub struct SubOptions {
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientInfo {
+    /// Of the protocol: "V2" as in nsqd, or "native".
+    pub version: &'static str,
     pub client_id: String,
     pub hostname: String,
     pub user_agent: String,

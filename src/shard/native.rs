@@ -203,22 +203,6 @@ impl Engine {
         self.native_subs.get_mut(&conn)?.iter_mut().find(|s| s.number == number)
     }
 
-    /// Gives the credit of finished messages back to the client.
-    fn native_freed(&mut self, key: ChannelKey, sub: SubId, num: u64) {
-        let mut num = u32::try_from(num).unwrap_or(u32::MAX);
-        let Some(c) = self.partitions.channel_mut(key) else { return };
-        if let Some(owed) = c.owed.get_mut(&sub) {
-            let kept = num.min(*owed);
-            *owed -= kept;
-            num -= kept;
-            if *owed == 0 {
-                c.owed.remove(&sub);
-            }
-        }
-        c.machine.lend(sub, num);
-        self.wake_channel(key);
-    }
-
     /// The connection's output became full, or has room again: then all that have bytes left may go on.
     pub fn set_native_blocked(&mut self, conn: ConnId, blocked: bool) {
         if blocked {
@@ -244,6 +228,7 @@ impl Engine {
     /// The connection is gone.
     pub fn forget_native(&mut self, now: Now, conn: ConnId) {
         self.native_blocked.remove(&conn);
+        self.native_stalled.remove(&conn);
         for s in self.native_subs.remove(&conn).unwrap_or_default() {
             self.native_detach(now, conn, s.key);
         }
@@ -437,7 +422,7 @@ impl NativeHost for Engine {
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 {
             self.mark_dirty(now, key);
-            self.native_freed(key, sub, num);
+            self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
         }
         Some(num)
     }
@@ -450,7 +435,7 @@ impl NativeHost for Engine {
         let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
         let deadline = c.machine.deadline();
         self.timers.at_most(Timer::Channel(key), deadline);
-        self.native_freed(key, sub, num);
+        self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
         Some(num)
     }
 
@@ -472,6 +457,14 @@ impl NativeHost for Engine {
             let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
             self.replies.push((conn, Heard::Native(subscribe.request, Answer::Failed(failure))));
             return true;
+        }
+        let waits = |(_, c, _, answer): &(_, ConnId, _, Answer)| {
+            *c == conn && matches!(answer, Answer::Subscribed { subscription: number, .. } if *number == subscription)
+        };
+        if let Some(at) = self.native_subscribing.iter().position(waits) {
+            let (_, _, request, _) = self.native_subscribing.remove(at).expect("it was just found");
+            let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
+            self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
         }
         let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };

@@ -254,6 +254,34 @@ fn retention_keeps_by_consumption_age_and_size() {
     assert_eq!(rig.disk.removed.len(), 6);
 }
 
+/// A channel may begin before what the others have confirmed: what it has still to read is kept from then on.
+#[test]
+fn retention_waits_for_a_channel_that_begins_early() {
+    let mut options = options();
+    options.retention_ms = 10_000;
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    for n in 0..300 {
+        rig.publish(p, &[n as u8; 3000]);
+        rig.settle();
+    }
+    let end = rig.store.durable_end(p);
+    rig.store.set_low_water(p, end);
+    let early = rig.store.start(p);
+    rig.store.lower_low_water(p, early);
+    for _ in 0..5 {
+        rig.tick(10_000);
+        rig.settle();
+    }
+    assert_eq!((rig.store.start(p), rig.disk.removed.len()), (early, 0));
+    rig.store.set_low_water(p, end);
+    for _ in 0..5 {
+        rig.tick(10_000);
+        rig.settle();
+    }
+    assert!(rig.store.start(p).offset > early.offset && !rig.disk.removed.is_empty());
+}
+
 #[test]
 fn a_segment_is_not_unlinked_before_its_new_start_is_durable() {
     let mut rig = Rig::new(options());

@@ -47,6 +47,7 @@ pub struct ClientIdentity {
 impl From<&ClientIdentity> for ClientInfo {
     fn from(i: &ClientIdentity) -> ClientInfo {
         ClientInfo {
+            version: "native",
             client_id: i.client_id.clone(),
             hostname: i.hostname.clone(),
             user_agent: i.user_agent.clone(),
