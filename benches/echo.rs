@@ -11,7 +11,8 @@ mod common;
 use common::{executor, last_cpu, middle, percentile_us, pin, thread_cpu_seconds};
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use ringmq::base::ConnId;
-use ringmq::net::{Bell, Net, NetEvent, NetOptions, Waiter, listen};
+use ringmq::net::{Net, NetEvent, NetOptions, listen};
+use ringmq::ring::{Bell, Waiter};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::rc::Rc;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: [usize; 4] = [1, 8, 64, 256];
 const MESSAGE: usize = 128;
 
-/// Turns without a sleep after which the reactor gets its turn: as a core without disk work.
-const ROUNDS_PER_PASS: usize = 64;
+/// How often glommio's reactor gets its turn: as on a core without work for it.
+const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, PartialEq)]
 enum Server {
@@ -115,31 +116,32 @@ fn serve_net(listener: TcpListener) -> f64 {
         let cpu_before = thread_cpu_seconds();
         let mut answers: Vec<(ConnId, Vec<u8>)> = Vec::new();
         let mut was_used = false;
+        let mut reactor_at = Instant::now();
         loop {
-            let mut round = 0;
-            loop {
-                net.poll(&mut |event| match event {
-                    NetEvent::Opened { .. } => was_used = true,
-                    NetEvent::Bytes { conn, bytes } => match answers.last_mut() {
-                        Some((last, answer)) if *last == conn => answer.extend_from_slice(bytes),
-                        _ => answers.push((conn, bytes.to_vec())),
-                    },
-                    _ => {}
-                });
-                answers.drain(..).for_each(|(conn, bytes)| net.send(conn, bytes));
-                if !net.submit().expect("the ring works") {
-                    break;
-                }
-                round += 1;
-                if round == ROUNDS_PER_PASS {
-                    net.wake_fd().signal();
-                    break;
-                }
-            }
+            net.poll(&mut |event| match event {
+                NetEvent::Opened { .. } => was_used = true,
+                NetEvent::Bytes { conn, bytes } => match answers.last_mut() {
+                    Some((last, answer)) if *last == conn => answer.extend_from_slice(bytes),
+                    _ => answers.push((conn, bytes.to_vec())),
+                },
+                _ => {}
+            });
+            answers.drain(..).for_each(|(conn, bytes)| net.send(conn, bytes));
+            let is_busy = net.submit().expect("the ring works");
             if was_used && net.connections() == 0 {
                 break;
             }
+            if reactor_at.elapsed() < REACTOR_PAUSE {
+                if !is_busy {
+                    net.park(Duration::ZERO, REACTOR_PAUSE).expect("the ring works");
+                }
+                continue;
+            }
+            if is_busy || !net.try_sleep().expect("the ring works") {
+                net.wake_fd().signal();
+            }
             bell.wait().await;
+            reactor_at = Instant::now();
         }
         is_over.set(true);
         net.wake_fd().signal();

@@ -18,6 +18,7 @@ pub mod mesh;
 pub mod metrics;
 pub mod net;
 pub mod replica;
+pub mod ring;
 pub mod runtime;
 pub mod session;
 pub mod shard;

@@ -5,7 +5,8 @@ mod core;
 
 use crate::core::{Happened, run};
 use ringmq::base::{ConnId, Rng};
-use ringmq::net::{Net, NetOptions, WakeFd, listen};
+use ringmq::net::{Net, NetOptions, listen};
+use ringmq::ring::WakeFd;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

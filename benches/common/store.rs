@@ -8,7 +8,7 @@ use ringmq::log::cursor::CursorImage;
 use ringmq::log::state::JournalIdentity;
 use ringmq::log::storage::Storage as _;
 use ringmq::log::{AppendTicket, CursorSource, Fetch, Io, Notice, PartitionIdx, Refusal, SearchBy, Store, StoreOptions};
-use ringmq::net::Bell;
+use ringmq::ring::Bell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;

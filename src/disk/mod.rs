@@ -4,6 +4,7 @@
 //! the very description that writes it, which requests still in flight in the kernel hold too when their process is
 //! killed. So a new process waits for them instead of racing with them.
 
+mod aligned;
 pub mod blocking;
 mod event;
 pub mod files;
@@ -11,6 +12,7 @@ pub mod lock;
 mod names;
 mod open_files;
 pub mod paths;
+mod ring_ops;
 pub mod shard_disk;
 #[cfg(test)]
 mod tests;

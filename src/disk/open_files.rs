@@ -66,6 +66,11 @@ impl OpenFile {
         self.users.get() == 0 && !self.changing.get()
     }
 
+    /// The descriptor, if it is there without waiting.
+    pub fn open_handle(&self) -> Option<Rc<DmaFile>> {
+        self.handle.borrow().clone()
+    }
+
     pub fn poisoned(&self) -> Option<DiskError> {
         self.poisoned.borrow().clone()
     }

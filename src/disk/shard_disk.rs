@@ -1,7 +1,8 @@
 //! Carries out the disk operations of one core on its glommio executor. Lives on that executor; decides nothing.
 //!
 //! ```text
-//! submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the drive loop's bell
+//! submit_on(ring, op) -> a read or write of an open file: the core's own ring -> completed(id) -> done
+//!        \-> submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the loop's bell
 //! ```
 //! What it must never do (docs/decisions/ has the traps of glommio and where each was met):
 //! - open any file before the probe file. glommio's first `dma_open` on an executor reads the very file it opens to
@@ -10,11 +11,13 @@
 //! - cancel a write. Dropping the future of a write does not undo it, so every operation is a detached task.
 //! - write a file again of which a write or a sync has failed. It is poisoned: further writes answer that error untried.
 
+use super::aligned::{Aligned, Unfilled};
 use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
+use super::ring_ops::{Answer, InRing, Memory, RingOps};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId};
-use crate::net::Bell;
+use crate::ring::{Bell, Ring};
 use bytes::Bytes;
 use glommio::io::DmaFile;
 use std::cell::{Cell, RefCell};
@@ -63,7 +66,9 @@ struct Inner {
     options: DiskOptions,
     files: Rc<OpenFiles>,
     queue: RefCell<VecDeque<(OpId, DiskOp)>>,
+    /// With glommio.
     in_flight: Cell<usize>,
+    in_ring: RefCell<RingOps>,
     done: RefCell<Vec<Completion>>,
     bell: Bell,
 }
@@ -79,6 +84,7 @@ impl ShardDisk {
             files,
             queue: RefCell::default(),
             in_flight: Cell::new(0),
+            in_ring: RefCell::default(),
             done: RefCell::default(),
             bell,
         };
@@ -99,6 +105,64 @@ impl ShardDisk {
         }
     }
 
+    /// Like `submit`, on the core's own ring where that can be. False: it is with glommio, whose reactor must run.
+    pub fn submit_on(&self, ring: &mut Ring, op: OpId, request: DiskOp) -> bool {
+        match self.for_ring(op, &request) {
+            Some(operation) => self.inner.in_ring.borrow_mut().begin(ring, operation),
+            None => {
+                self.submit(op, request);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Only what needs nothing but one call on a file that is open.
+    fn for_ring(&self, op: OpId, request: &DiskOp) -> Option<InRing> {
+        let inner = &self.inner;
+        let (file, at) = match request {
+            DiskOp::Write { file: file @ FileId::Journal(_), at, .. } => (file, *at),
+            DiskOp::Write { file, at, durability: Durability::Later, .. } | DiskOp::Read { file, at, .. } => {
+                if inner.in_ring.borrow().len() >= inner.options.in_flight_max || !inner.queue.borrow().is_empty() {
+                    return None;
+                }
+                (file, *at)
+            }
+            _ => return None,
+        };
+        let used = inner.files.use_file(file);
+        let Some(handle) = used.open_handle().filter(|_| used.poisoned().is_none()) else {
+            inner.files.release(used);
+            return None;
+        };
+        let memory = match request {
+            DiskOp::Write { parts, .. } => {
+                let len = checked_len(file, at, parts);
+                Memory::Write { from: Aligned::of(parts, len), ticket: used.begin_write() }
+            }
+            DiskOp::Read { len, .. } => {
+                check_read(at, *len);
+                Memory::Read { into: Unfilled::new(*len) }
+            }
+            _ => unreachable!("sorted out above"),
+        };
+        Some(InRing { op, used, handle, at, memory })
+    }
+
+    /// What the ring answered to an operation of [`Self::submit_on`]; its completion comes out of [`Self::drain`].
+    pub fn completed(&self, ring: &mut Ring, id: u64, result: i32) {
+        let answer = self.inner.in_ring.borrow_mut().completed(ring, id, result);
+        if let Answer::Done { op, used, outcome } = answer {
+            self.inner.files.release(used);
+            self.inner.done.borrow_mut().push(Completion { op, outcome });
+        }
+    }
+
+    /// Operations on the ring: their memory is the kernel's until they are completed.
+    pub fn in_ring(&self) -> usize {
+        self.inner.in_ring.borrow().len()
+    }
+
     /// Moves what is done to the end of `into`.
     pub fn drain(&self, into: &mut Vec<Completion>) {
         into.append(&mut self.inner.done.borrow_mut());
@@ -108,7 +172,7 @@ impl ShardDisk {
         !self.inner.done.borrow().is_empty()
     }
 
-    /// Operations under way or waiting.
+    /// Operations under way or waiting, with glommio.
     pub fn pending(&self) -> usize {
         self.inner.in_flight.get() + self.inner.queue.borrow().len()
     }
@@ -117,7 +181,8 @@ impl ShardDisk {
         self.inner.files.open_count()
     }
 
-    /// Waits for what is under way and closes the files, so that their locks are free when this returns.
+    /// Waits for what is under way and closes the files, so that their locks are free when this returns. Nothing may be on
+    /// the ring any more.
     pub async fn stop(self) {
         while self.pending() > 0 {
             self.inner.bell.wait().await;
@@ -217,10 +282,7 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             sync(&handle, &file).await.inspect_err(|e| used.poison(e)).map(|()| DiskDone::Done)
         }
         DiskOp::Read { file, at, len } => {
-            assert!(
-                at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len <= IO_BYTES_MAX,
-                "a read of whole blocks: {at} {len}"
-            );
+            check_read(at, len);
             let handle = inner.files.handle(started.used()).await?;
             let read = handle.read_at_aligned(at, len).await.map_err(|e| glommio_error(&file, "read", &e))?;
             Ok(DiskDone::Read(Bytes::copy_from_slice(&read)))
@@ -257,12 +319,24 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
     }
 }
 
-async fn write(handle: &DmaFile, file: &FileId, at: u64, parts: &[Bytes], durability: Durability) -> Result<(), DiskError> {
+fn checked_len(file: &FileId, at: u64, parts: &[Bytes]) -> usize {
     let len = parts.iter().map(Bytes::len).sum::<usize>();
     assert!(
         at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && (1..=IO_BYTES_MAX).contains(&len),
         "a write of whole blocks: {len} bytes at {at} of {file}"
     );
+    len
+}
+
+fn check_read(at: u64, len: usize) {
+    assert!(
+        at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && (1..=IO_BYTES_MAX).contains(&len),
+        "a read of whole blocks: {at} {len}"
+    );
+}
+
+async fn write(handle: &DmaFile, file: &FileId, at: u64, parts: &[Bytes], durability: Durability) -> Result<(), DiskError> {
+    let len = checked_len(file, at, parts);
     let mut buffer = handle.alloc_dma_buffer(len);
     let mut rest = buffer.as_bytes_mut();
     for part in parts {

@@ -4,7 +4,7 @@ use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::log::storage::Storage as _;
-use crate::net::Bell;
+use crate::ring::Bell;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;

@@ -18,6 +18,7 @@
 //! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
 
 use crate::base::{ConnId, CoreId};
+use crate::ring::{self, KIND_BITS, Kind};
 use crate::shard::message::MovedSession;
 use slab::Slab;
 use std::os::fd::OwnedFd;
@@ -25,9 +26,6 @@ use std::time::Instant;
 
 /// At most a million connections per core; 2^40 connections before a number would come again.
 const SLOT_BITS: u32 = 20;
-
-/// What the kind of an operation takes of its user data.
-const KIND_BITS: u32 = 4;
 
 pub(super) const CONNECTIONS_MAX: usize = 1 << SLOT_BITS;
 
@@ -95,32 +93,8 @@ impl Conn {
     }
 }
 
-/// What an operation is; with the connection's id it makes the user data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum Kind {
-    Accept = 1,
-    Receive,
-    Send,
-    Timer,
-    /// Cancels and updates: nobody waits for what they answer.
-    Control,
-}
-
 pub(super) fn user_data(kind: Kind, conn: ConnId) -> u64 {
-    conn.0 << KIND_BITS | kind as u64
-}
-
-pub(super) fn of_user_data(data: u64) -> Option<(Kind, ConnId)> {
-    let kind = match data & ((1 << KIND_BITS) - 1) {
-        1 => Kind::Accept,
-        2 => Kind::Receive,
-        3 => Kind::Send,
-        4 => Kind::Timer,
-        5 => Kind::Control,
-        _ => return None,
-    };
-    Some((kind, ConnId(data >> KIND_BITS)))
+    ring::user_data(kind, conn.0)
 }
 
 /// For operations of no connection: no connection has this number, as the first serial is 1.
@@ -199,15 +173,6 @@ mod tests {
         assert!(conns.get_mut(first).is_none());
         assert_eq!(conns.get_mut(second).unwrap().id, second);
         assert_ne!(first, NO_CONN);
-    }
-
-    #[test]
-    fn user_data_keeps_kind_and_connection() {
-        let id = ConnId((1 << 60) - 1);
-        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control] {
-            assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
-        }
-        assert_eq!(of_user_data(0), None);
     }
 
     #[test]

@@ -12,11 +12,11 @@ mod accept;
 mod shutdown;
 
 use super::buffers::{Buffers, GROUP};
-use super::conn::{CONNECTIONS_MAX, Conn, Conns, Kind, Moving, NO_CONN, Phase, Receive, of_user_data, user_data};
-use super::ring::{Completion, Ring};
+use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive, user_data};
 use super::timer::Timer;
-use super::{NetError, NetEvent, NetOptions, WakeFd, listen};
+use super::{NetError, NetEvent, NetOptions, listen};
 use crate::base::{ConnId, CoreId, Peer};
+use crate::ring::{Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::shard::message::MovedSession;
 use io_uring::{cqueue, opcode, types};
 use std::cmp::Reverse;
@@ -249,9 +249,7 @@ impl Net {
     // ---- turns
 
     /// Submits all that the commands asked for and collects completions: one system call, none when there is nothing to do.
-    ///
-    /// True: there is something for `poll`, or somebody woke this core meanwhile: do not sleep (or call
-    /// `wake_fd().signal()` first). False: the core may sleep on its [`super::Waiter`]; what comes will wake it.
+    /// True: there is something for `poll`.
     pub fn submit(&mut self) -> io::Result<bool> {
         self.settle_all();
         self.arm_accept();
@@ -259,17 +257,47 @@ impl Net {
         if self.ring.has_hidden_work() {
             self.ring.enter()?;
         }
-        if is_due || !self.told.is_empty() || self.ring.has_completions() || self.ring.has_work() {
-            return Ok(true);
-        }
+        Ok(is_due || !self.told.is_empty() || self.ring.has_work())
+    }
+
+    /// The core is about to sleep in glommio on its [`crate::ring::Waiter`]: what comes from now on ends that sleep. False:
+    /// something came meanwhile, do not sleep (or call `wake_fd().signal()` first).
+    pub fn try_sleep(&mut self) -> io::Result<bool> {
         if !self.wake.try_sleep() {
-            return Ok(true);
+            return Ok(false);
         }
         let is_late = self.ring.arm_wake()?;
         if is_late {
             self.ring.disarm_wake();
         }
-        Ok(is_late)
+        Ok(!is_late)
+    }
+
+    /// Blocks the thread until something completes or somebody wakes this core; at most so long, looking without a system
+    /// call for the time of `spin` at first. True: run a turn. False: the time is over.
+    pub fn park(&mut self, spin: Duration, at_most: Duration) -> io::Result<bool> {
+        if !self.wake.try_park() {
+            return Ok(true);
+        }
+        if self.ring.listen(&self.wake) {
+            self.ring.enter()?;
+        }
+        if !spin.is_zero() {
+            let begun = Instant::now();
+            while begun.elapsed() < spin {
+                if self.ring.has_work() {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        self.ring.enter_and_wait(at_most)?;
+        Ok(self.ring.has_completions())
+    }
+
+    /// The ring, for the operations of others. Their completions come out of `poll`.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
     }
 
     /// Hands out what has completed, at most a few hundred completions; returns the number of events.
@@ -317,8 +345,17 @@ impl Net {
     fn completed(&mut self, c: Completion, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
         match of_user_data(c.user_data) {
             Some((Kind::Receive, _)) => self.received(c, None, each),
-            Some((Kind::Send, conn)) => self.sent(conn, c.result, each),
-            Some((Kind::Accept, ConnId(listener))) => self.accepted(c, listener as usize, each),
+            Some((Kind::Send, conn)) => self.sent(ConnId(conn), c.result, each),
+            Some((Kind::Accept, listener)) => self.accepted(c, listener as usize, each),
+            Some((Kind::Disk, id)) => {
+                each(NetEvent::Disk { id, result: c.result });
+                1
+            }
+            Some((Kind::Wake, _)) => {
+                self.ring.heard();
+                self.wake.take(); // the caller looks at the mesh after this poll
+                0
+            }
             Some((Kind::Timer, _)) => {
                 self.timer.fired();
                 if self.deadline.is_some_and(|at| at <= Instant::now()) {
@@ -335,6 +372,7 @@ impl Net {
         let Some((Kind::Receive, conn)) = of_user_data(c.user_data) else {
             unreachable!("only receives have buffers: {:#x}", c.user_data)
         };
+        let conn = ConnId(conn);
         let entry = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
         let mut events = 0;
         if c.result > 0 {

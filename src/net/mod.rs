@@ -1,51 +1,43 @@
-//! Moves socket bytes of one core on an io_uring ring of its own, inside a glommio executor.
+//! Moves socket bytes of one core on the core's own ring ([`crate::ring`]), inside a glommio executor.
 //!
 //! glommio's own streams cost two to three times as much per request (docs/decisions/wake.md has the figures).
 //! [`Net`] owns the core's listeners, its client sockets, the shared receive buffers and what waits to be sent. It lives
 //! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
 //! connection that lives.
 //!
-//! The executor sleeps in glommio; one eventfd wakes it for sockets, mesh and other threads ([`WakeFd`], [`Waiter`]).
-//! So a core's loop is (tests/net.rs and benches/echo.rs have it in full):
+//! [`Net`] drives the ring: it submits for all, and hands out what completes for others ([`NetEvent::Disk`]). So a core's
+//! loop is (src/runtime/turn.rs has it in full):
 //!
 //! ```text
 //! loop {
-//!     for _ in 0..ROUNDS {
-//!         net.poll(each);  port.drain(each);  ...decide, net.send(...), port.send(...)...;  port.flush();
-//!         net.set_deadline(next);
-//!         if !net.submit()? { break }        // false: nothing waits, the next event will write the eventfd
-//!     } else { net.wake_fd().signal() }      // still busy: make the wait below short, the disk gets its turn
-//!     bell.wait().await                      // a task of its own loops: waiter.wait().await, bell.ring()
+//!     net.poll(each);  port.drain(each);  ...decide, net.send(...), port.send(...)...;  port.flush();
+//!     net.set_deadline(next);
+//!     if net.submit()? { continue }              // something waits already; let the reactor run now and then
+//!     if nothing is under way in glommio { net.park(...)? }
+//!     else { if !net.try_sleep()? { net.wake_fd().signal() }  bell.wait().await }   // a task loops: waiter.wait().await, bell.ring()
 //! }
 //! ```
 //!
-//! **Awaiting after `submit` returned true, without `signal`, may sleep for ever**: the kernel is told to be quiet while
-//! the core is awake.
+//! **Awaiting the bell, without `try_sleep` having returned true and without `signal`, may sleep for ever**: the kernel
+//! is told to be quiet while the core is awake.
 //!
 //! | file | its concept |
 //! |---|---|
 //! | engine | [`Net`]: commands in, completions out |
 //! | conn | one connection's state, and ids that are never reused |
-//! | ring | submission that never loses an entry, completions |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
-//! | wake, bell | sleeping, and being woken: from outside, and by tasks of the executor |
 //! | listen | listening sockets, socket options |
 
-mod bell;
 mod buffers;
 mod conn;
 mod engine;
 mod listen;
 mod memory;
-mod ring;
 mod timer;
-mod wake;
 
-pub use bell::Bell;
 pub use engine::Net;
 pub use listen::listen;
-pub use wake::{Waiter, WakeFd};
 
 use crate::base::{ConnId, CoreId, Peer};
 use crate::shard::message::MovedSession;
@@ -83,6 +75,8 @@ pub enum NetEvent<'a> {
     Sent { conn: ConnId, bytes: usize },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
+    /// What the disk had on the ring has completed: an id and a result of its own.
+    Disk { id: u64, result: i32 },
     /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.
     Moved { conn: ConnId, fd: OwnedFd, to: CoreId, session: Box<MovedSession>, unread: Vec<u8> },
 }

@@ -3,7 +3,7 @@
 //! A deadline that moves later (each heartbeat does that) costs nothing: the operation fires at its old time, which is
 //! one short turn, and is set again. Only one that moves earlier updates the operation.
 
-use super::ring::Ring;
+use crate::ring::Ring;
 use io_uring::{opcode, types};
 use std::time::Instant;
 

@@ -8,7 +8,8 @@ use super::turn::Core;
 use crate::base::CoreId;
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
-use crate::net::{Bell, Net, NetOptions, WakeFd};
+use crate::net::{Net, NetOptions};
+use crate::ring::{Bell, WakeFd};
 use crate::tls::{Links, Terms};
 
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
@@ -139,6 +140,7 @@ pub fn run_cores<M: Machine + 'static>(
             disk: options.disk,
             stall_log: options.stall_log,
             clock: options.clock,
+            spin: options.spin_before_park,
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
         };
@@ -182,13 +184,14 @@ struct Start {
     disk: DiskOptions,
     stall_log: Duration,
     clock: Clock,
+    spin: Duration,
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
 }
 
 impl Start {
     async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
-        let Start { core, data, net, disk, stall_log, clock, stop, tls } = self;
+        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls } = self;
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
@@ -196,7 +199,7 @@ impl Start {
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         let links = Links::new(tls);
-        Ok(Core { id: core, machine, net, links, port: part.port, disk, bell, clock, stop, stalls })
+        Ok(Core { id: core, machine, net, links, port: part.port, disk, bell, clock, spin, stop, stalls })
     }
 }
 

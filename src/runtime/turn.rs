@@ -3,16 +3,18 @@
 //! ```text
 //!   ┌─> net.poll, port.drain, disk.drain, Tick if due ──> step each ──> TurnEnd ──> carry out ──> port.flush, net.submit ─┐
 //!   │                                                                                                                     │
-//!   └──────────────── the bell (eventfd task, disk completions) <── await <── nothing waits, disk work, or 8 busy rounds ─┘
+//!   ├── something waits already <─────────────────────────────────────────────────────────────────────────────────────────┤
+//!   ├── net.park: asleep in the core's own ring <────────────────────────────── nothing waits, nothing is with glommio <──┤
+//!   └── the bell (eventfd task, glommio's completions) <── await <── glommio has work, or was not asked for a while <─────┘
 //! ```
 //!
-//! **Why a turn ends as it does.** glommio polls its rings (the disk, and the eventfd that wakes the core) only when no
-//! task is runnable: a task that yields is runnable again at once, so yielding never reaches the reactor, and the preempt
-//! timer that would cut in must be set never to fire (glommio 0.9.0 can sleep through it for good). So the loop has to
-//! await something that only the reactor brings: the bell, which two things ring. (1) A task that reads the eventfd: it
+//! **Two places to sleep.** Sockets and the journal are on the core's own ring, so most sleeps are one system call there
+//! (src/ring). glommio polls its rings (files that are opened, synced, removed; its timers) only when no task is
+//! runnable: a task that yields is runnable again at once, so yielding never reaches the reactor, and the preempt timer
+//! that would cut in must be set never to fire (glommio 0.9.0 can sleep through it for good). So for the reactor the loop
+//! awaits something that only the reactor brings: the bell, which two things ring. (1) A task that reads the eventfd: it
 //! completes for sockets, the mesh, timers, other threads, and when this loop itself wrote it with `signal` because work
-//! is waiting; (2) a disk operation that has completed. The loop goes on without awaiting for a few rounds only (for more
-//! while the disk is idle), and not at all when it has submitted disk work, which starts only when other tasks may run.
+//! is waiting; (2) a file operation of glommio's that has completed. `Core::run` says when.
 
 use super::account::{StallDetector, TurnCounts, TurnTimes};
 use super::clock::Clock;
@@ -21,7 +23,8 @@ use super::stop::CoresStop;
 use crate::base::{CoreId, Now};
 use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
-use crate::net::{Bell, Net, NetEvent, Waiter};
+use crate::net::{Net, NetEvent};
+use crate::ring::{Bell, Waiter};
 use crate::shard::event::{Effect, Effects, Event};
 use crate::shard::message::MeshMessage;
 use crate::tls::{Links, Wire};
@@ -30,13 +33,13 @@ use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Busy turns before the executor's reactor gets one, while the disk has work: it brings the completions.
+/// Turns before the executor's reactor gets one, while it has operations: it brings their completions.
 const ROUNDS: usize = 8;
 
-/// The same while it has none: a pass of the reactor is some six system calls for nothing then.
-const ROUNDS_WITHOUT_DISK: usize = 64;
+/// The longest time without a pass of the reactor: its timers close idle files. Then a core that has nothing to do sleeps there.
+const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Places of a core's listeners.
 pub const NSQ: usize = 0;
@@ -53,6 +56,8 @@ pub struct Core<M> {
     /// Rung by the disk, and by the task that reads the eventfd.
     pub bell: Bell,
     pub clock: Clock,
+    /// How long to look for events before a sleep.
+    pub spin: Duration,
     pub stop: Arc<CoresStop>,
     pub stalls: StallDetector,
 }
@@ -61,20 +66,20 @@ pub struct Core<M> {
 #[derive(Default)]
 struct Turn {
     effects: Effects,
+    /// Of the disk's operations on the ring: their ids and results.
+    from_ring: Vec<(u64, i32)>,
     completions: Vec<Completion>,
     stop_told: bool,
     stopped: bool,
 }
 
-/// What is to follow a turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Next {
-    /// Nothing waits: what comes rings the bell.
-    Sleep,
-    /// Something waits: another turn at once.
-    Go,
-    /// Something waits, and so does the disk: let the executor's other tasks and its reactor run.
-    Reactor,
+/// What a turn says of the next.
+struct Ended {
+    at: Instant,
+    /// Something waits already.
+    is_busy: bool,
+    /// glommio got operations, which start only when its reactor runs.
+    gave_reactor_work: bool,
 }
 
 impl<M: Machine> Core<M> {
@@ -96,22 +101,37 @@ impl<M: Machine> Core<M> {
             }
         });
         let mut turn = Turn::default();
-        'awake: loop {
-            let mut next = Next::Go;
-            for round in 1.. {
-                next = self.turn(&mut turn)?;
-                if turn.stopped && self.stop.is_complete() {
-                    break 'awake;
-                }
-                let most = if self.disk.pending() > 0 { ROUNDS } else { ROUNDS_WITHOUT_DISK };
-                if next != Next::Go || round >= most {
-                    break;
-                }
+        let (mut rounds, mut reactor_at) = (0, Instant::now());
+        loop {
+            let ended = self.turn(&mut turn)?;
+            if turn.stopped && self.stop.is_complete() {
+                break;
             }
-            if next != Next::Sleep {
+            rounds += 1;
+            let is_reactor_due = ended.gave_reactor_work
+                || ended.at.duration_since(reactor_at) >= REACTOR_PAUSE
+                || (self.disk.pending() > 0 && (rounds >= ROUNDS || !ended.is_busy));
+            if !is_reactor_due {
+                if !ended.is_busy {
+                    self.net.park(self.spin, REACTOR_PAUSE)?;
+                }
+                continue;
+            }
+            if ended.is_busy || !self.net.try_sleep()? {
                 wake.signal();
             }
             self.bell.wait().await;
+            (rounds, reactor_at) = (0, Instant::now());
+        }
+        while self.disk.in_ring() > 0 {
+            self.net.submit()?;
+            self.net.park(Duration::ZERO, REACTOR_PAUSE)?;
+            self.net.poll(&mut |event| {
+                if let NetEvent::Disk { id, result } = event {
+                    turn.from_ring.push((id, result));
+                }
+            });
+            turn.from_ring.drain(..).for_each(|(id, result)| self.disk.completed(self.net.ring(), id, result));
         }
         ending.set(true);
         wake.signal();
@@ -122,7 +142,7 @@ impl<M: Machine> Core<M> {
         Ok(stalls)
     }
 
-    fn turn(&mut self, turn: &mut Turn) -> io::Result<Next> {
+    fn turn(&mut self, turn: &mut Turn) -> io::Result<Ended> {
         let begun = Instant::now();
         let now = self.clock.at(begun);
         let mut counts = TurnCounts::default();
@@ -141,24 +161,20 @@ impl<M: Machine> Core<M> {
         self.machine.step(now, Event::TurnEnd, &mut turn.effects);
         let decided = Instant::now();
         counts.effects = turn.effects.len();
-        let disk_work = self.carry_out(now, turn);
+        let gave_reactor_work = self.carry_out(now, turn);
         self.port.flush();
         let deadline = self.machine.deadline().into_iter().chain(self.links.deadline()).min();
         self.net.set_deadline(deadline.map(|at| self.clock.instant(at)));
         let is_busy = self.net.submit()?; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
-        Ok(match (is_busy, disk_work) {
-            (false, _) => Next::Sleep,
-            (true, false) => Next::Go,
-            (true, true) => Next::Reactor,
-        })
+        Ok(Ended { at: carried, is_busy, gave_reactor_work })
     }
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
         let Core { machine, net, links, port, disk, .. } = self;
-        let effects = &mut turn.effects;
+        let Turn { effects, from_ring, .. } = turn;
         counts.net_events = net.poll(&mut |event| match event {
             NetEvent::Opened { conn, peer, listener: NATIVE } => {
                 links.opened(now, conn, &peer);
@@ -176,6 +192,7 @@ impl<M: Machine> Core<M> {
                 links.closed(conn);
                 machine.step(now, Event::Closed { conn }, effects);
             }
+            NetEvent::Disk { id, result } => from_ring.push((id, result)),
             NetEvent::Moved { conn, fd, to, session, unread } => {
                 let (unread, layer) = links.moved(conn, unread);
                 port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer });
@@ -196,10 +213,11 @@ impl<M: Machine> Core<M> {
             }
             message => machine.step(now, Event::Mesh { from, message }, effects),
         });
+        from_ring.drain(..).for_each(|(id, result)| disk.completed(net.ring(), id, result));
         disk.drain(&mut turn.completions);
         counts.disk_completions = turn.completions.len();
         for Completion { op, outcome } in turn.completions.drain(..) {
-            machine.step(now, Event::Disk { op, outcome }, effects);
+            machine.step(now, Event::Disk { op, outcome }, &mut turn.effects);
         }
     }
 
@@ -213,9 +231,9 @@ impl<M: Machine> Core<M> {
         }
     }
 
-    /// True when the disk got something.
+    /// True when glommio got something of the disk's.
     fn carry_out(&mut self, now: Now, turn: &mut Turn) -> bool {
-        let mut disk_work = false;
+        let mut gave_reactor_work = false;
         self.carry_wires(); // made before the effects
         for effect in turn.effects.drain(..) {
             match effect {
@@ -237,8 +255,7 @@ impl<M: Machine> Core<M> {
                 }
                 Effect::Pass { to, message } => self.port.send(to, message),
                 Effect::Disk { op, request } => {
-                    self.disk.submit(op, request);
-                    disk_work = true;
+                    gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
                 }
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {
@@ -250,7 +267,7 @@ impl<M: Machine> Core<M> {
             }
         }
         self.carry_wires(); // what could not be sealed
-        disk_work
+        gave_reactor_work
     }
 }
 

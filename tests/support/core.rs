@@ -2,7 +2,8 @@
 
 use glommio::{LocalExecutorBuilder, Placement};
 use ringmq::base::{ConnId, CoreId, Peer};
-use ringmq::net::{Bell, Net, NetEvent, Waiter};
+use ringmq::net::{Net, NetEvent};
+use ringmq::ring::{Bell, Waiter};
 use ringmq::shard::message::MovedSession;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -27,6 +28,7 @@ fn owned(event: NetEvent<'_>) -> Happened {
         NetEvent::Bytes { conn, bytes } => Happened::Bytes(conn, bytes.to_vec()),
         NetEvent::Sent { conn, bytes } => Happened::Sent(conn, bytes),
         NetEvent::Closed { conn } => Happened::Closed(conn),
+        NetEvent::Disk { id, result } => panic!("there is no disk here: {id} {result}"),
         NetEvent::Moved { conn, fd, to, session, unread } => Happened::Moved(conn, fd, to, session, unread),
     }
 }
@@ -60,22 +62,22 @@ async fn drive(mut net: Net, mut turn: impl FnMut(&mut Net, Vec<Happened>) -> bo
             rings.ring();
         }
     });
-    'core: loop {
-        let mut round = 0;
-        loop {
-            let mut happened = Vec::new();
-            net.poll(&mut |event| happened.push(owned(event)));
-            if turn(&mut net, happened) {
-                break 'core;
+    // by turns asleep in the ring and in glommio, as a core that has files is
+    for number in 0.. {
+        let mut happened = Vec::new();
+        net.poll(&mut |event| happened.push(owned(event)));
+        if turn(&mut net, happened) {
+            break;
+        }
+        let is_busy = net.submit().expect("the ring works");
+        if number % 8 != 0 {
+            if !is_busy {
+                net.park(Duration::ZERO, Duration::from_secs(3600)).expect("the ring works");
             }
-            if !net.submit().expect("the ring works") {
-                break;
-            }
-            round += 1;
-            if round == 8 {
-                net.wake_fd().signal();
-                break;
-            }
+            continue;
+        }
+        if is_busy || !net.try_sleep().expect("the ring works") {
+            net.wake_fd().signal();
         }
         bell.wait().await;
     }

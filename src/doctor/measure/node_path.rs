@@ -12,7 +12,7 @@ use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, TopicName,
 };
 use crate::disk::{DiskOptions, ShardDisk, files};
-use crate::net::Bell;
+use crate::ring::Bell;
 use crate::runtime::StopHandle;
 use crate::runtime::cores::executor;
 use bytes::Bytes;

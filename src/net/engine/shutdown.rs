@@ -34,13 +34,14 @@ impl Net {
     fn is_anything_in_flight(&mut self) -> bool {
         self.listeners.iter().any(|l| l.accept != Accept::Off)
             || self.timer.is_armed()
+            || self.ring.is_listening()
             || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
     }
 
     fn reap(&mut self, c: Completion) {
         let is_last = !cqueue::more(c.flags);
         match of_user_data(c.user_data) {
-            Some((Kind::Accept, ConnId(listener))) => {
+            Some((Kind::Accept, listener)) => {
                 if c.result >= 0 {
                     // SAFETY: the kernel has just made this descriptor for us.
                     drop(unsafe { OwnedFd::from_raw_fd(c.result) });
@@ -50,13 +51,14 @@ impl Net {
                 }
             }
             Some((Kind::Timer, _)) => self.timer.fired(),
+            Some((Kind::Wake, _)) => self.ring.heard(),
             Some((Kind::Receive, conn)) if is_last => {
-                if let Some(c) = self.conns.get_mut(conn) {
+                if let Some(c) = self.conns.get_mut(ConnId(conn)) {
                     c.receive = Receive::Off;
                 }
             }
             Some((Kind::Send, conn)) => {
-                if let Some(c) = self.conns.get_mut(conn) {
+                if let Some(c) = self.conns.get_mut(ConnId(conn)) {
                     c.sending = Vec::new();
                 }
             }

@@ -8,7 +8,8 @@
 //! for completions once more: [`Ring::arm_wake`].
 
 use super::wake::WakeFd;
-use io_uring::{IoUring, cqueue, squeue, types};
+use super::{Kind, user_data};
+use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -20,19 +21,23 @@ const ENTER_EXT_ARG: u32 = 8;
 /// A kernel that takes nothing in this many calls is asked again next turn.
 const ENTER_TRIES_MAX: u32 = 16;
 
-pub(super) struct Ring {
+pub struct Ring {
     uring: IoUring,
     backlog: VecDeque<squeue::Entry>,
+    /// Where the kernel writes what it read from the eventfd, and whether such a read is under way.
+    woken: Box<u64>,
+    is_listening: bool,
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Completion {
+pub struct Completion {
     pub user_data: u64,
     pub result: i32,
     pub flags: u32,
 }
 
 impl Ring {
+    /// Call on the thread that will use it: the kernel takes entries from that one alone.
     pub fn new(entries: u32, wake: &WakeFd) -> io::Result<Ring> {
         let uring = IoUring::builder()
             .setup_cqsize(entries * 4)
@@ -42,7 +47,7 @@ impl Ring {
             .setup_submit_all()
             .build(entries)?;
         uring.submitter().register_eventfd(wake.raw())?;
-        Ok(Ring { uring, backlog: VecDeque::new() })
+        Ok(Ring { uring, backlog: VecDeque::new(), woken: Box::new(0), is_listening: false })
     }
 
     pub fn uring(&self) -> &IoUring {
@@ -91,7 +96,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Like `enter`, and waits for a completion. For the shutdown.
+    /// Like `enter`, and waits for a completion, blocking the thread.
     pub fn enter_and_wait(&mut self, at_most: Duration) -> io::Result<()> {
         let queued = self.fill();
         let limit = types::Timespec::from(at_most);
@@ -102,6 +107,28 @@ impl Ring {
             Err(e) if !matches!(e.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => Err(e),
             _ => Ok(()),
         }
+    }
+
+    /// Sees to it that a write of [`WakeFd`]'s eventfd for sleepers in this ring ends the sleep: its completion has
+    /// [`Kind::Wake`], and is to be told to [`Ring::heard`]. True: there is an entry to submit now.
+    pub fn listen(&mut self, wake: &WakeFd) -> bool {
+        if std::mem::replace(&mut self.is_listening, true) {
+            return false;
+        }
+        let into = std::ptr::from_mut(&mut *self.woken).cast();
+        let entry = opcode::Read::new(types::Fd(wake.raw_for_ring()), into, 8).build();
+        // SAFETY: the eight bytes live until the completion, or for ever: see drop.
+        unsafe { self.push(entry.user_data(user_data(Kind::Wake, 0))) };
+        true
+    }
+
+    /// The read that `listen` began has completed.
+    pub fn heard(&mut self) {
+        self.is_listening = false;
+    }
+
+    pub fn is_listening(&self) -> bool {
+        self.is_listening
     }
 
     /// Backlog to submission queue, as far as there is room; returns how many entries are queued.
@@ -159,5 +186,14 @@ impl Ring {
             self.enter()?;
         }
         Ok(self.has_work())
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.is_listening {
+            // the kernel may still write there
+            Box::leak(std::mem::take(&mut self.woken));
+        }
     }
 }

@@ -1,0 +1,120 @@
+//! Reads and writes of open files on the core's own ring ([`crate::ring`]): the journal's write, which clients wait for,
+//! without a task, and in the turn's one system call. Decides nothing; what it cannot carry goes to glommio.
+//!
+//! A write in flight is never given up: its memory, its file and its ticket stay here until the kernel has answered.
+
+use super::aligned::{Aligned, Unfilled};
+use super::files::disk_errno;
+use super::open_files::Used;
+use crate::base::{DiskDone, DiskError, FileId, OpId};
+use crate::ring::{Kind, Ring, user_data};
+use glommio::io::DmaFile;
+use io_uring::{opcode, types};
+use slab::Slab;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
+
+#[derive(Default)]
+pub(super) struct RingOps {
+    slots: Slab<InRing>,
+}
+
+pub(super) struct InRing {
+    pub op: OpId,
+    pub used: Used,
+    /// Keeps the descriptor open.
+    pub handle: Rc<DmaFile>,
+    pub at: u64,
+    pub memory: Memory,
+}
+
+pub(super) enum Memory {
+    /// The ticket is the file's ([`super::open_files::OpenFile::begin_write`]).
+    Write {
+        from: Aligned,
+        ticket: u64,
+    },
+    Read {
+        into: Unfilled,
+    },
+}
+
+pub(super) enum Answer {
+    /// The kernel wants to be asked once more, and was.
+    Again,
+    Done {
+        op: OpId,
+        used: Used,
+        outcome: Result<DiskDone, DiskError>,
+    },
+}
+
+impl RingOps {
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub fn begin(&mut self, ring: &mut Ring, operation: InRing) {
+        let id = self.slots.insert(operation);
+        self.push(ring, id);
+    }
+
+    fn push(&self, ring: &mut Ring, id: usize) {
+        let o = &self.slots[id];
+        let fd = types::Fd(o.handle.as_raw_fd());
+        let entry = match &o.memory {
+            Memory::Write { from, .. } => opcode::Write::new(fd, from.as_ptr(), from.len() as u32).offset(o.at).build(),
+            Memory::Read { into } => opcode::Read::new(fd, into.as_ptr(), into.len() as u32).offset(o.at).build(),
+        };
+        // SAFETY: descriptor and memory stay in the slot until the completion; see drop.
+        unsafe { ring.push(entry.user_data(user_data(Kind::Disk, id as u64))) };
+    }
+
+    /// `id` and `result` as the kernel answered.
+    pub fn completed(&mut self, ring: &mut Ring, id: u64, result: i32) -> Answer {
+        let id = id as usize;
+        if matches!(-result, libc::EAGAIN | libc::EINTR) {
+            self.push(ring, id); // nothing was read or written
+            return Answer::Again;
+        }
+        let InRing { op, used, handle, at, memory } = self.slots.remove(id);
+        drop(handle);
+        let outcome = match memory {
+            Memory::Write { from, ticket } => {
+                let outcome = written(&used.file, at, from.len(), result);
+                if let Err(error) = &outcome {
+                    used.poison(error);
+                }
+                used.end_write(ticket);
+                outcome
+            }
+            Memory::Read { into } => match usize::try_from(result) {
+                // SAFETY: the kernel says so.
+                Ok(len) => Ok(DiskDone::Read(unsafe { into.filled(len) })),
+                Err(_) => Err(failed(&used.file, "read", result)),
+            },
+        };
+        Answer::Done { op, used, outcome }
+    }
+}
+
+fn written(file: &FileId, at: u64, len: usize, result: i32) -> Result<DiskDone, DiskError> {
+    match usize::try_from(result) {
+        Ok(written) if written == len => Ok(DiskDone::Done),
+        Ok(written) => Err(DiskError::ShortWrite { file: file.clone(), at, len, written }),
+        Err(_) => Err(failed(file, "write", result)),
+    }
+}
+
+fn failed(file: &FileId, call: &'static str, result: i32) -> DiskError {
+    disk_errno(file, call, -result, std::io::Error::from_raw_os_error(-result).to_string())
+}
+
+impl Drop for RingOps {
+    fn drop(&mut self) {
+        if !self.slots.is_empty() {
+            tracing::error!("{} operations of files did not end: their memory is left to the kernel", self.slots.len());
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A core's own io_uring ring, inside a glommio executor, and how the core sleeps and is woken.
+//!
+//! What a client waits for goes on this ring: socket bytes ([`crate::net`]) and the reads and writes of files that are
+//! open ([`crate::disk`]). Opening, syncing, allocating and removing files stays with glommio, which brings the executor and
+//! its pool. It knows neither connections nor files, and it never loses an entry or a completion.
+//!
+//! A core has two places to sleep in:
+//!
+//! | place | when | woken by |
+//! |---|---|---|
+//! | its own ring ([`Ring::enter_and_wait`]) | glommio has nothing under way | completions; its read of the one eventfd |
+//! | glommio ([`Waiter`], [`Bell`]) | otherwise, and when idle for a while | the other eventfd, which the ring signals too |
+//!
+//! The first costs one system call and no task. The second costs some ten, since glommio looks after three rings and its
+//! timers (docs/decisions/wake.md).
+//!
+//! | file | its concept |
+//! |---|---|
+//! | uring | submission that never loses an entry, completions |
+//! | wake | the state of a core's sleep, and the eventfds |
+//! | bell | an event between tasks of the executor |
+
+mod bell;
+mod uring;
+mod wake;
+
+pub use bell::Bell;
+pub use uring::{Completion, Ring};
+pub use wake::{Waiter, WakeFd};
+
+/// Who waits for a completion. With an id of its own it makes the user data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Kind {
+    Accept = 1,
+    Receive,
+    Send,
+    Timer,
+    /// Cancels and updates: nobody waits for what they answer.
+    Control,
+    /// The read of the eventfd that ends a sleep in the ring.
+    Wake,
+    Disk,
+}
+
+/// What the kind takes of the user data; the rest is the id.
+pub const KIND_BITS: u32 = 4;
+
+/// `id` is below 2^60.
+pub fn user_data(kind: Kind, id: u64) -> u64 {
+    debug_assert!(id < 1 << (u64::BITS - KIND_BITS));
+    id << KIND_BITS | kind as u64
+}
+
+pub fn of_user_data(data: u64) -> Option<(Kind, u64)> {
+    let kind = match data & ((1 << KIND_BITS) - 1) {
+        1 => Kind::Accept,
+        2 => Kind::Receive,
+        3 => Kind::Send,
+        4 => Kind::Timer,
+        5 => Kind::Control,
+        6 => Kind::Wake,
+        7 => Kind::Disk,
+        _ => return None,
+    };
+    Some((kind, data >> KIND_BITS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_data_keeps_kind_and_id() {
+        let id = (1 << 60) - 1;
+        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control, Kind::Wake, Kind::Disk] {
+            assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
+        }
+        assert_eq!(of_user_data(0), None);
+    }
+}
