@@ -167,9 +167,10 @@ fn journal(rng: &mut Rng) -> Vec<u8> {
             let header = RecordHeader::new(kind, topic_id, slot as u16, sequence, epoch, &payload);
             ring.queue(Record { header, payload: payload.into(), slot, end: position(rng), note: () });
         }
-        if let Some(DiskOp::Write { parts, .. }) = ring.pack(|_, _| {}) {
+        if let Some((sequence, DiskOp::Write { parts, .. })) = ring.pack(|_, _| {}) {
             out.extend(parts.concat());
-            let notes = ring.wrote();
+            ring.wrote(sequence);
+            let notes = ring.next_durable().unwrap();
             ring.recycle(notes);
         }
     }

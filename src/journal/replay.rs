@@ -4,10 +4,12 @@
 //! Never writes. The whole ring is read once, since evidence of damage (a later write) may stand anywhere in it;
 //! so the time is bounded by the journal's length. Records are then read write by write.
 //!
-//! One journal write is in flight at a time, so a write is known to have been complete (*promised*) when the checkpoint
-//! or any later write says so, or when any later write is there at all.
+//! A write is known to have been complete (*promised*) when the checkpoint or any later write says so: each says up to where
+//! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
+//! flight: what follows a torn one is cut with it.
 
 use super::format::*;
+use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX};
 use crate::log::batch::{Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
@@ -116,7 +118,7 @@ finding! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WriteAction {
     Apply,
-    /// The last write was in flight at the crash: drop it whole. The ring ends here.
+    /// The write was in flight at the crash: drop it whole, and those after it. The ring ends here.
     Cut,
     End,
     /// Apply what holds; the partitions of its own directory go on behind the ends it gives.
@@ -133,10 +135,9 @@ pub enum WriteAction {
 /// | RecordsBad | Promised | any | DamageOwn | it was complete once; its head names the victims |
 /// | HeadTorn, Nothing | Promised | Repeated | DamageRepeated | it was complete once; its successor names the victims |
 /// | HeadTorn, Nothing | Promised | Unrepeated | DamageUnnamed | it was complete once; two heads in a row are gone |
-/// | RecordsBad, HeadTorn | Open | Unrepeated | Cut | a torn tail: in flight at the crash, never acknowledged |
+/// | RecordsBad, HeadTorn | Open | any | Cut | a torn tail: in flight at the crash, never acknowledged |
+/// | Nothing | Open | Repeated | Cut | in flight at the crash beside the one after it, never acknowledged |
 /// | Nothing | Open | Unrepeated | End | nothing was in flight |
-/// | RecordsBad | Open | Repeated | DamageOwn | cannot be: a later write is a promise |
-/// | HeadTorn, Nothing | Open | Repeated | DamageRepeated | cannot be: a later write is a promise |
 pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
     Row {
         a: &[WriteFound::Holds],
@@ -169,9 +170,16 @@ pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
     Row {
         a: &[WriteFound::RecordsBad, WriteFound::HeadTorn],
         b: &[Promise::Open],
-        c: &[Repeat::Unrepeated],
+        c: &[],
         then: WriteAction::Cut,
         why: "a torn tail: in flight at the crash, never acknowledged",
+    },
+    Row {
+        a: &[WriteFound::Nothing],
+        b: &[Promise::Open],
+        c: &[Repeat::Repeated],
+        then: WriteAction::Cut,
+        why: "in flight at the crash beside the one after it, never acknowledged",
     },
     Row {
         a: &[WriteFound::Nothing],
@@ -179,20 +187,6 @@ pub const WRITE_TABLE: &[Row<WriteFound, Promise, Repeat, WriteAction>] = &[
         c: &[Repeat::Unrepeated],
         then: WriteAction::End,
         why: "nothing was in flight",
-    },
-    Row {
-        a: &[WriteFound::RecordsBad],
-        b: &[Promise::Open],
-        c: &[Repeat::Repeated],
-        then: WriteAction::DamageOwn,
-        why: "cannot be: a later write is a promise",
-    },
-    Row {
-        a: &[WriteFound::HeadTorn, WriteFound::Nothing],
-        b: &[Promise::Open],
-        c: &[Repeat::Repeated],
-        then: WriteAction::DamageRepeated,
-        why: "cannot be: a later write is a promise",
     },
 ];
 
@@ -250,7 +244,8 @@ pub struct Write {
     pub action: WriteAction,
     /// Those that hold, in order; none of a write that is cut.
     pub records: Vec<Record>,
-    /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what its head says it touched.
+    /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what is known to be touched by it and
+    /// by those after it.
     pub directory: Vec<DirectoryEntry>,
     /// Why it does not hold.
     pub bad: Option<Bad>,
@@ -322,13 +317,15 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     ring.note_torn(&heads);
     let first = ring.first;
     ring.places.retain(|&s, _| s >= first);
-    if let Some((&last, _)) = ring.places.last_key_value() {
-        ring.promised = ring.promised.max(last - 1);
-    }
-    // A torn head cannot be believed far, but that it was begun says that the write before it was complete.
+    // A torn head cannot be believed far, but what it says of the writes before it stands in one sector with all that
+    // makes it a head of this ring.
     let end = ring.places.last_key_value().map_or(ring.first, |(&last, _)| last + 1).max(ring.promised + 1);
-    if ring.torn.contains_key(&(end + 1)) {
-        ring.promised = end;
+    for head in heads.iter().filter(|h| h.bad.is_some()).map(|h| &h.header) {
+        let (sequence, durable) = (head.sequence.get(), head.durable.get());
+        let is_next = sequence >= end && sequence <= end + DEPTH as u64;
+        if is_next && durable < sequence && sequence - durable <= DEPTH as u64 {
+            ring.promised = ring.promised.max(durable);
+        }
     }
     Ok(ring)
 }
@@ -388,7 +385,16 @@ impl Ring {
                 let next = self.places[&(sequence + 1)];
                 write.directory = self.read_write(storage, next)?.0.previous;
             }
-            WriteAction::Cut => write.records.clear(),
+            WriteAction::Cut => {
+                write.records.clear();
+                for (&later, &place) in self.places.range(sequence + 1..) {
+                    let head = self.read_write(storage, place)?.0;
+                    if later == sequence + 1 {
+                        write.directory.extend(head.previous);
+                    }
+                    write.directory.extend(head.directory);
+                }
+            }
             WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageUnnamed | WriteAction::End => {}
         }
         Ok(write)

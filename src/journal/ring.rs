@@ -6,9 +6,15 @@
 //!    |......free......|== tail: first write redo needs ==|== head ==|......free......|
 //!                      ^ the durable checkpoint           ^ next write
 //! ```
-//! Owns positions, laps, sequences, the directory repeated by the next write, and the checkpoint slots. At most one
-//! write is in flight. Never writes over a byte at or after the durable checkpoint, never splits a write over the
-//! ring's end, and never issues anything again after a failure.
+//! Owns positions, laps, sequences, the directory repeated by the next write, and the checkpoint slots. Never writes over
+//! a byte at or after the durable checkpoint, never splits a write over the ring's end, and never issues anything again
+//! after a failure.
+//!
+//! **One write is in flight at a time, but for bytes.** What comes meanwhile shares the next write, which costs the least. Once
+//! an eighth of a write's most bytes waits (64 KiB of 512), a device is waited for that could carry more: then up to
+//! [`DEPTH`] writes go side by side. They may complete in any order and become durable in their own, so at a crash a write
+//! that is whole may stand behind one that is torn; recovery cuts both. Each says up to where the ring was durable when it
+//! was issued.
 
 use super::format::*;
 use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_up};
@@ -20,6 +26,9 @@ use zerocopy::IntoBytes;
 
 /// Slot of a record that concerns a topic as a whole.
 pub const NO_SLOT: u32 = u32::MAX;
+
+/// Writes in flight at most.
+pub const DEPTH: usize = 4;
 
 /// One queued fact. `note` comes back when it is packed and when it is durable.
 pub struct Record<N> {
@@ -62,8 +71,8 @@ pub struct Ring<N> {
     slot_sequence: u64,
     queue: VecDeque<Record<N>>,
     queued_cost: u64,
-    /// Notes of the write in flight.
-    in_flight: Option<Vec<N>>,
+    /// Writes that are issued and not durable, oldest first: the notes of each, and whether it has completed.
+    in_flight: VecDeque<(Vec<N>, bool)>,
     spare_notes: Vec<N>,
     /// The checkpoint that is being written.
     checkpointing: Option<Place>,
@@ -95,7 +104,7 @@ impl<N: Copy> Ring<N> {
             slot_sequence: journal.slot_sequence,
             queue: VecDeque::new(),
             queued_cost: 0,
-            in_flight: None,
+            in_flight: VecDeque::new(),
             spare_notes: vec![],
             checkpointing: None,
             previous: vec![],
@@ -150,7 +159,15 @@ impl<N: Copy> Ring<N> {
     }
 
     pub fn is_in_flight(&self) -> bool {
-        self.in_flight.is_some()
+        !self.in_flight.is_empty()
+    }
+
+    /// Whether another write is issued now, when `more` bytes are queued as well.
+    pub fn takes_write(&self, more: u64) -> bool {
+        match self.in_flight.len() {
+            0 => true,
+            n => n < DEPTH && self.queued_cost + more >= self.write_max as u64 / 8,
+        }
     }
 
     pub fn is_checkpointing(&self) -> bool {
@@ -179,10 +196,10 @@ impl<N: Copy> Ring<N> {
         }
     }
 
-    /// Takes queued records into one write, as many as fit. `None` when there is none, one is in flight, or the ring
-    /// is full. `packed` hears of each record with the write's sequence.
-    pub fn pack(&mut self, mut packed: impl FnMut(u64, N)) -> Option<DiskOp> {
-        if self.queue.is_empty() || self.in_flight.is_some() || self.poisoned {
+    /// Takes queued records into one write, as many as fit; its sequence is for [`Ring::wrote`]. `None` when there is none,
+    /// enough is in flight, or the ring is full. `packed` hears of each record with the write's sequence.
+    pub fn pack(&mut self, mut packed: impl FnMut(u64, N)) -> Option<(u64, DiskOp)> {
+        if self.queue.is_empty() || !self.takes_write(0) || self.poisoned {
             return None;
         }
         let (count, entries, records_len) = self.measure();
@@ -230,15 +247,11 @@ impl<N: Copy> Ring<N> {
         self.write_head(&mut fill[..head_len], place, len, &directory, count, records_len);
 
         self.previous = directory;
-        self.in_flight = Some(notes);
+        self.in_flight.push_back((notes, false));
         self.writes.push_back(place);
         self.head = self.normal(Place { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
-        Some(DiskOp::Write {
-            file: FileId::Journal(self.core.0),
-            at: place.position,
-            parts: parts(fill.into(), cuts),
-            durability: Durability::Durable,
-        })
+        let (file, parts) = (FileId::Journal(self.core.0), parts(fill.into(), cuts));
+        Some((place.sequence, DiskOp::Write { file, at: place.position, parts, durability: Durability::Durable }))
     }
 
     /// How many of the queued records fit one write, their directory entries and bytes.
@@ -341,12 +354,18 @@ impl<N: Copy> Ring<N> {
         head[..at].copy_from_slice(header.as_bytes());
     }
 
-    /// The write in flight is complete: its notes, in order. Hand them back with [`Ring::recycle`].
-    pub fn wrote(&mut self) -> Vec<N> {
-        let notes = self.in_flight.take().expect("a completion belongs to the write in flight");
+    /// The write with this sequence is complete. What became durable by that comes out of [`Ring::next_durable`].
+    pub fn wrote(&mut self, sequence: u64) {
+        let index = sequence.checked_sub(self.durable + 1).expect("a write completes once");
+        self.in_flight[index as usize].1 = true;
+    }
+
+    /// Makes the next write durable, if it and all before it are complete: its notes, in order. Hand them back with
+    /// [`Ring::recycle`].
+    pub fn next_durable(&mut self) -> Option<Vec<N>> {
+        let (notes, _) = self.in_flight.pop_front_if(|(_, is_complete)| *is_complete)?;
         self.durable += 1;
-        assert_eq!(self.durable + 1, self.head.sequence, "one write is in flight at a time");
-        notes
+        Some(notes)
     }
 
     pub fn recycle(&mut self, mut notes: Vec<N>) {
@@ -357,7 +376,7 @@ impl<N: Copy> Ring<N> {
     /// A write failed: nothing is ever written again.
     pub fn poison(&mut self) {
         self.poisoned = true;
-        self.in_flight = None;
+        self.in_flight.clear();
         self.queue.clear();
         self.queued_cost = 0;
     }
@@ -455,11 +474,12 @@ mod tests {
 
     /// Packs and completes one write; where it stands and the notes it carried.
     fn write(ring: &mut Ring<u64>, file: &mut [u8]) -> Option<(u64, Vec<u64>)> {
-        let op = ring.pack(|_, _| {})?;
+        let (sequence, op) = ring.pack(|_, _| {})?;
         assert!(ring.pack(|_, _| {}).is_none(), "one write is in flight");
         let (at, bytes) = bytes(&op);
         file[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
-        let notes = ring.wrote();
+        ring.wrote(sequence);
+        let notes = ring.next_durable().unwrap();
         let copy = notes.clone();
         ring.recycle(notes);
         Some((at, copy))
@@ -483,6 +503,39 @@ mod tests {
         let found: Vec<_> = Records::new(&head, &file[at as usize..]).map(|r| r.unwrap().1.sequence.get()).collect();
         assert_eq!(found, [2, 3, 4, 5]);
         assert_eq!(h.len.get() as usize % BLOCK, 0);
+    }
+
+    #[test]
+    fn large_writes_go_side_by_side_and_become_durable_in_order() {
+        let mut ring = ring();
+        let small = |n| record(0, n, 100);
+        ring.queue(small(1));
+        let (first, _) = ring.pack(|_, _| {}).unwrap();
+        ring.queue(small(2));
+        assert!(ring.pack(|_, _| {}).is_none(), "small ones wait and share");
+        assert!(!ring.takes_write(1000) && ring.takes_write(64 * 1024));
+        let mut sequences = vec![first];
+        for n in 3..20 {
+            ring.queue(record(n as u32, n, 10_000));
+            sequences.extend(ring.pack(|_, _| {}).map(|(sequence, op)| {
+                let (_, bytes) = bytes(&op);
+                let head = WriteHeader::parse(&bytes, &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap().header;
+                assert_eq!(head.durable.get(), 0, "nothing is complete yet");
+                sequence
+            }));
+        }
+        assert_eq!(sequences, [1, 2, 3, 4][..sequences.len()]);
+        assert!(sequences.len() > 2 && sequences.len() <= DEPTH);
+        for &sequence in sequences[1..].iter().rev() {
+            ring.wrote(sequence);
+            assert!(ring.next_durable().is_none(), "the first is not complete");
+        }
+        ring.wrote(first);
+        assert_eq!(ring.next_durable().unwrap(), [1]);
+        assert_eq!(ring.next_durable().unwrap()[..2], [2, 3]);
+        while ring.next_durable().is_some() {}
+        assert_eq!(ring.durable(), sequences.len() as u64);
+        assert!(!ring.is_in_flight());
     }
 
     #[test]

@@ -335,7 +335,7 @@ impl Partitions {
         for entry in directory {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                 self.all[i].touched = true;
-                self.all[i].suspect = true;
+                (self.all[i].suspect, self.all[i].damaged) = (true, true);
                 self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
             }
         }

@@ -32,9 +32,15 @@ const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
 /// Why an operation is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    Journal,
+    /// With its sequence.
+    Journal(u64),
     Checkpoint,
-    Space { p: PartitionIdx, which: Which, base: i64, len: u64 },
+    Space {
+        p: PartitionIdx,
+        which: Which,
+        base: i64,
+        len: u64,
+    },
     Flush(PartitionIdx),
     Topic(u64),
     Read(u32),
@@ -319,11 +325,11 @@ impl Store {
         !self.dirty.is_empty()
     }
 
-    /// Ends the turn: seals what was appended, issues at most one journal write, and begins what is due behind it.
-    /// While a journal write is in flight the open batches stay open and grow.
+    /// Ends the turn: seals what was appended, issues what the journal takes of it, and begins what is due behind it.
+    /// While the journal takes no further write the open batches stay open and grow.
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
-        let is_busy = self.ring.is_in_flight() && !self.is_stopping();
+        let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
             let (direct_len, epoch) = (self.direct_len, self.options.epoch);
@@ -390,10 +396,10 @@ impl Store {
         }
     }
 
-    /// One journal write, when none is in flight.
+    /// Journal writes of what is queued, as far as there may be some.
     fn pack(&mut self, io: &mut Io) {
         let (partitions, topics) = (&mut self.partitions, &mut self.topics);
-        let op = self.ring.pack(|sequence, note| match note {
+        let mut packed = |sequence, note| match note {
             Note::Batch(p) => {
                 let part = &mut partitions[p.0 as usize];
                 part.mark_dirty(sequence);
@@ -408,10 +414,11 @@ impl Store {
                     topic.write_sequence = Some(sequence);
                 }
             }
-        });
-        if let Some(op) = op {
-            self.ops.issue(io, op, Op::Journal);
-        } else if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
+        };
+        while let Some((sequence, op)) = self.ring.pack(&mut packed) {
+            self.ops.issue(io, op, Op::Journal(sequence));
+        }
+        if !self.ring.is_in_flight() && self.ring.queued_bytes() > self.ring.capacity() {
             // Only small facts that cannot wait (of channels; FINs do) get here, and only when no checkpoint can free the ring.
             // Memory has its bound.
             self.close_journal("it is full, cannot be freed, and too many facts wait for it");
@@ -454,8 +461,8 @@ impl Store {
             panic!("{op:?} was not asked for, or completed twice");
         };
         match op {
-            Op::Journal => match outcome {
-                Ok(_) => self.journal_wrote(io),
+            Op::Journal(sequence) => match outcome {
+                Ok(_) => self.journal_wrote(sequence, io),
                 Err(error) => self.poison_journal(&error),
             },
             Op::Checkpoint => match outcome {
@@ -478,12 +485,18 @@ impl Store {
         notices.append(&mut self.notices);
     }
 
-    /// The write in flight is durable: acknowledge what it held.
-    fn journal_wrote(&mut self, io: &mut Io) {
+    /// A write is complete. What is durable by that is acknowledged.
+    fn journal_wrote(&mut self, sequence: u64, io: &mut Io) {
         if self.ring.is_poisoned() {
-            return; // The checkpoint's slot failed meanwhile; nobody waits any more.
+            return; // The checkpoint's slot, or another write, failed meanwhile; nobody waits any more.
         }
-        let notes = self.ring.wrote();
+        self.ring.wrote(sequence);
+        while let Some(notes) = self.ring.next_durable() {
+            self.write_durable(notes, io);
+        }
+    }
+
+    fn write_durable(&mut self, notes: Vec<Note>, io: &mut Io) {
         let mut upto = RecordTicket(0);
         let mut touched: Vec<PartitionIdx> = vec![];
         for &note in &notes {
@@ -565,7 +578,7 @@ impl Store {
             return;
         }
         let is_writing =
-            |op: &Op| matches!(op, Op::Journal | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_) | Op::Scrub);
+            |op: &Op| matches!(op, Op::Journal(_) | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_) | Op::Scrub);
         let waits = !self.ops.live.values().any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {

@@ -254,8 +254,8 @@ impl Partition {
     }
 
     /// Nothing that holds stands at the end: whether its commit record says that something did, and the log goes on. It is
-    /// believed only where something is known to be missing (a journal, a snapshot): else all that was acknowledged beyond the
-    /// snapshot was redone by now, and a record is one of a batch that was not, redone by a start that was killed, from a
+    /// believed only where this start has found something missing (a journal or a write of it, a snapshot): else all that
+    /// was acknowledged beyond the snapshot was redone by now, and a record is one of a batch that was not, redone by a start that was killed, from a
     /// journal block that a power loss then took.
     fn advance_over(
         &mut self,
@@ -264,7 +264,7 @@ impl Partition {
         found: BatchFound,
         header: Option<BatchHeader>,
     ) -> Result<bool, RecoverError> {
-        if !self.suspect {
+        if !self.damaged {
             return Ok(false);
         }
         let record = scan::commit_record_at(cx.storage, &self.dir, base, self.commit_count)?;
