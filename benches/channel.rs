@@ -70,6 +70,7 @@ fn loaded(log: &mut Log, ranged: bool) -> Channel {
         name: ChannelName::new("bench").expect("a valid name"),
         paused: false,
         ordered: false,
+        first: false,
         epoch: Epoch(1),
         generation: 0,
         confirmed: Position::START,

@@ -59,7 +59,14 @@ fn cursor(rng: &mut Rng) -> CursorImage {
     let name = ChannelName::new(&"channel-of-some-length"[..1 + rng.below(21) as usize]).expect("it is valid");
     let (paused, ordered) = (rng.chance(0.5), rng.chance(0.5));
     let (epoch, generation) = (Epoch(rng.next_u64()), rng.next_u64());
-    CursorImage { name, paused, ordered, epoch, generation, confirmed, intervals }
+    CursorImage { name, paused, ordered, first: false, epoch, generation, confirmed, intervals }
+}
+
+/// The topic's first channel.
+fn first_cursor(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = vec![];
+    CursorImage { first: true, ..cursor(rng) }.encode(&mut bytes);
+    bytes
 }
 
 fn snapshot(rng: &mut Rng) -> Snapshot {
@@ -215,6 +222,7 @@ fn encodings_do_not_drift() {
     let found = [
         ("batch", hash(1, |r| batch(r).bytes.to_vec())),
         ("snapshot", hash(2, |r| snapshot(r).encode())),
+        ("first cursor", hash(10, first_cursor)),
         ("topic.meta", hash(3, |r| topic(r).encode())),
         ("node.meta", hash(4, node)),
         ("node.meta, journals", hash(8, node_with_journals)),
@@ -227,6 +235,7 @@ fn encodings_do_not_drift() {
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
         ("snapshot", 0xed1a_0a3e_1476_d5a7),
+        ("first cursor", 0x9d43_9e34_8ec8_cf28),
         ("topic.meta", 0x068e_6b24_b4ab_07a5),
         ("node.meta", 0x97d7_346c_8504_7568),
         ("node.meta, journals", 0x0229_7386_ff62_a03e),

@@ -28,8 +28,15 @@ const CRASHES: Plan = Plan {
     journal_error: 0.0,
     slow: 0.002,
     faults: Faults { late: 0.3, ..NO_FAULTS },
+    ephemeral: 0.0,
+    firsts: false,
     space: 0,
 };
+
+/// Short lives: many end while the first channels come to be.
+const FIRSTS: Plan = Plan { firsts: true, steps: 500, ..CRASHES };
+
+const PASSING: Plan = Plan { ephemeral: 0.5, ..CRASHES };
 
 const FAILING_DISK: Plan = Plan {
     journal_error: 0.01,
@@ -65,10 +72,12 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.survived += c.survived;
         t.gone += c.gone;
         t.deleted += c.deleted;
+        t.firsts += c.firsts;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;
         total.redone += o.redone;
+        total.removed += o.removed;
         total.read_only += o.read_only;
         total.moves += o.moves;
         total.torn_sectors += o.torn_sectors;
@@ -86,6 +95,23 @@ fn the_promise_holds_over_crashes() {
         assert!(c.acknowledged > 50_000 && c.survived > 50_000 && c.gone > 20_000 && c.deleted > 20_000, "{o:?}");
         assert!(c.settled > 1000 && o.moves > 500 && o.recovery_crashes > 200 && o.torn_sectors > 10_000, "{o:?}");
     }
+}
+
+/// Topics that come and go, on all cores, under publishers and over crashes: they harm no other, go for good, and come
+/// back as new ones.
+#[test]
+fn ephemeral_topics_come_and_go() {
+    let o = sweep("PASSING", 3000..3080, PASSING);
+    assert!(asked().is_some() || o.removed > 200 && o.counts.survived > 5_000, "{o:?}");
+    let failing = Plan { ephemeral: 0.5, ..FAILING_DISK };
+    sweep("PASSING_FAILING", 3100..3130, failing);
+}
+
+/// Several channels want to be a topic's first one, on all cores: one is, in all partitions, whatever a crash leaves of it.
+#[test]
+fn one_channel_is_first() {
+    let o = sweep("FIRSTS", 4000..4150, FIRSTS);
+    assert!(asked().is_some() || o.counts.firsts > 100, "{o:?}");
 }
 
 #[test]
@@ -123,7 +149,7 @@ fn kept_seeds() {
 #[test]
 fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
-        for plan in [CRASHES, FAILING_DISK, FULL_DISK] {
+        for plan in [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS] {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }
     }

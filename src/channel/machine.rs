@@ -40,6 +40,7 @@ pub struct Channel {
     name: ChannelName,
     pub(super) paused: bool,
     ordered: bool,
+    first: bool,
     epoch: Epoch,
     generation: u64,
 
@@ -89,6 +90,7 @@ impl Channel {
             name: cursor.name,
             paused: cursor.paused,
             ordered: cursor.ordered,
+            first: cursor.first,
             epoch: cursor.epoch,
             generation: cursor.generation,
             began: confirmed.position().count,
@@ -365,11 +367,17 @@ impl Channel {
         self.confirmed.position()
     }
 
+    /// It was its topic's first channel.
+    pub fn is_first(&self) -> bool {
+        self.first
+    }
+
     pub fn image(&self) -> CursorImage {
         CursorImage {
             name: self.name.clone(),
             paused: self.paused,
             ordered: self.ordered,
+            first: self.first,
             epoch: self.epoch,
             generation: self.generation,
             confirmed: self.confirmed.position(),

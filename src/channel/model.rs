@@ -347,6 +347,7 @@ impl Life {
             name: ChannelName::new("ch").expect("a valid name"),
             paused: false,
             ordered: false,
+            first: false,
             epoch: Epoch(1),
             generation: 7,
             confirmed: Position::START,

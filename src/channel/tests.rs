@@ -112,6 +112,7 @@ pub(super) fn cursor(name: &str) -> CursorImage {
         name: ChannelName::new(name).unwrap(),
         paused: false,
         ordered: false,
+        first: false,
         epoch: Epoch(1),
         generation: 0,
         confirmed: Position::START,

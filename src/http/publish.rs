@@ -16,10 +16,15 @@ use std::time::{Duration, Instant};
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Names come from clients, so what is remembered of them is bounded.
 const TOPICS_MAX: usize = 4096;
+/// How often a publish meets an ephemeral topic that just goes before its client hears of it.
+const EPHEMERAL_TRIES: usize = 5;
 
 /// Topics that were published to, and the partition that is next.
 #[derive(Default)]
-pub struct Topics(HashMap<TopicName, (TopicRef, u16)>);
+pub struct Topics {
+    known: HashMap<TopicName, (TopicRef, u16)>,
+    next_ephemeral: u64,
+}
 
 /// `POST /pub?topic=...`: the body is the message.
 pub async fn publish(node: &Node, query: Result<Query, Failure>, body: Incoming, began: Instant) -> Result<(), Failure> {
@@ -133,10 +138,21 @@ fn be_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
 
 /// Publishes to the next partition of the topic. One that was deleted is forgotten, so that the next publish creates it.
 async fn store(node: &Node, name: TopicName, bodies: OwnedBodies, began: Instant) -> Result<(), Failure> {
-    let result = store_once(node, &name, bodies).await;
+    let mut result = Err(PublishError::TopicGone);
+    if name.is_ephemeral() {
+        // It may go between the answer to where it is and the publish: the next one of its name takes it then.
+        for _ in 0..EPHEMERAL_TRIES {
+            result = store_once(node, &name, bodies.clone()).await;
+            if result != Err(PublishError::TopicGone) {
+                break;
+            }
+        }
+    } else {
+        result = store_once(node, &name, bodies).await;
+    }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
-        Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().0.remove(&name)),
+        Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().known.remove(&name)),
         Err(_) => {}
     }
     result.map_err(publish_failure)
@@ -165,24 +181,30 @@ async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId),
         _ => return Err(PublishError::NoTopic),
     };
     let mut topics = node.topics.borrow_mut();
+    if name.is_ephemeral() {
+        // What is remembered of it could be of one that is gone.
+        let partition = PartitionId((topics.next_ephemeral % topic.partitions as u64) as u16);
+        topics.next_ephemeral += 1;
+        return Ok((topic, partition));
+    }
     topics.remember(topic);
     topics.next(name).ok_or(PublishError::NoTopic)
 }
 
 impl Topics {
     fn next(&mut self, name: &TopicName) -> Option<(TopicRef, PartitionId)> {
-        let (topic, next) = self.0.get_mut(name)?;
+        let (topic, next) = self.known.get_mut(name)?;
         let partition = PartitionId(*next % topic.partitions);
         *next = (partition.0 + 1) % topic.partitions;
         Some((topic.clone(), partition))
     }
 
     fn remember(&mut self, topic: TopicRef) {
-        if self.0.len() >= TOPICS_MAX {
-            self.0.clear();
+        if self.known.len() >= TOPICS_MAX {
+            self.known.clear();
         }
         // Another request may have remembered it meanwhile, and its turn goes on.
-        self.0.entry(topic.name.clone()).or_insert((topic, 0));
+        self.known.entry(topic.name.clone()).or_insert((topic, 0));
     }
 }
 
@@ -193,6 +215,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, "EXITING"),
         PublishError::TooBig => (StatusCode::PAYLOAD_TOO_LARGE, "BODY_TOO_BIG"),
         PublishError::TooMuchWaiting => (StatusCode::TOO_MANY_REQUESTS, "TOO_MUCH_WAITING"),
+        PublishError::TopicGone => (StatusCode::SERVICE_UNAVAILABLE, "TOPIC_GONE"),
         PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),

@@ -162,6 +162,12 @@ impl ReadCache {
         }
     }
 
+    /// Drops what is cached of a partition: its number may soon name another one.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        let keys: Vec<u32> = self.runs.iter().filter(|(_, r)| r.p == p).map(|(key, _)| key as u32).collect();
+        keys.into_iter().for_each(|key| self.remove(key));
+    }
+
     fn remove(&mut self, key: u32) {
         self.unlink(key);
         let run = self.runs.remove(key as usize);
@@ -241,5 +247,8 @@ mod tests {
         cache.end_turn(3000);
         assert!(cache.contains(p, 5000) && !cache.contains(p, 4000));
         assert_eq!((cache.runs.len(), cache.index.len()), (2, 2));
+        cache.insert(PartitionIdx(8), vec![batch(0)], 100);
+        cache.forget(p);
+        assert_eq!((cache.runs.len(), cache.index.len(), cache.bytes()), (1, 1, 100));
     }
 }

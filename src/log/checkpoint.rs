@@ -25,6 +25,7 @@ impl Store {
         }
         // What a poisoned partition needs stays in the ring.
         let topics = self.topics.values().filter(|t| t.failed).filter_map(|t| t.write_sequence);
+        let topics = topics.chain(self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence));
         let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].dirty_from).chain(topics).min();
         if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
             if self.room.ring && !self.is_read_only() {
@@ -56,8 +57,13 @@ impl Store {
         if self.topics.values().any(|t| t.write_sequence.is_some_and(|w| w < running.target) && !t.failed) {
             return; // Its topic.meta is on its way.
         }
+        let deletes = &self.removal.deletes;
+        if deletes.values().any(|d| d.write_sequence.is_some_and(|w| w < running.target) && !d.failed) {
+            return; // Its files are being removed.
+        }
         let dirty = self.partitions.iter().filter_map(|(_, part)| part.dirty_from);
         let topics = self.topics.values().filter_map(|t| t.write_sequence);
+        let topics = topics.chain(deletes.values().filter_map(|d| d.write_sequence));
         let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));
         if target <= self.ring.tail_sequence() {
             self.running = None;

@@ -1,6 +1,6 @@
 //! A channel's cursor as it stands in a snapshot and travels in a journal record.
 
-use super::format::{Bad, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor, RawInterval};
+use super::format::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor, RawInterval};
 use crate::base::{ChannelName, Epoch, LogId, Position};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -17,6 +17,8 @@ pub struct CursorImage {
     pub name: ChannelName,
     pub paused: bool,
     pub ordered: bool,
+    /// It was its topic's first channel, so it begins at the oldest message in every partition.
+    pub first: bool,
     pub epoch: Epoch,
     /// Raised by set, empty and backward moves; a higher one replaces all that a lower one said.
     pub generation: u64,
@@ -37,7 +39,8 @@ impl CursorImage {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let len = self.encoded_len();
         let end = out.len() + len;
-        let flags = if self.paused { CURSOR_PAUSED } else { 0 } | if self.ordered { CURSOR_ORDERED } else { 0 };
+        let flag = |is_set, bit| if is_set { bit } else { 0 };
+        let flags = flag(self.paused, CURSOR_PAUSED) | flag(self.ordered, CURSOR_ORDERED) | flag(self.first, CURSOR_FIRST);
         let raw = RawCursor {
             len: (len as u32).into(),
             name_len: (self.name.len() as u16).into(),
@@ -74,6 +77,7 @@ impl CursorImage {
             name,
             paused: raw.flags.get() & CURSOR_PAUSED != 0,
             ordered: raw.flags.get() & CURSOR_ORDERED != 0,
+            first: raw.flags.get() & CURSOR_FIRST != 0,
             epoch: Epoch(raw.epoch.get()),
             generation: raw.generation.get(),
             confirmed: raw.confirmed.into(),
@@ -97,6 +101,7 @@ mod tests {
             name: ChannelName::new("ch").unwrap(),
             paused: true,
             ordered: false,
+            first: true,
             epoch: Epoch(4),
             generation: 2,
             confirmed: at(3),

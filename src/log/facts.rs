@@ -7,7 +7,7 @@ use super::notice::{Io, PartitionIdx, RecordTicket};
 use super::store::{Note, Op, Store};
 use crate::base::{
     BLOCK, ChannelName, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, PartitionId, Position, Ticks,
-    TopicInfo, TopicName,
+    TopicId, TopicInfo, TopicName,
 };
 use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::journal::ring::{NO_SLOT, Record};
@@ -28,6 +28,15 @@ pub struct TopicFile {
 }
 
 impl TopicFile {
+    pub fn id(&self) -> TopicId {
+        self.dir.topic_id
+    }
+
+    /// An operation on the file is in flight.
+    pub fn is_under_way(&self) -> bool {
+        self.retry_at.is_none() && !self.failed
+    }
+
     pub fn name(&self) -> &TopicName {
         &self.dir.topic
     }
@@ -88,6 +97,7 @@ impl Store {
             name: channel.clone(),
             paused: false,
             ordered: false,
+            first: false,
             epoch: self.options.epoch,
             generation: 0,
             confirmed: Position { offset: 0, count: 0, log_id: Default::default() },

@@ -280,6 +280,8 @@ pub struct RawCursor {
 
 pub const CURSOR_PAUSED: u16 = 1;
 pub const CURSOR_ORDERED: u16 = 2;
+/// The topic's first channel: it begins at the oldest message in every partition.
+pub const CURSOR_FIRST: u16 = 4;
 
 /// Messages `start_id ..= end.log_id - 1` are confirmed. `end` is what the confirmed position becomes when everything
 /// before the interval is confirmed too; its offset is the start of the batch that holds `end.log_id`. 32 bytes.

@@ -49,6 +49,11 @@ impl Holds {
         self.places.range((p, i64::MIN)..=(p, i64::MAX)).filter(|(_, h)| h.is_said()).map(|(&(_, o), h)| (o, h))
     }
 
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.places.retain(|&(q, _), _| q != p);
+        self.due.retain(|&(_, q, _)| q != p);
+    }
+
     fn schedule(&mut self, p: PartitionIdx, offset: i64, at: Ticks) {
         let hold = self.places.get_mut(&(p, offset)).expect("what is scheduled is held");
         if let Some(old) = hold.next_at.replace(at) {
@@ -74,6 +79,9 @@ fn pause(tries: u32) -> Duration {
 impl Store {
     /// The batch at `offset` could not be read.
     pub(super) fn hold(&mut self, now: Now, p: PartitionIdx, offset: i64, error: String) {
+        if self.part(p).is_leaving {
+            return; // Nobody wants to read it.
+        }
         let was_said = self.reader.holds.said(p).next().is_some();
         let new = Hold { tries: 0, since: now.ticks, next_at: None, error: String::new() };
         let hold = self.reader.holds.places.entry((p, offset)).or_insert(new);

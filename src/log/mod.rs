@@ -20,6 +20,7 @@ pub mod partition;
 pub mod producers;
 pub mod read;
 pub mod recovery;
+mod removal;
 pub mod retention;
 pub mod scrub;
 pub mod search;

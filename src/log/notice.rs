@@ -155,6 +155,10 @@ pub enum Notice {
     Damage { p: PartitionIdx, from: Position, to: Position, what: String },
     /// The journal takes nothing any more: no publish, and no small fact becomes durable, until a restart.
     ReadOnly { reason: String },
+    /// A partition that was removed is gone, with all the store knew of it; or it could not be removed, and stays as it is.
+    Removed { p: PartitionIdx, is_gone: bool },
+    /// The same of a topic's last file.
+    TopicRemoved { key: u64, is_gone: bool },
     /// Everything that can be durable is; the store does nothing more.
     Stopped,
 }

@@ -131,6 +131,8 @@ pub struct PartitionLog {
     pub snapshot_end: Position,
     /// Why this partition's files are not written any more.
     pub poisoned: Option<String>,
+    /// Its topic is being removed.
+    pub is_leaving: bool,
     // ---- reading
     /// Reads in flight, by the offset they began at.
     pub reads: Vec<i64>,
@@ -238,6 +240,7 @@ impl PartitionLog {
             dirty_after: None,
             snapshot_end: r.end,
             poisoned: None,
+            is_leaving: false,
             reads: vec![],
             waits_to_read: false,
             careful_until: 0,

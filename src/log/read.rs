@@ -93,6 +93,18 @@ pub struct Reader {
 }
 
 impl Reader {
+    /// A read of the partition is under way.
+    pub fn reads(&self, p: PartitionIdx) -> bool {
+        self.reads.iter().any(|(_, r)| r.p == p)
+    }
+
+    /// Nobody wants to read it any more.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.waiting.retain(|&q| q != p);
+        self.called.retain(|&q| q != p);
+        self.holds.forget(p);
+    }
+
     pub fn bytes(&self) -> usize {
         self.reads.iter().map(|(_, r)| r.bytes()).sum()
     }

@@ -38,6 +38,7 @@ pub mod table;
 mod tests;
 pub mod topics;
 
+use super::cursor::CursorImage;
 use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
@@ -168,6 +169,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
     partitions.lose_journals(&mut cx, &lost, node.meta.journals);
+    partitions.complete_firsts(&topics);
     let partitions = partitions.finish(&mut cx)?;
 
     let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
@@ -358,6 +360,18 @@ impl Partitions {
                     p.touched = true;
                     self.orphaned.insert(i);
                 }
+            }
+        }
+    }
+
+    /// A topic's first channel begins at the oldest message in every partition. Where a crash, or damage, has left none of
+    /// it, it is made now, as its creation would have.
+    fn complete_firsts(&mut self, topics: &[TopicRef]) {
+        for topic in topics {
+            let firsts = self.by_id.get(&(topic.id, 0)).map_or(&[][..], |&zero| &self.all[zero].channels);
+            let firsts: Vec<CursorImage> = firsts.iter().filter(|c| c.first).cloned().collect();
+            for &i in (1..topic.partitions).filter_map(|p| self.by_id.get(&(topic.id, p))) {
+                firsts.iter().for_each(|first| self.all[i].complete_first(first));
             }
         }
     }

@@ -23,6 +23,12 @@ pub struct Retention {
 }
 
 impl Retention {
+    /// The partition goes as a whole.
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.due.retain(|&q| q != p);
+        self.removals.retain(|r| r.1 != p);
+    }
+
     /// Something changed that may let a segment go.
     pub fn look_at(&mut self, p: PartitionIdx) {
         if !self.due.contains(&p) {

@@ -40,6 +40,13 @@ pub struct Scrub {
 }
 
 impl Scrub {
+    pub fn forget(&mut self, p: PartitionIdx) {
+        self.walk = self.walk.take().filter(|w| w.p != p);
+        if self.partition == p.0 as usize {
+            self.offset = 0;
+        }
+    }
+
     /// A commit log of the partition is read or written.
     pub fn repairs(&self, p: PartitionIdx) -> bool {
         self.check.as_ref().is_some_and(|c| c.p == p)
@@ -87,7 +94,7 @@ impl Store {
             if index != self.scrub.partition {
                 (self.scrub.partition, self.scrub.offset) = (index, 0);
             }
-            let Some(part) = self.partitions.get(index) else { continue };
+            let Some(part) = self.partitions.get(index).filter(|part| !part.is_leaving) else { continue };
             let p = PartitionIdx(index as u32);
             let mut offset = self.scrub.offset.max(part.start.offset);
             while let Some((_, to)) = part.lost_at(offset) {

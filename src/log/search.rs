@@ -202,6 +202,10 @@ impl Store {
     }
 
     /// Somebody looks for the end of the damaged batch at `offset` already.
+    pub(super) fn searches_in(&self, p: PartitionIdx) -> bool {
+        self.searches.iter().any(|(_, s)| s.p == p)
+    }
+
     pub(super) fn searches_extent_of(&self, p: PartitionIdx, offset: i64) -> bool {
         self.searches.iter().any(|(_, s)| s.p == p && matches!(s.goal, Goal::Extent { offset: o, .. } if o == offset))
     }

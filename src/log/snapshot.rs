@@ -207,6 +207,7 @@ mod tests {
             name: ChannelName::new(name).unwrap(),
             paused: false,
             ordered: true,
+            first: false,
             epoch: Epoch(1),
             generation: 2,
             confirmed: at(3),

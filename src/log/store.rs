@@ -47,6 +47,8 @@ pub(super) enum Op {
     Search(u32),
     Scrub,
     Remove(PartitionIdx),
+    RemovePartition(PartitionIdx),
+    RemoveTopic(u64),
 }
 
 /// Operations in flight.
@@ -62,6 +64,10 @@ impl Ops {
         let id = OpId(self.last);
         self.live.insert(id, op);
         io.push((id, request));
+    }
+
+    pub fn is_any(&self, is: impl Fn(&Op) -> bool) -> bool {
+        self.live.values().any(is)
     }
 }
 
@@ -148,6 +154,7 @@ pub struct Store {
     pub(super) stalled_snapshots: Vec<PartitionIdx>,
     pub(super) topics: IdMap<u64, super::facts::TopicFile>,
     pub(super) last_topic: u64,
+    pub(super) removal: super::removal::Removal,
     // ---- memory and reading
     /// Batches in memory that may leave it, oldest first, with their bytes.
     pub(super) tail: VecDeque<(PartitionIdx, u32)>,
@@ -187,6 +194,7 @@ impl Store {
             stalled_snapshots: vec![],
             topics: IdMap::default(),
             last_topic: 0,
+            removal: Default::default(),
             tail: VecDeque::new(),
             tail_bytes: 0,
             cache: ReadCache::new(options.read_cache_bytes as usize),
@@ -320,6 +328,10 @@ impl Store {
         }
     }
 
+    pub(super) fn forget_dirty(&mut self, p: PartitionIdx) {
+        self.dirty.retain(|&q| q != p);
+    }
+
     /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
     pub fn has_batches(&self) -> bool {
         !self.dirty.is_empty()
@@ -398,7 +410,7 @@ impl Store {
 
     /// Journal writes of what is queued, as far as there may be some.
     fn pack(&mut self, io: &mut Io) {
-        let (partitions, topics) = (&mut self.partitions, &mut self.topics);
+        let (partitions, topics, deletes) = (&mut self.partitions, &mut self.topics, &mut self.removal.deletes);
         let mut packed = |sequence, note| match note {
             Note::Batch(p) => {
                 let part = &mut partitions[p.0 as usize];
@@ -412,6 +424,8 @@ impl Store {
             Note::Topic(key, _) => {
                 if let Some(topic) = topics.get_mut(&key) {
                     topic.write_sequence = Some(sequence);
+                } else if let Some(delete) = deletes.get_mut(&key) {
+                    delete.write_sequence = Some(sequence);
                 }
             }
         };
@@ -476,6 +490,8 @@ impl Store {
             Op::Search(key) => self.search_read(now, key, outcome, io),
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
+            Op::RemovePartition(p) => self.partition_removed(p, outcome),
+            Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
         }
         if self.is_stopping() {
             self.turn_end(now, cursors, io);
@@ -547,6 +563,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.try_removals(io);
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
@@ -577,9 +594,8 @@ impl Store {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing =
-            |op: &Op| matches!(op, Op::Journal(_) | Op::Checkpoint | Op::Flush(_) | Op::Topic(_) | Op::Remove(_) | Op::Scrub);
-        let waits = !self.ops.live.values().any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
+        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Search(_));
+        let waits = !self.ops.is_any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {
             self.stopping = Stopping::Told;

@@ -1,10 +1,10 @@
 //! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
 
 use super::engine::Engine;
-use super::message::{MeshMessage, PublishError, SubOptions};
+use super::message::MeshMessage;
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
-use crate::base::{ChannelName, LogId, Now, PartitionId, Position, SubId, TopicRef};
+use crate::base::{LogId, Now, PartitionId, Position, SubId};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
@@ -17,72 +17,7 @@ const FINS_RETRY_MS: u64 = 100;
 pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::log::snapshot::CHANNELS_MAX };
 
 impl Engine {
-    /// Finds or creates the channel, adds the client, and answers when the channel is durable.
-    pub fn attach(
-        &mut self,
-        now: Now,
-        sub: SubId,
-        topic: &TopicRef,
-        partition: PartitionId,
-        channel: &ChannelName,
-        options: SubOptions,
-    ) {
-        if self.stopping {
-            return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
-        }
-        let idx = self.partition(now, topic, partition);
-        let i = match self.partitions.get(idx).channel(channel) {
-            Some(i) => i,
-            None => match self.create_channel(idx, channel.clone(), None) {
-                Ok(i) => i,
-                Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
-            },
-        };
-        let key = ChannelKey { partition: idx.0, channel: i };
-        let c = self.partitions.channel_mut(key).expect("the channel was just found");
-        c.machine.subscribe(now.ticks, sub, options);
-        c.subs.push(sub);
-        let created = c.created;
-        self.sub_keys.insert((sub, partition), key);
-        if created <= self.durable_record {
-            self.tell_subscriber(sub, partition, Ok(()));
-        } else if self.read_only.is_some() {
-            // The journal failed before the channel's record was in it, and takes nothing more.
-            self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
-        } else {
-            self.subscribing.push_back((created, sub, partition));
-        }
-        self.wake_channel(key);
-    }
-
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`.
-    pub fn create_channel(&mut self, idx: PartitionIdx, name: ChannelName, begin: Option<Position>) -> Result<u32, PublishError> {
-        if self.read_only.is_some() && !name.is_ephemeral() {
-            return Err(PublishError::ReadOnly);
-        }
-        if self.partitions.get(idx).channels.len() >= self.channels_max() {
-            return Err(PublishError::TooManyChannels);
-        }
-        let first = self.partitions.get(idx).channels.is_empty();
-        let usual = if first { self.store.collect_start(idx) } else { self.store.durable_end(idx) };
-        let confirmed = begin.unwrap_or(usual);
-        self.store.lower_low_water(idx, confirmed);
-        let image = CursorImage {
-            name: name.clone(),
-            paused: false,
-            ordered: false,
-            epoch: self.epoch,
-            generation: 0,
-            confirmed,
-            intervals: vec![],
-        };
-        let p = self.partitions.get(idx);
-        tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
-        let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
-        Ok(self.add_channel(idx, image, created))
-    }
-
-    fn channels_max(&self) -> usize {
+    pub fn channels_max(&self) -> usize {
         match self.settings.max_channels_per_topic as usize {
             0 => CHANNELS_MAX,
             n => n.min(CHANNELS_MAX),
@@ -101,8 +36,8 @@ impl Engine {
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
         self.remote_blocked.remove(&sub);
+        self.forget_subscribing(sub, partition);
         let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
-        self.subscribing.retain(|(_, s, p)| (*s, *p) != (sub, partition));
         self.frames.remove(&sub);
         self.detach_from(now, sub, key);
     }
@@ -135,6 +70,10 @@ impl Engine {
             self.store.log_collect_start(idx, end);
         }
         self.update_low_water(idx);
+        if last {
+            let topic = self.partitions.get(idx).topic.clone();
+            self.topic_idle(&topic);
+        }
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {

@@ -1,15 +1,19 @@
 //! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. It is the sessions'
 //! host, and answers other cores; what sessions are to hear of it is left in `replies`, `frames` and `resume`.
 
+use super::attach::Attaching;
 use super::event::Effect;
 use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
+use super::removal::Removals;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
 use super::topics::Topics;
-use crate::base::{ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicName, TopicRef};
+use crate::base::{
+    ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicId, TopicName, TopicRef,
+};
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
@@ -53,6 +57,7 @@ pub(super) struct Engine {
     pub topics: Topics,
     /// Of each core, the topics that it is the home of, as far as heard.
     pub topic_counts: BTreeMap<CoreId, u64>,
+    pub removals: Removals,
     /// What the others were told of this core's disk.
     pub told_full: bool,
     pub subs: IdMap<ConnId, Subscription>,
@@ -92,8 +97,9 @@ pub(super) struct Engine {
     pub remote_waiters: VecDeque<ConnId>,
     /// Publishes of other cores that wait for room, oldest first.
     pub parked: VecDeque<Parked>,
-    /// SUBs whose channel's record is not durable yet.
-    pub subscribing: VecDeque<(RecordTicket, SubId, PartitionId)>,
+    pub attaching: Attaching,
+    /// Connections whose SUB partition 0 has answered: the other partitions are next.
+    pub opening: Vec<ConnId>,
     /// Frames for clients of other cores, sent at the end of the turn.
     pub frames: IdMap<SubId, Vec<u8>>,
     /// Clients of other cores whose core said that their output is full.
@@ -118,7 +124,7 @@ pub(super) struct Parked {
 }
 
 pub(super) enum Asked {
-    Publish { conn: ConnId, slot: ReplySlot, bytes: u64 },
+    Publish { conn: ConnId, slot: ReplySlot, bytes: u64, topic: TopicId },
     Topic { name: TopicName },
 }
 
@@ -141,6 +147,7 @@ impl Engine {
             partitions: Partitions::default(),
             topics: Topics::default(),
             topic_counts: BTreeMap::new(),
+            removals: Removals::default(),
             told_full: false,
             subs: IdMap::default(),
             native_subs: IdMap::default(),
@@ -164,7 +171,8 @@ impl Engine {
             room_waiters: VecDeque::new(),
             remote_waiters: VecDeque::new(),
             parked: VecDeque::new(),
-            subscribing: VecDeque::new(),
+            attaching: Attaching::default(),
+            opening: Vec::new(),
             frames: IdMap::default(),
             remote_blocked: Default::default(),
             remote_fins: IdMap::default(),
@@ -243,13 +251,8 @@ impl Engine {
                         self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });
                     }
                 }
-                while let Some(&(ticket, sub, partition)) = self.subscribing.front() {
-                    if ticket > upto {
-                        break;
-                    }
-                    self.subscribing.pop_front();
-                    self.tell_subscriber(sub, partition, Ok(()));
-                }
+                self.removals_durable(now, upto);
+                self.attaching_durable(now, upto);
                 self.native_channels_durable(now, false);
             }
             Notice::Readable { p } => {
@@ -269,12 +272,13 @@ impl Engine {
                 for name in self.topics.creations_failed() {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
-                while let Some((_, sub, partition)) = self.subscribing.pop_front() {
-                    self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
-                }
+                self.removals_failed(now);
+                self.attaching_failed();
                 self.native_channels_durable(now, true);
                 self.on_room(now);
             }
+            Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
+            Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
             Notice::Stopped => {
                 self.stopped = true;
                 self.passes.push(Effect::Stopped);

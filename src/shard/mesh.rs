@@ -26,9 +26,19 @@ impl Engine {
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
             MeshMessage::TopicCreated { topic } => self.topic_known(&topic),
+            MeshMessage::TopicIdle { .. }
+            | MeshMessage::CloseTopic { .. }
+            | MeshMessage::Leave { .. }
+            | MeshMessage::ReopenTopic { .. }
+            | MeshMessage::DropTopic { .. }
+            | MeshMessage::Dropped { .. }
+            | MeshMessage::StuckTopic { .. } => self.on_removal(now, from, message),
             MeshMessage::Publish { ticket, topic, partition, bodies } => {
-                self.topic_known(&topic);
                 let publisher = Publisher::Core(from, ticket);
+                if self.is_gone(from, &topic) {
+                    return self.tell_publisher(publisher, Err(PublishError::TopicGone));
+                }
+                self.topic_known(&topic);
                 if self.stopping {
                     return self.tell_publisher(publisher, Err(PublishError::Stopping));
                 }
@@ -49,14 +59,13 @@ impl Engine {
                 }
             }
             MeshMessage::Published { ticket, result } => {
-                let Some(Asked::Publish { conn, slot, bytes }) = self.asked.remove(&ticket) else { return };
+                let Some(Asked::Publish { conn, slot, bytes, .. }) = self.asked.remove(&ticket) else { return };
                 self.replies.push((conn, Heard::Answer(slot, result)));
                 self.remote_done(bytes);
             }
-            MeshMessage::Subscribe { sub, topic, partition, channel, options } => {
-                self.topic_known(&topic);
-                self.attach(now, sub, &topic, partition, &channel, options);
-            }
+            MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
+            MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),
+            MeshMessage::ChannelCreated { topic } => self.on_channel_created(&topic),
             MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
             MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),

@@ -20,6 +20,8 @@ pub enum PublishError {
     TooMuchWaiting,
     #[error("the topic could not be created")]
     NoTopic,
+    #[error("the topic was just removed with its last channel: try again")]
+    TopicGone,
     #[error("the node has as many topics as --max-topics allows")]
     TooManyTopics,
     #[error("the topic has as many channels as --max-channels-per-topic allows")]
@@ -61,6 +63,18 @@ pub struct SubOptions {
     pub ranged: bool,
     /// For /stats.
     pub client: ClientInfo,
+}
+
+/// One client's SUB, as one partition hears of it.
+#[derive(Clone, Debug)]
+pub struct SubRequest {
+    pub sub: SubId,
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub options: SubOptions,
+    /// What partition 0 said: whether the channel is its topic's first one. Partition 0 itself is asked.
+    pub first: Option<bool>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -119,6 +133,36 @@ pub enum MeshMessage {
         topic: TopicRef,
     },
 
+    // ---- a topic goes (src/shard/removal.rs)
+    /// To its home: the sender's last channel of the topic went.
+    TopicIdle {
+        topic: TopicRef,
+    },
+    /// From its home: may it go? Answered by `Leave`.
+    CloseTopic {
+        topic: TopicRef,
+    },
+    Leave {
+        topic: TopicRef,
+        agrees: bool,
+    },
+    /// It stays.
+    ReopenTopic {
+        topic: TopicRef,
+    },
+    /// It goes: its deletion is durable. Answered by `Dropped`.
+    DropTopic {
+        topic: TopicRef,
+    },
+    Dropped {
+        topic: TopicRef,
+        is_gone: bool,
+    },
+    /// Whether it goes is known after a restart only.
+    StuckTopic {
+        topic: TopicRef,
+    },
+
     // ---- publish: asked of the partition's core
     Publish {
         ticket: Ticket,
@@ -133,16 +177,22 @@ pub enum MeshMessage {
 
     // ---- consume: asked of the partition's core
     Subscribe {
-        sub: SubId,
-        topic: TopicRef,
-        partition: PartitionId,
-        channel: ChannelName,
-        options: SubOptions,
+        request: Box<SubRequest>,
     },
+    /// The channel is durable; whether it is its topic's first one.
     Subscribed {
         sub: SubId,
         partition: PartitionId,
-        result: Result<(), PublishError>,
+        result: Result<bool, PublishError>,
+    },
+    /// From partition 0's core: its topic's first channel is durable there. Answered by `ChannelCreated`.
+    CreateChannel {
+        topic: TopicRef,
+        channel: ChannelName,
+    },
+    /// It is durable in all of the sender's partitions of the topic, or cannot be.
+    ChannelCreated {
+        topic: TopicRef,
     },
     Unsubscribe {
         sub: SubId,

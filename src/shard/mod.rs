@@ -9,6 +9,7 @@
 //! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
 //! ```
 
+mod attach;
 mod channels;
 mod client;
 mod deliver;
@@ -23,6 +24,7 @@ mod model;
 mod native;
 mod partitions;
 mod publish;
+mod removal;
 mod stats;
 mod subscriber;
 mod subscription;
@@ -127,6 +129,7 @@ impl Shard {
         for topic in topics {
             *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
+            engine.expect_idle(&topic);
         }
         for recovered in partitions {
             let (dir, topic, end, channels) =
@@ -290,6 +293,7 @@ impl Shard {
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
                 Timer::Fins => self.engine.journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
+                Timer::Topics => self.engine.look_at_topics(),
                 Timer::Faults => self.faults.tick(now.ticks),
                 // The turn's end looks at the state of the stop.
                 Timer::Stop => {}
@@ -339,8 +343,11 @@ impl Shard {
                     self.touch(conn);
                 }
             }
+            self.engine.open_subscriptions(now);
+            self.engine.answer_closes();
+            self.engine.resume_parked_subs(now);
             let e = &self.engine;
-            if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() {
+            if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() && e.opening.is_empty() {
                 return;
             }
         }
@@ -473,6 +480,7 @@ impl Shard {
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
         let stalled: Vec<_> = stalled.collect();
         self.engine.replies.extend(stalled.into_iter().map(|conn| (conn, Heard::StallFailed(PublishError::Stopping))));
+        self.engine.stop_removals();
         self.engine.on_room(now);
     }
 

@@ -35,7 +35,7 @@ pub(super) struct NativeSub {
 #[derive(Debug)]
 pub(super) struct Finding {
     conn: ConnId,
-    idx: PartitionIdx,
+    pub idx: PartitionIdx,
     start: Start,
     what: FindingFor,
 }
@@ -154,7 +154,7 @@ impl Engine {
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
-            None => (self.create_channel(idx, channel, begin).map_err(failure_of)?, true),
+            None => (self.create_channel(idx, channel, begin, None).map_err(failure_of)?, true),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
         if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].created > self.durable_record {
@@ -565,6 +565,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::ReadOnly => (Code::ReadOnly, Retry::Refresh),
         PublishError::TooMuchWaiting => (Code::TooMuchWaiting, Retry::Later),
         PublishError::NoTopic => (Code::BadTopic, Retry::Never),
+        PublishError::TopicGone => (Code::BadTopic, Retry::Refresh),
         PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
         PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),

@@ -114,6 +114,13 @@ impl Partitions {
         assert!(old.is_none(), "the store reuses an index only after it was removed");
     }
 
+    /// The store has removed it; the index may come again for another one.
+    pub fn remove(&mut self, idx: PartitionIdx) {
+        if let Some(partition) = self.slots.get_mut(idx.0 as usize).and_then(Option::take) {
+            self.by_dir.remove(&partition.dir);
+        }
+    }
+
     pub fn find(&self, dir: &PartitionDir) -> Option<PartitionIdx> {
         self.by_dir.get(dir).copied()
     }

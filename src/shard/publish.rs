@@ -33,6 +33,9 @@ impl Engine {
         if self.topics.known(name).is_some() {
             return Ok(true);
         }
+        if self.topics.is_stuck(name) {
+            return Err(PublishError::ReadOnly);
+        }
         if !self.topics.is_pending(name) {
             if self.stopping {
                 return Err(PublishError::Stopping);
@@ -209,7 +212,7 @@ impl Engine {
         let mut owned = OwnedBodies { bytes: Vec::with_capacity(bodies.bytes()), ends: Vec::with_capacity(bodies.count()) };
         bodies.iter().for_each(|b| owned.push(b));
         self.remote_bytes += bytes;
-        let ticket = self.ticket(Asked::Publish { conn, slot, bytes });
+        let ticket = self.ticket(Asked::Publish { conn, slot, bytes, topic: topic.id });
         self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
     }

@@ -1,7 +1,7 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{MeshMessage, PublishError, SubOptions};
+use super::message::{MeshMessage, PublishError, SubOptions, SubRequest};
 use super::subscription::{LendAction, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, SubId, TopicRef};
@@ -37,18 +37,39 @@ impl Engine {
             return Attempt::Wait;
         }
         let sub = SubId { core: self.core, conn };
-        let subscription = Subscription::new(topic.clone(), channel.clone(), slot, self.cores);
-        let places: Vec<_> = subscription.parts.iter().map(|p| (p.partition, p.core)).collect();
-        self.subs.insert(conn, subscription);
-        for (partition, core) in places {
-            if core == self.core {
-                self.attach(now, sub, &topic, partition, &channel, options.clone());
-            } else {
-                let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
-                self.pass(core, MeshMessage::Subscribe { sub, topic, partition, channel, options });
-            }
-        }
+        self.subs.insert(conn, Subscription::new(topic.clone(), channel.clone(), options.clone(), slot, self.cores));
+        self.ask(now, SubRequest { sub, topic, partition: PartitionId(0), channel, options, first: None });
         Attempt::Accepted
+    }
+
+    fn ask(&mut self, now: Now, request: SubRequest) {
+        let core = request.topic.core_of(request.partition, self.cores);
+        if core == self.core {
+            self.attach(now, request);
+        } else {
+            self.pass(core, MeshMessage::Subscribe { request: Box::new(request) });
+        }
+    }
+
+    /// Partition 0 has answered: the others follow what it said.
+    pub fn open_subscriptions(&mut self, now: Now) {
+        for conn in std::mem::take(&mut self.opening) {
+            let Some(s) = self.subs.get_mut(&conn) else { continue };
+            let mut actions = std::mem::take(&mut self.lend_scratch);
+            s.open(&mut actions);
+            let (topic, channel, options) = (s.topic.clone(), s.channel.clone(), s.options.clone());
+            let (first, blocked) = (s.first, s.blocked);
+            let sub = SubId { core: self.core, conn };
+            for partition in (1..topic.partitions).map(PartitionId) {
+                let core = topic.core_of(partition, self.cores);
+                let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
+                self.ask(now, SubRequest { sub, topic, partition, channel, options, first });
+                if blocked {
+                    self.tell_blocked(sub, partition, core, true);
+                }
+            }
+            self.lend(conn, actions);
+        }
     }
 
     /// The core that has clearly more of the topic's partitions than this one.
@@ -163,14 +184,17 @@ impl Engine {
         }
         s.blocked = blocked;
         let sub = SubId { core: self.core, conn };
-        for i in 0..s.parts.len() {
+        for i in 0..s.asked() {
             let Some(part) = self.subs.get(&conn).map(|s| &s.parts[i]) else { return };
-            let (partition, core) = (part.partition, part.core);
-            if core == self.core {
-                self.on_block(sub, partition, blocked);
-            } else {
-                self.pass(core, MeshMessage::Block { sub, partition, blocked });
-            }
+            self.tell_blocked(sub, part.partition, part.core, blocked);
+        }
+    }
+
+    fn tell_blocked(&mut self, sub: SubId, partition: PartitionId, core: CoreId, blocked: bool) {
+        if core == self.core {
+            self.on_block(sub, partition, blocked);
+        } else {
+            self.pass(core, MeshMessage::Block { sub, partition, blocked });
         }
     }
 
@@ -182,13 +206,17 @@ impl Engine {
         self.forget_native(now, conn);
         let Some(s) = self.subs.remove(&conn) else { return };
         let sub = SubId { core: self.core, conn };
-        for part in &s.parts {
+        for part in &s.parts[..s.asked()] {
             if part.core == self.core {
                 self.detach(now, sub, part.partition);
             } else {
                 let (topic, channel) = (s.topic.clone(), s.channel.clone());
                 self.pass(part.core, MeshMessage::Unsubscribe { sub, topic, partition: part.partition, channel });
             }
+        }
+        if s.slot.is_some() || s.failed.is_some() {
+            // It may have kept the topic, and left no channel whose end says so.
+            self.topic_idle(&s.topic);
         }
     }
 
@@ -200,13 +228,21 @@ impl Engine {
         }
     }
 
-    pub fn tell_subscriber(&mut self, sub: SubId, partition: PartitionId, result: Result<(), PublishError>) {
+    pub fn tell_subscriber(&mut self, sub: SubId, partition: PartitionId, result: Result<bool, PublishError>) {
         if sub.core != self.core {
             return self.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
         }
         let Some(s) = self.subs.get_mut(&sub.conn) else { return };
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
+        if partition == PartitionId(0) {
+            s.first = result.ok();
+            match result {
+                Ok(_) => self.opening.push(sub.conn),
+                // Nobody else is asked.
+                Err(_) => s.unanswered = 0,
+            }
+        }
         if s.unanswered == 0
             && let Some(slot) = s.slot.take()
         {

@@ -9,7 +9,7 @@
 
 use crate::base::{ChannelName, CoreId, PartitionId, TopicRef};
 use crate::session::ReplySlot;
-use crate::shard::message::PublishError;
+use crate::shard::message::{PublishError, SubOptions};
 
 /// What to tell a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,18 +39,24 @@ pub struct Subscription {
     pub unanswered: usize,
     pub failed: Option<PublishError>,
     pub blocked: bool,
+    pub options: SubOptions,
+    /// Partition 0 has answered and the others were asked; until then nothing is lent.
+    is_open: bool,
+    /// What partition 0 said: whether the channel is its topic's first one.
+    pub first: Option<bool>,
     rdy: u32,
     hungry_seq: u64,
 }
 
 impl Subscription {
-    pub fn new(topic: TopicRef, channel: ChannelName, slot: ReplySlot, cores: u16) -> Self {
+    pub fn new(topic: TopicRef, channel: ChannelName, options: SubOptions, slot: ReplySlot, cores: u16) -> Self {
         let part = |p| {
             let partition = PartitionId(p);
             Part { partition, core: topic.core_of(partition, cores), lent: 0, recalled: 0, hungry: None }
         };
         let parts: Vec<Part> = (0..topic.partitions).map(part).collect();
         Subscription {
+            is_open: parts.len() == 1,
             unanswered: parts.len(),
             parts,
             topic,
@@ -58,6 +64,8 @@ impl Subscription {
             slot: Some(slot),
             failed: None,
             blocked: false,
+            options,
+            first: None,
             rdy: 0,
             hungry_seq: 0,
         }
@@ -66,6 +74,17 @@ impl Subscription {
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
         let i = partition.0 as usize;
         (i < self.parts.len()).then_some(i)
+    }
+
+    /// Partitions that know of this client.
+    pub fn asked(&self) -> usize {
+        if self.is_open { self.parts.len() } else { 1 }
+    }
+
+    /// All partitions have been asked for the channel: what the client is ready for is lent.
+    pub fn open(&mut self, out: &mut Vec<LendAction>) {
+        self.is_open = true;
+        self.balance(out);
     }
 
     pub fn set_rdy(&mut self, rdy: u32, out: &mut Vec<LendAction>) {
@@ -90,6 +109,9 @@ impl Subscription {
     }
 
     fn balance(&mut self, out: &mut Vec<LendAction>) {
+        if !self.is_open {
+            return;
+        }
         let lent: u32 = self.parts.iter().map(|p| p.lent).sum();
         let coming_back: u32 = self.parts.iter().map(|p| p.recalled).sum();
         if lent - coming_back > self.rdy {
@@ -150,7 +172,10 @@ mod tests {
 
     fn subscription(partitions: u16) -> Subscription {
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([1; 16]), partitions };
-        Subscription::new(topic.into(), ChannelName::new("c").expect("valid"), ReplySlot(0), 2)
+        let options = SubOptions { msg_timeout_ms: 1, sample_rate: 0, ranged: false, client: Default::default() };
+        let mut s = Subscription::new(topic.into(), ChannelName::new("c").expect("valid"), options, ReplySlot(0), 2);
+        s.open(&mut vec![]);
+        s
     }
 
     #[test]
@@ -161,6 +186,17 @@ mod tests {
         out.clear();
         s.set_rdy(4, &mut out);
         assert_eq!(out.iter().map(|a| if let LendAction::Recall { credit, .. } = a { *credit } else { 0 }).sum::<u32>(), 6);
+    }
+
+    #[test]
+    fn nothing_is_lent_before_all_partitions_are_asked() {
+        let (mut s, mut out) = (subscription(2), vec![]);
+        s.is_open = false;
+        s.set_rdy(10, &mut out);
+        s.on_hungry(0, &mut out);
+        assert!(out.is_empty() && s.asked() == 1);
+        s.open(&mut out);
+        assert_eq!(s.parts.iter().map(|p| p.lent).sum::<u32>(), 10);
     }
 
     /// Partitions that always have messages: each gets its turn even when RDY is 1, and RDY is never exceeded.

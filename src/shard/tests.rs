@@ -26,6 +26,8 @@ struct Node {
     is_full: bool,
     /// Snapshots get no answer: what is asked of them waits here.
     held: Option<Vec<(usize, OpId, DiskOp)>>,
+    /// First channels do not come to other cores: what says so waits here.
+    held_creations: Option<Vec<(CoreId, CoreId, MeshMessage)>>,
 }
 
 impl Node {
@@ -48,6 +50,7 @@ impl Node {
             stopped: 0,
             is_full: false,
             held: None,
+            held_creations: None,
         }
     }
 
@@ -76,6 +79,10 @@ impl Node {
                     self.end_turn(to.0 as usize);
                 }
                 Effect::Disk { op, request } => self.pending.push_back((core, op, request)),
+                Effect::Pass { to, message: message @ MeshMessage::CreateChannel { .. } } if self.held_creations.is_some() => {
+                    let held = self.held_creations.as_mut().expect("just looked at");
+                    held.push((CoreId(core as u16), to, message));
+                }
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped => self.stopped += 1,
@@ -360,6 +367,124 @@ fn a_partition_has_no_more_channels_than_its_snapshot_can_hold() {
     let c = n.connect(0);
     n.send(c, b"SUB t ch0\n");
     assert_eq!(n.take(c), ["OK"]);
+}
+
+/// Also when the first one's client is gone before the other partitions were asked.
+#[test]
+fn a_later_channel_waits_until_all_partitions_have_the_first() {
+    let mut n = Node::new(2, 2);
+    let (p, home) = (n.connect(0), home_core("t", 2).0 as usize);
+    (0..4).for_each(|i| n.publish(p, "t", &format!("old{i}")));
+    assert_eq!(n.take(p), ["OK"; 4]);
+    n.held_creations = Some(vec![]);
+    let a = n.connect(home);
+    n.step(home, Event::Bytes { conn: a, bytes: b"SUB t a\n" });
+    n.step(home, Event::Closed { conn: a });
+    n.run();
+    let b = n.connect(1 - home);
+    n.send(b, b"SUB t b\nRDY 9\n");
+    assert!(n.take(b).is_empty(), "the other core does not have the first channel yet");
+    let held = n.held_creations.take().expect("it was set");
+    assert_eq!(held.len(), 1);
+    n.mesh.extend(held);
+    n.run();
+    assert_eq!(n.take(b), ["OK"], "and nothing of what was there before");
+    let a = n.connect(home);
+    n.send(a, b"SUB t a\nRDY 9\n");
+    assert_eq!(n.take(a).len(), 5, "all of it");
+}
+
+/// Publishers and consumers of the name go on with a new topic, wherever they are.
+#[test]
+fn an_ephemeral_topic_goes_with_its_last_channel_and_comes_back_as_another_one() {
+    for (cores, partitions) in [(1, 1), (1, 3), (2, 1), (3, 3)] {
+        let mut n = Node::new(cores, partitions);
+        let p = n.connect(cores as usize - 1);
+        let files = |n: &Node| n.disk.files().filter(|f| f.to_string().starts_with("topics/e#ephemeral/")).count();
+        for round in 0..5 {
+            for i in 0..partitions {
+                n.publish(p, "e#ephemeral", &format!("{round}-{i}"));
+            }
+            assert!(files(&n) > 0, "without a channel it stays");
+            let c = n.connect(round % cores as usize);
+            n.send(c, b"SUB e#ephemeral c#ephemeral\nRDY 9\n");
+            let got = n.take(c);
+            assert_eq!(got.len(), 1 + partitions as usize, "{cores} cores: only what is of this topic: {got:?}");
+            assert!(got[1..].iter().all(|m| m.contains(&format!(" {round}-"))), "{got:?}");
+            // Publishes that are under way when the last client goes.
+            let core = n.clients[&c].0;
+            let mut late = vec![];
+            request::publish(&mut late, "e#ephemeral", b"late");
+            n.step(n.clients[&p].0, Event::Bytes { conn: p, bytes: &late });
+            n.step(core, Event::Closed { conn: c });
+            n.run();
+            n.pass_time(Duration::from_secs(1));
+            assert_eq!(n.take(p), vec!["OK"; partitions as usize + 1], "{cores} cores");
+            if files(&n) > 0 {
+                // The late one came into the next topic: it goes in the same way.
+                let c = n.connect(0);
+                n.send(c, b"SUB e#ephemeral c#ephemeral\n");
+                n.step(n.clients[&c].0, Event::Closed { conn: c });
+                n.run();
+            }
+            assert_eq!(files(&n), 0, "{cores} cores, round {round}");
+            assert!(
+                n.shards
+                    .iter()
+                    .all(|s| s.engine.partitions.iter().count() == 0 && s.engine.topics.known("e#ephemeral").is_none())
+            );
+        }
+        n.publish(p, "t", "x");
+        assert_eq!(n.take(p), ["OK"]);
+        let counted = |s: &Shard| s.engine.topic_counts.values().sum::<u64>();
+        assert!(n.shards.iter().all(|s| counted(s) == 1), "what is gone does not count for --max-topics");
+    }
+}
+
+/// A durable channel keeps it, with all its messages, whoever else comes and goes.
+#[test]
+fn an_ephemeral_topic_stays_while_a_channel_does() {
+    for cores in [1, 3] {
+        let mut n = Node::new(cores, 3);
+        let p = n.connect(0);
+        let keep = n.connect(0);
+        n.send(keep, b"SUB e#ephemeral keep\n");
+        n.step(n.clients[&keep].0, Event::Closed { conn: keep });
+        (0..3).for_each(|_| n.publish(p, "e#ephemeral", "x"));
+        let c = n.connect(0);
+        n.send(c, b"SUB e#ephemeral c#ephemeral\n");
+        n.step(n.clients[&c].0, Event::Closed { conn: c });
+        n.run();
+        assert_eq!(n.take(p), ["OK"; 3]);
+        let keep = n.connect(0);
+        n.send(keep, b"SUB e#ephemeral keep\nRDY 9\n");
+        assert_eq!(n.take(keep).len(), 4, "OK and all messages");
+    }
+}
+
+/// A SUB of another core that comes while the topic's cores decide that it goes waits for what they decide.
+#[test]
+fn a_sub_that_meets_a_closing_topic_gets_its_answer() {
+    let home = home_core("e#ephemeral", 2).0 as usize;
+    for early in 0..12 {
+        let mut n = Node::new(2, 2);
+        let (c, late) = (n.connect(home), n.connect(1 - home));
+        n.send(c, b"SUB e#ephemeral c#ephemeral\n");
+        assert_eq!(n.take(c), ["OK"]);
+        n.step(home, Event::Closed { conn: c });
+        // The home's question is under way when the other core sends its SUB, or has come there already.
+        for _ in 0..early {
+            if let Some((from, to, message)) = n.mesh.pop_front() {
+                n.step(to.0 as usize, Event::Mesh { from, message });
+            }
+        }
+        n.step(1 - home, Event::Bytes { conn: late, bytes: b"SUB e#ephemeral d#ephemeral\nRDY 5\n" });
+        n.run();
+        n.publish(late, "e#ephemeral", "x");
+        n.publish(late, "e#ephemeral", "y");
+        let got = n.take(late);
+        assert_eq!((got.len(), got.first().map(String::as_str)), (5, Some("OK")), "after {early}: {got:?}");
+    }
 }
 
 #[test]

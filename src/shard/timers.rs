@@ -15,6 +15,8 @@ pub enum Timer {
     Fins,
     /// Publishes that wait for room.
     Stalls,
+    /// Ephemeral topics that may go.
+    Topics,
     /// Client errors that the log was spared.
     Faults,
     Stop,

@@ -35,6 +35,12 @@ enum Entry {
         conns: Vec<ConnId>,
         asked_by: Vec<(CoreId, Ticket)>,
     },
+    /// It may go, or goes; its place in `known`. Whoever wants it waits as for one that is created.
+    Leaving {
+        at: usize,
+        waiters: Waiters,
+        is_stuck: bool,
+    },
 }
 
 /// Who waited for a topic that is now known, or never will be.
@@ -97,7 +103,76 @@ impl Topics {
     }
 
     pub fn is_pending(&self, name: &str) -> bool {
-        matches!(self.entries.get(name), Some(Entry::Pending { .. }))
+        matches!(self.entries.get(name), Some(Entry::Pending { .. } | Entry::Leaving { .. }))
+    }
+
+    /// It goes, and only a restart finishes that.
+    pub fn is_stuck(&self, name: &str) -> bool {
+        matches!(self.entries.get(name), Some(Entry::Leaving { is_stuck: true, .. }))
+    }
+
+    fn leaving(&mut self, topic: &TopicRef) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&topic.name)?;
+        match entry {
+            Entry::Leaving { at, .. } if self.known[*at].topic.id == topic.id => Some(entry),
+            _ => None,
+        }
+    }
+
+    /// Nobody gets it until [`Self::reopen`] or [`Self::remove`].
+    pub fn leave(&mut self, topic: &TopicRef) {
+        if let Some(entry) = self.entries.get_mut(&topic.name)
+            && let Entry::Known(at) = *entry
+            && self.known[at].topic.id == topic.id
+        {
+            *entry = Entry::Leaving { at, waiters: Waiters::default(), is_stuck: false };
+            self.last = usize::MAX;
+        }
+    }
+
+    /// It stays after all.
+    pub fn reopen(&mut self, topic: &TopicRef) -> Waiters {
+        let Some(entry) = self.leaving(topic) else { return Waiters::default() };
+        let Entry::Leaving { at, waiters, .. } = entry else { return Waiters::default() };
+        let (at, waiters) = (*at, std::mem::take(waiters));
+        *entry = Entry::Known(at);
+        waiters
+    }
+
+    /// It stays closed; nobody waits for it any more.
+    pub fn stick(&mut self, topic: &TopicRef) -> Waiters {
+        match self.leaving(topic) {
+            Some(Entry::Leaving { waiters, is_stuck, .. }) => {
+                *is_stuck = true;
+                std::mem::take(waiters)
+            }
+            _ => Waiters::default(),
+        }
+    }
+
+    /// Who waits for a topic that goes.
+    pub fn take_leaving_waiters(&mut self) -> Vec<Waiters> {
+        let leaving = self.entries.values_mut().filter_map(|e| match e {
+            Entry::Leaving { waiters, .. } => Some(std::mem::take(waiters)),
+            _ => None,
+        });
+        leaving.filter(|w| !w.is_empty()).collect()
+    }
+
+    /// It is gone.
+    pub fn remove(&mut self, topic: &TopicRef) -> Waiters {
+        if self.leaving(topic).is_none() {
+            return Waiters::default();
+        }
+        let Some(Entry::Leaving { at, waiters, .. }) = self.entries.remove(&topic.name) else { return Waiters::default() };
+        self.known.swap_remove(at);
+        self.last = usize::MAX;
+        if let Some(moved) = self.known.get(at)
+            && let Some(Entry::Known(place) | Entry::Leaving { at: place, .. }) = self.entries.get_mut(&moved.topic.name)
+        {
+            *place = at;
+        }
+        waiters
     }
 
     /// Starts waiting. With a ticket the topic's record is on its way to this core's journal; else its home was asked.
@@ -111,13 +186,17 @@ impl Topics {
     }
 
     pub fn wait_conn(&mut self, name: &str, conn: ConnId) {
-        if let Some(Entry::Pending { conns, .. }) = self.entries.get_mut(name) {
+        if let Some(Entry::Pending { conns, .. } | Entry::Leaving { waiters: Waiters { conns, .. }, .. }) =
+            self.entries.get_mut(name)
+        {
             conns.push(conn);
         }
     }
 
     pub fn wait_core(&mut self, name: &str, from: CoreId, ticket: Ticket) {
-        if let Some(Entry::Pending { asked_by, .. }) = self.entries.get_mut(name) {
+        if let Some(Entry::Pending { asked_by, .. } | Entry::Leaving { waiters: Waiters { asked_by, .. }, .. }) =
+            self.entries.get_mut(name)
+        {
             asked_by.push((from, ticket));
         }
     }
@@ -127,6 +206,9 @@ impl Topics {
         if let Some(at) = self.find(&topic.name) {
             assert_eq!(self.known[at].topic.id, topic.id, "a topic's id never changes");
             return Waiters::default();
+        }
+        if matches!(self.entries.get(&topic.name), Some(Entry::Leaving { .. })) {
+            return Waiters::default(); // Known, and nobody's to use.
         }
         let entry = Entry::Known(self.known.len());
         self.known.push(Known { topic: topic.clone(), next_partition: 0, places: vec![] });
@@ -138,7 +220,7 @@ impl Topics {
 
     /// The topic could not be created.
     pub fn forget(&mut self, name: &str) -> Waiters {
-        if !self.is_pending(name) {
+        if !matches!(self.entries.get(name), Some(Entry::Pending { .. })) {
             return Waiters::default();
         }
         match self.entries.remove(name) {

@@ -188,6 +188,11 @@ impl SimDisk {
     pub fn crash(&mut self) {
         self.counts.crashes += 1;
         for p in std::mem::take(&mut self.pending) {
+            if let DiskOp::RemovePartition { dir } = &p.op {
+                let (prefix, rng) = (format!("{dir}/"), &mut self.rng);
+                self.files.retain(|name, _| !name.starts_with(&prefix) || rng.chance(0.5));
+                continue;
+            }
             // What changes names and lengths happened or did not.
             if !matches!(p.op, DiskOp::Write { .. } | DiskOp::Sync { .. } | DiskOp::Read { .. }) && self.rng.chance(0.5) {
                 (self.crashed, self.faults.crash_after) = (false, None);

@@ -401,8 +401,16 @@ impl Engine {
             None => {
                 let epoch = Epoch(self.generation);
                 let confirmed = self.parts[p].start;
-                let image =
-                    CursorImage { name, paused: false, ordered: false, epoch, generation: 1, confirmed, intervals: vec![] };
+                let image = CursorImage {
+                    name,
+                    paused: false,
+                    ordered: false,
+                    first: false,
+                    epoch,
+                    generation: 1,
+                    confirmed,
+                    intervals: vec![],
+                };
                 facts.push(self.cursor_fact(p, RecordKind::Cursor, &image));
                 self.parts[p].channels.push(image);
                 self.parts[p].channels.len() - 1

@@ -39,8 +39,13 @@ impl MemoryDisk {
                 let content = self.files.entry(file).or_default();
                 content.resize(content.len().max(len as usize), 0);
             }
-            // Nothing is read again of what was cut or removed, and its space is not missed here.
-            DiskOp::Sync { .. } | DiskOp::Truncate { .. } | DiskOp::Remove { .. } | DiskOp::RemovePartition { .. } => {}
+            DiskOp::Remove { files } => files.iter().for_each(|f| drop(self.files.remove(f))),
+            DiskOp::RemovePartition { dir } => {
+                let folder = format!("{dir}/");
+                self.files.retain(|f, _| !f.to_string().starts_with(&folder));
+            }
+            // Nothing is read again of what was cut.
+            DiskOp::Sync { .. } | DiskOp::Truncate { .. } => {}
         }
         DiskDone::Done
     }

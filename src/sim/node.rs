@@ -37,6 +37,11 @@ pub struct Plan {
     pub slow: f64,
     /// Of the disk, while the node runs; capacity and crashes are the run's own.
     pub faults: Faults,
+    /// That a client is one of ephemeral topics, which come and go. They are outside of the book: nobody is promised a
+    /// message of theirs for longer than they are there.
+    pub ephemeral: f64,
+    /// Nobody subscribes before messages are there; then many do, to several channels at a time.
+    pub firsts: bool,
     /// Bytes of space beside the journals; 0: no bound.
     pub space: u64,
 }
@@ -49,6 +54,8 @@ pub struct Outcome {
     pub stops: u64,
     pub recovery_crashes: u64,
     pub redone: u64,
+    /// Ephemeral topics that were removed while nodes ran.
+    pub removed: u64,
     pub read_only: u64,
     pub moves: u64,
     pub torn_sectors: u64,
@@ -83,6 +90,9 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
     book.recovered(&disk, &recovered, cores);
     if is_writable {
+        let left = recovered.topics.iter().find(|t| t.name.is_ephemeral());
+        let is_faulty = plan.faults.write_error > 0.0;
+        assert!(is_faulty || left.is_none(), "ephemeral_topics_go: {left:?} is still there");
         book.a_clean_stop_forgets_no_fin(&recovered);
     }
     outcome.counts = book.counts;

@@ -389,6 +389,7 @@ impl Node<'_> {
             }
             Notice::Stopped => self.cores[core].stopped = true,
             Notice::Damage { what, .. } => assert!(self.lost, "the store found damage where none was done: {what}"),
+            Notice::Removed { .. } | Notice::TopicRemoved { .. } => unreachable!("no topic is removed here"),
             Notice::Readable { .. } | Notice::Room | Notice::Found { .. } | Notice::ReadOnly { .. } => {}
         }
     }
@@ -494,6 +495,7 @@ impl Node<'_> {
                 name: name.clone(),
                 paused: false,
                 ordered: false,
+                first: false,
                 epoch,
                 generation: 1,
                 confirmed,

@@ -2,6 +2,7 @@
 
 import itertools
 import logging
+import os
 import time
 import unittest
 
@@ -154,6 +155,17 @@ class Gnsq(unittest.TestCase):
         self.assertIn("gone#ephemeral", self.server.channels(self.topic))
         seen.close()
         until(lambda: not self.server.channels(self.topic), "the channel goes with its last client")
+
+    def test_ephemeral_topic(self):
+        topic = self.topic + "#ephemeral"
+        folder = os.path.join(self.server.folder, "data", "topics", topic)
+        for body in (b"one", b"two"):
+            seen = self.reader("gone#ephemeral", topic=topic)
+            self.producer().publish(topic, body)
+            seen.expect([body])
+            seen.close()
+            until(lambda: not os.path.exists(folder), "the topic goes with its last channel")
+            self.assertFalse(self.server.channels(topic))
 
     def test_sample(self):
         seen = self.reader(sample_rate=20, max_in_flight=200)

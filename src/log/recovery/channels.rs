@@ -75,6 +75,7 @@ mod tests {
                 name: ChannelName::new("c").unwrap(),
                 paused: false,
                 ordered: false,
+                first: false,
                 epoch: Epoch(0),
                 generation: 0,
                 confirmed: at(1),

@@ -379,6 +379,15 @@ impl Partition {
         self.into_recovered(cx)
     }
 
+    /// The topic's first channel, as partition 0 has it, is here too.
+    pub fn complete_first(&mut self, first: &CursorImage) {
+        if channels::position(&self.channels, &first.name).is_none() {
+            let oldest = std::cmp::max_by_key(self.collect_start, self.start, |p| p.offset);
+            self.channels.push(CursorImage { generation: 0, ..channels::reborn(first, oldest) });
+            self.touched = true;
+        }
+    }
+
     /// A snapshot is only taken while the journal holds the first record that the one before does not contain, and the
     /// checkpoint passes that record only when the new one is durable. (Recovery's own snapshots that have no such record
     /// are written so that they do not tear, see [`Partition::write_carefully`].) So with that record a slot that does not

@@ -400,6 +400,7 @@ fn both_snapshot_files_are_there_after_the_first_snapshot() {
         name: ChannelName::new("c").unwrap(),
         paused: false,
         ordered: false,
+        first: false,
         epoch: Epoch(1),
         generation: 0,
         confirmed: Position::START,

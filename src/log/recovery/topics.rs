@@ -168,6 +168,14 @@ fn gather_one(
         Err(Bad::Version(_)) => (MetaFound::Unknown, None),
         Err(_) => (MetaFound::Bad, None),
     };
+    if matches!(found, MetaFound::Blank | MetaFound::Bad) {
+        // The topic.meta of a topic that was deleted soon after its creation may never have been written.
+        for p in storage.partitions(name)? {
+            if let Some(id) = first_id(storage, name, p)?.filter(|id| journaled.deleted.contains(id)) {
+                remove_partition(storage, &dir(name, id, p))?;
+            }
+        }
+    }
     let partitions = storage.partitions(name)?;
     let mut has_files = false;
     for &p in &partitions {
@@ -232,13 +240,17 @@ fn write_meta(storage: &mut dyn Storage, meta: &TopicMeta) -> Result<(), Recover
 /// Removes a deleted topic's files; its empty folders stay.
 fn remove(storage: &mut dyn Storage, name: &TopicName, info: &TopicInfo) -> Result<(), RecoverError> {
     for partition in storage.partitions(name)? {
-        let dir = dir(name, info.id, partition);
-        let mut files: Vec<_> = storage.segments(&dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
-        files.extend(storage.commits(&dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
-        files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
-        storage.remove(&files)?;
+        remove_partition(storage, &dir(name, info.id, partition))?;
     }
     storage.remove(&[meta_file(name, info.id)])?;
+    Ok(())
+}
+
+fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
+    let mut files: Vec<_> = storage.segments(dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
+    files.extend(storage.commits(dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
+    files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
+    storage.remove(&files)?;
     Ok(())
 }
 

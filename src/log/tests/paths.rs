@@ -148,6 +148,7 @@ fn small_facts_are_durable_in_order_and_large_ones_are_cut() {
         name: channel.clone(),
         paused: true,
         ordered: false,
+        first: false,
         epoch: Epoch(4),
         generation: 3,
         confirmed: Position::START,

@@ -29,8 +29,18 @@ struct Message {
     acknowledged: bool,
 }
 
+/// Topics from here on are ephemeral: they come and go with their channel.
+pub const EPHEMERAL: usize = 100;
+
 pub struct Book {
     topics: usize,
+    /// Clients use the ephemeral topic as well.
+    pub has_ephemeral: bool,
+    /// Nobody subscribes to an ephemeral channel.
+    pub is_durable: bool,
+    /// Topics that some client has begun to subscribe to, and what was acknowledged before.
+    subscribed: BTreeSet<usize>,
+    early: BTreeMap<usize, BTreeSet<usize>>,
     messages: Vec<Message>,
     /// By topic and name, channels whose SUB was answered: what was delivered there.
     channels: BTreeMap<(usize, String), BTreeSet<usize>>,
@@ -40,12 +50,48 @@ pub struct Book {
 
 impl Book {
     pub fn new(topics: usize) -> Self {
-        Book { topics, messages: vec![], channels: BTreeMap::new(), ids: BTreeMap::new() }
+        let (has_ephemeral, is_durable) = (false, false);
+        let (subscribed, early) = (BTreeSet::new(), BTreeMap::new());
+        Book {
+            topics,
+            has_ephemeral,
+            is_durable,
+            subscribed,
+            early,
+            messages: vec![],
+            channels: BTreeMap::new(),
+            ids: BTreeMap::new(),
+        }
     }
 
     /// Those that outlive their clients.
     pub fn channels(&self) -> Vec<(usize, String)> {
         self.channels.keys().filter(|(_, c)| !c.ends_with("#ephemeral")).cloned().collect()
+    }
+
+    fn draw_topic(&self, rng: &mut Rng) -> usize {
+        if self.has_ephemeral && rng.chance(0.4) { EPHEMERAL } else { rng.below(self.topics as u64) as usize }
+    }
+
+    fn acknowledged(&mut self, n: usize) {
+        let message = &mut self.messages[n];
+        message.acknowledged = true;
+        if !self.subscribed.contains(&message.topic) {
+            self.early.entry(message.topic).or_default().insert(n);
+        }
+    }
+
+    /// What was there before any SUB came whole to the first channel, and nothing of it to the others. Returns how many.
+    pub fn check_one_is_first(&self) -> usize {
+        let mut firsts = 0;
+        for ((topic, channel), got) in &self.channels {
+            let Some(early) = self.early.get(topic).filter(|early| !got.is_disjoint(early)) else { continue };
+            let n = got.intersection(early).count();
+            assert_eq!(n, early.len(), "{topic}/{channel} got a part of what was there before it");
+            firsts += 1;
+        }
+        assert!(firsts <= self.early.len(), "two channels of a topic were first");
+        firsts
     }
 
     fn write(&mut self, topic: usize, rng: &mut Rng) -> usize {
@@ -67,7 +113,9 @@ impl Book {
         let n: usize = number.expect("a body begins with its number");
         let message = self.messages.get(n).expect("nothing is invented");
         assert!(message.topic == topic && message.body == body, "message {n} is intact and of this topic");
-        assert_eq!(*self.ids.entry((topic, id)).or_insert(n), n, "an id names one message");
+        if topic < EPHEMERAL {
+            assert_eq!(*self.ids.entry((topic, id)).or_insert(n), n, "an id names one message");
+        }
         self.channels.entry((topic, channel.to_owned())).or_default().insert(n);
     }
 
@@ -108,7 +156,7 @@ pub struct Client {
 }
 
 pub fn topic_name(topic: usize) -> String {
-    format!("topic{topic}")
+    format!("topic{topic}{}", if topic < EPHEMERAL { "" } else { "#ephemeral" })
 }
 
 impl Client {
@@ -132,11 +180,22 @@ impl Client {
         self.expects.is_empty() || self.failed
     }
 
+    /// Subscribed to the ephemeral topic, or about to.
+    pub fn is_passing(&self) -> bool {
+        self.subscription.as_ref().is_some_and(|(topic, _)| *topic >= EPHEMERAL)
+    }
+
+    /// The first messages of a topic.
+    pub fn publish_some(&mut self, book: &mut Book, rng: &mut Rng) {
+        (0..8).for_each(|_| self.publish_one(book, 0, rng));
+    }
+
     pub fn is_closing(&self) -> bool {
         self.closing
     }
 
-    pub fn subscribe(&mut self, _book: &mut Book, topic: usize, channel: String, rdy: u32) {
+    pub fn subscribe(&mut self, book: &mut Book, topic: usize, channel: String, rdy: u32) {
+        book.subscribed.insert(topic);
         request::subscribe(&mut self.out, &topic_name(topic), &channel);
         self.expects.push_back(Expect::Subscribed);
         self.subscription = Some((topic, channel));
@@ -163,7 +222,7 @@ impl Client {
     }
 
     fn publish(&mut self, book: &mut Book, rng: &mut Rng) {
-        let topic = rng.below(book.topics as u64) as usize;
+        let topic = book.draw_topic(rng);
         match rng.below(10) {
             0 if self.subscription.is_none() => {
                 request::identify(&mut self.out, br#"{"client_id":"x","feature_negotiation":true}"#);
@@ -193,9 +252,10 @@ impl Client {
 
     fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.subscription.is_none() {
-            let channel = ["a", "b", "c#ephemeral"][rng.below(3) as usize];
-            let rdy = rng.below(8) as u32;
-            return self.subscribe(book, rng.below(book.topics as u64) as usize, channel.into(), rdy);
+            let channel = ["a", "b", "c#ephemeral"][rng.below(if book.is_durable { 2 } else { 3 }) as usize];
+            let (topic, rdy) = (book.draw_topic(rng), rng.below(8) as u32);
+            let channel = if topic < EPHEMERAL { channel } else { "c#ephemeral" };
+            return self.subscribe(book, topic, channel.into(), rdy);
         }
         let nth = rng.below(self.held.len().max(1) as u64) as usize;
         let id = self.held.keys().nth(nth).copied();
@@ -264,7 +324,7 @@ impl Client {
 
     fn answered(&mut self, book: &mut Book, response: &[u8]) {
         match (self.expects.pop_front(), response) {
-            (Some(Expect::Published(numbers)), b"OK") => numbers.into_iter().for_each(|n| book.messages[n].acknowledged = true),
+            (Some(Expect::Published(numbers)), b"OK") => numbers.into_iter().for_each(|n| book.acknowledged(n)),
             (Some(Expect::Subscribed), b"OK") => {
                 self.subscribed = true;
                 book.channels.entry(self.subscription.clone().expect("it asked")).or_default();

@@ -24,6 +24,7 @@ const STEPS: usize = 1500;
 fn run(seed: u64, faults: Faults) {
     let mut w = World::new(seed);
     let mut book = Book::new(1 + w.rng.below(2) as usize);
+    book.has_ephemeral = w.rng.chance(0.5);
     w.fail_journal_at = faults.journal.then(|| (w.rng.below(w.shards.len() as u64) as usize, 1 + w.rng.below(40)));
     w.is_faultless = !faults.journal && !faults.full_disk;
     for step in 0..STEPS {
@@ -55,8 +56,42 @@ fn run(seed: u64, faults: Faults) {
     book.check_all_delivered();
     if !faults.journal {
         w.check_empty(&book);
+        w.check_ephemeral_topic_goes(&mut book);
     }
     stop(&mut w, &mut book);
+}
+
+/// Several channels want to be a topic's first one at a time, on all cores, while clients come and go.
+fn run_firsts(seed: u64) -> usize {
+    let mut w = World::new(seed);
+    let mut book = Book::new(1);
+    (w.is_faultless, book.is_durable) = (true, true);
+    let conn = w.connect(Client::new(Role::Publisher));
+    w.speak(conn, |client, rng| client.publish_some(&mut book, rng));
+    w.drain_all(&mut book);
+    for i in 0..4 {
+        let conn = w.connect(Client::new(Role::Both));
+        w.client(conn).subscribe(&mut book, 0, ["a", "b"][i % 2].into(), 1);
+    }
+    for _ in 0..400 {
+        w.random_step(&mut book);
+    }
+    w.is_healed = true;
+    w.hang_up_closing();
+    w.drain_all(&mut book);
+    for channel in ["a", "b"] {
+        let conn = w.connect(Client::new(Role::Drain));
+        w.client(conn).subscribe(&mut book, 0, channel.into(), 50);
+    }
+    w.drain_all(&mut book);
+    for _ in 0..10 {
+        w.pass_time(1000);
+        w.drain_all(&mut book);
+    }
+    book.check_all_delivered();
+    let firsts = book.check_one_is_first();
+    stop(&mut w, &mut book);
+    firsts
 }
 
 fn stop(w: &mut World, book: &mut Book) {
@@ -95,6 +130,14 @@ fn run_all(seeds: std::ops::Range<u64>, faults: Faults) {
 #[test]
 fn nothing_is_lost_and_all_comes_to_rest() {
     run_all(seeds(0..60), Faults::default());
+}
+
+#[test]
+fn one_channel_of_a_topic_is_first() {
+    for seed in seeds(0..60) {
+        let firsts = std::panic::catch_unwind(|| run_firsts(seed));
+        assert_eq!(firsts.unwrap_or_else(|_| panic!("seed {seed}")), 1, "seed {seed}: one channel got it all");
+    }
 }
 
 #[test]

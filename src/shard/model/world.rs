@@ -1,6 +1,6 @@
 //! The node's surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
-use super::client::{Book, Client, Role, topic_name};
+use super::client::{Book, Client, EPHEMERAL, Role, topic_name};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, OpId, Peer, Rng, Ticks};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
@@ -273,6 +273,10 @@ impl World {
         &mut self.sockets.get_mut(&conn).expect("known").client
     }
 
+    pub fn speak(&mut self, conn: u64, say: impl FnOnce(&mut Client, &mut Rng)) {
+        say(&mut self.sockets.get_mut(&conn).expect("known").client, &mut self.rng);
+    }
+
     fn write(&mut self, conn: u64) {
         let s = self.sockets.get_mut(&conn).expect("known");
         s.inbox.append(&mut s.client.out);
@@ -414,6 +418,26 @@ impl World {
             }
         }
         self.check_answered();
+    }
+
+    /// With its last client the ephemeral topic goes: no core knows it, and no file of it is left.
+    pub fn check_ephemeral_topic_goes(&mut self, book: &mut Book) {
+        let passing: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.is_passing()).map(|(conn, _)| *conn).collect();
+        passing.into_iter().for_each(|conn| self.hang_up(conn));
+        self.drain_all(book);
+        let conn = self.connect(Client::new(Role::Drain));
+        self.client(conn).subscribe(book, EPHEMERAL, "c#ephemeral".into(), 5);
+        self.drain_all(book);
+        self.hang_up(conn);
+        self.drain_all(book);
+        let name = topic_name(EPHEMERAL);
+        for shard in &self.shards {
+            let e = &shard.engine;
+            assert!(e.topics.known(&name).is_none() && !e.topics.is_pending(&name), "core {} knows it", e.core.0);
+            assert!(e.partitions.iter().all(|(_, p)| *p.topic.name != *name), "core {} has a partition of it", e.core.0);
+        }
+        let left: Vec<_> = self.disk.files().filter(|f| f.to_string().contains(&name)).collect();
+        assert!(left.is_empty(), "files are left: {left:?}");
     }
 
     /// At rest every command has its answer: whoever waits for room or another core was woken, not timed out.

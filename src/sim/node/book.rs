@@ -3,10 +3,11 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
-use crate::base::{LogId, MessageId, PartitionId, Rng};
+use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
+use crate::log::state::RecoveredPartition;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -73,6 +74,15 @@ pub struct Book {
     /// FINs that an OK made durable.
     settled: BTreeMap<(ChannelKey, MessageId), Settled>,
     generation: u64,
+    /// Topics that some client has begun to subscribe to, and what was acknowledged before.
+    subscribed_topics: BTreeSet<usize>,
+    early: BTreeMap<usize, BTreeSet<usize>>,
+    /// Messages of ephemeral topics that were written, in all.
+    passing: u64,
+    /// Of an ephemeral topic: what was written before is gone for good.
+    passing_floor: BTreeMap<u64, u64>,
+    /// The topic id under which such a message was found on the disk.
+    passing_ids: BTreeMap<u64, TopicId>,
     pub counts: Counts,
 }
 
@@ -92,13 +102,32 @@ pub struct Counts {
     pub gone: u64,
     /// Delivered messages whose segment is deleted.
     pub deleted: u64,
+    /// Topics with messages before their first channel, which got them.
+    pub firsts: u64,
 }
 
 pub fn topic_name(topic: usize) -> String {
     format!("topic{topic}")
 }
 
+pub const EPHEMERAL_TOPICS: u64 = 2;
+
+pub fn passing_name(topic: u64) -> String {
+    format!("passing{topic}#ephemeral")
+}
+
+/// The number and the topic that a message of an ephemeral topic names.
+fn passing_of(body: &[u8]) -> (u64, u64) {
+    let text = String::from_utf8_lossy(body);
+    let mut words = text.split(' ').map(|w| w.parse().unwrap_or_else(|_| panic!("none_invented: {text}")));
+    (words.next().expect("a number"), words.next().expect("a topic"))
+}
+
+/// An ephemeral topic has none of the book's numbers.
 fn topic_number(name: &str) -> usize {
+    if name.ends_with("#ephemeral") {
+        return usize::MAX;
+    }
     name.strip_prefix("topic").and_then(|n| n.parse().ok()).expect("clients use no other topics")
 }
 
@@ -135,6 +164,10 @@ impl Book {
 
     pub fn acknowledged(&mut self, n: usize) {
         self.messages[n].is_acknowledged = true;
+        let topic = self.messages[n].topic;
+        if !self.subscribed_topics.contains(&topic) {
+            self.early.entry(topic).or_default().insert(n);
+        }
         self.counts.acknowledged += 1;
     }
 
@@ -145,6 +178,31 @@ impl Book {
 
     pub fn fin_failed(&mut self, conn: u64, id: [u8; 16]) {
         self.failed_fins.insert((conn, id));
+    }
+
+    /// A client is about to write its SUB.
+    pub fn subscribes(&mut self, topic: usize) {
+        self.subscribed_topics.insert(topic);
+    }
+
+    /// A message for an ephemeral topic.
+    pub fn pass(&mut self, topic: u64) -> Vec<u8> {
+        self.passing += 1;
+        let mut body = format!("{} {topic} ", self.passing).into_bytes();
+        body.resize(300, b'x');
+        body
+    }
+
+    pub fn passed(&self, topic: u64, body: &[u8]) {
+        let (n, of) = passing_of(body);
+        assert!(of == topic && n <= self.passing && body.len() == 300, "none_invented: {n} of {of} came in {topic}");
+        let floor = self.passing_floor.get(&topic).copied().unwrap_or(0);
+        assert!(n > floor, "a_gone_topic_stays_gone: message {n} of passing{topic} came back, all up to {floor} are gone");
+    }
+
+    /// The node has nothing of this ephemeral topic.
+    pub fn passing_is_gone(&mut self, topic: u64) {
+        self.passing_floor.insert(topic, self.passing);
     }
 
     pub fn subscribed(&mut self, channel: ChannelKey) {
@@ -198,6 +256,12 @@ impl Book {
         assert!(!r.report.has_damage(), "nothing was damaged: {:?}", r.report);
         assert!(r.generation > self.generation, "ids_and_offsets_never_repeat: the generation did not rise");
         self.generation = r.generation;
+        for topic in 0..EPHEMERAL_TOPICS {
+            if r.topics.iter().all(|t| *t.name != *passing_name(topic)) {
+                self.passing_is_gone(topic);
+            }
+        }
+        self.first_is_everywhere(r);
         let found = self.look(disk, r);
         self.mpub_is_all_or_nothing(&found);
         self.consumer_never_passes_commit(&found);
@@ -221,6 +285,14 @@ impl Book {
             let topic = topic_number(&p.topic.name);
             let key = (topic, p.dir.partition.0);
             let log = log_of(disk, p).unwrap_or_else(|e| panic!("{}/{}: {e}", p.topic.name, p.dir.partition));
+            if p.topic.name.is_ephemeral() {
+                let batches = log.iter().filter_map(|(_, batch)| batch.as_ref());
+                for (n, _) in batches.flat_map(|b| b.messages()).map(|m| passing_of(m.body)) {
+                    let id = *self.passing_ids.entry(n).or_insert(p.topic.id);
+                    assert_eq!(id, p.topic.id, "a_gone_topic_stays_gone: message {n} stands in two topics of a name");
+                }
+                continue;
+            }
             let old = self.ends.insert(key, p.end.offset).unwrap_or(0);
             assert!(old <= p.end.offset, "ids_and_offsets_never_repeat: {key:?} went back from {old} to {:?}", p.end);
             let first = log.first().map_or(p.end.log_id, |(h, _)| LogId(h.log_id.get()));
@@ -250,6 +322,30 @@ impl Book {
             .get(&n)
             .is_some_and(|id| found.first.get(&(message.topic, id.partition().0)).is_some_and(|first| id.log_id() < *first));
         is_below && message.is_finished && message.owed.iter().all(|c| self.channels[c].contains(&n))
+    }
+
+    /// What partition 0 says of its topic's first channel holds in all partitions.
+    fn first_is_everywhere(&self, r: &Recovered) {
+        for zero in r.partitions.iter().filter(|p| p.dir.partition == PartitionId(0)) {
+            for first in zero.channels.iter().filter(|c| c.first) {
+                let has = |p: &RecoveredPartition| p.topic.id != zero.topic.id || p.channels.iter().any(|c| c.name == first.name);
+                assert!(r.partitions.iter().all(has), "first_is_everywhere: {}/{}", zero.topic.name, first.name);
+            }
+        }
+    }
+
+    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others.
+    fn one_channel_is_first(&mut self) {
+        for (topic, early) in &self.early {
+            let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
+            let firsts: Vec<_> = of_it.filter(|(_, finished)| !finished.is_disjoint(early)).collect();
+            for (channel, finished) in &firsts {
+                let got = finished.intersection(early).count();
+                assert_eq!(got, early.len(), "one_channel_is_first: {channel:?} got a part of what was there before it");
+            }
+            assert!(firsts.len() <= 1, "one_channel_is_first: both {:?} and {:?}", firsts[0].0, firsts[1].0);
+            self.counts.firsts += !firsts.is_empty() as u64;
+        }
     }
 
     fn mpub_is_all_or_nothing(&self, found: &Found) {
@@ -331,7 +427,8 @@ impl Book {
 
     /// Every acknowledged message was delivered to, and finished by, every channel that was acknowledged before it; of a
     /// MPUB a channel got all or nothing.
-    pub fn acked_survives_to_every_channel(&self) {
+    pub fn acked_survives_to_every_channel(&mut self) {
+        self.one_channel_is_first();
         for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
             let missing = message.owed.iter().find(|c| !self.channels[c].contains(&n));
             assert!(missing.is_none(), "acked_survives: message {n} was acknowledged and never came to {missing:?}");

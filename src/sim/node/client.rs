@@ -1,6 +1,6 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, passing_name, topic_name};
 use crate::base::Rng;
 use crate::codec::nsq::frame::{self, Frame};
 use crate::codec::nsq::request;
@@ -14,6 +14,8 @@ pub enum Role {
     Both,
     /// Finishes all that it gets.
     Drain,
+    /// Publishes to ephemeral topics, or consumes one over an ephemeral channel.
+    Passing,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,10 @@ pub struct Client {
     held: BTreeSet<[u8; 16]>,
     /// All FINs of this connection in order.
     fins: Vec<[u8; 16]>,
+    /// Messages of an ephemeral topic that came.
+    pub passed: u64,
+    /// The ephemeral topic that it consumes.
+    passing: Option<u64>,
 }
 
 impl Client {
@@ -58,6 +64,8 @@ impl Client {
             rdy: 0,
             held: BTreeSet::new(),
             fins: vec![],
+            passed: 0,
+            passing: None,
         }
     }
 
@@ -77,6 +85,37 @@ impl Client {
         self.rdy = rdy;
     }
 
+    pub fn is_passing(&self) -> bool {
+        self.role == Role::Passing
+    }
+
+    /// Publishes to an ephemeral topic; subscribes to it first when asked to.
+    pub fn pass(&mut self, book: &mut Book, topic: u64, subscribes: bool) {
+        let name = passing_name(topic);
+        if subscribes {
+            request::subscribe(&mut self.out, &name, "channel#ephemeral");
+            self.passing = Some(topic);
+            self.ready(3);
+        }
+        request::publish(&mut self.out, &name, &book.pass(topic));
+    }
+
+    fn passed_by(&mut self, book: &Book, f: Frame<'_>) {
+        match f {
+            Frame::Response(b"_heartbeat_") => request::nop(&mut self.out),
+            Frame::Response(response) => assert_eq!(response, b"OK"),
+            Frame::Error(error) => {
+                let text = String::from_utf8_lossy(error);
+                self.has_failed |= !text.starts_with("E_FIN_FAILED");
+            }
+            Frame::Message(m) => {
+                book.passed(self.passing.expect("messages come to subscribers"), m.body);
+                self.passed += 1;
+                request::finish(&mut self.out, &m.id);
+            }
+        }
+    }
+
     /// Says something random that fits.
     pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.has_failed || self.expects.len() > 70 {
@@ -85,6 +124,10 @@ impl Client {
         match self.role {
             Role::Publisher => self.publish(book, rng),
             Role::Drain => self.act_quick(book),
+            Role::Passing => {
+                let subscribes = self.passing.is_none() && rng.chance(0.2);
+                self.pass(book, rng.below(EPHEMERAL_TOPICS), subscribes);
+            }
             Role::Both if rng.chance(0.4) => self.publish(book, rng),
             Role::Both | Role::Consumer => self.consume(book, rng),
         }
@@ -132,7 +175,9 @@ impl Client {
     fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.subscription.is_none() {
             let channel = ["a", "b"][rng.below(2) as usize].to_owned();
-            return self.subscribe((rng.below(self.topics) as usize, channel), rng.below(12) as u32);
+            let topic = rng.below(self.topics) as usize;
+            book.subscribes(topic);
+            return self.subscribe((topic, channel), rng.below(12) as u32);
         }
         let nth = rng.below(self.held.len().max(1) as u64) as usize;
         let id = self.held.iter().nth(nth).copied();
@@ -177,6 +222,10 @@ impl Client {
         let (frames, used) = frame::decode_all(&got).expect("well-formed frames");
         for f in frames {
             assert!(!self.has_failed, "nothing comes after a fatal error: {f:?}");
+            if self.is_passing() {
+                self.passed_by(book, f);
+                continue;
+            }
             match f {
                 Frame::Response(b"_heartbeat_") => request::nop(&mut self.out),
                 Frame::Response(response) => self.answered(book, response),

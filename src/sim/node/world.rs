@@ -1,6 +1,6 @@
 //! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
-use super::book::{Book, topic_name};
+use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
 use super::{Outcome, Plan};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
@@ -155,6 +155,7 @@ impl<'a> World<'a> {
     /// Healed, with a client at every channel, nothing is left to deliver, and a stop ends.
     /// Returns whether every FIN could become durable.
     pub fn quiet_node_drains(&mut self) -> bool {
+        self.start_removes_ephemeral_topics();
         for _ in 0..self.plan.steps / 2 {
             self.random_step();
         }
@@ -172,14 +173,11 @@ impl<'a> World<'a> {
             self.drain_all();
         }
         self.publish_at_rest();
+        self.ephemeral_topics_go();
         let is_read_only = self.note_read_only();
         assert!(!is_read_only || self.plan.faults.write_error + self.plan.journal_error > 0.0, "nothing failed");
         self.book.acked_survives_to_every_channel();
-        for core in 0..self.shards.len() {
-            let message = MeshMessage::StatsRequest { ticket: Ticket(1), topic: None, channel: None, clients: false };
-            self.step(core, Event::Mesh { from: CoreId::HTTP, message });
-            self.end_turn(core);
-        }
+        self.ask_what_is_left();
         assert!(self.left.is_empty(), "quiet_node_drains: {:?}", self.left);
         for (conn, s) in &self.sockets {
             assert!(s.client.is_satisfied(), "quiet_node_drains: connection {conn} waits: {:?}", s.client);
@@ -193,6 +191,50 @@ impl<'a> World<'a> {
         let conn = self.connect(Role::Publisher);
         self.sockets.get_mut(&conn).expect("just made").client.publish_to_all(self.book, self.rng);
         self.drain_all();
+    }
+
+    fn ask_what_is_left(&mut self) {
+        for core in 0..self.shards.len() {
+            let message = MeshMessage::StatsRequest { ticket: Ticket(1), topic: None, channel: None, clients: false };
+            self.step(core, Event::Mesh { from: CoreId::HTTP, message });
+            self.end_turn(core);
+        }
+    }
+
+    /// Before anybody connects: their channels did not outlive the restart.
+    fn start_removes_ephemeral_topics(&mut self) {
+        if self.plan.ephemeral == 0.0 || self.plan.faults.write_error > 0.0 {
+            return;
+        }
+        self.drain_all();
+        self.ask_what_is_left();
+        let left: Vec<String> = self.left.drain(..).filter(|l| l.starts_with("ephemeral_topics_go")).collect();
+        assert!(left.is_empty(), "a start removes them: {left:?}");
+        (0..EPHEMERAL_TOPICS).for_each(|topic| self.book.passing_is_gone(topic));
+    }
+
+    /// Each is there for whoever wants it, and goes with its last channel.
+    fn ephemeral_topics_go(&mut self) {
+        if self.plan.ephemeral == 0.0 {
+            return;
+        }
+        let passing: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.is_passing()).map(|(conn, _)| *conn).collect();
+        passing.into_iter().for_each(|conn| self.hang_up(conn));
+        self.drain_all();
+        for topic in 0..EPHEMERAL_TOPICS {
+            let conn = self.connect(Role::Passing);
+            self.sockets.get_mut(&conn).expect("just made").client.pass(self.book, topic, true);
+            self.drain_all();
+            self.pass_time(1000);
+            self.drain_all();
+            let is_faulty = self.plan.faults.write_error > 0.0 || self.shards.iter().any(|s| s.read_only().is_some());
+            let passed = self.sockets.get(&conn).map(|s| s.client.passed);
+            assert!(is_faulty || passed.is_some_and(|n| n > 0), "ephemeral_topics_go: nothing came: {passed:?}");
+            if passed.is_some() {
+                self.hang_up(conn);
+            }
+            self.drain_all();
+        }
     }
 
     /// Only recovery makes a core writable again that lost its journal.
@@ -318,6 +360,7 @@ impl<'a> World<'a> {
             _ => (0, false),
         };
         self.trace([5, core as u64, file, what]);
+        self.outcome.removed += matches!(&request, DiskOp::Remove { files } if matches!(files[..], [FileId::Topic(_)])) as u64;
         self.next_op += 1;
         self.ops.insert(OpId(self.next_op), (core, op, is_journal));
         self.disk.submit(OpId(self.next_op), request);
@@ -327,6 +370,9 @@ impl<'a> World<'a> {
         let MeshMessage::Stats { stats, .. } = message else { panic!("nothing else was asked for") };
         let known = self.book.channels();
         for p in stats.partitions {
+            if p.topic.ends_with("#ephemeral") && self.plan.faults.write_error == 0.0 {
+                self.left.push(format!("ephemeral_topics_go: {}/{}", p.topic, p.partition));
+            }
             let is_known = |channel: &str| known.iter().any(|(t, c)| p.topic == topic_name(*t) && c == channel);
             for c in p.channels.into_iter().filter(|c| is_known(&c.channel)) {
                 if (c.depth, c.in_flight_count, c.deferred_count) != (0, 0, 0) {
@@ -451,10 +497,13 @@ impl<'a> World<'a> {
         if self.has_crashed {
             return;
         }
-        if self.sockets.len() < CLIENTS_MAX && !self.is_stopping {
+        let is_early = self.plan.firsts && self.book.counts.acknowledged < 20;
+        if self.sockets.len() < if is_early { 2 } else { CLIENTS_MAX } && !self.is_stopping {
             let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
             let role = roles[self.rng.below(roles.len() as u64) as usize];
-            self.connect(role);
+            let role = if is_early { Role::Publisher } else { role };
+            let is_passing = self.plan.ephemeral > 0.0 && self.rng.chance(self.plan.ephemeral);
+            self.connect(if is_passing { Role::Passing } else { role });
         }
         if self.slow_left > 0 {
             self.slow_left -= 1;
@@ -481,7 +530,7 @@ impl<'a> World<'a> {
                 }
             }
             (76..94, _) if self.slow_left == 0 => core = self.disk_done().unwrap_or(core),
-            (94, Some(conn)) if self.rng.chance(0.3) => {
+            (94, Some(conn)) if self.rng.chance(0.3) || self.sockets[&conn].client.is_passing() => {
                 let s = &self.sockets[&conn];
                 if !s.has_hung_up {
                     self.hang_up(conn);

@@ -1,0 +1,185 @@
+//! Removing a topic from this core: its partitions' folders, and on its home core `topic.meta`.
+//!
+//! ```text
+//! close_partition -> TopicDelete durable -> remove_partition, once nothing of it is in flight -> Notice::Removed
+//! (home) log_topic_delete ... all partitions of all cores are gone -> remove_topic -> Notice::TopicRemoved
+//! ```
+//! The home's record is the decision: recovery finishes what it finds half done. So no checkpoint passes it before the
+//! files are gone. The other cores' records only stand behind what their own rings still have of the topic.
+
+use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
+use super::store::{Note, Op, Store};
+use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
+use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::journal::ring::{NO_SLOT, Record};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// A topic that is being deleted, on its home core.
+pub struct TopicDelete {
+    dir: Arc<PartitionDir>,
+    /// The journal write that holds the record, once packed: no checkpoint passes it.
+    pub write_sequence: Option<u64>,
+    /// Only topic.meta is left.
+    is_wanted: bool,
+    /// Something of it could not be removed: the next start does.
+    pub failed: bool,
+}
+
+#[derive(Default)]
+pub struct Removal {
+    /// Closed partitions that go once nothing of them is in flight.
+    waiting: Vec<PartitionIdx>,
+    pub deletes: IdMap<u64, TopicDelete>,
+}
+
+impl Store {
+    /// Whether all that was appended to the partition is durable, so that nobody waits for it.
+    pub fn is_at_rest(&self, p: PartitionIdx) -> bool {
+        let part = self.part(p);
+        part.builder.is_empty() && part.durable.number == part.end.number
+    }
+
+    pub fn is_poisoned(&self, p: PartitionIdx) -> bool {
+        self.part(p).poisoned.is_some()
+    }
+
+    /// Nothing of this partition is written any more: it is about to be removed.
+    pub fn close_partition(&mut self, p: PartitionIdx, io: &mut Io) {
+        let part = &mut self.partitions[p.0 as usize];
+        part.is_leaving = true;
+        part.poisoned = Some("its topic is being removed".into());
+        let (was_flushing, was_counted) = part.flush.give_up();
+        (part.dirty_from, part.dirty_after) = (None, None);
+        self.rounds -= was_flushing as usize;
+        if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
+            running.left -= 1;
+        }
+        self.poisoned.retain(|&q| q != p);
+        self.stalled_snapshots.retain(|&q| q != p);
+        self.retention.forget(p);
+        self.reader.forget(p);
+        self.full_disk.waiting.retain(|&q| q != p);
+        if !self.full_disk.is_full() {
+            self.full_disk.retry_at = None;
+        }
+        self.room.signal_all();
+        self.finish_checkpoint(io);
+    }
+
+    /// The decision, on the topic's home core. Returns what names it for [`Store::remove_topic`].
+    pub fn log_topic_delete(&mut self, topic: &TopicInfo) -> (u64, RecordTicket) {
+        self.last_topic += 1;
+        let key = self.last_topic;
+        let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition: PartitionId(0) });
+        let delete = TopicDelete { dir, write_sequence: None, is_wanted: false, failed: false };
+        self.removal.deletes.insert(key, delete);
+        (key, self.log_deletion(topic, key))
+    }
+
+    /// On another core: what its ring still has of the topic is nothing that recovery has to miss.
+    pub fn log_topic_gone(&mut self, topic: &TopicInfo) -> RecordTicket {
+        self.log_deletion(topic, 0)
+    }
+
+    fn log_deletion(&mut self, topic: &TopicInfo, key: u64) -> RecordTicket {
+        let ticket = self.next_record_ticket();
+        let Epoch(epoch) = self.options.epoch;
+        let payload = Bytes::new();
+        let header = RecordHeader::new(RecordKind::TopicDelete, topic.id, WHOLE_TOPIC, 2, epoch, &payload);
+        let note = Note::Topic(key, ticket);
+        self.ring.queue(Record { header, payload, slot: NO_SLOT, end: Position::START, note });
+        ticket
+    }
+
+    /// Removes a closed partition. The record of its topic's deletion, logged after it was closed, is durable: so are all
+    /// before it, and nothing of the partition is on its way to the journal.
+    pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
+        assert!(self.part(p).is_leaving, "a partition is closed before it is removed");
+        self.removal.waiting.push(p);
+        self.try_removals(io);
+    }
+
+    /// All partitions of all cores are gone.
+    pub fn remove_topic(&mut self, key: u64, io: &mut Io) {
+        if let Some(delete) = self.removal.deletes.get_mut(&key) {
+            delete.is_wanted = true;
+        }
+        self.try_removals(io);
+    }
+
+    /// Some core could not remove its part: the record stays in the journal.
+    pub fn topic_delete_failed(&mut self, key: u64) {
+        if let Some(delete) = self.removal.deletes.get_mut(&key) {
+            delete.failed = true;
+        }
+    }
+
+    /// Begins what nothing in flight is in the way of any more.
+    pub(super) fn try_removals(&mut self, io: &mut Io) {
+        if self.removal.waiting.is_empty() && self.removal.deletes.is_empty() {
+            return;
+        }
+        for p in std::mem::take(&mut self.removal.waiting) {
+            if self.is_in_use(p) {
+                self.removal.waiting.push(p);
+            } else {
+                let dir = self.part(p).dir.clone();
+                self.ops.issue(io, DiskOp::RemovePartition { dir }, Op::RemovePartition(p));
+            }
+        }
+        let due: Vec<u64> = self.removal.deletes.iter().filter(|(_, d)| d.is_wanted).map(|(&key, _)| key).collect();
+        for key in due {
+            let Some(delete) = self.removal.deletes.get_mut(&key) else { continue };
+            let id = delete.dir.topic_id;
+            // Its topic.meta may still be on its way to the disk, or wait for space.
+            if self.topics.values().any(|t| t.id() == id && t.is_under_way()) {
+                continue;
+            }
+            self.topics.retain(|_, t| t.id() != id);
+            delete.is_wanted = false;
+            let files = vec![FileId::Topic(delete.dir.clone())];
+            self.ops.issue(io, DiskOp::Remove { files }, Op::RemoveTopic(key));
+        }
+    }
+
+    fn is_in_use(&self, p: PartitionIdx) -> bool {
+        let is_of_it = |op: &Op| matches!(op, Op::Space { p: q, .. } | Op::Flush(q) | Op::Remove(q) if *q == p);
+        self.ops.is_any(is_of_it) || self.reader.reads(p) || self.searches_in(p) || self.scrub.repairs(p)
+    }
+
+    pub(super) fn partition_removed(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
+        let is_gone = outcome.is_ok();
+        if let Err(error) = outcome {
+            tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next start removes it");
+        } else {
+            let part = self.partitions.remove(p.0 as usize);
+            self.unflushed_bytes -= part.unflushed_bytes;
+            self.tail_bytes -= self.tail.iter().filter(|t| t.0 == p).map(|t| t.1 as usize).sum::<usize>();
+            self.tail.retain(|t| t.0 != p);
+            self.cache.forget(p);
+            self.reader.forget(p);
+            self.retention.forget(p);
+            self.scrub.forget(p);
+            self.urgent.retain(|&q| q != p);
+            self.flush_queue.retain(|&q| q != p);
+            self.forget_dirty(p);
+            if self.full_disk.retry_at.is_some() {
+                self.full_disk.retry_at = Some(crate::base::Ticks(0)); // what it had may be enough for whoever waits
+            }
+        }
+        self.notices.push(Notice::Removed { p, is_gone });
+    }
+
+    pub(super) fn topic_removed(&mut self, key: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let is_gone = outcome.is_ok();
+        if let Err(error) = outcome {
+            tracing::error!(%error, "a removed topic's topic.meta stays on the disk: the next start removes it");
+            self.topic_delete_failed(key);
+        } else {
+            self.removal.deletes.remove(&key);
+        }
+        self.finish_checkpoint(io);
+        self.notices.push(Notice::TopicRemoved { key, is_gone });
+    }
+}

@@ -1,0 +1,428 @@
+//! A topic goes: over all cores, and under the eyes of publishers. Ephemeral topics do when their last channel has, as nsqd's.
+//!
+//! ```text
+//! core with a partition   TopicIdle ─> home ─ CloseTopic ─> every core: nobody subscribed, no channel?
+//!                                      │                    it is frozen there: who wants the name waits; Leave once no
+//!                                      │                    publish to it is under way
+//!                                      ├─ any no: ReopenTopic, who waits goes on
+//!                                      └─ all yes: TopicDelete durable (the decision) ─ DropTopic ─> every core:
+//!                                         its partitions go, Dropped ─> home: topic.meta goes, who waits creates it anew
+//! ```
+//! So a publish lands in the topic before it goes, or in the next one of the name, which has another id. A start asks the
+//! same for every ephemeral topic, since ephemeral channels do not outlive a restart.
+//!
+//! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
+//! journal until every file is gone.
+
+use super::engine::{Asked, Engine};
+use super::message::{MeshMessage, PublishError, SubRequest};
+use super::timers::Timer;
+use super::topics::Waiters;
+use crate::base::topic::home_core;
+use crate::base::{CoreId, Now, Ticks, TopicId, TopicName, TopicRef};
+use crate::log::{PartitionIdx, RecordTicket};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// How long a removed topic's id is known: longer than any request of another thread that names it may be under way.
+const REMEMBERED: Duration = Duration::from_secs(120);
+
+enum Stage {
+    Asking { left: usize },
+    Deciding { key: u64, record: RecordTicket },
+    Dropping { key: u64, left: usize, is_gone: bool },
+    Removing { key: u64 },
+    Stuck,
+}
+
+/// At its home: a topic that may go, or goes.
+struct Closing {
+    topic: TopicRef,
+    stage: Stage,
+    /// Who has frozen it and waits for the verdict.
+    agreed: Vec<CoreId>,
+    is_refused: bool,
+    /// A last channel went meanwhile.
+    again: bool,
+}
+
+/// A core's own part of a topic that goes.
+struct Dropping {
+    topic: TopicRef,
+    /// The partitions are removed once this record is durable.
+    after: RecordTicket,
+    left: Vec<PartitionIdx>,
+    is_gone: bool,
+}
+
+#[derive(Default)]
+pub(super) struct Removals {
+    closing: BTreeMap<TopicName, Closing>,
+    dropping: Vec<Dropping>,
+    /// Topics that nobody of this core may use.
+    frozen: BTreeSet<TopicId>,
+    /// Frozen here, with publishes under way: their homes have no answer yet.
+    unanswered: Vec<TopicRef>,
+    /// SUBs that came from other cores while their topic was frozen.
+    pub parked_subs: Vec<SubRequest>,
+    /// Some of them may go on.
+    resumes: bool,
+    gone: BTreeSet<TopicId>,
+    gone_since: VecDeque<(Ticks, TopicId)>,
+    /// Looked at when the timer fires.
+    due: BTreeSet<TopicName>,
+}
+
+impl Engine {
+    /// After a start: nobody is subscribed to anything.
+    pub fn expect_idle(&mut self, topic: &TopicRef) {
+        if topic.name.is_ephemeral() && home_core(&topic.name, self.cores) == self.core {
+            self.removals.due.insert(topic.name.clone());
+            self.timers.at_most(Timer::Topics, Some(Ticks(0)));
+        }
+    }
+
+    pub fn look_at_topics(&mut self) {
+        for name in std::mem::take(&mut self.removals.due) {
+            if let Some(topic) = self.topics.known(&name).cloned() {
+                self.begin_close(&topic);
+            }
+        }
+    }
+
+    /// The last channel of a partition went, or a SUB was given up that may have been all there was.
+    pub fn topic_idle(&mut self, topic: &TopicRef) {
+        if !topic.name.is_ephemeral() {
+            return;
+        }
+        let home = home_core(&topic.name, self.cores);
+        if home == self.core {
+            self.begin_close(topic);
+        } else {
+            self.pass(home, MeshMessage::TopicIdle { topic: topic.clone() });
+        }
+    }
+
+    /// Whether a message that names this topic comes too late: it goes, or is gone.
+    pub fn is_gone(&self, from: CoreId, topic: &TopicRef) -> bool {
+        // Another core sent its publishes before it said yes, so they belong to the topic still.
+        from == CoreId::HTTP && self.is_frozen(topic)
+            || self.removals.gone.contains(&topic.id)
+            || self.removals.dropping.iter().any(|d| d.topic.id == topic.id)
+            || self.topics.known(&topic.name).is_some_and(|known| known.id != topic.id)
+    }
+
+    pub fn is_frozen(&self, topic: &TopicRef) -> bool {
+        self.removals.frozen.contains(&topic.id)
+    }
+
+    fn is_in_use(&self, topic: &TopicRef) -> bool {
+        let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
+            p.topic.id == topic.id && (!p.channels.is_empty() || self.store.is_poisoned(idx))
+        };
+        self.stopping
+            || self.read_only.is_some()
+            || self.subs.values().any(|s| s.topic.id == topic.id)
+            || self.partitions.iter().any(is_used)
+    }
+
+    /// Whether somebody of this core, or in one of its partitions, waits for something of the topic.
+    fn is_busy(&self, topic: &TopicRef) -> bool {
+        let is_asked = |a: &Asked| matches!(a, Asked::Publish { topic: id, .. } if *id == topic.id);
+        self.asked.values().any(is_asked)
+            || self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
+                !p.publishers.is_empty()
+                    || !self.store.is_at_rest(idx)
+                    || self.parked.iter().any(|w| w.partition == idx)
+                    || self.finding.values().any(|f| f.idx == idx)
+            })
+    }
+
+    /// Nobody gets the topic from here on, unless it is in use.
+    fn freeze(&mut self, topic: &TopicRef) -> bool {
+        if self.is_in_use(topic) {
+            return false;
+        }
+        self.removals.frozen.insert(topic.id);
+        self.topics.leave(topic);
+        self.removals.unanswered.push(topic.clone());
+        self.answer_closes();
+        true
+    }
+
+    /// Tells the homes of frozen topics what they wait for, as far as nothing is under way any more.
+    pub fn answer_closes(&mut self) {
+        if self.removals.unanswered.is_empty() {
+            return;
+        }
+        for topic in std::mem::take(&mut self.removals.unanswered) {
+            let in_use = self.is_in_use(&topic);
+            if !in_use && self.is_busy(&topic) {
+                self.removals.unanswered.push(topic);
+                continue;
+            }
+            self.answer_close(topic, !in_use);
+        }
+    }
+
+    fn answer_close(&mut self, topic: TopicRef, agrees: bool) {
+        let home = home_core(&topic.name, self.cores);
+        if home == self.core {
+            self.answered(self.core, &topic, agrees);
+        } else {
+            if !agrees {
+                self.thaw(&topic);
+            }
+            self.pass(home, MeshMessage::Leave { topic, agrees });
+        }
+    }
+
+    /// It stays: who waited goes on.
+    fn thaw(&mut self, topic: &TopicRef) {
+        self.removals.frozen.remove(&topic.id);
+        let waiters = self.topics.reopen(topic);
+        self.tell_waiters(waiters, Ok(topic.clone()));
+        self.removals.resumes = true;
+    }
+
+    /// SUBs that waited while their topic was frozen.
+    pub fn resume_parked_subs(&mut self, now: Now) {
+        if !std::mem::take(&mut self.removals.resumes) {
+            return;
+        }
+        for s in std::mem::take(&mut self.removals.parked_subs) {
+            self.on_subscribe(now, s);
+        }
+    }
+
+    // ---- at home
+
+    fn begin_close(&mut self, topic: &TopicRef) {
+        if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
+            closing.again = true;
+            return;
+        }
+        let is_known = self.topics.known(&topic.name).is_some_and(|known| known.id == topic.id);
+        if !is_known || self.is_in_use(topic) {
+            return;
+        }
+        let stage = Stage::Asking { left: self.cores as usize };
+        let closing = Closing { topic: topic.clone(), stage, agreed: vec![], is_refused: false, again: false };
+        self.removals.closing.insert(topic.name.clone(), closing);
+        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone() });
+        self.freeze(topic);
+    }
+
+    fn answered(&mut self, from: CoreId, topic: &TopicRef, agrees: bool) {
+        let Some(closing) = self.removals.closing.get_mut(&topic.name).filter(|c| c.topic.id == topic.id) else { return };
+        let Stage::Asking { left } = &mut closing.stage else { return };
+        *left -= 1;
+        if agrees {
+            closing.agreed.push(from);
+        }
+        closing.is_refused |= !agrees;
+        if *left == 0 {
+            self.decide(topic);
+        }
+    }
+
+    /// All have answered.
+    fn decide(&mut self, topic: &TopicRef) {
+        let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
+        if !closing.is_refused && !self.is_in_use(topic) {
+            for idx in self.partitions_of(topic) {
+                self.store.close_partition(idx, &mut self.io);
+            }
+            let (key, record) = self.store.log_topic_delete(topic);
+            tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
+            closing.stage = Stage::Deciding { key, record };
+            self.removals.closing.insert(topic.name.clone(), closing);
+            return;
+        }
+        closing.agreed.retain(|&core| core != self.core);
+        for core in closing.agreed {
+            self.pass(core, MeshMessage::ReopenTopic { topic: topic.clone() });
+        }
+        self.thaw(topic);
+        if closing.again {
+            self.begin_close(topic);
+        }
+    }
+
+    fn one_dropped(&mut self, topic: &TopicRef, gone: bool) {
+        let Some(closing) = self.removals.closing.get_mut(&topic.name) else { return };
+        let Stage::Dropping { key, left, is_gone } = &mut closing.stage else { return };
+        (*left, *is_gone) = (*left - 1, *is_gone && gone);
+        if *left > 0 {
+            return;
+        }
+        let (key, is_gone) = (*key, *is_gone);
+        if is_gone {
+            closing.stage = Stage::Removing { key };
+            self.store.remove_topic(key, &mut self.io);
+        } else {
+            self.store.topic_delete_failed(key);
+            self.stick(topic);
+        }
+    }
+
+    /// The home's last file of the topic is gone, or cannot be removed.
+    pub fn topic_removed(&mut self, now: Now, key: u64, is_gone: bool) {
+        let is_it = |c: &Closing| matches!(c.stage, Stage::Removing { key: k } if k == key);
+        let Some(topic) = self.removals.closing.values().find(|c| is_it(c)).map(|c| c.topic.clone()) else { return };
+        if !is_gone {
+            return self.stick(&topic);
+        }
+        self.removals.closing.remove(&topic.name);
+        self.count_topics(-1);
+        self.go_on_without(now, &topic);
+    }
+
+    /// Nobody can say whether the topic is there: it stays closed until a restart, which decides.
+    fn stick(&mut self, topic: &TopicRef) {
+        if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
+            closing.stage = Stage::Stuck;
+        }
+        let waiters = self.topics.stick(topic);
+        self.tell_waiters(waiters, Err(PublishError::ReadOnly));
+    }
+
+    // ---- at each core
+
+    pub fn on_removal(&mut self, now: Now, from: CoreId, message: MeshMessage) {
+        if self.stopped {
+            return;
+        }
+        match message {
+            MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
+            MeshMessage::CloseTopic { topic } => self.on_close(from, topic),
+            MeshMessage::Leave { topic, agrees } => self.answered(from, &topic, agrees),
+            MeshMessage::ReopenTopic { topic } => self.thaw(&topic),
+            MeshMessage::StuckTopic { topic } => self.stick(&topic),
+            MeshMessage::DropTopic { topic } => self.begin_drop(now, topic),
+            MeshMessage::Dropped { topic, is_gone } => self.one_dropped(&topic, is_gone),
+            _ => {}
+        }
+    }
+
+    fn on_close(&mut self, home: CoreId, topic: TopicRef) {
+        if !self.freeze(&topic) {
+            self.pass(home, MeshMessage::Leave { topic, agrees: false });
+        }
+    }
+
+    fn partitions_of(&self, topic: &TopicRef) -> Vec<PartitionIdx> {
+        self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect()
+    }
+
+    /// Removes this core's part. Its own record first: its ring may have more of the topic, and is read after a crash
+    /// when the home's record may have been passed by a checkpoint.
+    fn begin_drop(&mut self, now: Now, topic: TopicRef) {
+        let left = self.partitions_of(&topic);
+        left.iter().for_each(|&idx| self.store.close_partition(idx, &mut self.io));
+        self.removals.parked_subs.retain(|s| s.topic.id != topic.id);
+        let is_gone = self.read_only.is_none();
+        let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
+        self.removals.dropping.push(Dropping { topic, after, left, is_gone });
+        if !is_gone {
+            self.end_drop(now, self.removals.dropping.len() - 1);
+        }
+    }
+
+    fn drop_partitions(&mut self, now: Now, i: usize) {
+        // What a record was waited for is never waited for again.
+        self.removals.dropping[i].after = RecordTicket(u64::MAX);
+        for idx in self.removals.dropping[i].left.clone() {
+            self.store.remove_partition(idx, &mut self.io);
+        }
+        if self.removals.dropping[i].left.is_empty() {
+            self.end_drop(now, i);
+        }
+    }
+
+    /// Nothing of the topic is left on this core, or what is left stays for the next start.
+    fn end_drop(&mut self, now: Now, i: usize) {
+        let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
+        self.removals.frozen.remove(&topic.id);
+        while let Some((_, id)) = self.removals.gone_since.pop_front_if(|(at, _)| now.ticks.since(*at) > REMEMBERED) {
+            self.removals.gone.remove(&id);
+        }
+        self.removals.gone.insert(topic.id);
+        self.removals.gone_since.push_back((now.ticks, topic.id));
+        let home = home_core(&topic.name, self.cores);
+        if home == self.core {
+            return self.one_dropped(&topic, is_gone);
+        }
+        self.pass(home, MeshMessage::Dropped { topic: topic.clone(), is_gone });
+        self.go_on_without(now, &topic);
+    }
+
+    /// Who waited for the topic asks for one of its name again.
+    fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
+        let Waiters { conns, asked_by } = self.topics.remove(topic);
+        self.resume.extend(conns);
+        for (from, ticket) in asked_by {
+            self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions: 0 });
+        }
+    }
+
+    /// Nothing is created any more, so nobody waits for what goes.
+    pub fn stop_removals(&mut self) {
+        let waiters = self.topics.take_leaving_waiters();
+        waiters.into_iter().for_each(|w| self.tell_waiters(w, Err(PublishError::Stopping)));
+    }
+
+    // ---- what the store says
+
+    pub fn partition_removed(&mut self, now: Now, idx: PartitionIdx, is_gone: bool) {
+        if is_gone {
+            self.partitions.remove(idx);
+        }
+        let Some(i) = self.removals.dropping.iter().position(|d| d.left.contains(&idx)) else { return };
+        let dropping = &mut self.removals.dropping[i];
+        dropping.left.retain(|p| *p != idx);
+        dropping.is_gone &= is_gone;
+        if dropping.left.is_empty() {
+            self.end_drop(now, i);
+        }
+    }
+
+    /// Records up to here are durable.
+    pub fn removals_durable(&mut self, now: Now, upto: RecordTicket) {
+        while let Some(i) = self.removals.dropping.iter().position(|d| d.after <= upto) {
+            self.drop_partitions(now, i);
+        }
+        let cores = self.cores as usize;
+        let is_decided = |c: &&mut Closing| matches!(c.stage, Stage::Deciding { record, .. } if record <= upto);
+        let decided: Vec<TopicRef> = (self.removals.closing.values_mut().filter(is_decided))
+            .map(|c| {
+                if let Stage::Deciding { key, .. } = c.stage {
+                    c.stage = Stage::Dropping { key, left: cores, is_gone: true };
+                }
+                c.topic.clone()
+            })
+            .collect();
+        for topic in decided {
+            self.tell_others(|| MeshMessage::DropTopic { topic: topic.clone() });
+            // The home's own record is the decision itself.
+            let (left, after) = (self.partitions_of(&topic), RecordTicket::default());
+            self.removals.dropping.push(Dropping { topic, after, left, is_gone: true });
+            self.drop_partitions(now, self.removals.dropping.len() - 1);
+        }
+    }
+
+    /// No record becomes durable any more: what waits for one stays for the next start.
+    pub fn removals_failed(&mut self, now: Now) {
+        let waits = |d: &Dropping| d.after < RecordTicket(u64::MAX);
+        while let Some(i) = self.removals.dropping.iter().position(waits) {
+            self.removals.dropping[i].is_gone = false;
+            self.end_drop(now, i);
+        }
+        let undecided = self.removals.closing.values().filter(|c| matches!(c.stage, Stage::Deciding { .. }));
+        for topic in undecided.map(|c| c.topic.clone()).collect::<Vec<_>>() {
+            // The record may be in the journal or not: nothing may be acknowledged in this topic any more.
+            self.tell_others(|| MeshMessage::StuckTopic { topic: topic.clone() });
+            self.stick(&topic);
+        }
+    }
+}
