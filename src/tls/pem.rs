@@ -10,9 +10,15 @@ use std::path::{Path, PathBuf};
 pub enum PemError {
     #[error("{}: cannot be read: {source}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{}: there is no {wanted} in it; it must be in PEM form, with a line -----BEGIN ...{}-----", path.display(), wanted.to_uppercase())]
+    #[error(
+        "{}: there is no {wanted} in it; it must be in PEM form, with a line -----BEGIN ...{}-----",
+        path.display(), wanted.to_uppercase()
+    )]
     Nothing { path: PathBuf, wanted: &'static str },
-    #[error("{path}: its private key is encrypted; decrypt it, for example with `openssl pkey -in {path} -out FILE`", path = path.display())]
+    #[error(
+        "{path}: its private key is encrypted; decrypt it, for example with `openssl pkey -in {path} -out FILE`",
+        path = path.display()
+    )]
     Encrypted { path: PathBuf },
     #[error("{}: it is not PEM: {what}", path.display())]
     NotPem { path: PathBuf, what: String },
