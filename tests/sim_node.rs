@@ -1,4 +1,4 @@
-//! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real NSQ bytes.
+//! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real bytes of clients.
 //! A failing seed replays exactly: `SIM_SEEDS=17..18 cargo test --test sim_node`.
 
 use ringmq::sim::disk::Faults;
@@ -29,6 +29,7 @@ const CRASHES: Plan = Plan {
     slow: 0.002,
     faults: Faults { late: 0.3, ..NO_FAULTS },
     space: 0,
+    native: 0.0,
 };
 
 const FAILING_DISK: Plan = Plan {
@@ -38,6 +39,11 @@ const FAILING_DISK: Plan = Plan {
 };
 
 const FULL_DISK: Plan = Plan { faults: Faults { late: 0.2, no_space: 0.02, ..NO_FAULTS }, space: 700 * 1024, ..CRASHES };
+
+/// The same with clients of both protocols.
+const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
+const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
+const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, ..FULL_DISK };
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -65,6 +71,10 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.survived += c.survived;
         t.gone += c.gone;
         t.deleted += c.deleted;
+        t.repeats += c.repeats;
+        t.duplicates += c.duplicates;
+        t.native_delivered += c.native_delivered;
+        t.native_channels += c.native_channels;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;
@@ -100,6 +110,27 @@ fn the_promise_holds_on_a_full_disk() {
     assert!(asked().is_some() || o.counts.refused > 500, "{o:?}");
 }
 
+#[test]
+fn the_promise_holds_for_native_clients_over_crashes() {
+    let o = sweep("NATIVE_CRASHES", 3000..3110, NATIVE_CRASHES);
+    let c = o.counts;
+    if asked().is_none() {
+        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_delivered > 10_000 && c.native_channels > 300, "{o:?}");
+    }
+}
+
+#[test]
+fn the_promise_holds_for_native_clients_on_a_failing_disk() {
+    let o = sweep("NATIVE_FAILING_DISK", 4000..4050, NATIVE_FAILING_DISK);
+    assert!(asked().is_some() || o.read_only > 20 && o.counts.repeats > 500, "{o:?}");
+}
+
+#[test]
+fn the_promise_holds_for_native_clients_on_a_full_disk() {
+    let o = sweep("NATIVE_FULL_DISK", 5000..5070, NATIVE_FULL_DISK);
+    assert!(asked().is_some() || o.counts.refused > 200, "{o:?}");
+}
+
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
 #[test]
 fn kept_seeds() {
@@ -123,7 +154,7 @@ fn kept_seeds() {
 #[test]
 fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
-        for plan in [CRASHES, FAILING_DISK, FULL_DISK] {
+        for plan in [CRASHES, FAILING_DISK, FULL_DISK, NATIVE_CRASHES, NATIVE_FAILING_DISK, NATIVE_FULL_DISK] {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }
     }

@@ -1,5 +1,8 @@
 //! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
+mod natives;
+
+use super::any::AnyClient;
 use super::book::{Book, topic_name};
 use super::client::{Client, Role};
 use super::{Outcome, Plan};
@@ -14,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const SEGMENT_BYTES: u64 = 64 * 1024;
-const MSG_TIMEOUT_MS: u64 = 5_000;
+pub const MSG_TIMEOUT_MS: u64 = 5_000;
 const CLIENTS_MAX: usize = 8;
 
 enum Mail {
@@ -34,7 +37,7 @@ struct Socket {
     is_closing: bool,
     /// The client went away while the connection moved.
     has_hung_up: bool,
-    client: Client,
+    client: AnyClient,
 }
 
 pub struct World<'a> {
@@ -160,11 +163,22 @@ impl<'a> World<'a> {
         }
         self.heal();
         self.drain_all();
-        let gone: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.has_failed).map(|(conn, _)| *conn).collect();
+        let gone: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.has_failed()).map(|(conn, _)| *conn).collect();
         gone.into_iter().for_each(|conn| self.hang_up(conn));
+        if self.plan.native > 0.0 {
+            self.finish_producers();
+        }
         for channel in self.book.channels() {
+            // a SUB fails as a whole where a read-only core cannot make the channel
+            let natively = self.plan.native > 0.0 && (self.rng.chance(self.plan.native) || !self.book.is_whole(&channel));
+            if natively && self.book.homes.contains_key(&channel.0) {
+                self.drain_natively(&channel);
+                continue;
+            }
             let conn = self.connect(Role::Drain);
-            self.sockets.get_mut(&conn).expect("just made").client.subscribe(channel, 50);
+            if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
+                client.subscribe(channel, 50);
+            }
         }
         self.drain_all();
         for _ in 0..40 {
@@ -174,6 +188,7 @@ impl<'a> World<'a> {
         self.publish_at_rest();
         let is_read_only = self.note_read_only();
         assert!(!is_read_only || self.plan.faults.write_error + self.plan.journal_error > 0.0, "nothing failed");
+        self.book.producers_converge(self.plan.faults.write_error + self.plan.journal_error > 0.0);
         self.book.acked_survives_to_every_channel();
         for core in 0..self.shards.len() {
             let message = MeshMessage::StatsRequest { ticket: Ticket(1), topic: None, channel: None, clients: false };
@@ -191,8 +206,14 @@ impl<'a> World<'a> {
     /// Every consumer waits, nothing else is to be done: a publish alone must bring its delivery, before any timer does.
     fn publish_at_rest(&mut self) {
         let conn = self.connect(Role::Publisher);
-        self.sockets.get_mut(&conn).expect("just made").client.publish_to_all(self.book, self.rng);
+        if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
+            client.publish_to_all(self.book, self.rng);
+        }
         self.drain_all();
+        if self.plan.native > 0.0 {
+            self.publish_natively();
+            self.drain_all();
+        }
     }
 
     /// Only recovery makes a core writable again that lost its journal.
@@ -381,6 +402,7 @@ impl<'a> World<'a> {
 
     fn closed(&mut self, conn: u64) {
         let s = self.sockets.remove(&conn).expect("closed once");
+        self.book.hung_up(conn);
         self.step(s.core.expect("it does not move"), Event::Closed { conn: ConnId(conn) });
     }
 
@@ -426,19 +448,25 @@ impl<'a> World<'a> {
 
     fn connect(&mut self, role: Role) -> u64 {
         self.next_conn += 1;
+        let conn = self.next_conn;
+        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, self.topics)));
+        self.step(core, Event::Opened { conn: ConnId(conn), peer: Peer("test:1".into()) });
+        conn
+    }
+
+    /// Of the newest client, on the core where it connects.
+    fn add_socket(&mut self, client: AnyClient) -> usize {
         let core = self.rng.below(self.shards.len() as u64) as usize;
-        let client = Client::new(self.next_conn, role, self.topics);
         let (inbox, wire) = (vec![], VecDeque::new());
         let (is_paused, is_closing, has_hung_up) = (false, false, false);
         let socket = Socket { core: Some(core), inbox, wire, is_paused, is_closing, has_hung_up, client };
         self.sockets.insert(self.next_conn, socket);
-        self.step(core, Event::Opened { conn: ConnId(self.next_conn), peer: Peer("test:1".into()) });
-        self.next_conn
+        core
     }
 
     fn write(&mut self, conn: u64) {
         let s = self.sockets.get_mut(&conn).expect("known");
-        s.inbox.append(&mut s.client.out);
+        s.inbox.append(s.client.out());
     }
 
     // ---- time
@@ -452,9 +480,13 @@ impl<'a> World<'a> {
             return;
         }
         if self.sockets.len() < CLIENTS_MAX && !self.is_stopping {
-            let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
-            let role = roles[self.rng.below(roles.len() as u64) as usize];
-            self.connect(role);
+            if self.plan.native > 0.0 && self.rng.chance(self.plan.native) {
+                self.connect_natively();
+            } else {
+                let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
+                let role = roles[self.rng.below(roles.len() as u64) as usize];
+                self.connect(role);
+            }
         }
         if self.slow_left > 0 {
             self.slow_left -= 1;
@@ -512,6 +544,7 @@ impl<'a> World<'a> {
         let d = Duration::from_millis(ms);
         self.now.ticks = Ticks(self.now.ticks.0) + d;
         self.now.unix_ns += d.as_nanos() as i64;
+        self.sockets.values_mut().for_each(|s| s.client.time_passed(ms));
         for core in 0..self.shards.len() {
             self.tick(core);
         }
