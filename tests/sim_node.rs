@@ -75,6 +75,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.duplicates += c.duplicates;
         t.native_delivered += c.native_delivered;
         t.native_channels += c.native_channels;
+        t.native_claims += c.native_claims;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;
@@ -115,7 +116,8 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     let o = sweep("NATIVE_CRASHES", 3000..3110, NATIVE_CRASHES);
     let c = o.counts;
     if asked().is_none() {
-        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_delivered > 10_000 && c.native_channels > 300, "{o:?}");
+        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 30, "{o:?}");
+        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500, "{o:?}");
     }
 }
 

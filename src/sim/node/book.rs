@@ -123,6 +123,8 @@ pub struct Counts {
     pub native_delivered: u64,
     /// Channels that a native Subscribe made, of one partition.
     pub native_channels: u64,
+    /// FINs that a native client wrote before a publish that was acknowledged.
+    pub native_claims: u64,
 }
 
 pub fn topic_name(topic: usize) -> String {
@@ -252,6 +254,11 @@ impl Book {
     /// Whether the channel is on every partition of its topic, as far as clients know.
     pub fn is_whole(&self, channel: &ChannelKey) -> bool {
         self.channels.get(channel).is_some_and(|c| c.is_whole)
+    }
+
+    /// Whether a client knows the channel on that partition.
+    pub fn is_on(&self, channel: &ChannelKey, partition: u16) -> bool {
+        self.channels.get(channel).is_some_and(|c| c.is_whole || c.partitions.contains_key(&partition))
     }
 
     pub fn channels(&self) -> Vec<ChannelKey> {

@@ -1,4 +1,6 @@
 //! One random client of the native protocol: it writes real frames, reads real frames, and tells the book.
+//!
+//! It holds itself: `credit_is_kept` (no more messages or bytes than were granted) and `channel_begins_where_told`.
 
 use super::book::{Book, ChannelKey, topic_name};
 use super::producers::Producer;
@@ -449,6 +451,7 @@ impl NativeClient {
                 let before = self.fins.iter().filter(|(of, ..)| *of < request);
                 let fins: Vec<_> = before.map(|(_, channel, id)| (channel.clone(), *id)).collect();
                 if !fins.is_empty() {
+                    book.counts.native_claims += fins.len() as u64;
                     book.claim(self.conn, messages[0], fins);
                 }
             }
