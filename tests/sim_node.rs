@@ -146,6 +146,7 @@ fn kept_seeds() {
         ("a stop journals the FINs that wait", "CRASHES", 68, CRASHES),
         ("a commit record is no promise where nothing is missing", "CRASHES", 185, CRASHES),
         ("nor where a torn write was cut", "FAILING_DISK", 20058, FAILING_DISK),
+        ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");
