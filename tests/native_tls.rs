@@ -2,8 +2,9 @@
 
 mod node;
 
+use node::pki::Pki;
 use node::{Node, assert_serves};
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::ExtendedKeyUsagePurpose;
 use ringmq::base::PartitionId;
 use ringmq::codec::native::frame::FRAME_MAX;
 use ringmq::codec::native::{Encoder, HEADER_LEN, Header, Hello, Payload, Publish, Reply, Request, Start, Subscribe};
@@ -15,67 +16,19 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A CA, and files of what it has signed.
-struct Pki {
-    folder: tempfile::TempDir,
-    issuer: Issuer<'static, KeyPair>,
-    ca: CertificateDer<'static>,
-}
-
-impl Pki {
-    fn new() -> Pki {
-        let folder = tempfile::tempdir().expect("the folder for temporary files is writable");
-        let mut params = CertificateParams::new(vec![]).expect("no names");
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("ring can");
-        // a CA is looked up by its name
-        params.distinguished_name.push(DnType::CommonName, folder.path().display().to_string());
-        let certificate = params.self_signed(&key).expect("it is valid");
-        std::fs::write(folder.path().join("ca.pem"), certificate.pem()).expect("it is writable");
-        Pki { folder, issuer: Issuer::new(params, key), ca: certificate.der().clone() }
-    }
-
-    /// NAME.pem and NAME.key.
-    fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose, year_of_end: i32) -> (CertificateDer<'static>, Vec<u8>) {
-        let mut params = CertificateParams::new(vec!["node".to_string()]).expect("a name");
-        params.extended_key_usages = vec![purpose];
-        params.not_after = date_time_ymd(year_of_end, 1, 1);
-        let key = KeyPair::generate().expect("ring can");
-        let certificate = params.signed_by(&key, &self.issuer).expect("it is valid");
-        std::fs::write(self.folder.path().join(format!("{name}.pem")), certificate.pem()).expect("it is writable");
-        std::fs::write(self.folder.path().join(format!("{name}.key")), key.serialize_pem()).expect("it is writable");
-        (certificate.der().clone(), key.serialize_der())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.path().join(name).to_str().expect("a plain name").to_owned()
-    }
-
-    /// A node with a certificate of this CA.
-    fn node(&self, flags: &[&str]) -> Node {
-        self.sign("node", ExtendedKeyUsagePurpose::ServerAuth, 4000);
-        let own = self.flags();
-        Node::start(&own.iter().map(String::as_str).chain(flags.iter().copied()).collect::<Vec<_>>())
-    }
-
-    fn flags(&self) -> Vec<String> {
-        vec![format!("--native-tls-cert={}", self.path("node.pem")), format!("--native-tls-key={}", self.path("node.key"))]
-    }
-
-    /// A client's configuration: whom it trusts, and what it shows.
-    fn client(&self, shows: Option<(CertificateDer<'static>, Vec<u8>)>) -> Arc<ClientConfig> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.ca.clone()).expect("a CA");
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_root_certificates(roots);
-        Arc::new(match shows {
-            Some((certificate, key)) => {
-                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
-                builder.with_client_auth_cert(vec![certificate], key).expect("they fit")
-            }
-            None => builder.with_no_client_auth(),
-        })
-    }
+/// A client's configuration: whom it trusts, and what it shows.
+fn trusting(pki: &Pki, shows: Option<(CertificateDer<'static>, Vec<u8>)>) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(pki.ca.clone()).expect("a CA");
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("ring has them").with_root_certificates(roots);
+    Arc::new(match shows {
+        Some((certificate, key)) => {
+            let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key));
+            builder.with_client_auth_cert(vec![certificate], key).expect("they fit")
+        }
+        None => builder.with_no_client_auth(),
+    })
 }
 
 fn plain(node: &Node) -> TcpStream {
@@ -165,7 +118,7 @@ fn message(body: &[u8]) -> Vec<u8> {
 fn a_connection_lives_on_the_core_that_it_asks_for_and_loses_nothing_on_the_way() {
     const PINGS: u64 = 3000;
     let pki = Pki::new();
-    let (node, config) = (pki.node(&["--shards=3"]), pki.client(None));
+    let (node, config) = (pki.node(&["--shards=3"]), trusting(&pki, None));
     for core in [0, 1, 2].repeat(4) {
         let mut client = Client::connect(&node, &config);
         // All that follows Hello comes while the connection moves, much of it in the same record.
@@ -191,7 +144,7 @@ fn a_connection_lives_on_the_core_that_it_asks_for_and_loses_nothing_on_the_way(
 fn batches_go_in_and_come_out_over_tls() {
     const BATCHES: usize = 40;
     let pki = Pki::new();
-    let (node, config) = (pki.node(&["--shards=2"]), pki.client(None));
+    let (node, config) = (pki.node(&["--shards=2"]), trusting(&pki, None));
     let mut client = Client::connect(&node, &config);
     client.welcome(None);
     client.ask(&Request::CreateTopic { topic: "t", partitions: 1 }, b"");
@@ -241,7 +194,7 @@ fn batches_go_in_and_come_out_over_tls() {
 #[test]
 fn what_is_not_tls_and_who_says_nothing_is_closed() {
     let pki = Pki::new();
-    let (node, config) = (pki.node(&["--client-timeout=1s"]), pki.client(None));
+    let (node, config) = (pki.node(&["--client-timeout=1s"]), trusting(&pki, None));
     let mut silent = plain(&node);
     let mut half = plain(&node);
     half.write_all(&[22, 3, 1, 2, 0, 1]).expect("it reads"); // the beginning of a ClientHello
@@ -269,7 +222,7 @@ fn certificates_are_verified_on_both_sides() {
     let (node, known) = (pki.node(&[&ca]), pki.sign("client", ExtendedKeyUsagePurpose::ClientAuth, 4000));
     let unknown = stranger.sign("client", ExtendedKeyUsagePurpose::ClientAuth, 4000);
 
-    Client::connect(&node, &pki.client(Some(known.clone()))).welcome(None);
+    Client::connect(&node, &trusting(&pki, Some(known.clone()))).welcome(None);
     let refused = |config: &Arc<ClientConfig>| {
         let mut client = Client::connect(&node, config);
         let hello = client.hello(None);
@@ -278,11 +231,11 @@ fn certificates_are_verified_on_both_sides() {
             client.stream.write_all(&hello).and_then(|()| client.read(|_, reply, _| panic!("it was answered: {reply:?}")));
         failed.map(|()| String::new()).expect_err("refused").to_string()
     };
-    let error = refused(&stranger.client(Some(known)));
+    let error = refused(&trusting(&stranger, Some(known)));
     assert!(error.contains("UnknownIssuer"), "the client refuses the node: {error}");
-    let error = refused(&pki.client(None));
+    let error = refused(&trusting(&pki, None));
     assert!(error.contains("CertificateRequired"), "the node wants a certificate: {error}");
-    let error = refused(&pki.client(Some(unknown)));
+    let error = refused(&trusting(&pki, Some(unknown)));
     assert!(error.contains("UnknownCA") || error.contains("UnknownCa"), "the node refuses the client: {error}");
     let log = node.log();
     assert!(log.matches("the TLS handshake failed").count() == 3, "{log}");
@@ -291,7 +244,7 @@ fn certificates_are_verified_on_both_sides() {
 #[test]
 fn a_node_that_stops_says_so_to_its_clients() {
     let pki = Pki::new();
-    let (mut node, config) = (pki.node(&[]), pki.client(None));
+    let (mut node, config) = (pki.node(&[]), trusting(&pki, None));
     let mut client = Client::connect(&node, &config);
     client.welcome(None);
     node.stop();
@@ -320,4 +273,13 @@ fn files_that_cannot_be_used_are_found_before_anything_starts() {
     let flags = pki.flags();
     let node = Node::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(node.log().contains("the certificate has expired; clients will refuse it"), "{}", node.log());
+    let doctor = |flags: &[String]| {
+        let data = format!("--data-path={}", pki.path("data"));
+        let output = Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["doctor", &data]).args(flags).output().expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, lines) = doctor(&flags);
+    assert!(code == Some(0) && lines.contains("warn  native-tls-cert: ") && lines.contains("ok    native-tls-key: "), "{lines}");
+    let (code, lines) = doctor(&key_of_another);
+    assert!(code == Some(1) && lines.contains("FAIL  native-tls-key: "), "{lines}");
 }

@@ -1,4 +1,4 @@
-//! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real NSQ bytes.
+//! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real bytes of clients.
 //! A failing seed replays exactly: `SIM_SEEDS=17..18 cargo test --test sim_node`.
 
 use ringmq::sim::disk::Faults;
@@ -31,6 +31,7 @@ const CRASHES: Plan = Plan {
     ephemeral: 0.0,
     firsts: false,
     space: 0,
+    native: 0.0,
 };
 
 /// Short lives: many end while the first channels come to be.
@@ -45,6 +46,11 @@ const FAILING_DISK: Plan = Plan {
 };
 
 const FULL_DISK: Plan = Plan { faults: Faults { late: 0.2, no_space: 0.02, ..NO_FAULTS }, space: 700 * 1024, ..CRASHES };
+
+/// The same with clients of both protocols.
+const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
+const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
+const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, ..FULL_DISK };
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -73,6 +79,11 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.gone += c.gone;
         t.deleted += c.deleted;
         t.firsts += c.firsts;
+        t.repeats += c.repeats;
+        t.duplicates += c.duplicates;
+        t.native_delivered += c.native_delivered;
+        t.native_channels += c.native_channels;
+        t.native_claims += c.native_claims;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;
@@ -126,6 +137,28 @@ fn the_promise_holds_on_a_full_disk() {
     assert!(asked().is_some() || o.counts.refused > 500, "{o:?}");
 }
 
+#[test]
+fn the_promise_holds_for_native_clients_over_crashes() {
+    let o = sweep("NATIVE_CRASHES", 3000..3110, NATIVE_CRASHES);
+    let c = o.counts;
+    if asked().is_none() {
+        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 30, "{o:?}");
+        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500, "{o:?}");
+    }
+}
+
+#[test]
+fn the_promise_holds_for_native_clients_on_a_failing_disk() {
+    let o = sweep("NATIVE_FAILING_DISK", 4000..4050, NATIVE_FAILING_DISK);
+    assert!(asked().is_some() || o.read_only > 20 && o.counts.repeats > 500, "{o:?}");
+}
+
+#[test]
+fn the_promise_holds_for_native_clients_on_a_full_disk() {
+    let o = sweep("NATIVE_FULL_DISK", 5000..5070, NATIVE_FULL_DISK);
+    assert!(asked().is_some() || o.counts.refused > 200, "{o:?}");
+}
+
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
 #[test]
 fn kept_seeds() {
@@ -139,6 +172,7 @@ fn kept_seeds() {
         ("a stop journals the FINs that wait", "CRASHES", 68, CRASHES),
         ("a commit record is no promise where nothing is missing", "CRASHES", 185, CRASHES),
         ("nor where a torn write was cut", "FAILING_DISK", 20058, FAILING_DISK),
+        ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");
@@ -149,7 +183,9 @@ fn kept_seeds() {
 #[test]
 fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
-        for plan in [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS] {
+        let nsq = [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS];
+        let native = [NATIVE_CRASHES, NATIVE_FAILING_DISK, NATIVE_FULL_DISK];
+        for plan in nsq.into_iter().chain(native) {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }
     }

@@ -1,5 +1,6 @@
 //! What can go wrong for a client, and whether the request may be sent again.
 
+use super::tls::TlsError;
 use crate::codec::native::{Code, FrameError, Malformed, NativeError, Retry};
 use std::{io, sync::Arc, time::Duration};
 
@@ -11,6 +12,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("no connection to {address}: {source}")]
     Connect { address: Arc<str>, source: Arc<io::Error> },
+    #[error("no TLS with {address}: {source}")]
+    Tls { address: Arc<str>, source: Arc<TlsError> },
     #[error("{address} did not answer within {limit:?}")]
     Silent { address: Arc<str>, limit: Duration },
     #[error("the connection to {address} was lost: {why}")]
@@ -57,6 +60,8 @@ impl Error {
             Error::Connect { .. } | Error::Expired { .. } => Retry::Later,
             Error::Lost { .. } | Error::Silent { .. } | Error::Protocol { .. } | Error::Outcome { .. } => Retry::Unknown,
             Error::Unsubscribed { .. } => Retry::Refresh,
+            // somebody must change a file or a setting first; a client reads its files when it is made
+            Error::Tls { .. } => Retry::Never,
             Error::TooBig { .. } | Error::Empty | Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
         }
     }
@@ -73,6 +78,10 @@ impl Error {
         Error::Outcome { why: why.to_string().into() }
     }
 
+    pub(super) fn tls(address: &Arc<str>, source: TlsError) -> Error {
+        Error::Tls { address: address.clone(), source: Arc::new(source) }
+    }
+
     pub(super) fn lost(address: &Arc<str>, why: impl std::fmt::Display) -> Error {
         Error::Lost { address: address.clone(), why: why.to_string().into() }
     }
@@ -83,7 +92,10 @@ impl Error {
 
     /// Whether the connection is gone with it.
     pub(super) fn is_of_the_link(&self) -> bool {
-        matches!(self, Error::Lost { .. } | Error::Protocol { .. } | Error::Silent { .. } | Error::Connect { .. })
+        matches!(
+            self,
+            Error::Lost { .. } | Error::Protocol { .. } | Error::Silent { .. } | Error::Connect { .. } | Error::Tls { .. }
+        )
     }
 }
 

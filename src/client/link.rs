@@ -6,6 +6,7 @@
 //! not answered when the connection ends fails with [`Error::Lost`], and who asked decides.
 
 use super::error::{Broken, Error, Result};
+use super::tls::{Secure, TlsError};
 use crate::base::{PartitionId, Position};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
@@ -31,6 +32,8 @@ pub type BoxedStream = Pin<Box<dyn Stream>>;
 const READ_BYTES: usize = 256 * 1024;
 /// Below this, the read buffer is renewed.
 const READ_BYTES_MIN: usize = 32 * 1024;
+/// How the answer of a TLS port to what is not TLS begins.
+const TLS_ALERT: [u8; 2] = [21, 3];
 /// A payload up to this is copied behind its head; a larger one is sent from where it is.
 const COPY_BYTES_MAX: usize = 2048;
 const SLICES_MAX: usize = 64;
@@ -132,9 +135,22 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Link {
     /// Shakes hands over `stream`, and starts the connection's task.
-    pub async fn open(mut stream: BoxedStream, address: Arc<str>, intro: &Introduction, core: Option<u16>) -> Result<Arc<Link>> {
+    pub async fn open(
+        mut stream: BoxedStream,
+        secure: Option<&Secure>,
+        address: Arc<str>,
+        intro: &Introduction,
+        core: Option<u16>,
+    ) -> Result<Arc<Link>> {
         let mut buffer = BytesMut::new();
         let facts = shake(&mut stream, &address, intro, core, &mut buffer).await.map_err(|e| match e {
+            // the node looks at a client's certificate when the client is through with the handshake
+            Failed::Broken(Broken::Io(e)) if let Some(error) = secure.and_then(|s| s.explain(&e)) => Error::tls(&address, error),
+            Failed::Broken(Broken::Ended | Broken::Io(_) | Broken::Frame(_))
+                if secure.is_none() && buffer.starts_with(&TLS_ALERT) =>
+            {
+                Error::tls(&address, TlsError::Wanted)
+            }
             Failed::Broken(b) => b.into_error(&address),
             Failed::Refused(e) => e,
         })?;
@@ -394,8 +410,12 @@ async fn shake(
     };
     let mut bytes = Vec::new();
     Encoder::default().request(&mut bytes, 1, &Request::Hello(hello), Payload::NONE);
-    stream.write_all(&bytes).await?;
-    stream.flush().await?;
+    let written = async {
+        stream.write_all(&bytes).await?;
+        stream.flush().await
+    };
+    // a node that closes meanwhile has said why: that is read first
+    let written = written.await;
     loop {
         if let Some((header, metadata)) = Header::parse(buffer, FRAME_MAX)? {
             let facts = match Reply::decode(header.kind, metadata)? {
@@ -417,6 +437,7 @@ async fn shake(
             return Ok(facts);
         }
         if stream.read_buf(buffer).await? == 0 {
+            written?;
             return Err(Broken::Ended.into());
         }
     }

@@ -33,9 +33,11 @@ mod producer;
 mod subscription;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 pub use crate::base::{LogId, PartitionId, Position};
 pub use crate::codec::native::{Code, Retry, Start};
+pub use crate::tls::PemError;
 pub use ack::{Ack, Published};
 pub use batch::Batch;
 pub use consumer::{Consumer, ConsumerBuilder};
@@ -44,6 +46,8 @@ pub use error::{Error, Result};
 pub use link::{BoxedStream, Place, Stream, TopicMap};
 pub use node::Connector;
 pub use producer::{Producer, ProducerBuilder};
+pub(crate) use tls::Secure;
+pub use tls::{Tls, TlsError};
 
 use std::future::Future;
 use std::io;
@@ -60,6 +64,7 @@ pub struct Client {
 #[must_use = "nothing happens before connect"]
 pub struct ClientBuilder {
     config: node::Config,
+    tls: Option<Tls>,
 }
 
 impl ClientBuilder {
@@ -93,13 +98,19 @@ impl ClientBuilder {
         self
     }
 
-    /// Makes the byte streams, instead of TCP: for TLS, a proxy, or a test. It gets the address.
+    /// Speaks TLS, over TCP or what [`ClientBuilder::connector`] makes. Without, plaintext.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Makes the byte streams, instead of TCP: for a proxy, or a test. It gets the address.
     ///
     /// ```no_run
     /// # use ringmq::client::{BoxedStream, Client};
     /// let builder = Client::builder().connector(|address| async move {
     ///     let stream = tokio::net::TcpStream::connect(&*address).await?;
-    ///     // a TLS library would wrap it here
+    ///     // a proxy's handshake would follow here
     ///     Ok(Box::pin(stream) as BoxedStream)
     /// });
     /// ```
@@ -113,7 +124,10 @@ impl ClientBuilder {
     }
 
     /// Connects, inside a tokio runtime. One attempt: whether the node is there is the caller's first question.
-    pub async fn connect(self) -> Result<Client> {
+    pub async fn connect(mut self) -> Result<Client> {
+        if let Some(tls) = &self.tls {
+            self.config.secure = Some(tls.load().map_err(|e| Error::tls(&self.config.address, e))?);
+        }
         let inner = Arc::new(node::Inner::new(self.config));
         inner.any_link().await?;
         Ok(Client { inner })
@@ -134,8 +148,9 @@ impl Client {
             pause: Duration::from_millis(20),
             pause_max: Duration::from_secs(5),
             connector: node::tcp(),
+            secure: None,
         };
-        ClientBuilder { config }
+        ClientBuilder { config, tls: None }
     }
 
     /// A producer for a topic.

@@ -5,6 +5,7 @@
 
 use super::error::{Error, Result};
 use super::link::{Answer, BoxedStream, Introduction, Link, TopicMap, partition_of};
+use super::tls::{Secure, Unsecured};
 use crate::codec::native::{Code, Request, Retry};
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// A connection that held this long is not blamed for its end: the next is made at once.
 const HELD: Duration = Duration::from_secs(10);
 
-/// Makes the byte streams of a client: TCP, or something else, TLS for one.
+/// Makes the byte streams of a client, below TLS: TCP, or something else.
 pub type Connector = Arc<dyn Fn(Arc<str>) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + Send>> + Send + Sync>;
 
 pub(super) fn tcp() -> Connector {
@@ -40,6 +41,7 @@ pub(super) struct Config {
     pub pause: Duration,
     pub pause_max: Duration,
     pub connector: Connector,
+    pub secure: Option<Secure>,
 }
 
 /// Chance that is good enough for pauses and for the ids of producers.
@@ -132,10 +134,16 @@ impl Inner {
     async fn connect(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Link>> {
         let limit = self.config.connect_limit;
         let connecting = async {
-            let stream = (self.config.connector)(address.clone())
-                .await
-                .map_err(|source| Error::Connect { address: address.clone(), source: Arc::new(source) })?;
-            Link::open(stream, address.clone(), &self.config.intro, core).await
+            let failed = |source: io::Error| Error::Connect { address: address.clone(), source: Arc::new(source) };
+            let mut stream = (self.config.connector)(address.clone()).await.map_err(failed)?;
+            let secure = self.config.secure.as_ref();
+            if let Some(secure) = secure {
+                stream = secure.connect(&address, stream).await.map_err(|e| match e {
+                    Unsecured::Tls(error) => Error::tls(&address, error),
+                    Unsecured::Io(source) => failed(source),
+                })?;
+            }
+            Link::open(stream, secure, address.clone(), &self.config.intro, core).await
         };
         timeout(limit, connecting).await.unwrap_or_else(|_| Err(Error::Silent { address: address.clone(), limit }))
     }

@@ -8,8 +8,10 @@ pub mod measure;
 mod memory;
 mod storage;
 mod system;
+mod tls;
 
 use crate::config::Settings;
+use rustls::pki_types::UnixTime;
 use std::fmt;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -64,6 +66,7 @@ impl fmt::Display for Finding {
 pub fn check(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![system::kernel(), system::io_uring(), system::cpus(settings)];
     findings.extend([memory::memlock(settings), memory::open_files(settings)]);
+    findings.extend(tls::check(settings, UnixTime::now()));
     findings.extend(storage::check(settings));
     findings
 }

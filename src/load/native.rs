@@ -244,7 +244,7 @@ impl Native {
 
 /// Connected and welcomed.
 async fn open(options: &Options, encoder: &mut Encoder, core: Option<u16>) -> Result<(Wire, Welcomed), String> {
-    let mut wire = Wire::connect(options.target, READ_LEN).await?;
+    let mut wire = Wire::connect(options, READ_LEN).await?;
     let hello = Hello {
         version: VERSION,
         oldest_version: OLDEST_VERSION,
@@ -309,7 +309,8 @@ async fn ask<T>(
     read: impl Fn(&Reply<'_>) -> Option<T>,
 ) -> Result<T, String> {
     encoder.request(&mut wire.out, 1, request, Payload::NONE);
-    wire.flush().await.map_err(|e| format!("{what}: {e}"))?;
+    // where that fails, reading says why: a server that closes may have said so
+    let _ = wire.flush().await;
     loop {
         if let Some(Frame { reply, len, .. }) = frame(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
             let answer = read(&reply).ok_or_else(|| match &reply {
@@ -319,7 +320,9 @@ async fn ask<T>(
             wire.took(len);
             return answer;
         }
-        wire.fill().await.map_err(|e| format!("{what}: {e}"))?;
+        if let Err(error) = wire.fill().await {
+            return Err(format!("{what}: {}", wire.explain(&error)));
+        }
     }
 }
 

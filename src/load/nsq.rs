@@ -29,7 +29,7 @@ impl Nsq {
     }
 
     async fn handshake(options: &Options, topics: Vec<usize>) -> Result<Nsq, String> {
-        let wire = Wire::connect(options.target, READ_LEN).await?;
+        let wire = Wire::connect(options, READ_LEN).await?;
         let mut nsq = Nsq { wire, topics, turn: 0, server_version: None };
         let mut identity = serde_json::json!({
             "client_id": CLIENT_ID, "user_agent": USER_AGENT, "feature_negotiation": true

@@ -3,12 +3,14 @@
 use super::body::HEAD_LEN;
 use super::size::Size;
 use crate::base::{ChannelName, PartitionId, TopicName};
+use crate::client::{Secure, Tls};
 use crate::config::value;
 use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +66,8 @@ pub struct Options {
     /// As it was given.
     pub address: String,
     pub target: SocketAddr,
+    /// TLS, native only.
+    pub(super) secure: Option<Arc<Secure>>,
     pub mode: Mode,
     pub size: Size,
     pub batch: u32,
@@ -157,6 +161,12 @@ pub fn command() -> Command {
             "duration",
             "How long the server may hold deliveries back; nsq [default: as the server decides]",
         ))
+        .arg(flag("tls-ca", "PEM file", "Speak TLS, native, with a node whose certificate a CA in this file has signed"))
+        .arg(flag("tls-cert", "PEM file", "Certificate to show to a node that asks for one").requires("tls-ca"))
+        .arg(flag("tls-key", "PEM file", "Private key of --tls-cert").requires("tls-cert"))
+        .arg(
+            flag("tls-name", "name", "What stands in the node's certificate [default: the host of --address]").requires("tls-ca"),
+        )
         .next_help_heading("Course")
         .arg(flag("duration", "duration", "How long to measure; with --ramp, each step").default_value("10s"))
         .arg(flag("warm-up", "duration", "Load before the measurement [default: 1s; with --messages 0]"))
@@ -265,6 +275,7 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
         protocol,
         target: resolve(&address)?,
         label: flags.text("label").map_or_else(|| format!("{} {address}", mode.name()), String::from),
+        secure: secure(flags)?,
         address,
         mode,
         size: flags.parsed("size", Size::from_str)?.unwrap_or(Size::Fixed(100)),
@@ -292,6 +303,20 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
     Ok(options)
 }
 
+fn secure(flags: &Flags<'_>) -> Result<Option<Arc<Secure>>, String> {
+    let Some(ca) = flags.text("tls-ca") else { return Ok(None) };
+    let mut tls = Tls::with_ca(ca);
+    match (flags.text("tls-cert"), flags.text("tls-key")) {
+        (Some(certificate), Some(key)) => tls = tls.identity(certificate, key),
+        (Some(_), None) => return Err("--tls-cert needs --tls-key, the private key of that certificate".into()),
+        _ => {}
+    }
+    if let Some(name) = flags.text("tls-name") {
+        tls = tls.server_name(name);
+    }
+    tls.load().map(|secure| Some(Arc::new(secure))).map_err(|e| format!("TLS: {e}"))
+}
+
 fn resolve(address: &str) -> Result<SocketAddr, String> {
     let found = address.to_socket_addrs().map_err(|e| format!("--address={address}: {e}; host:port is expected"))?;
     found.into_iter().next().ok_or_else(|| format!("--address={address}: no such host"))
@@ -307,6 +332,7 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
         options.output_buffer_timeout.is_some() && native,
         "--output-buffer-timeout is of the NSQ protocol: a native node holds nothing back",
     )?;
+    no(options.secure.is_some() && !native, "--tls-ca needs --protocol=native: the load generator speaks no TLS with nsqd")?;
     no(
         native && options.mode.produces() && options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) > BATCH_BODY_MAX,
         &format!("--batch times --size is more than {BATCH_BODY_MAX} bytes, the most that a native batch has"),
@@ -373,6 +399,9 @@ mod tests {
             (&["--protocol=native", "--partitions=0"], "--partitions=0"),
             (&["--protocol=native", "--output-buffer-timeout=1ms"], "--output-buffer-timeout"),
             (&["--protocol=native", "--batch=100000", "--size=1KiB"], "--batch times --size"),
+            (&["--tls-cert=a"], "--tls-ca"),
+            (&["--tls-key=a", "--tls-ca=b"], "--tls-cert"),
+            (&["--protocol=native", "--tls-ca=/no/such/file"], "/no/such/file: cannot be read"),
             (&["--mode=x"], "possible values"),
             (&["--size=0"], "--size=0"),
             (&["--batch=0"], "--batch=0: a whole number between 1"),

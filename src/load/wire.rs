@@ -1,12 +1,13 @@
 //! One socket of the generator: buffers that are filled and emptied in place. What stands in them is the protocol's.
 
+use super::options::Options;
+use crate::client::{BoxedStream, Secure};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
 /// What a server may take for a connection with its handshake.
@@ -17,27 +18,43 @@ pub const CLIENT_ID: &str = "ringmq-load";
 pub const USER_AGENT: &str = concat!("ringmq-load/", env!("CARGO_PKG_VERSION"));
 
 pub struct Wire {
-    stream: TcpStream,
+    stream: BoxedStream,
     /// What came and was not taken: `input[start..end]`.
     input: Vec<u8>,
     start: usize,
     end: usize,
     pub out: Vec<u8>,
     sent: usize,
+    /// TLS holds some of what was sent.
+    is_held: bool,
+    secure: Option<Arc<Secure>>,
 }
 
 impl Wire {
     /// `read_len`: room that a read is offered.
-    pub async fn connect(target: SocketAddr, read_len: usize) -> Result<Wire, String> {
-        let stream = TcpStream::connect(target).await.map_err(|e| format!("connect: {e}"))?;
+    pub async fn connect(options: &Options, read_len: usize) -> Result<Wire, String> {
+        let stream = TcpStream::connect(options.target).await.map_err(|e| format!("connect: {e}"))?;
         stream.set_nodelay(true).map_err(|e| format!("connect: {e}"))?;
-        Ok(Wire { stream, input: vec![0; read_len], start: 0, end: 0, out: Vec::new(), sent: 0 })
+        let mut stream: BoxedStream = Box::pin(stream);
+        if let Some(secure) = &options.secure {
+            stream = secure.connect(&options.address, stream).await.map_err(|e| format!("no TLS: {e}"))?;
+        }
+        Ok(Wire {
+            stream,
+            input: vec![0; read_len],
+            start: 0,
+            end: 0,
+            out: Vec::new(),
+            sent: 0,
+            is_held: false,
+            secure: options.secure.clone(),
+        })
     }
 
     /// Sends what stands in `out`.
     pub async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|cx| match self.poll_flush(cx) {
-            Ok(_) if self.unsent() > 0 => Poll::Pending,
+            Ok(_) if self.unsent() > 0 || self.is_held => Poll::Pending,
             done => Poll::Ready(done.map(drop)),
         })
         .await
@@ -50,6 +67,12 @@ impl Wire {
             done => Poll::Ready(done.map(drop)),
         })
         .await
+    }
+
+    /// What an error means that came before the server's first answer.
+    pub fn explain(&self, error: &io::Error) -> String {
+        let tls = self.secure.as_ref().and_then(|secure| secure.explain(error));
+        tls.map_or_else(|| error.to_string(), |why| format!("no TLS: {why}"))
     }
 
     pub fn unread(&self) -> &[u8] {
@@ -78,14 +101,20 @@ impl Wire {
     pub fn poll_flush(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut progress = false;
         while self.sent < self.out.len() {
-            match Pin::new(&mut self.stream).poll_write(cx, &self.out[self.sent..]) {
-                Poll::Ready(Ok(n)) => (self.sent, progress) = (self.sent + n, true),
+            match self.stream.as_mut().poll_write(cx, &self.out[self.sent..]) {
+                Poll::Ready(Ok(n)) => (self.sent, progress, self.is_held) = (self.sent + n, true, true),
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => return Ok(progress),
             }
         }
         self.out.clear();
         self.sent = 0;
+        if self.is_held {
+            match self.stream.as_mut().poll_flush(cx) {
+                Poll::Ready(flushed) => (self.is_held, progress) = (flushed.map(|()| false)?, true),
+                Poll::Pending => {}
+            }
+        }
         Ok(progress)
     }
 
@@ -100,7 +129,7 @@ impl Wire {
             self.input.resize(self.input.len() * 2, 0);
         }
         let mut room = ReadBuf::new(&mut self.input[self.end..]);
-        match Pin::new(&mut self.stream).poll_read(cx, &mut room) {
+        match self.stream.as_mut().poll_read(cx, &mut room) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(())) => match room.filled().len() {

@@ -1,12 +1,16 @@
-//! A whole node in one thread from one seed: real shards, real recovery, the simulated disk, clients that speak NSQ. It
+//! A whole node in one thread from one seed: real shards, real recovery, the simulated disk, clients that speak NSQ or the
+//! native protocol. It
 //! loses power or is killed at random effects, recovers (and goes down again on the way), with another number of cores
 //! now and then, and what clients saw is held against what is there: [`book`].
 //!
 //! In the end it is healed, must drain, stop, and have forgotten nothing. Panics at the first broken promise, the name of
 //! the check first. Only for tests.
 
+mod any;
 mod book;
 mod client;
+mod native;
+mod producers;
 mod world;
 
 use super::disk::{Faults, SimDisk};
@@ -44,6 +48,8 @@ pub struct Plan {
     pub firsts: bool,
     /// Bytes of space beside the journals; 0: no bound.
     pub space: u64,
+    /// That a client speaks the native protocol.
+    pub native: f64,
 }
 
 /// What a run has seen, so that a test can ask whether it was worth anything.
@@ -94,6 +100,8 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         let is_faulty = plan.faults.write_error > 0.0;
         assert!(is_faulty || left.is_none(), "ephemeral_topics_go: {left:?} is still there");
         book.a_clean_stop_forgets_no_fin(&recovered);
+        // by now every place is known
+        book.acked_survives_to_every_channel();
     }
     outcome.counts = book.counts;
     outcome

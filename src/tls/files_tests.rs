@@ -55,7 +55,7 @@ fn an_error_names_the_file_and_what_is_wrong_with_it() {
 #[test]
 fn a_certificate_out_of_its_time_is_doubted() {
     let pki = Pki::new();
-    let own = certificates(CERTIFICATE, pki.path("node.pem").to_str().unwrap()).unwrap();
+    let own = certificates(&pki.path("node.pem")).unwrap();
     // rcgen's certificates hold from 1975 to 4096
     let year = |year: u64| UnixTime::since_unix_epoch(Duration::from_secs((year - 1970) * 31_557_600));
     assert_eq!(doubt(&own[0], year(2026)), None);

@@ -11,14 +11,17 @@
 //! | file | its concept |
 //! |---|---|
 //! | files | the settings' PEM files, checked before the node starts |
+//! | pem | what stands in PEM files, for clients too |
 //! | link | the TLS of one connection, without its socket |
 //! | links | all of a core's connections, and how one moves |
 
 mod files;
 mod link;
 mod links;
+pub mod pem;
 #[cfg(test)]
 mod tests;
 
-pub use files::{Terms, TlsError};
+pub use files::{Terms, TlsError, doubt_of_own};
 pub use links::{Links, Wire};
+pub use pem::PemError;

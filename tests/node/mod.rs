@@ -5,6 +5,7 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod pki;
 pub mod small_disk;
 
 use std::fs::File;

@@ -3,6 +3,7 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
+use super::producers::{Deleted, Producer};
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
@@ -15,25 +16,43 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A topic's number and a channel's name.
 pub type ChannelKey = (usize, String);
 
+/// What clients know of a channel.
+#[derive(Default)]
+struct Channel {
+    /// What its clients finished.
+    finished: BTreeSet<usize>,
+    /// A SUB was answered: it is on every partition.
+    is_whole: bool,
+    /// Those of which a native Subscribe was answered, and where it begins there if it was made so.
+    partitions: BTreeMap<u16, Option<LogId>>,
+}
+
 struct Written {
     topic: usize,
     body: Vec<u8>,
-    /// Channels whose SUB was answered before this was written.
-    owed: Vec<ChannelKey>,
+    /// Channels whose SUB was answered before this was written; of a native one, if it is stored in this partition.
+    owed: Vec<(ChannelKey, Option<u16>)>,
+    /// Where a native producer sends it.
+    partition: Option<u16>,
     is_acknowledged: bool,
     is_delivered: bool,
     /// A recovery did not find it: it must never come any more.
     is_gone: bool,
+    /// Its publish was refused as not carried out, and was sent once: it must never come.
+    is_refused: bool,
     /// Some channel's client wrote FIN for it.
     is_finished: bool,
+    /// Its producer is idempotent.
+    is_repeatable: bool,
 }
+
+const LOG_ID_MAX: u64 = (1 << 54) - 1;
 
 /// An OK to a publish, and the FINs that its connection had written before.
 struct Claim {
     conn: u64,
     message: usize,
-    channel: ChannelKey,
-    fins: Vec<[u8; 16]>,
+    fins: Vec<(ChannelKey, MessageId)>,
 }
 
 /// By what a FIN became durable; for the message of a failure.
@@ -60,8 +79,13 @@ pub struct Book {
     messages: Vec<Written>,
     /// Of each MPUB, its messages.
     groups: Vec<Vec<usize>>,
-    /// Channels whose SUB was answered, with what their clients finished.
-    channels: BTreeMap<ChannelKey, BTreeSet<usize>>,
+    /// Channels whose SUB was answered.
+    channels: BTreeMap<ChannelKey, Channel>,
+    /// Channels that somebody asked to begin inside a batch, perhaps.
+    cut_channels: BTreeSet<ChannelKey>,
+    pub producers: Vec<Producer>,
+    /// Of each topic that a client asked for: the core of each partition, in this life.
+    pub homes: BTreeMap<usize, Vec<u16>>,
     /// A message's id, and what it names.
     ids: BTreeMap<(usize, MessageId), usize>,
     places: BTreeMap<usize, MessageId>,
@@ -70,7 +94,7 @@ pub struct Book {
     ends: BTreeMap<(usize, u16), i64>,
     claims: Vec<Claim>,
     /// FINs that failed, of this life's connections.
-    failed_fins: BTreeSet<(u64, [u8; 16])>,
+    failed_fins: BTreeSet<(u64, MessageId)>,
     /// FINs that an OK made durable.
     settled: BTreeMap<(ChannelKey, MessageId), Settled>,
     generation: u64,
@@ -104,6 +128,15 @@ pub struct Counts {
     pub deleted: u64,
     /// Topics with messages before their first channel, which got them.
     pub firsts: u64,
+    /// Batches that idempotent producers sent again, and answers that call one a duplicate.
+    pub repeats: u64,
+    pub duplicates: u64,
+    /// Delivered over the native protocol.
+    pub native_delivered: u64,
+    /// Channels that a native Subscribe made, of one partition.
+    pub native_channels: u64,
+    /// FINs that a native client wrote before a publish that was acknowledged.
+    pub native_claims: u64,
 }
 
 pub fn topic_name(topic: usize) -> String {
@@ -131,7 +164,7 @@ fn topic_number(name: &str) -> usize {
     name.strip_prefix("topic").and_then(|n| n.parse().ok()).expect("clients use no other topics")
 }
 
-fn id_of(hex: [u8; 16]) -> MessageId {
+pub fn id_of(hex: [u8; 16]) -> MessageId {
     MessageId::from_hex(&hex).expect("an id is sixteen lower-case hex digits")
 }
 
@@ -139,6 +172,11 @@ impl Book {
     // ---- what clients write and read
 
     pub fn write(&mut self, topic: usize, rng: &mut Rng) -> usize {
+        self.write_to(topic, None, rng)
+    }
+
+    /// `partition`: where the client wants it.
+    pub fn write_to(&mut self, topic: usize, partition: Option<u16>, rng: &mut Rng) -> usize {
         let n = self.messages.len();
         let len = match rng.below(24) {
             0 => 20_000 + rng.below(20_000),
@@ -147,9 +185,25 @@ impl Book {
         };
         let mut body = format!("{n} ").into_bytes();
         body.extend((0..len).map(|i| (i as usize * 7 + n * 13) as u8));
-        let owed = self.channels.keys().filter(|(t, _)| *t == topic).cloned().collect();
-        let (is_acknowledged, is_delivered, is_gone, is_finished) = (false, false, false, false);
-        self.messages.push(Written { topic, body, owed, is_acknowledged, is_delivered, is_gone, is_finished });
+        let mut owed = vec![];
+        for (key, channel) in self.channels.iter().filter(|((t, _), _)| *t == topic) {
+            match channel.is_whole {
+                true => owed.push((key.clone(), None)),
+                false => owed.extend(channel.partitions.keys().map(|p| (key.clone(), Some(*p)))),
+            }
+        }
+        self.messages.push(Written {
+            topic,
+            body,
+            owed,
+            partition,
+            is_acknowledged: false,
+            is_delivered: false,
+            is_gone: false,
+            is_refused: false,
+            is_finished: false,
+            is_repeatable: false,
+        });
         self.counts.written += 1;
         n
     }
@@ -171,12 +225,29 @@ impl Book {
         self.counts.acknowledged += 1;
     }
 
-    /// A publish was acknowledged after its connection had written these FINs.
-    pub fn claim(&mut self, conn: u64, message: usize, channel: ChannelKey, fins: Vec<[u8; 16]>) {
-        self.claims.push(Claim { conn, message, channel, fins });
+    /// An idempotent producer sends it again: it may be stored now.
+    pub fn sent_again(&mut self, n: usize) {
+        (self.messages[n].is_gone, self.messages[n].is_repeatable) = (false, true);
     }
 
-    pub fn fin_failed(&mut self, conn: u64, id: [u8; 16]) {
+    /// The node says that it did not carry the publish out.
+    pub fn refused(&mut self, n: usize) {
+        self.messages[n].is_refused = true;
+    }
+
+    /// The node says where a message stands.
+    pub fn placed(&mut self, n: usize, id: MessageId) {
+        let m = &self.messages[n];
+        assert!(m.partition.is_none_or(|p| p == id.partition().0), "message {n} is stored in another partition: {id:?}");
+        self.ids_and_offsets_never_repeat(m.topic, id, n);
+    }
+
+    /// A publish was acknowledged after its connection had written these FINs.
+    pub fn claim(&mut self, conn: u64, message: usize, fins: Vec<(ChannelKey, MessageId)>) {
+        self.claims.push(Claim { conn, message, fins });
+    }
+
+    pub fn fin_failed(&mut self, conn: u64, id: MessageId) {
         self.failed_fins.insert((conn, id));
     }
 
@@ -206,26 +277,67 @@ impl Book {
     }
 
     pub fn subscribed(&mut self, channel: ChannelKey) {
-        self.channels.entry(channel).or_default();
+        self.channels.entry(channel).or_default().is_whole = true;
+    }
+
+    /// A native client may ask for the channel to begin anywhere.
+    pub fn may_begin_inside(&mut self, channel: &ChannelKey) {
+        self.cut_channels.insert(channel.clone());
+    }
+
+    /// Behind the last message of a partition that is known to be there.
+    pub fn end_known(&self, topic: usize, partition: u16) -> LogId {
+        let id = |log_id| MessageId::new(PartitionId(partition), LogId(log_id));
+        let known = self.ids.range((topic, id(0))..=(topic, id(LOG_ID_MAX)));
+        known.last().map_or(LogId(0), |((_, id), _)| LogId(id.log_id().0 + 1))
+    }
+
+    /// A native Subscribe was answered; `begins`: it made the channel there, so that all from there on is owed to it.
+    pub fn subscribed_to(&mut self, channel: ChannelKey, partition: u16, begins: Option<LogId>) {
+        if let Some(begins) = begins {
+            let from = (channel.0, MessageId::new(PartitionId(partition), begins));
+            let to = (channel.0, MessageId::new(PartitionId(partition), LogId(LOG_ID_MAX)));
+            for (_, &n) in self.ids.range(from..=to) {
+                self.messages[n].owed.push((channel.clone(), Some(partition)));
+            }
+        }
+        let known = self.channels.entry(channel).or_default().partitions.entry(partition).or_default();
+        if begins.is_some() {
+            let before = std::mem::replace(known, begins);
+            assert!(before.is_none(), "acked_survives: the channel was made twice, at {before:?} and {begins:?}");
+            self.counts.native_channels += 1;
+        }
+    }
+
+    /// Whether the channel is on every partition of its topic, as far as clients know.
+    pub fn is_whole(&self, channel: &ChannelKey) -> bool {
+        self.channels.get(channel).is_some_and(|c| c.is_whole)
+    }
+
+    /// Whether a client knows the channel on that partition.
+    pub fn is_on(&self, channel: &ChannelKey, partition: u16) -> bool {
+        self.channels.get(channel).is_some_and(|c| c.is_whole || c.partitions.contains_key(&partition))
     }
 
     pub fn channels(&self) -> Vec<ChannelKey> {
         self.channels.keys().cloned().collect()
     }
 
-    pub fn finished(&mut self, channel: &ChannelKey, id: [u8; 16]) {
-        let n = self.ids[&(channel.0, id_of(id))];
+    pub fn finished(&mut self, channel: &ChannelKey, id: MessageId) {
+        let n = self.ids[&(channel.0, id)];
         self.messages[n].is_finished = true;
         self.counts.finished += 1;
-        self.channels.get_mut(channel).expect("only subscribers finish").insert(n);
+        // a native client may hold messages of a channel whose Subscribe was answered
+        self.channels.get_mut(channel).expect("only subscribers finish").finished.insert(n);
     }
 
-    pub fn delivered(&mut self, channel: &ChannelKey, hex: [u8; 16], body: &[u8]) {
-        let id = id_of(hex);
+    pub fn delivered(&mut self, channel: &ChannelKey, id: MessageId, body: &[u8]) {
         let n = self.none_invented(channel.0, body);
         self.ids_and_offsets_never_repeat(channel.0, id, n);
         let settled = self.settled.get(&(channel.clone(), id));
         assert!(settled.is_none(), "fin_before_ok_is_durable: message {n} {id:?} comes to {channel:?} again: {settled:?}");
+        let begins = self.channels.get(channel).and_then(|c| c.partitions.get(&id.partition().0).copied().flatten());
+        assert!(begins <= Some(id.log_id()), "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
         self.messages[n].is_delivered = true;
         self.counts.delivered += 1;
     }
@@ -240,6 +352,7 @@ impl Book {
         let message = self.messages.get(n).unwrap_or_else(|| panic!("none_invented: message {n}"));
         assert!(message.topic == topic && message.body == body, "none_invented: message {n} is another one in topic {topic}");
         assert!(!message.is_gone, "none_invented: message {n} was missing after a start and came back");
+        assert!(!message.is_refused, "none_invented: message {n} was refused as not carried out, and is there");
         n
     }
 
@@ -248,7 +361,11 @@ impl Book {
         let named = *self.ids.entry((topic, id)).or_insert(n);
         assert_eq!(named, n, "ids_and_offsets_never_repeat: {id:?} of topic {topic} names two messages");
         let place = *self.places.entry(n).or_insert(id);
-        assert_eq!(place, id, "ids_and_offsets_never_repeat: message {n} is stored twice");
+        let name = match self.messages[n].is_repeatable {
+            true => "no_duplicate_from_idempotent_producer",
+            false => "ids_and_offsets_never_repeat",
+        };
+        assert_eq!(place, id, "{name}: message {n} is stored twice");
     }
 
     /// Holds what a recovery found against the book. `cores_before` are those of the life that ended.
@@ -262,12 +379,14 @@ impl Book {
             }
         }
         self.first_is_everywhere(r);
+        self.homes.clear();
         let found = self.look(disk, r);
         self.mpub_is_all_or_nothing(&found);
         self.consumer_never_passes_commit(&found);
         self.acked_survives(&found);
         self.channels_survive(&found);
         self.fin_before_ok_is_durable(&found, r, cores_before);
+        self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);
             self.counts.survived += (is_here && message.is_acknowledged) as u64;
@@ -314,14 +433,41 @@ impl Book {
         found
     }
 
-    /// Whether a segment that nobody needs any more may have held it.
+    /// Whether it stood below what the first segment holds now.
+    fn is_below(&self, found: &Found, n: usize) -> bool {
+        let is_first = |id: &MessageId| found.first.get(&(self.messages[n].topic, id.partition().0));
+        self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id() < *first))
+    }
+
+    /// The channels that a message is owed to, when it is stored there.
+    fn owed(&self, n: usize, at: Option<MessageId>) -> impl Iterator<Item = &ChannelKey> {
+        let is_in = move |p: u16| at.is_some_and(|id| id.partition().0 == p);
+        self.messages[n].owed.iter().filter(move |(_, p)| p.is_none_or(is_in)).map(|(key, _)| key)
+    }
+
+    /// Whether a segment that nobody needs any more may have held it: some client finished it, or all channels begin behind it.
     fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
-        let message = &self.messages[n];
-        let is_below = self
-            .places
-            .get(&n)
-            .is_some_and(|id| found.first.get(&(message.topic, id.partition().0)).is_some_and(|first| id.log_id() < *first));
-        is_below && message.is_finished && message.owed.iter().all(|c| self.channels[c].contains(&n))
+        let place = self.places.get(&n).copied();
+        let images = |id: MessageId| found.images.get(&(self.messages[n].topic, id.partition().0)).filter(|i| !i.is_empty());
+        let is_behind = |id: MessageId| images(id).is_some_and(|all| all.iter().all(|i| is_confirmed(i, id.log_id())));
+        let is_done = self.messages[n].is_finished || place.is_some_and(is_behind);
+        let all_finished = || self.owed(n, place).all(|c| self.channels[c].finished.contains(&n));
+        (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
+    }
+
+    fn is_deleted(&self, found: &Found, n: usize) -> Deleted {
+        match self.is_below(found, n) {
+            true => Deleted::Yes,
+            false if self.may_be_deleted_unseen(found, n) => Deleted::Perhaps,
+            false => Deleted::No,
+        }
+    }
+
+    /// Nobody has seen where it stands: it may have stood below what a partition holds now.
+    fn may_be_deleted_unseen(&self, found: &Found, n: usize) -> bool {
+        let m = &self.messages[n];
+        let mut firsts = found.first.iter().filter(|((t, p), _)| *t == m.topic && m.partition.is_none_or(|own| own == *p));
+        !self.places.contains_key(&n) && firsts.any(|(_, first)| first.0 > 0)
     }
 
     /// What partition 0 says of its topic's first channel holds in all partitions.
@@ -338,9 +484,9 @@ impl Book {
     fn one_channel_is_first(&mut self) {
         for (topic, early) in &self.early {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
-            let firsts: Vec<_> = of_it.filter(|(_, finished)| !finished.is_disjoint(early)).collect();
-            for (channel, finished) in &firsts {
-                let got = finished.intersection(early).count();
+            let firsts: Vec<_> = of_it.filter(|(_, known)| !known.finished.is_disjoint(early)).collect();
+            for (channel, known) in &firsts {
+                let got = known.finished.intersection(early).count();
                 assert_eq!(got, early.len(), "one_channel_is_first: {channel:?} got a part of what was there before it");
             }
             assert!(firsts.len() <= 1, "one_channel_is_first: both {:?} and {:?}", firsts[0].0, firsts[1].0);
@@ -365,12 +511,12 @@ impl Book {
 
     /// An acknowledged message is stored, and no channel takes it for finished that did not finish it.
     fn acked_survives(&self, found: &Found) {
-        for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
+        for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
             let Some(id) = found.stored.get(&n) else {
                 assert!(self.may_be_deleted(found, n), "acked_survives: message {n} was acknowledged and is gone");
                 continue;
             };
-            for channel in message.owed.iter().filter(|c| !self.channels[c].contains(&n)) {
+            for channel in self.owed(n, Some(*id)).filter(|c| !self.channels[*c].finished.contains(&n)) {
                 let image = self.image(found, channel, id.partition());
                 assert!(!is_confirmed(image, id.log_id()), "acked_survives: {channel:?} never finished message {n} ({id:?})");
             }
@@ -383,11 +529,11 @@ impl Book {
         image.unwrap_or_else(|| panic!("acked_survives: the channel {channel:?} of partition {partition} is gone"))
     }
 
-    /// A channel whose SUB was answered is on every partition of its topic.
+    /// A channel whose SUB was answered is on every partition of its topic; after a native Subscribe, on that one.
     fn channels_survive(&self, found: &Found) {
-        for channel in self.channels.keys() {
+        for (channel, known) in &self.channels {
             let partitions = found.images.keys().filter(|(topic, _)| *topic == channel.0);
-            for &(_, p) in partitions {
+            for &(_, p) in partitions.filter(|(_, p)| known.is_whole || known.partitions.contains_key(p)) {
                 self.image(found, channel, PartitionId(p));
             }
         }
@@ -403,11 +549,10 @@ impl Book {
             };
             let Some(&place) = self.places.get(&claim.message) else { continue };
             let home = core(self.messages[claim.message].topic, place);
-            for hex in claim.fins {
-                let fin = id_of(hex);
-                if core(claim.channel.0, fin) == home && !self.failed_fins.contains(&(claim.conn, hex)) {
+            for (channel, fin) in claim.fins {
+                if core(channel.0, fin) == home && !self.failed_fins.contains(&(claim.conn, fin)) {
                     let by = Settled { _conn: claim.conn, _published: claim.message, _at: place, _generation: r.generation - 1 };
-                    self.settled.entry((claim.channel.clone(), fin)).or_insert(by);
+                    self.settled.entry((channel, fin)).or_insert(by);
                 }
             }
         }
@@ -429,13 +574,13 @@ impl Book {
     /// MPUB a channel got all or nothing.
     pub fn acked_survives_to_every_channel(&mut self) {
         self.one_channel_is_first();
-        for (n, message) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
-            let missing = message.owed.iter().find(|c| !self.channels[c].contains(&n));
+        for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
+            let missing = self.owed(n, self.places.get(&n).copied()).find(|c| !self.channels[*c].finished.contains(&n));
             assert!(missing.is_none(), "acked_survives: message {n} was acknowledged and never came to {missing:?}");
         }
-        for (channel, finished) in &self.channels {
+        for (channel, known) in self.channels.iter().filter(|(c, _)| !self.cut_channels.contains(*c)) {
             for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
-                let got = group.iter().filter(|n| finished.contains(n)).count();
+                let got = group.iter().filter(|n| known.finished.contains(n)).count();
                 assert!(got == 0 || got == group.len(), "mpub_is_all_or_nothing: {got} of {group:?} came to {channel:?}");
             }
         }
@@ -446,7 +591,8 @@ impl Book {
         for p in &r.partitions {
             let topic = topic_number(&p.topic.name);
             for image in &p.channels {
-                let finished = self.channels.get(&(topic, image.name.to_string())).into_iter().flatten();
+                let known = self.channels.get(&(topic, image.name.to_string()));
+                let finished = known.into_iter().flat_map(|c| &c.finished);
                 for (n, id) in finished.map(|n| (n, self.places[n])).filter(|(_, id)| id.partition() == p.dir.partition) {
                     assert!(is_confirmed(image, id.log_id()), "quiet_node_drains: the stop forgot {n} ({id:?}) of {image:?}");
                 }

@@ -1,6 +1,6 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, passing_name, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, id_of, passing_name, topic_name};
 use crate::base::Rng;
 use crate::codec::nsq::frame::{self, Frame};
 use crate::codec::nsq::request;
@@ -167,7 +167,7 @@ impl Client {
 
     fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
         request::finish(&mut self.out, &id);
-        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id);
+        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id_of(id));
         self.held.remove(&id);
         self.fins.push(id);
     }
@@ -233,7 +233,7 @@ impl Client {
                 Frame::Message(m) => {
                     let channel = self.subscription.as_ref().expect("messages come to subscribers");
                     assert!(self.is_subscribed, "no message before SUB's OK");
-                    book.delivered(channel, m.id, m.body);
+                    book.delivered(channel, id_of(m.id), m.body);
                     self.held.insert(m.id);
                 }
             }
@@ -245,7 +245,8 @@ impl Client {
         match (self.expects.pop_front(), response) {
             (Some(Expect::Published(numbers, fins)), b"OK") => {
                 if let Some(channel) = self.subscription.as_ref().filter(|_| fins > 0) {
-                    book.claim(self.conn, numbers[0], channel.clone(), self.fins[..fins].to_vec());
+                    let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), id_of(id))).collect();
+                    book.claim(self.conn, numbers[0], fins);
                 }
                 numbers.into_iter().for_each(|n| book.acknowledged(n));
             }
@@ -264,7 +265,7 @@ impl Client {
         match code {
             "E_FIN_FAILED" => {
                 let id = error.get(17..33).and_then(|id| id.try_into().ok());
-                return book.fin_failed(self.conn, id.expect("the failed FIN's id"));
+                return book.fin_failed(self.conn, id_of(id.expect("the failed FIN's id")));
             }
             "E_REQ_FAILED" | "E_TOUCH_FAILED" => return,
             _ => {}

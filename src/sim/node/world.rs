@@ -1,5 +1,8 @@
 //! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
+mod natives;
+
+use super::any::AnyClient;
 use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
 use super::{Outcome, Plan};
@@ -14,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const SEGMENT_BYTES: u64 = 64 * 1024;
-const MSG_TIMEOUT_MS: u64 = 5_000;
+pub const MSG_TIMEOUT_MS: u64 = 5_000;
 const CLIENTS_MAX: usize = 8;
 
 enum Mail {
@@ -34,7 +37,7 @@ struct Socket {
     is_closing: bool,
     /// The client went away while the connection moved.
     has_hung_up: bool,
-    client: Client,
+    client: AnyClient,
 }
 
 pub struct World<'a> {
@@ -161,11 +164,22 @@ impl<'a> World<'a> {
         }
         self.heal();
         self.drain_all();
-        let gone: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.has_failed).map(|(conn, _)| *conn).collect();
+        let gone: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.has_failed()).map(|(conn, _)| *conn).collect();
         gone.into_iter().for_each(|conn| self.hang_up(conn));
+        if self.plan.native > 0.0 {
+            self.finish_producers();
+        }
         for channel in self.book.channels() {
+            // a SUB fails as a whole where a read-only core cannot make the channel
+            let natively = self.plan.native > 0.0 && (self.rng.chance(self.plan.native) || !self.book.is_whole(&channel));
+            if natively && self.book.homes.contains_key(&channel.0) {
+                self.drain_natively(&channel);
+                continue;
+            }
             let conn = self.connect(Role::Drain);
-            self.sockets.get_mut(&conn).expect("just made").client.subscribe(channel, 50);
+            if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
+                client.subscribe(channel, 50);
+            }
         }
         self.drain_all();
         for _ in 0..40 {
@@ -176,6 +190,7 @@ impl<'a> World<'a> {
         self.ephemeral_topics_go();
         let is_read_only = self.note_read_only();
         assert!(!is_read_only || self.plan.faults.write_error + self.plan.journal_error > 0.0, "nothing failed");
+        self.book.producers_converge(self.plan.faults.write_error + self.plan.journal_error > 0.0);
         self.book.acked_survives_to_every_channel();
         self.ask_what_is_left();
         assert!(self.left.is_empty(), "quiet_node_drains: {:?}", self.left);
@@ -189,8 +204,14 @@ impl<'a> World<'a> {
     /// Every consumer waits, nothing else is to be done: a publish alone must bring its delivery, before any timer does.
     fn publish_at_rest(&mut self) {
         let conn = self.connect(Role::Publisher);
-        self.sockets.get_mut(&conn).expect("just made").client.publish_to_all(self.book, self.rng);
+        if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
+            client.publish_to_all(self.book, self.rng);
+        }
         self.drain_all();
+        if self.plan.native > 0.0 {
+            self.publish_natively();
+            self.drain_all();
+        }
     }
 
     fn ask_what_is_left(&mut self) {
@@ -218,17 +239,20 @@ impl<'a> World<'a> {
         if self.plan.ephemeral == 0.0 {
             return;
         }
-        let passing: Vec<u64> = self.sockets.iter().filter(|(_, s)| s.client.is_passing()).map(|(conn, _)| *conn).collect();
+        let passing: Vec<u64> =
+            self.sockets.iter().filter(|(_, s)| s.client.nsq().is_some_and(Client::is_passing)).map(|(conn, _)| *conn).collect();
         passing.into_iter().for_each(|conn| self.hang_up(conn));
         self.drain_all();
         for topic in 0..EPHEMERAL_TOPICS {
             let conn = self.connect(Role::Passing);
-            self.sockets.get_mut(&conn).expect("just made").client.pass(self.book, topic, true);
+            if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
+                client.pass(self.book, topic, true);
+            }
             self.drain_all();
             self.pass_time(1000);
             self.drain_all();
             let is_faulty = self.plan.faults.write_error > 0.0 || self.shards.iter().any(|s| s.read_only().is_some());
-            let passed = self.sockets.get(&conn).map(|s| s.client.passed);
+            let passed = self.sockets.get(&conn).and_then(|s| s.client.nsq()).map(|c| c.passed);
             assert!(is_faulty || passed.is_some_and(|n| n > 0), "ephemeral_topics_go: nothing came: {passed:?}");
             if passed.is_some() {
                 self.hang_up(conn);
@@ -369,13 +393,19 @@ impl<'a> World<'a> {
     fn note_left(&mut self, message: MeshMessage) {
         let MeshMessage::Stats { stats, .. } = message else { panic!("nothing else was asked for") };
         let known = self.book.channels();
+        // a read-only core may have one in memory whose record never became durable, and lets nobody subscribe to it
+        let is_read_only = self.shards.iter().any(|s| s.read_only().is_some());
         for p in stats.partitions {
             if p.topic.ends_with("#ephemeral") && self.plan.faults.write_error == 0.0 {
                 self.left.push(format!("ephemeral_topics_go: {}/{}", p.topic, p.partition));
             }
-            let is_known = |channel: &str| known.iter().any(|(t, c)| p.topic == topic_name(*t) && c == channel);
-            for c in p.channels.into_iter().filter(|c| is_known(&c.channel)) {
-                if (c.depth, c.in_flight_count, c.deferred_count) != (0, 0, 0) {
+            let is_known = |(topic, channel): &(usize, String), name: &str| {
+                let is_there = !is_read_only || self.book.is_on(&(*topic, channel.clone()), p.partition);
+                p.topic == topic_name(*topic) && name == channel && is_there
+            };
+            for c in &p.channels {
+                let is_empty = (c.depth, c.in_flight_count, c.deferred_count) == (0, 0, 0);
+                if !is_empty && known.iter().any(|key| is_known(key, &c.channel)) {
                     self.left.push(format!("{}/{} {c:?}", p.topic, p.partition));
                 }
             }
@@ -427,6 +457,7 @@ impl<'a> World<'a> {
 
     fn closed(&mut self, conn: u64) {
         let s = self.sockets.remove(&conn).expect("closed once");
+        self.book.hung_up(conn);
         self.step(s.core.expect("it does not move"), Event::Closed { conn: ConnId(conn) });
     }
 
@@ -472,19 +503,25 @@ impl<'a> World<'a> {
 
     fn connect(&mut self, role: Role) -> u64 {
         self.next_conn += 1;
+        let conn = self.next_conn;
+        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, self.topics)));
+        self.step(core, Event::Opened { conn: ConnId(conn), peer: Peer("test:1".into()) });
+        conn
+    }
+
+    /// Of the newest client, on the core where it connects.
+    fn add_socket(&mut self, client: AnyClient) -> usize {
         let core = self.rng.below(self.shards.len() as u64) as usize;
-        let client = Client::new(self.next_conn, role, self.topics);
         let (inbox, wire) = (vec![], VecDeque::new());
         let (is_paused, is_closing, has_hung_up) = (false, false, false);
         let socket = Socket { core: Some(core), inbox, wire, is_paused, is_closing, has_hung_up, client };
         self.sockets.insert(self.next_conn, socket);
-        self.step(core, Event::Opened { conn: ConnId(self.next_conn), peer: Peer("test:1".into()) });
-        self.next_conn
+        core
     }
 
     fn write(&mut self, conn: u64) {
         let s = self.sockets.get_mut(&conn).expect("known");
-        s.inbox.append(&mut s.client.out);
+        s.inbox.append(s.client.out());
     }
 
     // ---- time
@@ -499,11 +536,15 @@ impl<'a> World<'a> {
         }
         let is_early = self.plan.firsts && self.book.counts.acknowledged < 20;
         if self.sockets.len() < if is_early { 2 } else { CLIENTS_MAX } && !self.is_stopping {
-            let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
-            let role = roles[self.rng.below(roles.len() as u64) as usize];
-            let role = if is_early { Role::Publisher } else { role };
-            let is_passing = self.plan.ephemeral > 0.0 && self.rng.chance(self.plan.ephemeral);
-            self.connect(if is_passing { Role::Passing } else { role });
+            if self.plan.native > 0.0 && self.rng.chance(self.plan.native) {
+                self.connect_natively();
+            } else {
+                let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
+                let role = roles[self.rng.below(roles.len() as u64) as usize];
+                let role = if is_early { Role::Publisher } else { role };
+                let is_passing = self.plan.ephemeral > 0.0 && self.rng.chance(self.plan.ephemeral);
+                self.connect(if is_passing { Role::Passing } else { role });
+            }
         }
         if self.slow_left > 0 {
             self.slow_left -= 1;
@@ -530,7 +571,7 @@ impl<'a> World<'a> {
                 }
             }
             (76..94, _) if self.slow_left == 0 => core = self.disk_done().unwrap_or(core),
-            (94, Some(conn)) if self.rng.chance(0.3) || self.sockets[&conn].client.is_passing() => {
+            (94, Some(conn)) if self.rng.chance(0.3) || self.sockets[&conn].client.nsq().is_some_and(Client::is_passing) => {
                 let s = &self.sockets[&conn];
                 if !s.has_hung_up {
                     self.hang_up(conn);
@@ -561,6 +602,7 @@ impl<'a> World<'a> {
         let d = Duration::from_millis(ms);
         self.now.ticks = Ticks(self.now.ticks.0) + d;
         self.now.unix_ns += d.as_nanos() as i64;
+        self.sockets.values_mut().for_each(|s| s.client.time_passed(ms));
         for core in 0..self.shards.len() {
             self.tick(core);
         }

@@ -1,0 +1,71 @@
+//! A client of either protocol, as the world sees it.
+
+use super::book::Book;
+use super::client::Client;
+use super::native::NativeClient;
+use crate::base::Rng;
+
+#[derive(Debug)]
+pub enum AnyClient {
+    Nsq(Client),
+    Native(Box<NativeClient>),
+}
+
+impl AnyClient {
+    pub fn nsq(&self) -> Option<&Client> {
+        match self {
+            AnyClient::Nsq(client) => Some(client),
+            AnyClient::Native(_) => None,
+        }
+    }
+
+    /// Bytes that are to be written.
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        match self {
+            AnyClient::Nsq(c) => &mut c.out,
+            AnyClient::Native(c) => &mut c.out,
+        }
+    }
+
+    pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
+        match self {
+            AnyClient::Nsq(c) => c.act(book, rng),
+            AnyClient::Native(c) => c.act(book, rng),
+        }
+    }
+
+    /// What a client does that wants to be done.
+    pub fn act_quick(&mut self, book: &mut Book) {
+        match self {
+            AnyClient::Nsq(c) => c.act_quick(book),
+            AnyClient::Native(c) => c.act_quick(book),
+        }
+    }
+
+    pub fn receive(&mut self, book: &mut Book, bytes: &[u8]) {
+        match self {
+            AnyClient::Nsq(c) => c.receive(book, bytes),
+            AnyClient::Native(c) => c.receive(book, bytes),
+        }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        match self {
+            AnyClient::Nsq(c) => c.has_failed,
+            AnyClient::Native(c) => c.has_failed,
+        }
+    }
+
+    pub fn is_satisfied(&self) -> bool {
+        match self {
+            AnyClient::Nsq(c) => c.is_satisfied(),
+            AnyClient::Native(c) => c.is_satisfied(),
+        }
+    }
+
+    pub fn time_passed(&mut self, ms: u64) {
+        if let AnyClient::Native(c) = self {
+            c.age_ms += ms;
+        }
+    }
+}

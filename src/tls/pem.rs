@@ -1,0 +1,67 @@
+//! Certificates and private keys from PEM files, for both ends of TLS. Its errors name the file and what it must hold.
+
+use rustls::RootCertStore;
+use rustls::pki_types::pem::{Error as Malformed, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::path::{Path, PathBuf};
+
+/// Why a PEM file is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum PemError {
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{}: there is no {wanted} in it; it must be in PEM form, with a line -----BEGIN ...{}-----",
+        path.display(), wanted.to_uppercase()
+    )]
+    Nothing { path: PathBuf, wanted: &'static str },
+    #[error(
+        "{path}: its private key is encrypted; decrypt it, for example with `openssl pkey -in {path} -out FILE`",
+        path = path.display()
+    )]
+    Encrypted { path: PathBuf },
+    #[error("{}: it is not PEM: {what}", path.display())]
+    NotPem { path: PathBuf, what: String },
+    #[error("{}: a certificate in it is not valid: {what}", path.display())]
+    Certificate { path: PathBuf, what: String },
+    #[error("{}: its private key cannot be used: {what}", path.display())]
+    Key { path: PathBuf, what: String },
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, PemError> {
+    std::fs::read(path).map_err(|source| PemError::Read { path: path.into(), source })
+}
+
+fn not_pem(path: &Path, error: &Malformed) -> PemError {
+    PemError::NotPem { path: path.into(), what: error.to_string() }
+}
+
+/// At least one.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let bytes = read(path)?;
+    let found = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>().map_err(|e| not_pem(path, &e))?;
+    if found.is_empty() {
+        return Err(PemError::Nothing { path: path.into(), wanted: "certificate" });
+    }
+    Ok(found)
+}
+
+pub fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
+    let bytes = read(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|e| match e {
+        Malformed::NoItemsFound if String::from_utf8_lossy(&bytes).contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") => {
+            PemError::Encrypted { path: path.into() }
+        }
+        Malformed::NoItemsFound => PemError::Nothing { path: path.into(), wanted: "private key" },
+        e => not_pem(path, &e),
+    })
+}
+
+/// The CAs to trust; at least one.
+pub fn roots(path: &Path) -> Result<RootCertStore, PemError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|e| PemError::Certificate { path: path.into(), what: e.to_string() })?;
+    }
+    Ok(roots)
+}
