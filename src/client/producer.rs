@@ -184,8 +184,6 @@ pub(super) struct Sealed {
     pub batch: Batch,
     pub since: Instant,
     pub owed: Owed,
-    /// Why it could not be sent yet.
-    pub obstacle: Option<Error>,
 }
 
 /// What a lane's task is to do next.
@@ -212,7 +210,7 @@ impl Queue {
 
     fn seal(&mut self) {
         if let Some(Gathering { batch, since, owed }) = self.open.take() {
-            self.sealed.push_back(Sealed { batch, since, owed, obstacle: None });
+            self.sealed.push_back(Sealed { batch, since, owed });
         }
     }
 
@@ -360,7 +358,7 @@ impl Producer {
         let mut queue = lane.locked();
         queue.seal();
         queue.owe(owed.0.clone());
-        queue.sealed.push_back(Sealed { batch, since: Instant::now(), owed, obstacle: None });
+        queue.sealed.push_back(Sealed { batch, since: Instant::now(), owed });
         drop(queue);
         lane.wake.notify_one();
         Ok(ack)
