@@ -1,5 +1,6 @@
 //! Consuming: messages of the partitions of a topic, through a channel, in batches or one by one.
 
+use super::FOREVER;
 use super::delivery::{Deliveries, Delivery, Received};
 use super::error::{Error, Result};
 use super::node::Inner;
@@ -79,7 +80,7 @@ impl ConsumerBuilder {
 
     /// How long what is finished waits for more, to be confirmed with it. 2 ms.
     pub fn ack_delay(mut self, delay: Duration) -> Self {
-        self.ack_delay = delay;
+        self.ack_delay = delay.min(FOREVER);
         self
     }
 

@@ -87,6 +87,7 @@ impl Flight {
     }
 }
 
+/// Dropped while it has work, which only the end of its runtime or a panic does, it owes an answer to all that was taken.
 struct Task {
     inner: Arc<Inner>,
     shared: Arc<Shared>,
@@ -359,5 +360,13 @@ impl Task {
             (f.sealed.since + limit <= now).then_some(Error::Expired { limit, why })
         });
         true
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let queued = self.lane.locked().end();
+        self.fail_where(|_| Some(Error::Closed));
+        self.shared.give_back(queued + self.given_up.values().sum::<usize>());
     }
 }

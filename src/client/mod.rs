@@ -50,6 +50,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The longest time that a setting means: with it added, no clock overflows.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
 /// A node, as its clients see it. Cheap to clone; the connections end with the last clone, producer and consumer.
 #[derive(Clone)]
 pub struct Client {
@@ -89,7 +92,7 @@ impl ClientBuilder {
 
     /// The pauses between tries to connect: the first, and the longest. 20 ms, 5 s.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
-        (self.config.pause, self.config.pause_max) = (first, longest);
+        (self.config.pause, self.config.pause_max) = (first.min(FOREVER), longest.min(FOREVER));
         self
     }
 

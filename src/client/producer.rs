@@ -1,6 +1,7 @@
 //! Publishing: messages are gathered into batches per partition, which are sent in order, as many at a time as the window has
 //! room for.
 
+use super::FOREVER;
 use super::ack::{Ack, Outcome, Owed};
 use super::batch::{Batch, Limits};
 use super::error::{Error, Result};
@@ -67,7 +68,7 @@ impl ProducerBuilder {
 
     /// How long a message waits for others to share its batch with. Zero: it waits only while the window is full. 1 ms.
     pub fn linger(mut self, linger: Duration) -> Self {
-        self.settings.linger = linger;
+        self.settings.linger = linger.min(FOREVER);
         self
     }
 
@@ -103,7 +104,7 @@ impl ProducerBuilder {
 
     /// How long a batch is tried for, from when its first message was taken. 120 s.
     pub fn retry_for(mut self, limit: Duration) -> Self {
-        self.settings.limit = limit;
+        self.settings.limit = limit.min(FOREVER);
         self
     }
 
@@ -169,6 +170,8 @@ pub(super) struct Queue {
     open: Option<Gathering>,
     sealed: VecDeque<Sealed>,
     flush: bool,
+    /// Nobody takes anything from here any more.
+    gone: bool,
     /// Of batches that may have none yet, in order.
     owing: VecDeque<Arc<Outcome>>,
 }
@@ -212,6 +215,17 @@ impl Queue {
         if let Some(Gathering { batch, since, owed }) = self.open.take() {
             self.sealed.push_back(Sealed { batch, since, owed });
         }
+    }
+
+    /// The task has stopped: what it had not taken is not sent, and nothing more is taken. Answers how many bytes that was.
+    pub fn end(&mut self) -> usize {
+        self.gone = true;
+        self.seal();
+        let ended = self.sealed.drain(..).map(|sealed| {
+            sealed.owed.set(Err(Error::Closed));
+            sealed.batch.bytes()
+        });
+        ended.sum()
     }
 
     /// The next batch whose time has come.
@@ -324,6 +338,10 @@ impl Producer {
         let lane = &self.lanes[lane];
         let now = Instant::now();
         let mut queue = lane.locked();
+        if queue.gone {
+            self.shared.give_back(bytes);
+            return Err(Error::Closed);
+        }
         if queue.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > settings.batch_bytes) {
             queue.seal();
         }
@@ -356,6 +374,10 @@ impl Producer {
         let owed = Owed::default();
         let ack = owed.0.ack(0);
         let mut queue = lane.locked();
+        if queue.gone {
+            self.shared.give_back(batch.bytes());
+            return Err(Error::Closed);
+        }
         queue.seal();
         queue.owe(owed.0.clone());
         queue.sealed.push_back(Sealed { batch, since: Instant::now(), owed });

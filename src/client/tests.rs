@@ -507,6 +507,18 @@ fn what_may_be_stored_does_not_go_again_under_a_new_id() {
 }
 
 #[test]
+fn without_an_end_means_a_long_time() {
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").retry_for(Duration::MAX).linger(Duration::MAX).build().await.unwrap();
+        let ack = producer.send_to(0, b"x").await.unwrap();
+        producer.flush().await.unwrap();
+        ack.await.unwrap();
+    });
+}
+
+#[test]
 fn questions_that_are_dropped_do_not_disturb_those_that_follow() {
     let setup = setup(Faults::default(), 1);
     run(async {
