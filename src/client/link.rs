@@ -9,7 +9,7 @@ use super::error::{Broken, Error, Result};
 use crate::base::{PartitionId, Position};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Encoder, HEADER_LEN, Header, Hello, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION, feature,
+    Encoder, HEADER_LEN, Header, Hello, Malformed, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION, feature,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{HashMap, VecDeque};
@@ -288,7 +288,11 @@ impl Link {
     fn dispatch(&self, frame: &Bytes, header: &Header, metadata: &[u8]) -> std::result::Result<(), Broken> {
         let reply = Reply::decode(header.kind, metadata);
         if header.request == 0 {
-            return self.unasked(frame, header, reply?);
+            return match reply {
+                // what only a later version says, this one has not asked for
+                Err(Malformed::UnknownKind(_)) => Ok(()),
+                reply => self.unasked(frame, header, reply?),
+            };
         }
         let Some(pending) = locked(&self.table).pending.remove(&header.request) else {
             return Err(Broken::Unexpected("an answer to a request that was not made"));

@@ -157,6 +157,16 @@ fn the_largest_answers_fit_a_frame() {
 }
 
 #[test]
+fn a_code_or_rule_of_a_later_version_counts_as_the_first() {
+    let mut bytes = vec![];
+    let later = NativeError { code: Code(60_000), retry: Retry(4), message: "?", core: 0, fatal: false };
+    Encoder::default().reply(&mut bytes, 1, &Reply::Error(later), Payload::NONE);
+    let (header, meta) = open(&bytes);
+    let known = NativeError { code: Code::Other, retry: Retry::Never, ..later };
+    assert_eq!(Reply::decode(header.kind, meta), Ok(Reply::Error(known)));
+}
+
+#[test]
 fn numbers_out_of_bounds_are_malformed() {
     let bad = |request: &Request<'_>| {
         let mut bytes = vec![];
