@@ -11,7 +11,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Settings of a consumer, each with its default.
 #[must_use = "nothing happens before build"]
@@ -104,10 +104,12 @@ impl ConsumerBuilder {
             None => return Err(Error::NoTopic { topic: self.topic }),
         };
         let all = map.partitions.len() as u16;
-        let partitions = if self.partitions.is_empty() { (0..all).collect() } else { self.partitions };
+        let mut partitions = if self.partitions.is_empty() { (0..all).collect() } else { self.partitions };
         if let Some(&partition) = partitions.iter().find(|p| **p >= all) {
             return Err(Error::Partition { topic: self.topic, partition, last: all.saturating_sub(1) });
         }
+        partitions.sort_unstable();
+        partitions.dedup();
         let n = partitions.len() as u32;
         let settings = Arc::new(Settings {
             topic: self.topic,
@@ -118,15 +120,17 @@ impl ConsumerBuilder {
             window_bytes: (self.bytes / n as u64).max(1),
             ack_delay: self.ack_delay,
         });
+        // a connection subscribes once to each partition of a channel, and another consumer may have
+        let inner = Arc::new(self.inner.apart(&settings.topic, map));
         let (to, from) = mpsc::unbounded_channel();
-        let mut subs = Vec::with_capacity(partitions.len());
+        let (mut subs, mut tasks) = (Vec::with_capacity(partitions.len()), Vec::with_capacity(partitions.len()));
         for partition in partitions {
             let sub = Arc::new(Sub::new(PartitionId(partition), &settings));
-            let task = Task { inner: self.inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
-            tokio::spawn(task.run());
+            let task = Task { inner: inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
+            tasks.push(tokio::spawn(task.run()));
             subs.push(sub);
         }
-        Ok(Consumer { from, subs, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
+        Ok(Consumer { from, subs, tasks, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
     }
 }
 
@@ -141,9 +145,11 @@ enum Given {
 ///
 /// Each message is delivered at least once: again when it is not finished in time, when the connection is lost, or when it
 /// is requeued. Dropping the consumer ends its subscriptions; what was finished is confirmed first, in the background.
+/// It has connections of its own, one per core on which its partitions live.
 pub struct Consumer {
     from: mpsc::UnboundedReceiver<Delivered>,
     subs: Vec<Arc<Sub>>,
+    tasks: Vec<JoinHandle<()>>,
     /// The batch that `next` takes messages from.
     current: Option<Deliveries>,
     given: Given,
@@ -266,10 +272,18 @@ impl Consumer {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Finishes what was given out, when that is automatic, and ends the subscriptions once what was finished is confirmed.
+    /// Finishes what was given out, when that is automatic, ends the subscriptions once what was finished is confirmed, and waits
+    /// for that.
     pub async fn close(mut self) -> Result<()> {
         self.finish_given();
-        self.sync().await
+        let confirmed = self.sync().await;
+        self.from.close();
+        self.subs.iter().for_each(|sub| sub.close());
+        for task in std::mem::take(&mut self.tasks) {
+            // it has panicked, or its runtime ends: either way it is gone
+            let _ = task.await;
+        }
+        confirmed
     }
 }
 

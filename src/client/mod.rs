@@ -15,8 +15,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A client has one connection per core that it uses; its producers and consumers share them. Connections that are lost are made
-//! again, topologies that changed are asked for again, and what is sent twice is stored once ([`ProducerBuilder::idempotent`]).
+//! A client has one connection per core that it uses, which its producers share; each consumer has its own. Connections that
+//! are lost are made again, topologies that changed are asked for again, and what is sent twice is stored once
+//! ([`ProducerBuilder::idempotent`]).
 //! Every buffer is bounded: a producer's by its window, a consumer's by its credit. Errors say by [`Error::retry`] whether the
 //! request may be sent again. This room never decides what a node stores; it shares the codec with the node, and nothing else.
 

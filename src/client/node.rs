@@ -87,6 +87,13 @@ impl Inner {
         Inner { config, slots: Mutex::default(), topics: Mutex::default() }
     }
 
+    /// Connections of its own to the same node, with what is known of a topic.
+    pub fn apart(&self, topic: &str, map: Arc<TopicMap>) -> Inner {
+        let inner = Inner::new(self.config.clone());
+        locked(&inner.topics).insert(topic.to_owned(), map);
+        inner
+    }
+
     fn slot(&self, key: Key) -> Arc<Slot> {
         locked(&self.slots).entry(key).or_default().clone()
     }
