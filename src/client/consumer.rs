@@ -178,8 +178,8 @@ impl Consumer {
         Ok(received)
     }
 
-    /// The next message. Dropping the future loses nothing. After an error of [`Retry::Never`](super::Retry) one partition is not
-    /// consumed any more; the others go on.
+    /// The next message. Dropping the future loses nothing. After [`Error::Ended`] one partition is not consumed any more; the
+    /// others go on.
     pub async fn next(&mut self) -> Result<Delivery> {
         self.finish_given();
         loop {
@@ -202,14 +202,22 @@ impl Consumer {
         }
     }
 
+    /// The next batch that can still be finished; one of a connection that was lost meanwhile comes again.
     async fn receive(&mut self) -> Result<Received> {
-        match self.from.try_recv() {
-            Ok(delivered) => return delivered,
-            Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
-            // whoever asks has nothing left to finish first
-            Err(mpsc::error::TryRecvError::Empty) => self.subs.iter().for_each(|sub| sub.hurry()),
+        loop {
+            let delivered = match self.from.try_recv() {
+                Ok(delivered) => delivered,
+                Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    // whoever asks has nothing left to finish first
+                    self.subs.iter().for_each(|sub| sub.hurry());
+                    self.from.recv().await.unwrap_or(Err(Error::Closed))
+                }
+            };
+            if !delivered.as_ref().is_ok_and(Received::is_stale) {
+                return delivered;
+            }
         }
-        self.from.recv().await.unwrap_or(Err(Error::Closed))
     }
 
     /// Handles messages in `num` tasks at a time: finishes those that went well, requeues the others with `delay`. Ends with the
@@ -259,13 +267,14 @@ impl Consumer {
         error
     }
 
-    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of it may come again.
+    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of what was finished since the
+    /// last sync may come again, because a connection was lost, or its partition has ended.
     pub async fn sync(&self) -> Result<()> {
         let waited: Vec<_> = self.subs.iter().map(|sub| sub.sync()).collect();
         let mut failed = None;
         for done in waited {
-            // the task of a partition that has ended has nothing to confirm
-            if let Ok(Err(error)) = done.await {
+            // only the end of the runtime ends a task without an answer
+            if let Err(error) = done.await.unwrap_or(Err(Error::Closed)) {
                 failed.get_or_insert(error);
             }
         }

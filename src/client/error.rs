@@ -40,6 +40,9 @@ pub enum Error {
     NoTopic { topic: Arc<str> },
     #[error("the node has ended the subscription: {reason}")]
     Unsubscribed { reason: Arc<str> },
+    /// A consumer goes on with its other partitions.
+    #[error("partition {partition} is not consumed any more: {why}")]
+    Ended { partition: u16, why: Arc<Error> },
     #[error("it was closed on this side")]
     Closed,
 }
@@ -57,6 +60,7 @@ impl Error {
             Error::Connect { .. } | Error::Expired { .. } => Retry::Later,
             Error::Lost { .. } | Error::Silent { .. } | Error::Protocol { .. } | Error::Outcome { .. } => Retry::Unknown,
             Error::Unsubscribed { .. } => Retry::Refresh,
+            Error::Ended { why, .. } => why.retry(),
             Error::TooBig { .. } | Error::Empty | Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
         }
     }
@@ -65,6 +69,7 @@ impl Error {
     pub fn code(&self) -> Option<Code> {
         match self {
             Error::Node { code, .. } => Some(*code),
+            Error::Ended { why, .. } => why.code(),
             _ => None,
         }
     }

@@ -25,6 +25,8 @@ mod ack;
 mod admin;
 mod batch;
 mod consumer;
+#[cfg(test)]
+mod consumer_tests;
 mod delivery;
 mod error;
 mod lane;
