@@ -150,7 +150,7 @@ impl Native {
     }
 
     /// One batch. Its messages have one time: that at which the node got it.
-    pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
+    pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(usize, u32, &mut Vec<u8>)) {
         let place = &self.places[self.turn];
         self.turn = if self.turn + 1 == self.places.len() { 0 } else { self.turn + 1 };
         let request = Request::Publish(Publish {
@@ -168,7 +168,7 @@ impl Native {
         for i in 0..count {
             let at = out.len();
             out.extend_from_slice(&[0; MESSAGE_OVERHEAD]);
-            write(i, out);
+            write(place.topic, i, out);
             let len = (out.len() - at - 4) as u32;
             out[at..at + 4].copy_from_slice(&len.to_le_bytes());
         }

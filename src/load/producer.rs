@@ -178,11 +178,11 @@ impl Producer {
         let mut bytes = 0;
         let (rng, number) = (&mut self.rng, self.number);
         let least = if options.mode.consumes() { body::HEAD_LEN } else { 1 };
-        link.publish(options, self.waiting.next_id(), count, |i, out| {
+        link.publish(options, self.waiting.next_id(), count, |topic, i, out| {
             let len = options.size.draw(rng).max(least);
             bytes += len as u64;
             let head = Head { run: shared.run, producer: number, sequence: first + i as u64, intended_ns };
-            body::write(out, &head, len, &shared.filler, options.verify);
+            body::write(out, &head, len, &shared.filler, shared.seal(topic));
         });
         self.next_sequence += count as u64;
         self.waiting.push(Waiting { intended_ns, first, count, bytes });
