@@ -98,6 +98,7 @@ impl ConsumerBuilder {
 
     /// Asks where the partitions are, and begins to subscribe.
     pub async fn build(self) -> Result<Consumer> {
+        Error::unless_it_fits("channel's name", &self.channel)?;
         let map = match self.inner.topic(&self.topic).await? {
             Some(map) => map,
             None if self.create => self.inner.create(&self.topic, 0).await?,

@@ -32,6 +32,8 @@ pub enum Error {
     Expired { limit: Duration, why: Arc<str> },
     #[error("{len} bytes are more than the {max} that the node takes in one message or batch")]
     TooBig { len: usize, max: usize },
+    #[error("a {what} of {len} bytes: at most {} are sent", Error::NAME_BYTES_MAX)]
+    Name { what: &'static str, len: usize },
     #[error("a batch without messages cannot be sent")]
     Empty,
     #[error("topic {topic} has partitions 0 to {last}, not {partition}")]
@@ -61,7 +63,8 @@ impl Error {
             Error::Lost { .. } | Error::Silent { .. } | Error::Protocol { .. } | Error::Outcome { .. } => Retry::Unknown,
             Error::Unsubscribed { .. } => Retry::Refresh,
             Error::Ended { why, .. } => why.retry(),
-            Error::TooBig { .. } | Error::Empty | Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
+            Error::TooBig { .. } | Error::Name { .. } | Error::Empty => Retry::Never,
+            Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
         }
     }
 
@@ -72,6 +75,14 @@ impl Error {
             Error::Ended { why, .. } => why.code(),
             _ => None,
         }
+    }
+
+    /// Any name that a node takes is shorter; with so many bytes of each, a frame's metadata has room for all.
+    const NAME_BYTES_MAX: usize = 4096;
+
+    /// Whether a frame has room for a name. Whether it is a good one is for the node to say.
+    pub(super) fn unless_it_fits(what: &'static str, name: &str) -> Result<()> {
+        if name.len() <= Error::NAME_BYTES_MAX { Ok(()) } else { Err(Error::Name { what, len: name.len() }) }
     }
 
     pub(super) fn outcome(why: impl std::fmt::Display) -> Error {

@@ -120,6 +120,7 @@ impl ClientBuilder {
 
     /// Connects, inside a tokio runtime. One attempt: whether the node is there is the caller's first question.
     pub async fn connect(self) -> Result<Client> {
+        Error::unless_it_fits("client id", &self.config.intro.client_id)?;
         let inner = Arc::new(node::Inner::new(self.config));
         inner.any_link().await?;
         Ok(Client { inner })

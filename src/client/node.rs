@@ -163,6 +163,7 @@ impl Inner {
 
     /// The topic as the node has it now; `None` when there is none of that name.
     pub async fn refresh(&self, topic: &str) -> Result<Option<Arc<TopicMap>>> {
+        Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         let request = Request::GetTopics { topics: vec![topic], after: "" };
         let found = match link.ask(&request).await? {
@@ -177,6 +178,7 @@ impl Inner {
     }
 
     pub async fn create(&self, topic: &str, partitions: u16) -> Result<Arc<TopicMap>> {
+        Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         match link.ask(&Request::CreateTopic { topic, partitions }).await? {
             Answer::Topics { topics, .. } if topics.len() == 1 => {

@@ -519,6 +519,22 @@ fn without_an_end_means_a_long_time() {
 }
 
 #[test]
+fn a_name_that_no_frame_has_room_for_is_refused() {
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let long = "x".repeat(70_000);
+        assert!(client.producer(&long).build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.consumer(&long, "c").build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.consumer("t", &long).build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.find(&long, 0, Start::Newest).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.create_topic(&long, 1).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.topic(&long).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(Client::builder().client_id(long).connect().await.is_err_and(|e| e.retry() == Retry::Never));
+    });
+}
+
+#[test]
 fn questions_that_are_dropped_do_not_disturb_those_that_follow() {
     let setup = setup(Faults::default(), 1);
     run(async {
