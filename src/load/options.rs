@@ -311,6 +311,10 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
         native && options.mode.produces() && options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) > BATCH_BODY_MAX,
         &format!("--batch times --size is more than {BATCH_BODY_MAX} bytes, the most that a native batch has"),
     )?;
+    no(
+        !native && options.mode.produces() && options.batch as usize * (4 + options.size.max()) > i32::MAX as usize - 8,
+        "--batch times --size is more than 2 GiB, the most that an MPUB can say it has",
+    )?;
     no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
     no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
     no(
@@ -373,6 +377,7 @@ mod tests {
             (&["--protocol=native", "--partitions=0"], "--partitions=0"),
             (&["--protocol=native", "--output-buffer-timeout=1ms"], "--output-buffer-timeout"),
             (&["--protocol=native", "--batch=100000", "--size=1KiB"], "--batch times --size"),
+            (&["--batch=1000000", "--size=4KiB"], "--batch times --size"),
             (&["--mode=x"], "possible values"),
             (&["--size=0"], "--size=0"),
             (&["--batch=0"], "--batch=0: a whole number between 1"),
