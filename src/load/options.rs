@@ -179,7 +179,7 @@ pub fn command() -> Command {
         .arg(path("report", "Write the results there as an HTML page"))
         .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
         .arg(switch("quiet", "No line each second"))
-        .after_help("Exit codes: 0 done, 1 it failed or lost messages, 2 a wrong flag.")
+        .after_help("Exit codes: 0 done, 1 it failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
 }
 
 pub fn parse(matches: &ArgMatches) -> Result<Asked, String> {
