@@ -96,14 +96,6 @@ enum Noted {
     Touch,
 }
 
-/// Appends a range, to the one before it where it continues that.
-fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
-    match ranges.last_mut() {
-        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
-        _ => ranges.push(range),
-    }
-}
-
 /// As few ranges as say the same.
 fn merge(ranges: &mut Vec<IdRange>) {
     ranges.sort_unstable_by_key(|r| r.first);
@@ -148,9 +140,9 @@ impl Sub {
             return;
         }
         match what {
-            Noted::Finish => append(&mut book.finish, ids),
+            Noted::Finish => ids.append_to(&mut book.finish),
             Noted::Requeue(ms) => book.requeue.push((ms, ids)),
-            Noted::Touch => append(&mut book.touch, ids),
+            Noted::Touch => ids.append_to(&mut book.touch),
         }
         if !matches!(what, Noted::Touch) {
             book.finish_num += ids.last.0 - ids.first.0 + 1;
@@ -491,7 +483,7 @@ mod tests {
     fn ranges_come_together() {
         let mut ranges = vec![];
         for id in [1, 2, 3, 7, 5, 6, 9] {
-            append(&mut ranges, range(id, id));
+            range(id, id).append_to(&mut ranges);
         }
         assert_eq!(ranges, [range(1, 3), range(7, 7), range(5, 6), range(9, 9)]);
         merge(&mut ranges);

@@ -212,7 +212,7 @@ impl Native {
                         if found != messages.num as usize || walk.rest_len() > 0 {
                             return Err("a batch does not hold the messages that were announced".into());
                         }
-                        append(&mut place.ranges, messages.ids());
+                        messages.ids().append_to(&mut place.ranges);
                     }
                     Some(Reply::Pong) | None => {}
                     Some(Reply::Error(error)) if !error.fatal => each(Delivered::Error(&text(&error))),
@@ -349,14 +349,6 @@ fn frame(input: &[u8]) -> Result<Option<Frame<'_>>, String> {
     Ok(Some(Frame { request: header.request, reply, payload, len }))
 }
 
-/// Appends a range, to the one before it where it continues that.
-fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
-    match ranges.last_mut() {
-        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
-        _ => ranges.push(range),
-    }
-}
-
 fn text(error: &NativeError<'_>) -> String {
     format!("{:?}: {}", error.code, error.message)
 }
@@ -372,7 +364,6 @@ fn unexpected(reply: &Reply<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::LogId;
 
     #[test]
     fn a_frame_is_read_when_it_is_whole_and_sound() {
@@ -389,15 +380,6 @@ mod tests {
         );
         *bytes.last_mut().expect("it has a payload") ^= 1;
         assert!(frame(&bytes).is_err_and(|why| why.contains("checksum")));
-    }
-
-    #[test]
-    fn ranges_that_follow_each_other_are_one() {
-        let mut ranges = Vec::new();
-        for (first, last) in [(1, 3), (4, 4), (7, 9), (5, 6)] {
-            append(&mut ranges, IdRange { first: LogId(first), last: LogId(last) });
-        }
-        assert_eq!(ranges.iter().map(|r| (r.first.0, r.last.0)).collect::<Vec<_>>(), [(1, 4), (7, 9), (5, 6)]);
     }
 
     #[test]

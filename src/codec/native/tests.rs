@@ -167,6 +167,15 @@ fn a_code_or_rule_of_a_later_version_counts_as_the_first() {
 }
 
 #[test]
+fn ranges_that_follow_each_other_are_one() {
+    let mut ranges = vec![];
+    for (first, last) in [(1, 3), (4, 4), (7, 9), (5, 6)] {
+        IdRange { first: LogId(first), last: LogId(last) }.append_to(&mut ranges);
+    }
+    assert_eq!(ranges.iter().map(|r| (r.first.0, r.last.0)).collect::<Vec<_>>(), [(1, 4), (7, 9), (5, 6)]);
+}
+
+#[test]
 fn numbers_out_of_bounds_are_malformed() {
     let bad = |request: &Request<'_>| {
         let mut bytes = vec![];
