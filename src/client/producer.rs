@@ -102,7 +102,10 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long a batch is tried for, from when its first message was taken. 120 s.
+    /// How long a batch is tried for, from when its first message was taken. 120 s; at most ten years.
+    ///
+    /// Keep it well below the node's `--producer-expiry` (24 h): a partition that has forgotten the producer refuses what it
+    /// repeats, whose outcome is then unknown; and its very first batches, repeated so late, are stored again.
     pub fn retry_for(mut self, limit: Duration) -> Self {
         self.settings.limit = limit.min(FOREVER);
         self
@@ -284,6 +287,10 @@ impl Producer {
 
     /// Takes a message for the partition of its key: those of one key are stored in the order in which they were sent. The
     /// partition is crc32(key) modulo their number.
+    ///
+    /// That order holds for what one task sends after the other, while the topic keeps its number of partitions, and only with
+    /// idempotence: without, a batch that was refused for a while is stored behind those that were sent after it. One that fails
+    /// leaves a gap, and those behind it are stored all the same.
     pub async fn send_keyed(&self, key: &[u8], message: &[u8]) -> Result<Ack> {
         self.push(self.partition_of_key(key), message, false).await
     }
