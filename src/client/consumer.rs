@@ -183,11 +183,16 @@ impl Consumer {
     /// others go on.
     pub async fn next(&mut self) -> Result<Delivery> {
         self.finish_given();
+        let delivery = self.one().await?;
+        if self.auto_ack {
+            self.given = Given::One(delivery.clone());
+        }
+        Ok(delivery)
+    }
+
+    async fn one(&mut self) -> Result<Delivery> {
         loop {
             if let Some(delivery) = self.current.as_mut().and_then(Iterator::next) {
-                if self.auto_ack {
-                    self.given = Given::One(delivery.clone());
-                }
                 return Ok(delivery);
             }
             self.current = None;
@@ -241,14 +246,14 @@ impl Consumer {
         Fut: Future<Output = std::result::Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        let auto_ack = std::mem::replace(&mut self.auto_ack, false);
+        self.finish_given();
         let mut running = JoinSet::new();
         let error = loop {
             while running.len() >= num.max(1) {
                 // a handler that panicked says nothing: its message comes again after its timeout
                 let _ = running.join_next().await;
             }
-            let delivery = match self.next().await {
+            let delivery = match self.one().await {
                 Ok(delivery) => delivery,
                 Err(error) => break error,
             };
@@ -264,7 +269,6 @@ impl Consumer {
             });
         };
         while running.join_next().await.is_some() {}
-        self.auto_ack = auto_ack;
         error
     }
 
