@@ -519,6 +519,25 @@ fn without_an_end_means_a_long_time() {
 }
 
 #[test]
+fn a_producer_whose_runtime_is_gone_takes_nothing_more() {
+    let setup = faultless();
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (producer, taken) = first.block_on(async {
+        let builder = setup.client().await.producer("t").linger(Duration::MAX).window_bytes(1000);
+        let producer = builder.build().await.unwrap();
+        let taken = producer.send_to(0, &[0; 1500]).await.unwrap();
+        (producer, taken)
+    });
+    drop(first);
+    run(async {
+        assert!(matches!(taken.await, Err(Error::Closed)), "it was not sent");
+        assert!(matches!(producer.send_to(0, b"x").await, Err(Error::Closed)));
+        assert!(matches!(producer.send_to(1, b"x").await, Err(Error::Closed)));
+        assert!(matches!(producer.flush().await, Err(Error::Closed)), "it says what became of what it had taken");
+    });
+}
+
+#[test]
 fn a_name_that_no_frame_has_room_for_is_refused() {
     let setup = faultless();
     run(async {
