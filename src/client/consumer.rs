@@ -96,7 +96,8 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Asks where the partitions are, and begins to subscribe.
+    /// Asks where the partitions are, and subscribes: what is published after it returns is not missed, wherever the channel
+    /// begins. A partition that cannot be subscribed to at once is tried again in the background.
     pub async fn build(self) -> Result<Consumer> {
         Error::unless_it_fits("channel's name", &self.channel)?;
         let map = match self.inner.topic(&self.topic).await? {
@@ -130,6 +131,9 @@ impl ConsumerBuilder {
             let task = Task { inner: inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
             tasks.push(tokio::spawn(task.run()));
             subs.push(sub);
+        }
+        for sub in &subs {
+            sub.begun.notified().await;
         }
         Ok(Consumer { from, subs, tasks, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
     }

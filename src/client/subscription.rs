@@ -38,6 +38,8 @@ pub(super) struct Sub {
     pub partition: PartitionId,
     book: Mutex<Book>,
     wake: Notify,
+    /// The first try to subscribe is through.
+    pub begun: Notify,
     /// Bytes that came, and those of them that are held no more, over all connections.
     received: AtomicU64,
     released: AtomicU64,
@@ -114,6 +116,7 @@ impl Sub {
             partition,
             book: Mutex::default(),
             wake: Notify::new(),
+            begun: Notify::new(),
             received: AtomicU64::new(0),
             released: AtomicU64::new(0),
             credited: AtomicU64::new(0),
@@ -259,6 +262,7 @@ impl Task {
     pub async fn run(self) {
         let ended = self.consume().await;
         self.sub.end();
+        self.sub.begun.notify_one();
         if let Some(why) = ended {
             // nobody may be listening any more
             let _ = self.to.send(Err(Error::Ended { partition: self.sub.partition.0, why: Arc::new(why) }));
@@ -289,6 +293,7 @@ impl Task {
             };
             tracing::debug!(topic = %self.settings.topic, partition = self.sub.partition.0, "subscribing again: {error}");
             self.sub.turn_over();
+            self.sub.begun.notify_one();
             if error.retry() == Retry::Refresh {
                 self.inner.forget(&self.settings.topic);
             }
@@ -329,6 +334,7 @@ impl Task {
         let turn = self.sub.turn_over();
         let mut credit = Credit::new(number, &self.sub);
         credit.tell(link, settings.window_messages);
+        self.sub.begun.notify_one();
         loop {
             let flush_at = {
                 let book = self.sub.locked();
@@ -415,7 +421,7 @@ impl Task {
             let result = match link.ask(&Request::Finish { subscription: number, ranges: Vec::new() }).await {
                 Ok(Answer::Done) => {
                     let mut book = self.sub.locked();
-                    book.unconfirmed = !book.is_empty();
+                    book.unconfirmed = !book.finish.is_empty() || !book.requeue.is_empty();
                     book.take_lost()
                 }
                 Ok(other) => Err(unexpected(link, &other)),
