@@ -3,7 +3,8 @@
 //! ```text
 //! magic u32 | run u32 | producer u32 | crc32 u32 (0: unchecked) | sequence u64 | intended unix ns u64 | filler
 //! ```
-//! The checksum is over the topic's name and all but itself. Little-endian. A message that is shorter than the head is filler alone: it can be counted, not timed.
+//! The checksum is over the topic's name and all but itself. Little-endian.
+//! A message that is shorter than the head is filler alone: it can be counted, not timed.
 
 use crate::base::rng::Rng;
 
