@@ -1,5 +1,6 @@
 //! Consuming: messages of the partitions of a topic, through a channel, in batches or one by one.
 
+use super::FOREVER;
 use super::delivery::{Deliveries, Delivery, Received};
 use super::error::{Error, Result};
 use super::node::Inner;
@@ -10,7 +11,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 /// Settings of a consumer, each with its default.
 #[must_use = "nothing happens before build"]
@@ -79,7 +80,7 @@ impl ConsumerBuilder {
 
     /// How long what is finished waits for more, to be confirmed with it. 2 ms.
     pub fn ack_delay(mut self, delay: Duration) -> Self {
-        self.ack_delay = delay;
+        self.ack_delay = delay.min(FOREVER);
         self
     }
 
@@ -95,18 +96,22 @@ impl ConsumerBuilder {
         self
     }
 
-    /// Asks where the partitions are, and begins to subscribe.
+    /// Asks where the partitions are, and subscribes: what is published after it returns is not missed, wherever the channel
+    /// begins. A partition that cannot be subscribed to at once is tried again in the background.
     pub async fn build(self) -> Result<Consumer> {
+        Error::unless_it_fits("channel's name", &self.channel)?;
         let map = match self.inner.topic(&self.topic).await? {
             Some(map) => map,
             None if self.create => self.inner.create(&self.topic, 0).await?,
             None => return Err(Error::NoTopic { topic: self.topic }),
         };
         let all = map.partitions.len() as u16;
-        let partitions = if self.partitions.is_empty() { (0..all).collect() } else { self.partitions };
+        let mut partitions = if self.partitions.is_empty() { (0..all).collect() } else { self.partitions };
         if let Some(&partition) = partitions.iter().find(|p| **p >= all) {
             return Err(Error::Partition { topic: self.topic, partition, last: all.saturating_sub(1) });
         }
+        partitions.sort_unstable();
+        partitions.dedup();
         let n = partitions.len() as u32;
         let settings = Arc::new(Settings {
             topic: self.topic,
@@ -117,15 +122,20 @@ impl ConsumerBuilder {
             window_bytes: (self.bytes / n as u64).max(1),
             ack_delay: self.ack_delay,
         });
+        // a connection subscribes once to each partition of a channel, and another consumer may have
+        let inner = Arc::new(self.inner.apart(&settings.topic, map));
         let (to, from) = mpsc::unbounded_channel();
-        let mut subs = Vec::with_capacity(partitions.len());
+        let (mut subs, mut tasks) = (Vec::with_capacity(partitions.len()), Vec::with_capacity(partitions.len()));
         for partition in partitions {
             let sub = Arc::new(Sub::new(PartitionId(partition), &settings));
-            let task = Task { inner: self.inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
-            tokio::spawn(task.run());
+            let task = Task { inner: inner.clone(), settings: settings.clone(), sub: sub.clone(), to: to.clone() };
+            tasks.push(tokio::spawn(task.run()));
             subs.push(sub);
         }
-        Ok(Consumer { from, subs, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
+        for sub in &subs {
+            sub.begun.notified().await;
+        }
+        Ok(Consumer { from, subs, tasks, current: None, given: Given::Nothing, auto_ack: self.auto_ack })
     }
 }
 
@@ -140,9 +150,11 @@ enum Given {
 ///
 /// Each message is delivered at least once: again when it is not finished in time, when the connection is lost, or when it
 /// is requeued. Dropping the consumer ends its subscriptions; what was finished is confirmed first, in the background.
+/// It has connections of its own, one per core on which its partitions live.
 pub struct Consumer {
     from: mpsc::UnboundedReceiver<Delivered>,
     subs: Vec<Arc<Sub>>,
+    tasks: Vec<JoinHandle<()>>,
     /// The batch that `next` takes messages from.
     current: Option<Deliveries>,
     given: Given,
@@ -171,15 +183,20 @@ impl Consumer {
         Ok(received)
     }
 
-    /// The next message. Dropping the future loses nothing. After an error of [`Retry::Never`](super::Retry) one partition is not
-    /// consumed any more; the others go on.
+    /// The next message. Dropping the future loses nothing. After [`Error::Ended`] one partition is not consumed any more; the
+    /// others go on.
     pub async fn next(&mut self) -> Result<Delivery> {
         self.finish_given();
+        let delivery = self.one().await?;
+        if self.auto_ack {
+            self.given = Given::One(delivery.clone());
+        }
+        Ok(delivery)
+    }
+
+    async fn one(&mut self) -> Result<Delivery> {
         loop {
             if let Some(delivery) = self.current.as_mut().and_then(Iterator::next) {
-                if self.auto_ack {
-                    self.given = Given::One(delivery.clone());
-                }
                 return Ok(delivery);
             }
             self.current = None;
@@ -195,14 +212,22 @@ impl Consumer {
         }
     }
 
+    /// The next batch that can still be finished; one of a connection that was lost meanwhile comes again.
     async fn receive(&mut self) -> Result<Received> {
-        match self.from.try_recv() {
-            Ok(delivered) => return delivered,
-            Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
-            // whoever asks has nothing left to finish first
-            Err(mpsc::error::TryRecvError::Empty) => self.subs.iter().for_each(|sub| sub.hurry()),
+        loop {
+            let delivered = match self.from.try_recv() {
+                Ok(delivered) => delivered,
+                Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
+                Err(mpsc::error::TryRecvError::Empty) => {
+                    // whoever asks has nothing left to finish first
+                    self.subs.iter().for_each(|sub| sub.hurry());
+                    self.from.recv().await.unwrap_or(Err(Error::Closed))
+                }
+            };
+            if !delivered.as_ref().is_ok_and(Received::is_stale) {
+                return delivered;
+            }
         }
-        self.from.recv().await.unwrap_or(Err(Error::Closed))
     }
 
     /// Handles messages in `num` tasks at a time: finishes those that went well, requeues the others with `delay`. Ends with the
@@ -225,14 +250,14 @@ impl Consumer {
         Fut: Future<Output = std::result::Result<(), E>> + Send + 'static,
         E: std::fmt::Display + Send + 'static,
     {
-        let auto_ack = std::mem::replace(&mut self.auto_ack, false);
+        self.finish_given();
         let mut running = JoinSet::new();
         let error = loop {
             while running.len() >= num.max(1) {
                 // a handler that panicked says nothing: its message comes again after its timeout
                 let _ = running.join_next().await;
             }
-            let delivery = match self.next().await {
+            let delivery = match self.one().await {
                 Ok(delivery) => delivery,
                 Err(error) => break error,
             };
@@ -248,27 +273,35 @@ impl Consumer {
             });
         };
         while running.join_next().await.is_some() {}
-        self.auto_ack = auto_ack;
         error
     }
 
-    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of it may come again.
+    /// Waits until the node has taken what was finished, requeued and touched so far. An error: some of what was finished since the
+    /// last sync may come again, because a connection was lost, or its partition has ended.
     pub async fn sync(&self) -> Result<()> {
         let waited: Vec<_> = self.subs.iter().map(|sub| sub.sync()).collect();
         let mut failed = None;
         for done in waited {
-            // the task of a partition that has ended has nothing to confirm
-            if let Ok(Err(error)) = done.await {
+            // only the end of the runtime ends a task without an answer
+            if let Err(error) = done.await.unwrap_or(Err(Error::Closed)) {
                 failed.get_or_insert(error);
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// Finishes what was given out, when that is automatic, and ends the subscriptions once what was finished is confirmed.
+    /// Finishes what was given out, when that is automatic, ends the subscriptions once what was finished is confirmed, and waits
+    /// for that.
     pub async fn close(mut self) -> Result<()> {
         self.finish_given();
-        self.sync().await
+        let confirmed = self.sync().await;
+        self.from.close();
+        self.subs.iter().for_each(|sub| sub.close());
+        for task in std::mem::take(&mut self.tasks) {
+            // it has panicked, or its runtime ends: either way it is gone
+            let _ = task.await;
+        }
+        confirmed
     }
 }
 

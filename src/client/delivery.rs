@@ -42,6 +42,11 @@ impl Received {
         (found == messages.num as usize && walk.rest_len() == 0).then_some(received)
     }
 
+    /// Its connection was lost: nothing of it can be finished any more.
+    pub(super) fn is_stale(&self) -> bool {
+        !self.frame.sub.is_at(self.frame.turn)
+    }
+
     fn walk(&self) -> Walk<'_> {
         let Frame { messages, payload, .. } = &*self.frame;
         Walk::resume(payload, messages.log_id, messages.base_unix_ns)

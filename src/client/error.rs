@@ -35,6 +35,8 @@ pub enum Error {
     Expired { limit: Duration, why: Arc<str> },
     #[error("{len} bytes are more than the {max} that the node takes in one message or batch")]
     TooBig { len: usize, max: usize },
+    #[error("a {what} of {len} bytes: at most {} are sent", Error::NAME_BYTES_MAX)]
+    Name { what: &'static str, len: usize },
     #[error("a batch without messages cannot be sent")]
     Empty,
     #[error("topic {topic} has partitions 0 to {last}, not {partition}")]
@@ -43,6 +45,9 @@ pub enum Error {
     NoTopic { topic: Arc<str> },
     #[error("the node has ended the subscription: {reason}")]
     Unsubscribed { reason: Arc<str> },
+    /// A consumer goes on with its other partitions.
+    #[error("partition {partition} is not consumed any more: {why}")]
+    Ended { partition: u16, why: Arc<Error> },
     #[error("it was closed on this side")]
     Closed,
 }
@@ -62,7 +67,9 @@ impl Error {
             Error::Unsubscribed { .. } => Retry::Refresh,
             // somebody must change a file or a setting first; a client reads its files when it is made
             Error::Tls { .. } => Retry::Never,
-            Error::TooBig { .. } | Error::Empty | Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
+            Error::Ended { why, .. } => why.retry(),
+            Error::TooBig { .. } | Error::Name { .. } | Error::Empty => Retry::Never,
+            Error::Partition { .. } | Error::NoTopic { .. } | Error::Closed => Retry::Never,
         }
     }
 
@@ -70,8 +77,17 @@ impl Error {
     pub fn code(&self) -> Option<Code> {
         match self {
             Error::Node { code, .. } => Some(*code),
+            Error::Ended { why, .. } => why.code(),
             _ => None,
         }
+    }
+
+    /// Any name that a node takes is shorter; with so many bytes of each, a frame's metadata has room for all.
+    const NAME_BYTES_MAX: usize = 4096;
+
+    /// Whether a frame has room for a name. Whether it is a good one is for the node to say.
+    pub(super) fn unless_it_fits(what: &'static str, name: &str) -> Result<()> {
+        if name.len() <= Error::NAME_BYTES_MAX { Ok(()) } else { Err(Error::Name { what, len: name.len() }) }
     }
 
     pub(super) fn outcome(why: impl std::fmt::Display) -> Error {

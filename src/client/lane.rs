@@ -5,9 +5,9 @@
 //! sending --an error, or the connection lost--> draining --all in flight have an answer--> recovering --> sending
 //! ```
 //! While one batch of an idempotent producer has failed, the node refuses those behind it (their sequences leave some out),
-//! so nothing new is sent until all are answered; then they go again, with the same sequences. Where the node cannot tell
-//! any more what it has (UnknownProducer), batches that were tried once were refused and go again under a new producer id,
-//! and those that were tried more often have an unknown outcome.
+//! so nothing new is sent until all are answered; then they go again, with the same sequences. Where these are of no use any
+//! more (one batch was refused for good, or the node has forgotten the producer), the others go again under a new producer
+//! id; those that may have been stored do not, and have an unknown outcome. So they have without idempotence.
 
 use super::ack::Published;
 use super::error::{Error, Result};
@@ -17,7 +17,7 @@ use super::producer::{Lane, Next, Sealed, Shared};
 use crate::base::PartitionId;
 use crate::codec::native::{Code, Publish, Retry};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -39,7 +39,8 @@ pub(super) fn spawn(inner: Arc<Inner>, shared: Arc<Shared>, lane: Arc<Lane>, par
         rx,
         link: None,
         flight: VecDeque::new(),
-        outstanding: 0,
+        given_up: HashMap::new(),
+        next_try: 0,
         draining: false,
         failures: 0,
         producer_id: new_producer_id(),
@@ -60,13 +61,33 @@ struct Flight {
     crc: u32,
     /// Under the present producer id.
     sequence: Option<u64>,
-    /// Of the try that is in flight.
-    request: Option<u64>,
-    tries: u32,
-    /// What came of the last try.
-    error: Option<Error>,
+    state: Try,
+    /// A try was sent whose answer was lost, or said that nobody knows: only under the same producer id and sequence it may go again.
+    maybe_stored: bool,
+    /// Why it is not stored yet.
+    obstacle: Option<Error>,
 }
 
+enum Try {
+    Due,
+    Sent(u64),
+    Failed(Error),
+}
+
+impl Flight {
+    fn is_sent(&self) -> bool {
+        matches!(self.state, Try::Sent(_))
+    }
+
+    fn failed(&self) -> Option<&Error> {
+        match &self.state {
+            Try::Failed(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+/// Dropped while it has work, which only the end of its runtime or a panic does, it owes an answer to all that was taken.
 struct Task {
     inner: Arc<Inner>,
     shared: Arc<Shared>,
@@ -77,8 +98,10 @@ struct Task {
     link: Option<Arc<Link>>,
     /// In the order in which they are to be stored.
     flight: VecDeque<Flight>,
-    /// Tries without an answer.
-    outstanding: usize,
+    /// Tries whose batch was given up and which have no answer yet, with the bytes that the connection still holds of them.
+    given_up: HashMap<u64, usize>,
+    /// Names the tries over all connections.
+    next_try: u64,
     /// Nothing is sent until all tries are answered.
     draining: bool,
     /// Recoveries since a batch was last stored.
@@ -90,18 +113,22 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         loop {
-            if self.draining && self.outstanding == 0 {
+            if self.draining && !self.is_waiting() {
                 self.recover().await;
             }
             let wake_at = self.admit();
-            let owes = self.flight.iter().any(|f| f.request.is_none());
+            // sent now, an answer would come too late, and nobody would know any more that it is not stored
+            if self.expire() {
+                continue;
+            }
+            let owes = self.flight.iter().any(|f| matches!(f.state, Try::Due));
             if owes && !self.draining && self.link.is_none() {
                 self.connect().await;
                 continue;
             }
             if owes && !self.draining {
                 self.send();
-                if self.link.is_none() && self.outstanding == 0 {
+                if self.link.is_none() && !self.is_waiting() {
                     continue;
                 }
             }
@@ -120,16 +147,21 @@ impl Task {
                 }
             };
             tokio::select! {
-                answer = self.rx.recv() => if let Some((request, result)) = answer {
-                    self.answered(request, result);
-                    while let Ok((request, result)) = self.rx.try_recv() {
-                        self.answered(request, result);
+                answer = self.rx.recv() => if let Some((name, result)) = answer {
+                    self.answered(name, result);
+                    while let Ok((name, result)) = self.rx.try_recv() {
+                        self.answered(name, result);
                     }
                 },
                 () = self.lane.wake.notified() => {}
-                () = sleeping => self.expire(),
+                () = sleeping => {}
             }
         }
+    }
+
+    /// A try has no answer yet.
+    fn is_waiting(&self) -> bool {
+        self.flight.iter().any(Flight::is_sent)
     }
 
     fn expires(&self, flight: &Flight) -> Instant {
@@ -153,9 +185,9 @@ impl Task {
                         num,
                         crc,
                         sequence: None,
-                        request: None,
-                        tries: 0,
-                        error: None,
+                        state: Try::Due,
+                        maybe_stored: false,
+                        obstacle: None,
                     });
                 }
                 Next::At(at) => return Some(at),
@@ -169,7 +201,7 @@ impl Task {
     fn send(&mut self) {
         let Some(link) = &self.link else { return };
         let settings = &self.shared.settings;
-        for f in self.flight.iter_mut().filter(|f| f.request.is_none()) {
+        for f in self.flight.iter_mut().filter(|f| matches!(f.state, Try::Due)) {
             let sequence = *f.sequence.get_or_insert(self.next_sequence);
             self.next_sequence = self.next_sequence.max(sequence + f.num as u64);
             let publish = Publish {
@@ -179,26 +211,22 @@ impl Task {
                 producer_id: if settings.idempotent { self.producer_id } else { 0 },
                 first_sequence: if settings.idempotent { sequence } else { 0 },
             };
-            match link.publish(publish, &f.body, f.crc, &self.tx) {
-                Ok(request) => {
-                    f.request = Some(request);
-                    f.tries += 1;
-                    self.outstanding += 1;
-                }
-                Err(_) => {
-                    // nothing of it was sent: as if it were to be sent for the first time
-                    self.link = None;
-                    self.draining = self.outstanding > 0;
-                    return;
-                }
+            if link.publish(publish, &f.body, f.crc, self.next_try, &self.tx).is_err() {
+                // nothing of it was sent
+                self.link = None;
+                self.draining = self.is_waiting();
+                return;
             }
+            f.state = Try::Sent(self.next_try);
+            self.next_try += 1;
         }
     }
 
-    fn answered(&mut self, request: u64, result: Result<Answer>) {
-        // of a batch that was given up meanwhile there is nothing to say
-        let Some(at) = self.flight.iter().position(|f| f.request == Some(request) && f.error.is_none()) else { return };
-        self.outstanding -= 1;
+    fn answered(&mut self, name: u64, result: Result<Answer>) {
+        if let Some(bytes) = self.given_up.remove(&name) {
+            return self.shared.give_back(bytes);
+        }
+        let Some(at) = self.flight.iter().position(|f| matches!(f.state, Try::Sent(n) if n == name)) else { return };
         let result = match result {
             Ok(Answer::Published { at, duplicate }) => Ok(Published { partition: self.partition, at, duplicate }),
             Ok(other) => Err(Error::outcome(format_args!("an answer that was not asked for: {other:?}"))),
@@ -208,33 +236,40 @@ impl Task {
             Ok(published) => {
                 self.failures = 0;
                 if let Some(f) = self.flight.remove(at) {
-                    self.settle(&f, Ok(published));
+                    f.sealed.owed.set(Ok(published));
+                    self.shared.give_back(f.body.len());
                 }
             }
             Err(error) => {
-                self.flight[at].error = Some(error);
+                let f = &mut self.flight[at];
+                f.maybe_stored |= error.retry() == Retry::Unknown;
+                f.state = Try::Failed(error);
                 self.draining = true;
             }
         }
     }
 
-    fn settle(&self, flight: &Flight, result: Result<Published>) {
-        flight.sealed.owed.set(result);
-        self.shared.give_back(flight.body.len());
+    /// Settles a batch that is not tried again. What the connection still holds of it counts as held until it is answered.
+    fn give_up(&mut self, f: Flight, error: Error) {
+        let unknown = (f.maybe_stored || f.is_sent()) && !matches!(error, Error::Outcome { .. });
+        f.sealed.owed.set(Err(if unknown { Error::outcome(error) } else { error }));
+        match f.state {
+            Try::Sent(name) => drop(self.given_up.insert(name, f.body.len())),
+            Try::Due | Try::Failed(_) => self.shared.give_back(f.body.len()),
+        }
     }
 
-    /// Settles those whose turn to fail it is; the others keep their order.
+    /// Gives up those whose turn to fail it is; the others keep their order.
     fn fail_where(&mut self, mut which: impl FnMut(&Flight) -> Option<Error>) {
-        let flight = std::mem::take(&mut self.flight);
-        for f in flight {
+        for f in std::mem::take(&mut self.flight) {
             match which(&f) {
-                Some(error) => self.settle(&f, Err(error)),
+                Some(error) => self.give_up(f, error),
                 None => self.flight.push_back(f),
             }
         }
     }
 
-    /// All sequences are given anew, under an id that the node has never seen.
+    /// All sequences are given anew, under an id that the node has never seen: of batches that were certainly not stored.
     fn renew(&mut self) {
         self.producer_id = new_producer_id();
         self.next_sequence = 0;
@@ -244,35 +279,29 @@ impl Task {
     /// All tries are answered and one has failed: decides what is sent again.
     async fn recover(&mut self) {
         self.draining = false;
-        let Some(error) = self.flight.iter().find_map(|f| f.error.clone()) else { return };
+        let Some(error) = self.flight.iter().find_map(|f| f.failed().cloned()) else { return };
         let idempotent = self.shared.settings.idempotent;
         let retry = error.retry();
         tracing::debug!(topic = %self.shared.settings.topic, partition = self.partition.0, "publishing again: {error}");
-        match (error.code(), retry) {
-            (Some(Code::UnknownProducer | Code::SequenceGap | Code::SequenceOverlap), _) if idempotent => {
-                // a first try that is refused was not stored; what an earlier try did, nobody knows
-                self.fail_where(|f| (f.tries > 1).then(|| Error::outcome(&error)));
-                self.renew();
-            }
-            (_, Retry::Never) => {
-                // each has its own answer; behind one that failed they are refused for leaving its sequences out
-                let mut is_first = true;
-                self.fail_where(|f| {
-                    let own = f.error.clone().filter(|e| e.retry() == Retry::Never)?;
-                    let follows = idempotent && own.code() == Some(Code::SequenceGap);
-                    let fails = is_first || !follows;
-                    is_first = false;
-                    fails.then_some(own)
-                });
-                self.renew();
-            }
-            _ if idempotent => {}
-            _ => self.fail_where(|f| {
-                f.error.clone().filter(|e| !matches!(e.retry(), Retry::Later | Retry::Refresh)).map(Error::outcome)
-            }),
+        let is_of_sequence =
+            |e: &Error| matches!(e.code(), Some(Code::UnknownProducer | Code::SequenceGap | Code::SequenceOverlap)) && idempotent;
+        // behind one that failed for good, the others' sequences leave some out
+        let renews = idempotent && (is_of_sequence(&error) || retry == Retry::Never);
+        if renews || !idempotent {
+            self.fail_where(|f| match f.failed() {
+                Some(own) if own.retry() == Retry::Never && !is_of_sequence(own) => Some(own.clone()),
+                // under another id, or without one, the node would store it twice
+                own if f.maybe_stored => Some(own.unwrap_or(&error).clone()),
+                _ => None,
+            });
+        }
+        if renews {
+            self.renew();
         }
         for f in &mut self.flight {
-            (f.request, f.error) = (None, None);
+            if let Try::Failed(error) = std::mem::replace(&mut f.state, Try::Due) {
+                f.obstacle = Some(error);
+            }
         }
         if error.is_of_the_link() || self.link.as_ref().is_some_and(|l| !l.is_alive()) {
             self.link = None;
@@ -282,13 +311,14 @@ impl Task {
             self.inner.forget(&self.shared.settings.topic);
         }
         self.expire();
-        if !self.flight.is_empty() {
+        if let Some(first) = self.flight.front() {
+            let until = self.expires(first);
             self.failures = self.failures.saturating_add(1);
             // a connection that was lost is made again at once, the pauses between connections are kept there; what is refused for
             // good needs none, unless it goes on and on
             let at_once = error.is_of_the_link() || (retry == Retry::Never && self.failures < 3);
             if !at_once {
-                sleep(pause_after(self.failures, PAUSE, PAUSE_MAX)).await;
+                let _ = timeout_at(until.into(), sleep(pause_after(self.failures, PAUSE, PAUSE_MAX))).await;
             }
         }
     }
@@ -302,40 +332,41 @@ impl Task {
             Ok(Err(error)) => {
                 tracing::debug!(%topic, partition = self.partition.0, "no connection yet: {error}");
                 if error.retry() == Retry::Never {
-                    self.fail_where(|f| Some(if f.tries > 0 { Error::outcome(&error) } else { error.clone() }));
+                    self.fail_where(|_| Some(error.clone()));
                     self.renew();
                     return;
                 }
                 self.failures = self.failures.saturating_add(1);
                 let pause = pause_after(self.failures, PAUSE, PAUSE_MAX);
                 for f in &mut self.flight {
-                    f.sealed.obstacle = Some(error.clone());
+                    f.obstacle = Some(error.clone());
                 }
                 let _ = timeout_at(until.into(), sleep(pause)).await;
-                self.expire();
             }
-            Err(_) => self.expire(),
+            // the first has expired
+            Err(_) => {}
         }
     }
 
-    /// Gives up what has been tried for too long.
-    fn expire(&mut self) {
+    /// Gives up what has been tried for too long; false when nothing was. Of an idempotent producer, those behind it keep their
+    /// sequences: whether these leave some out is for the node to say, which knows what it has stored.
+    fn expire(&mut self) -> bool {
         let (now, limit) = (Instant::now(), self.shared.settings.limit);
         if self.flight.front().is_none_or(|f| f.sealed.since + limit > now) {
-            return;
+            return false;
         }
-        let tried = self.flight.front().is_some_and(|f| f.tries > 0);
-        let expired = |f: &Flight| {
-            let why = f.error.as_ref().or(f.sealed.obstacle.as_ref()).map_or("no answer".into(), |e| e.to_string().into());
-            Error::Expired { limit, why }
-        };
-        if tried {
-            // their sequences go with it, so what was sent behind it cannot be asked about any more either
-            self.fail_where(|f| (f.tries > 0).then(|| Error::outcome(expired(f))));
-            (self.outstanding, self.draining) = (0, false);
-            self.renew();
-        } else {
-            self.fail_where(|f| (f.sealed.since + limit <= now).then(|| expired(f)));
-        }
+        self.fail_where(|f| {
+            let why = f.failed().or(f.obstacle.as_ref()).map_or("no answer".into(), |e| e.to_string().into());
+            (f.sealed.since + limit <= now).then_some(Error::Expired { limit, why })
+        });
+        true
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        let queued = self.lane.locked().end();
+        self.fail_where(|_| Some(Error::Closed));
+        self.shared.give_back(queued + self.given_up.values().sum::<usize>());
     }
 }

@@ -10,7 +10,7 @@ use super::tls::{Secure, TlsError};
 use crate::base::{PartitionId, Position};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Encoder, HEADER_LEN, Header, Hello, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION, feature,
+    Encoder, HEADER_LEN, Header, Hello, Malformed, Messages, OLDEST_VERSION, Payload, Publish, Reply, Request, VERSION, feature,
 };
 use bytes::{Buf, Bytes, BytesMut};
 use std::collections::{HashMap, VecDeque};
@@ -66,12 +66,12 @@ pub struct Place {
     pub core: u16,
 }
 
-/// Requests of a producer's partition, by request id.
+/// To a producer's partition: the name that it gave its try, which is its own over all connections, and the answer.
 pub(super) type LaneAnswer = (u64, Result<Answer>);
 
 enum Pending {
     Once(oneshot::Sender<Result<Answer>>),
-    Lane(mpsc::UnboundedSender<LaneAnswer>),
+    Lane(u64, mpsc::UnboundedSender<LaneAnswer>),
     Nobody,
 }
 
@@ -209,12 +209,19 @@ impl Link {
         self.wake.notify_one();
     }
 
-    /// Sends a batch; the answer goes to `to` under the id that is returned. Never waits.
-    pub fn publish(&self, p: Publish<'_>, body: &Bytes, crc: u32, to: &mpsc::UnboundedSender<LaneAnswer>) -> Result<u64> {
+    /// Sends a batch; the answer, or why there is none, goes to `to` under `name`. Never waits.
+    pub fn publish(
+        &self,
+        p: Publish<'_>,
+        body: &Bytes,
+        crc: u32,
+        name: u64,
+        to: &mpsc::UnboundedSender<LaneAnswer>,
+    ) -> Result<()> {
         let id = self.request_id();
-        self.expect(id, Pending::Lane(to.clone()))?;
+        self.expect(id, Pending::Lane(name, to.clone()))?;
         self.queue(id, &Request::Publish(p), Some((body, crc)));
-        Ok(id)
+        Ok(())
     }
 
     /// Sends a request that is not answered.
@@ -274,8 +281,8 @@ impl Link {
             )
         };
         drop(subs);
-        for ((id, pending), fault) in pending {
-            answer(id, pending, Err(fault));
+        for ((_, pending), fault) in pending {
+            answer(pending, Err(fault));
         }
         let mut out = locked(&self.out);
         out.chunks.clear();
@@ -297,7 +304,11 @@ impl Link {
     fn dispatch(&self, frame: &Bytes, header: &Header, metadata: &[u8]) -> std::result::Result<(), Broken> {
         let reply = Reply::decode(header.kind, metadata);
         if header.request == 0 {
-            return self.unasked(frame, header, reply?);
+            return match reply {
+                // what only a later version says, this one has not asked for
+                Err(Malformed::UnknownKind(_)) => Ok(()),
+                reply => self.unasked(frame, header, reply?),
+            };
         }
         let Some(pending) = locked(&self.table).pending.remove(&header.request) else {
             return Err(Broken::Unexpected("an answer to a request that was not made"));
@@ -306,7 +317,7 @@ impl Link {
             Ok(reply) => owned(&reply),
             Err(error) => Err(Error::protocol(&self.facts.address, error)),
         };
-        answer(header.request, pending, result);
+        answer(pending, result);
         Ok(())
     }
 
@@ -339,11 +350,11 @@ impl Link {
     }
 }
 
-fn answer(id: u64, pending: Pending, result: Result<Answer>) {
+fn answer(pending: Pending, result: Result<Answer>) {
     match pending {
         // who asked may have gone
         Pending::Once(to) => drop(to.send(result)),
-        Pending::Lane(to) => drop(to.send((id, result))),
+        Pending::Lane(name, to) => drop(to.send((name, result))),
         Pending::Nobody => {}
     }
 }

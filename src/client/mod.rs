@@ -15,8 +15,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A client has one connection per core that it uses; its producers and consumers share them. Connections that are lost are made
-//! again, topologies that changed are asked for again, and what is sent twice is stored once ([`ProducerBuilder::idempotent`]).
+//! A client has one connection per core that it uses, which its producers share; each consumer has its own. Connections that
+//! are lost are made again, topologies that changed are asked for again, and what is sent twice is stored once
+//! ([`ProducerBuilder::idempotent`]).
 //! Every buffer is bounded: a producer's by its window, a consumer's by its credit. Errors say by [`Error::retry`] whether the
 //! request may be sent again. This room never decides what a node stores; it shares the codec with the node, and nothing else.
 
@@ -24,6 +25,8 @@ mod ack;
 mod admin;
 mod batch;
 mod consumer;
+#[cfg(test)]
+mod consumer_tests;
 mod delivery;
 mod error;
 mod lane;
@@ -53,6 +56,9 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The longest time that a setting means: with it added, no clock overflows.
+const FOREVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 /// A node, as its clients see it. Cheap to clone; the connections end with the last clone, producer and consumer.
 #[derive(Clone)]
@@ -94,7 +100,7 @@ impl ClientBuilder {
 
     /// The pauses between tries to connect: the first, and the longest. 20 ms, 5 s.
     pub fn pauses(mut self, first: Duration, longest: Duration) -> Self {
-        (self.config.pause, self.config.pause_max) = (first, longest);
+        (self.config.pause, self.config.pause_max) = (first.min(FOREVER), longest.min(FOREVER));
         self
     }
 
@@ -125,6 +131,7 @@ impl ClientBuilder {
 
     /// Connects, inside a tokio runtime. One attempt: whether the node is there is the caller's first question.
     pub async fn connect(mut self) -> Result<Client> {
+        Error::unless_it_fits("client id", &self.config.intro.client_id)?;
         if let Some(tls) = &self.tls {
             self.config.secure = Some(tls.load().map_err(|e| Error::tls(&self.config.address, e))?);
         }

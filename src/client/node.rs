@@ -89,6 +89,13 @@ impl Inner {
         Inner { config, slots: Mutex::default(), topics: Mutex::default() }
     }
 
+    /// Connections of its own to the same node, with what is known of a topic.
+    pub fn apart(&self, topic: &str, map: Arc<TopicMap>) -> Inner {
+        let inner = Inner::new(self.config.clone());
+        locked(&inner.topics).insert(topic.to_owned(), map);
+        inner
+    }
+
     fn slot(&self, key: Key) -> Arc<Slot> {
         locked(&self.slots).entry(key).or_default().clone()
     }
@@ -164,6 +171,7 @@ impl Inner {
 
     /// The topic as the node has it now; `None` when there is none of that name.
     pub async fn refresh(&self, topic: &str) -> Result<Option<Arc<TopicMap>>> {
+        Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         let request = Request::GetTopics { topics: vec![topic], after: "" };
         let found = match link.ask(&request).await? {
@@ -178,6 +186,7 @@ impl Inner {
     }
 
     pub async fn create(&self, topic: &str, partitions: u16) -> Result<Arc<TopicMap>> {
+        Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         match link.ask(&Request::CreateTopic { topic, partitions }).await? {
             Answer::Topics { topics, .. } if topics.len() == 1 => {

@@ -1,6 +1,7 @@
 //! Publishing: messages are gathered into batches per partition, which are sent in order, as many at a time as the window has
 //! room for.
 
+use super::FOREVER;
 use super::ack::{Ack, Outcome, Owed};
 use super::batch::{Batch, Limits};
 use super::error::{Error, Result};
@@ -67,7 +68,7 @@ impl ProducerBuilder {
 
     /// How long a message waits for others to share its batch with. Zero: it waits only while the window is full. 1 ms.
     pub fn linger(mut self, linger: Duration) -> Self {
-        self.settings.linger = linger;
+        self.settings.linger = linger.min(FOREVER);
         self
     }
 
@@ -101,9 +102,12 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long a batch is tried for, from when its first message was taken. 120 s.
+    /// How long a batch is tried for, from when its first message was taken. 120 s; at most ten years.
+    ///
+    /// Keep it well below the node's `--producer-expiry` (24 h): a partition that has forgotten the producer refuses what it
+    /// repeats, whose outcome is then unknown; and its very first batches, repeated so late, are stored again.
     pub fn retry_for(mut self, limit: Duration) -> Self {
-        self.settings.limit = limit;
+        self.settings.limit = limit.min(FOREVER);
         self
     }
 
@@ -169,6 +173,8 @@ pub(super) struct Queue {
     open: Option<Gathering>,
     sealed: VecDeque<Sealed>,
     flush: bool,
+    /// Nobody takes anything from here any more.
+    gone: bool,
     /// Of batches that may have none yet, in order.
     owing: VecDeque<Arc<Outcome>>,
 }
@@ -184,8 +190,6 @@ pub(super) struct Sealed {
     pub batch: Batch,
     pub since: Instant,
     pub owed: Owed,
-    /// Why it could not be sent yet.
-    pub obstacle: Option<Error>,
 }
 
 /// What a lane's task is to do next.
@@ -212,8 +216,19 @@ impl Queue {
 
     fn seal(&mut self) {
         if let Some(Gathering { batch, since, owed }) = self.open.take() {
-            self.sealed.push_back(Sealed { batch, since, owed, obstacle: None });
+            self.sealed.push_back(Sealed { batch, since, owed });
         }
+    }
+
+    /// The task has stopped: what it had not taken is not sent, and nothing more is taken. Answers how many bytes that was.
+    pub fn end(&mut self) -> usize {
+        self.gone = true;
+        self.seal();
+        let ended = self.sealed.drain(..).map(|sealed| {
+            sealed.owed.set(Err(Error::Closed));
+            sealed.batch.bytes()
+        });
+        ended.sum()
     }
 
     /// The next batch whose time has come.
@@ -272,6 +287,10 @@ impl Producer {
 
     /// Takes a message for the partition of its key: those of one key are stored in the order in which they were sent. The
     /// partition is crc32(key) modulo their number.
+    ///
+    /// That order holds for what one task sends after the other, while the topic keeps its number of partitions, and only with
+    /// idempotence: without, a batch that was refused for a while is stored behind those that were sent after it. One that fails
+    /// leaves a gap, and those behind it are stored all the same.
     pub async fn send_keyed(&self, key: &[u8], message: &[u8]) -> Result<Ack> {
         self.push(self.partition_of_key(key), message, false).await
     }
@@ -326,6 +345,10 @@ impl Producer {
         let lane = &self.lanes[lane];
         let now = Instant::now();
         let mut queue = lane.locked();
+        if queue.gone {
+            self.shared.give_back(bytes);
+            return Err(Error::Closed);
+        }
         if queue.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > settings.batch_bytes) {
             queue.seal();
         }
@@ -358,9 +381,13 @@ impl Producer {
         let owed = Owed::default();
         let ack = owed.0.ack(0);
         let mut queue = lane.locked();
+        if queue.gone {
+            self.shared.give_back(batch.bytes());
+            return Err(Error::Closed);
+        }
         queue.seal();
         queue.owe(owed.0.clone());
-        queue.sealed.push_back(Sealed { batch, since: Instant::now(), owed, obstacle: None });
+        queue.sealed.push_back(Sealed { batch, since: Instant::now(), owed });
         drop(queue);
         lane.wake.notify_one();
         Ok(ack)

@@ -38,9 +38,12 @@ pub(super) struct Sub {
     pub partition: PartitionId,
     book: Mutex<Book>,
     wake: Notify,
-    /// Bytes that came and are held no more, over all connections.
+    /// The first try to subscribe is through.
+    pub begun: Notify,
+    /// Bytes that came, and those of them that are held no more, over all connections.
+    received: AtomicU64,
     released: AtomicU64,
-    /// Of them, as of the last credit.
+    /// Those released as of the last credit.
     credited: AtomicU64,
     window_bytes: u64,
     batch: u64,
@@ -60,7 +63,7 @@ struct Book {
     urgent: bool,
     syncs: Vec<oneshot::Sender<Result<()>>>,
     closing: bool,
-    /// Something was noted that the node is not known to have taken.
+    /// Something was finished or requeued that the node is not known to have taken.
     unconfirmed: bool,
     /// Some of that was lost, and nobody has been told.
     lost: bool,
@@ -79,14 +82,20 @@ impl Book {
         self.touch.clear();
         (self.finish_num, self.since, self.urgent) = (0, None, false);
     }
+
+    /// For who asks whether all was taken; the next is not told again.
+    fn take_lost(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.lost) { Err(lost()) } else { Ok(()) }
+    }
 }
 
-/// Appends a range, to the one before it where it continues that.
-fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
-    match ranges.last_mut() {
-        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
-        _ => ranges.push(range),
-    }
+/// What is to become of messages.
+#[derive(Clone, Copy)]
+enum Noted {
+    Finish,
+    /// After so many ms.
+    Requeue(u32),
+    Touch,
 }
 
 /// As few ranges as say the same.
@@ -107,6 +116,8 @@ impl Sub {
             partition,
             book: Mutex::default(),
             wake: Notify::new(),
+            begun: Notify::new(),
+            received: AtomicU64::new(0),
             released: AtomicU64::new(0),
             credited: AtomicU64::new(0),
             window_bytes: settings.window_bytes,
@@ -118,14 +129,28 @@ impl Sub {
         self.book.lock().unwrap_or_else(|p| p.into_inner())
     }
 
+    /// Whether what came in this turn can still be finished.
+    pub fn is_at(&self, turn: u64) -> bool {
+        self.locked().turn == turn
+    }
+
     /// Notes something; wakes the task for the first, and when enough has come together.
-    fn note(&self, turn: u64, change: impl FnOnce(&mut Book)) {
+    fn note(&self, turn: u64, ids: IdRange, what: Noted) {
         let mut book = self.locked();
-        if book.turn != turn {
+        if book.turn != turn || book.ended {
+            // a message whose touch is lost comes again like any other that is not finished in time
+            book.lost |= !matches!(what, Noted::Touch);
             return;
         }
-        change(&mut book);
-        book.unconfirmed = true;
+        match what {
+            Noted::Finish => ids.append_to(&mut book.finish),
+            Noted::Requeue(ms) => book.requeue.push((ms, ids)),
+            Noted::Touch => ids.append_to(&mut book.touch),
+        }
+        if !matches!(what, Noted::Touch) {
+            book.finish_num += ids.last.0 - ids.first.0 + 1;
+            book.unconfirmed = true;
+        }
         let first = book.since.is_none();
         if first {
             book.since = Some(Instant::now());
@@ -139,27 +164,26 @@ impl Sub {
     }
 
     pub fn finish(&self, turn: u64, ids: IdRange) {
-        self.note(turn, |book| {
-            append(&mut book.finish, ids);
-            book.finish_num += ids.last.0 - ids.first.0 + 1;
-        });
+        self.note(turn, ids, Noted::Finish);
     }
 
     pub fn requeue(&self, turn: u64, ids: IdRange, delay: Duration) {
-        let ms = u32::try_from(delay.as_millis()).unwrap_or(u32::MAX);
-        self.note(turn, |book| {
-            book.requeue.push((ms, ids));
-            book.finish_num += ids.last.0 - ids.first.0 + 1;
-        });
+        self.note(turn, ids, Noted::Requeue(u32::try_from(delay.as_millis()).unwrap_or(u32::MAX)));
     }
 
     pub fn touch(&self, turn: u64, ids: IdRange) {
-        self.note(turn, |book| append(&mut book.touch, ids));
+        self.note(turn, ids, Noted::Touch);
+    }
+
+    /// Credit is renewed when so many bytes were released.
+    fn step(&self) -> u64 {
+        self.window_bytes.div_ceil(4).max(1)
     }
 
     pub fn release(&self, bytes: u64) {
-        let before = self.released.fetch_add(bytes, Ordering::AcqRel);
-        let due = self.credited.load(Ordering::Acquire) + self.window_bytes / 4;
+        // in one order with the store and load of `Credit::renew`: one of the two sees the other
+        let before = self.released.fetch_add(bytes, Ordering::SeqCst);
+        let due = self.credited.load(Ordering::SeqCst) + self.step();
         if before < due && before + bytes >= due {
             self.wake.notify_one();
         }
@@ -179,7 +203,9 @@ impl Sub {
     pub fn sync(&self) -> oneshot::Receiver<Result<()>> {
         let (tx, rx) = oneshot::channel();
         let mut book = self.locked();
-        if !book.ended {
+        if book.ended {
+            let _ = tx.send(book.take_lost());
+        } else {
             book.syncs.push(tx);
             book.urgent = true;
         }
@@ -191,6 +217,27 @@ impl Sub {
     pub fn close(&self) {
         self.locked().closing = true;
         self.wake.notify_one();
+    }
+
+    /// What was noted for the subscription that was is lost: who waits for it is told, or the next who asks. Answers the turn of
+    /// the next. A sync comes before or after all of this.
+    fn turn_over(&self) -> u64 {
+        let mut book = self.locked();
+        book.clear();
+        book.turn += 1;
+        book.lost |= std::mem::take(&mut book.unconfirmed);
+        if !book.syncs.is_empty() {
+            let result = book.take_lost();
+            for sync in book.syncs.drain(..) {
+                let _ = sync.send(result.clone());
+            }
+        }
+        book.turn
+    }
+
+    fn end(&self) {
+        self.locked().ended = true;
+        self.turn_over();
     }
 }
 
@@ -213,20 +260,25 @@ enum End {
 
 impl Task {
     pub async fn run(self) {
-        self.consume().await;
-        self.sub.locked().ended = true;
-        self.end_syncs();
+        let ended = self.consume().await;
+        self.sub.end();
+        self.sub.begun.notify_one();
+        if let Some(why) = ended {
+            // nobody may be listening any more
+            let _ = self.to.send(Err(Error::Ended { partition: self.sub.partition.0, why: Arc::new(why) }));
+        }
     }
 
-    async fn consume(&self) {
+    /// Until it is closed, or there is a reason.
+    async fn consume(&self) -> Option<Error> {
         let mut failures = 0u32;
         loop {
             if self.sub.locked().closing {
-                return;
+                return None;
             }
             let connected = tokio::select! {
                 link = self.inner.link_for(&self.settings.topic, self.sub.partition.0) => link,
-                () = self.to.closed() => return,
+                () = self.to.closed() => return None,
             };
             let began = Instant::now();
             let end = match connected {
@@ -235,39 +287,21 @@ impl Task {
                 Err(error) => End::Again(error),
             };
             let error = match end {
-                End::Closed => return,
-                End::Fatal(error) => {
-                    // nobody may be listening any more
-                    let _ = self.to.send(Err(error));
-                    return;
-                }
+                End::Closed => return None,
+                End::Fatal(error) => return Some(error),
                 End::Again(error) => error,
             };
             tracing::debug!(topic = %self.settings.topic, partition = self.sub.partition.0, "subscribing again: {error}");
-            self.sub.locked().turn += 1;
-            self.end_syncs();
+            self.sub.turn_over();
+            self.sub.begun.notify_one();
             if error.retry() == Retry::Refresh {
                 self.inner.forget(&self.settings.topic);
             }
             failures = if began.elapsed() > PAUSE_MAX { 0 } else { failures.saturating_add(1) };
             tokio::select! {
                 () = sleep(pause_after(failures, PAUSE, PAUSE_MAX)) => {}
-                () = self.to.closed() => return,
+                () = self.to.closed() => return None,
             }
-        }
-    }
-
-    /// What was not confirmed comes again: who waits for it is told, or the next who asks.
-    fn end_syncs(&self) {
-        let mut book = self.sub.locked();
-        book.clear();
-        book.lost |= std::mem::take(&mut book.unconfirmed);
-        if book.syncs.is_empty() {
-            return;
-        }
-        let result = if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) };
-        for sync in book.syncs.drain(..) {
-            let _ = sync.send(result.clone());
         }
     }
 
@@ -297,18 +331,10 @@ impl Task {
             Err(error) if error.retry() == Retry::Never => return End::Fatal(error),
             Err(error) => return End::Again(error),
         }
-        self.end_syncs();
-        let turn = {
-            let mut book = self.sub.locked();
-            book.clear();
-            book.turn += 1;
-            book.turn
-        };
-        // what came over earlier connections and is still held does not count here
-        let start = self.sub.released.load(Ordering::Acquire);
-        self.sub.credited.store(start, Ordering::Release);
-        let mut credit = Credit { number, released: start, granted: settings.window_bytes, received: 0 };
-        link.tell(&Request::Credit { subscription: number, messages: settings.window_messages, bytes: credit.granted });
+        let turn = self.sub.turn_over();
+        let mut credit = Credit::new(number, &self.sub);
+        credit.tell(link, settings.window_messages);
+        self.sub.begun.notify_one();
         loop {
             let flush_at = {
                 let book = self.sub.locked();
@@ -325,7 +351,7 @@ impl Task {
                 biased;
                 event = events.recv() => match event {
                     Some(SubEvent::Messages(messages, payload)) => {
-                        credit.received += payload.len() as u64;
+                        self.sub.received.fetch_add(payload.len() as u64, Ordering::Relaxed);
                         if let Err(error) = self.hand_on(link, turn, messages, payload) {
                             link.break_off(error.clone());
                             return End::Again(error);
@@ -337,7 +363,9 @@ impl Task {
                 () = self.sub.wake.notified() => {}
                 () = flushing => {}
             }
-            credit.renew(link, &self.sub, settings);
+            while credit.renew(&self.sub) {
+                credit.tell(link, settings.window_messages);
+            }
             self.tell(link, number, flush_at).await;
             if self.sub.locked().closing || self.to.is_closed() {
                 self.tell(link, number, Some(Instant::now())).await;
@@ -393,8 +421,8 @@ impl Task {
             let result = match link.ask(&Request::Finish { subscription: number, ranges: Vec::new() }).await {
                 Ok(Answer::Done) => {
                     let mut book = self.sub.locked();
-                    book.unconfirmed = !book.is_empty();
-                    if std::mem::take(&mut book.lost) { Err(lost()) } else { Ok(()) }
+                    book.unconfirmed = !book.finish.is_empty() || !book.requeue.is_empty();
+                    book.take_lost()
                 }
                 Ok(other) => Err(unexpected(link, &other)),
                 Err(error) => Err(error),
@@ -410,27 +438,41 @@ fn lost() -> Error {
     Error::outcome("the connection was lost before the node had confirmed what was finished; what it did not take comes again")
 }
 
-/// The bytes that the node may send.
+/// The bytes that the node may send: the window, less what the client still holds, also of earlier connections.
 struct Credit {
     number: u32,
+    /// What had come before this subscription.
+    before: u64,
     /// As of the last credit.
     released: u64,
     granted: u64,
-    received: u64,
 }
 
 impl Credit {
-    fn renew(&mut self, link: &Link, sub: &Sub, settings: &Settings) {
-        let released = sub.released.load(Ordering::Acquire);
-        let more = released - self.released;
-        if more < settings.window_bytes.div_ceil(4).max(1) {
-            return;
+    fn new(number: u32, sub: &Sub) -> Credit {
+        let mut credit = Credit { number, before: sub.received.load(Ordering::Relaxed), released: 0, granted: 0 };
+        credit.grant(sub);
+        credit
+    }
+
+    fn grant(&mut self, sub: &Sub) {
+        self.released = sub.released.load(Ordering::SeqCst);
+        // received in this subscription, and what is left of the window beside all that is held
+        self.granted = sub.window_bytes.saturating_add(self.released).saturating_sub(self.before);
+        sub.credited.store(self.released, Ordering::SeqCst);
+    }
+
+    /// True when there is more to grant; to be asked again then, since what was released meanwhile woke nobody.
+    fn renew(&mut self, sub: &Sub) -> bool {
+        let due = sub.released.load(Ordering::SeqCst) - self.released >= sub.step();
+        if due {
+            self.grant(sub);
         }
-        self.released = released;
-        sub.credited.store(released, Ordering::Release);
-        // what was held over from an earlier connection must not widen the window
-        self.granted = self.granted.saturating_add(more).min(self.received.saturating_add(settings.window_bytes));
-        link.tell(&Request::Credit { subscription: self.number, messages: settings.window_messages, bytes: self.granted });
+        due
+    }
+
+    fn tell(&self, link: &Link, messages: u32) {
+        link.tell(&Request::Credit { subscription: self.number, messages, bytes: self.granted });
     }
 }
 
@@ -447,7 +489,7 @@ mod tests {
     fn ranges_come_together() {
         let mut ranges = vec![];
         for id in [1, 2, 3, 7, 5, 6, 9] {
-            append(&mut ranges, range(id, id));
+            range(id, id).append_to(&mut ranges);
         }
         assert_eq!(ranges, [range(1, 3), range(7, 7), range(5, 6), range(9, 9)]);
         merge(&mut ranges);

@@ -5,14 +5,15 @@ use super::link::BoxedStream;
 use super::*;
 use crate::codec::native::Welcome;
 use crate::codec::native::{
-    Encoder, HEADER_LEN, Header, NativeError, NodeInfo, PartitionInfo, Payload, Reply, Request, TopicInfo, Topics,
+    Encoder, HEADER_LEN, Header, IdRange, NativeError, NodeInfo, PartitionInfo, Payload, Reply, Request, TopicInfo, Topics,
 };
 use crate::log::batch::Messages as Walk;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc;
 
 const PARTITIONS: u16 = 2;
 
@@ -29,9 +30,42 @@ struct Faults {
     wrong_core: u64,
 }
 
+/// What becomes of one publish.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    /// Stored; the answer waits until the test lets it go.
+    StoreAndWait,
+    StoreInSilence,
+    StoreAndLose,
+    Lose,
+    Refuse(Code, Retry),
+}
+
+/// What a session does besides answering.
+pub(super) enum Tell {
+    Send(Vec<u8>),
+    Lose,
+}
+
+/// A subscription that was asked for, and where what is sent to it goes.
+pub(super) struct Subscribed {
+    pub number: u32,
+    pub partition: PartitionId,
+    pub session: mpsc::UnboundedSender<Tell>,
+}
+
 #[derive(Default)]
-struct Mock {
+pub(super) struct Mock {
     faults: Faults,
+    /// Of the next publishes, before chance has its turn.
+    script: VecDeque<Fate>,
+    waiting: Vec<(mpsc::UnboundedSender<Tell>, Vec<u8>)>,
+    /// Partition 0 lives on core 1, and the other way round.
+    swapped: bool,
+    pub subscribed: Vec<Subscribed>,
+    pub unsubscribed: usize,
+    pub credit: Vec<(u32, u64)>,
+    pub finished: Vec<IdRange>,
     chance: u64,
     /// Bodies by partition.
     log: HashMap<u16, Vec<Vec<u8>>>,
@@ -66,11 +100,21 @@ impl Mock {
     }
 }
 
-struct Setup {
-    mock: Arc<Mutex<Mock>>,
+pub(super) struct Setup {
+    pub mock: Arc<Mutex<Mock>>,
     /// Publishes are not read.
     held: Arc<AtomicBool>,
-    connections: Arc<AtomicUsize>,
+    pub connections: Arc<AtomicUsize>,
+}
+
+fn scripted(script: impl IntoIterator<Item = Fate>) -> Setup {
+    let setup = setup(Faults::default(), 1);
+    setup.mock.lock().unwrap().script.extend(script);
+    setup
+}
+
+pub(super) fn faultless() -> Setup {
+    setup(Faults::default(), 1)
 }
 
 fn setup(faults: Faults, seed: u64) -> Setup {
@@ -79,7 +123,7 @@ fn setup(faults: Faults, seed: u64) -> Setup {
 }
 
 impl Setup {
-    async fn client(&self) -> Client {
+    pub async fn client(&self) -> Client {
         let (mock, held, connections) = (self.mock.clone(), self.held.clone(), self.connections.clone());
         let connector = move |_| {
             let (ours, theirs) = tokio::io::duplex(16 * 1024);
@@ -92,8 +136,24 @@ impl Setup {
     }
 }
 
+impl Setup {
+    /// Waits until the node is as the test wants it.
+    pub async fn until(&self, is_so: impl Fn(&Mock) -> bool) {
+        while !is_so(&self.mock.lock().unwrap()) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Lets the oldest answer go that waits.
+    fn let_go(&self) {
+        let (session, answer) = self.mock.lock().unwrap().waiting.remove(0);
+        session.send(Tell::Send(answer)).unwrap();
+    }
+}
+
 async fn session(mut stream: DuplexStream, mock: Arc<Mutex<Mock>>, held: Arc<AtomicBool>) {
     let mut buffer = Vec::new();
+    let (tx, mut rx) = mpsc::unbounded_channel();
     loop {
         let mut out = Vec::new();
         while let Ok(Some((header, meta))) = Header::parse(&buffer, 1 << 24) {
@@ -107,7 +167,8 @@ async fn session(mut stream: DuplexStream, mock: Arc<Mutex<Mock>>, held: Arc<Ato
             while matches!(request, Request::Publish(_)) && held.load(Ordering::Relaxed) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            if !handle(&mock, &header, &request, payload, &mut out) {
+            if !handle(&mock, &header, &request, payload, &mut out, &tx) {
+                let _ = stream.write_all(&out).await;
                 return;
             }
             buffer.drain(..len);
@@ -115,18 +176,29 @@ async fn session(mut stream: DuplexStream, mock: Arc<Mutex<Mock>>, held: Arc<Ato
         if stream.write_all(&out).await.is_err() {
             return;
         }
-        match stream.read_buf(&mut buffer).await {
-            Ok(n) if n > 0 => {}
-            _ => return,
+        tokio::select! {
+            read = stream.read_buf(&mut buffer) => if !read.is_ok_and(|n| n > 0) { return },
+            told = rx.recv() => match told {
+                Some(Tell::Send(bytes)) => if stream.write_all(&bytes).await.is_err() { return },
+                Some(Tell::Lose) | None => return,
+            },
         }
     }
 }
 
 /// False: the connection is lost.
-fn handle(mock: &Mutex<Mock>, header: &Header, request: &Request<'_>, payload: &[u8], out: &mut Vec<u8>) -> bool {
+fn handle(
+    mock: &Mutex<Mock>,
+    header: &Header,
+    request: &Request<'_>,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+    session: &mpsc::UnboundedSender<Tell>,
+) -> bool {
     let mut mock = mock.lock().unwrap();
     let fail = |code, retry| Reply::Error(NativeError { code, retry, message: "made up", core: 0, fatal: false });
-    let partitions = (0..PARTITIONS).map(|i| PartitionInfo { id: PartitionId(i), core: i, node: 0 }).collect::<Vec<_>>();
+    let partitions =
+        (0..PARTITIONS).map(|i| PartitionInfo { id: PartitionId(i), core: i ^ mock.swapped as u16, node: 0 }).collect();
     let reply = match request {
         Request::Hello(hello) => Reply::Welcome(Welcome {
             version: 1,
@@ -146,33 +218,70 @@ fn handle(mock: &Mutex<Mock>, header: &Header, request: &Request<'_>, payload: &
         }
         Request::Publish(p) => {
             let Faults { lost_before, lost_after, later, unknown, wrong_core } = mock.faults;
-            if mock.hits(lost_before) {
+            let fate = mock.script.pop_front();
+            if matches!(fate, Some(Fate::Lose)) || mock.hits(lost_before) {
                 return false;
             }
-            if mock.hits(later) {
+            if let Some(Fate::Refuse(code, retry)) = fate {
+                fail(code, retry)
+            } else if mock.hits(later) {
                 fail(Code::TooMuchWaiting, Retry::Later)
             } else if mock.hits(wrong_core) {
                 fail(Code::WrongCore, Retry::Refresh)
             } else {
                 match mock.store(p, payload) {
                     Err(code) => fail(code, Retry::Never),
-                    Ok(_) if mock.hits(lost_after) => return false,
+                    Ok(_) if matches!(fate, Some(Fate::StoreAndLose)) || mock.hits(lost_after) => return false,
+                    Ok(_) if matches!(fate, Some(Fate::StoreInSilence)) => return true,
                     Ok(_) if mock.hits(unknown) => fail(Code::Outcome, Retry::Unknown),
                     Ok((count, duplicate)) => {
                         let at = Position { offset: count, count, log_id: LogId(count as u64 + 1) };
-                        Reply::Published { at: Some(at), duplicate }
+                        let reply = Reply::Published { at: Some(at), duplicate };
+                        if matches!(fate, Some(Fate::StoreAndWait)) {
+                            let mut answer = Vec::new();
+                            Encoder::default().reply(&mut answer, header.request, &reply, Payload::NONE);
+                            mock.waiting.push((session.clone(), answer));
+                            return true;
+                        }
+                        reply
                     }
                 }
             }
         }
         Request::Ping => Reply::Pong,
+        Request::Subscribe(s) => {
+            let is_there = |have: &Subscribed| have.partition == s.partition && have.session.same_channel(session);
+            if mock.subscribed.iter().any(is_there) {
+                fail(Code::BadSubscription, Retry::Never)
+            } else {
+                let (number, partition) = (s.subscription, s.partition);
+                mock.subscribed.push(Subscribed { number, partition, session: session.clone() });
+                let at = Position { offset: 0, count: 0, log_id: LogId(1) };
+                Reply::Subscribed(crate::codec::native::Subscribed { subscription: number, created: false, at })
+            }
+        }
+        Request::Credit { messages, bytes, .. } => {
+            mock.credit.push((*messages, *bytes));
+            return true;
+        }
+        Request::Finish { ranges, .. } => {
+            mock.finished.extend(ranges);
+            if header.request == 0 {
+                return true;
+            }
+            Reply::Done { num: 0 }
+        }
+        Request::Unsubscribe { subscription } => {
+            mock.unsubscribed += 1;
+            Reply::Unsubscribed { subscription: *subscription, reason: "" }
+        }
         other => panic!("not made up: {other:?}"),
     };
     Encoder::default().reply(out, header.request, &reply, Payload::NONE);
     true
 }
 
-fn run<F: Future>(test: F) -> F::Output {
+pub(super) fn run<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), test).await.expect("it hangs") })
 }
@@ -291,7 +400,156 @@ fn what_is_given_up_says_that_nobody_knows() {
         let error = producer.send_to(0, b"x").await.unwrap().await.expect_err("it never gets an answer");
         assert_eq!(error.retry(), Retry::Unknown, "{error}");
         setup.mock.lock().unwrap().faults = Faults { later: 1000, ..Faults::default() };
-        assert!(producer.send_to(0, b"y").await.unwrap().await.is_err());
+        let error = producer.send_to(0, b"y").await.unwrap().await.expect_err("it is refused each time");
+        assert!(matches!(&error, Error::Expired { why, .. } if why.contains("made up")), "certainly not stored: {error}");
+    });
+}
+
+#[test]
+fn a_late_answer_is_of_no_other_batch() {
+    let setup = scripted([Fate::StoreAndWait]);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").batch_messages(1).retry_for(Duration::from_secs(2)).build().await.unwrap();
+        let error = producer.send_to(0, b"late").await.unwrap().await.expect_err("its answer waits");
+        assert_eq!(error.retry(), Retry::Unknown, "{error}");
+        {
+            let mut mock = setup.mock.lock().unwrap();
+            mock.swapped = true;
+            mock.script.push_back(Fate::Refuse(Code::WrongCore, Retry::Refresh));
+            mock.script.extend([Fate::StoreAndWait; 6]);
+        }
+        let mut acks = Vec::new();
+        for i in 0..6 {
+            acks.push(producer.send_to(0, &[i]).await.unwrap());
+            // each by itself: the requests of the new connection reach the number of the late one's
+            setup.until(|mock| mock.waiting.len() == 2 + i as usize).await;
+        }
+        setup.let_go();
+        // so that it comes before the others, on its own connection
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        (0..6).for_each(|_| setup.let_go());
+        for (i, ack) in acks.into_iter().enumerate() {
+            assert_eq!(ack.await.unwrap().at.unwrap().count, 1 + i as i64);
+        }
+    });
+}
+
+#[test]
+fn what_was_given_up_is_held_until_it_is_answered() {
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let builder = client.producer("t").window_bytes(1000).linger(Duration::ZERO).retry_for(Duration::from_millis(100));
+        let producer = builder.build().await.unwrap();
+        setup.held.store(true, Ordering::Relaxed);
+        for _ in 0..3 {
+            let acks = [producer.send_to(0, &[0; 388]).await.unwrap(), producer.send_to(0, &[0; 888]).await.unwrap()];
+            for ack in acks {
+                assert_eq!(ack.await.expect_err("it is not read").retry(), Retry::Unknown);
+            }
+            let full = tokio::time::timeout(Duration::from_millis(50), producer.send_to(0, b"x")).await;
+            assert!(full.is_err(), "the connection still has the bytes");
+            setup.held.store(false, Ordering::Relaxed);
+            let _ = producer.send_to(0, b"there is room again").await.unwrap().await;
+            setup.held.store(true, Ordering::Relaxed);
+        }
+    });
+}
+
+#[test]
+fn only_what_is_due_expires() {
+    let setup = scripted([Fate::StoreAndWait, Fate::StoreAndWait]);
+    run(async {
+        let client = setup.client().await;
+        for idempotent in [true, false] {
+            setup.mock.lock().unwrap().script = [Fate::StoreAndWait; 2].into();
+            let builder = client.producer("t").idempotent(idempotent).batch_messages(1).retry_for(Duration::from_secs(2));
+            let producer = builder.build().await.unwrap();
+            let early = producer.send_to(0, b"early").await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let late = producer.send_to(0, b"late").await.unwrap();
+            assert_eq!(early.await.expect_err("its answer waits").retry(), Retry::Unknown);
+            (0..2).for_each(|_| setup.let_go());
+            late.await.expect("it has time left");
+        }
+    });
+}
+
+#[test]
+fn without_idempotence_a_refusal_does_not_send_another_batch_twice() {
+    let setup = scripted([Fate::Refuse(Code::BadBatch, Retry::Never), Fate::StoreAndLose]);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").idempotent(false).batch_messages(1).build().await.unwrap();
+        let (bad, good) = (producer.send_to(0, b"bad").await.unwrap(), producer.send_to(0, b"good").await.unwrap());
+        assert_eq!(bad.await.expect_err("it is refused").code(), Some(Code::BadBatch));
+        assert_eq!(good.await.expect_err("its answer is lost").retry(), Retry::Unknown);
+        producer.send_to(0, b"next").await.unwrap().await.unwrap();
+    });
+    assert_eq!(setup.mock.lock().unwrap().log[&0], [&b"good"[..], b"next"]);
+}
+
+#[test]
+fn what_may_be_stored_does_not_go_again_under_a_new_id() {
+    let refusal = Fate::Refuse(Code::BadBatch, Retry::Never);
+    let setup = scripted([Fate::StoreInSilence, Fate::StoreAndLose, refusal, Fate::Lose]);
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").batch_messages(1).build().await.unwrap();
+        for ack in [producer.send_to(0, b"one").await.unwrap(), producer.send_to(0, b"two").await.unwrap()] {
+            let error = ack.await.expect_err("nobody knows");
+            assert_eq!(error.retry(), Retry::Unknown, "{error}");
+        }
+        producer.send_to(0, b"three").await.unwrap().await.unwrap();
+    });
+    assert_eq!(setup.mock.lock().unwrap().log[&0], [&b"one"[..], b"two", b"three"]);
+}
+
+#[test]
+fn without_an_end_means_a_long_time() {
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let producer = client.producer("t").retry_for(Duration::MAX).linger(Duration::MAX).build().await.unwrap();
+        let ack = producer.send_to(0, b"x").await.unwrap();
+        producer.flush().await.unwrap();
+        ack.await.unwrap();
+    });
+}
+
+#[test]
+fn a_producer_whose_runtime_is_gone_takes_nothing_more() {
+    let setup = faultless();
+    let first = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (producer, taken) = first.block_on(async {
+        let builder = setup.client().await.producer("t").linger(Duration::MAX).window_bytes(1000);
+        let producer = builder.build().await.unwrap();
+        let taken = producer.send_to(0, &[0; 1500]).await.unwrap();
+        (producer, taken)
+    });
+    drop(first);
+    run(async {
+        assert!(matches!(taken.await, Err(Error::Closed)), "it was not sent");
+        assert!(matches!(producer.send_to(0, b"x").await, Err(Error::Closed)));
+        assert!(matches!(producer.send_to(1, b"x").await, Err(Error::Closed)));
+        assert!(matches!(producer.flush().await, Err(Error::Closed)), "it says what became of what it had taken");
+    });
+}
+
+#[test]
+fn a_name_that_no_frame_has_room_for_is_refused() {
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let long = "x".repeat(70_000);
+        assert!(client.producer(&long).build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.consumer(&long, "c").build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.consumer("t", &long).build().await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.find(&long, 0, Start::Newest).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.create_topic(&long, 1).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(client.topic(&long).await.is_err_and(|e| e.retry() == Retry::Never));
+        assert!(Client::builder().client_id(long).connect().await.is_err_and(|e| e.retry() == Retry::Never));
     });
 }
 

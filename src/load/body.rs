@@ -1,9 +1,10 @@
 //! What stands in a message: who sent it, which one it is, when it should have left, and a checksum when it is verified.
 //!
 //! ```text
-//! magic u32 | run u32 | producer u32 | crc32 u32 (of all but itself; 0: unchecked) | sequence u64 | intended unix ns u64 | filler
+//! magic u32 | run u32 | producer u32 | crc32 u32 (0: unchecked) | sequence u64 | intended unix ns u64 | filler
 //! ```
-//! Little-endian. A message that is shorter than the head is filler alone: it can be counted, not timed.
+//! The checksum is over the topic's name and all but itself. Little-endian.
+//! A message that is shorter than the head is filler alone: it can be counted, not timed.
 
 use crate::base::rng::Rng;
 
@@ -39,29 +40,29 @@ impl Filler {
     }
 }
 
-/// Appends a body of `len` bytes, at most the filler's `len_max`.
-pub fn write(out: &mut Vec<u8>, head: &Head, len: usize, filler: &Filler, checked: bool) {
+/// Appends a body of `len` bytes, at most the filler's `len_max`; with a checksum that begins with `seal`, or without.
+pub fn write(out: &mut Vec<u8>, head: &Head, len: usize, filler: &Filler, seal: Option<u32>) {
     if len < HEAD_LEN {
         out.extend_from_slice(filler.piece(head.sequence, len));
         return;
     }
     let start = out.len();
     let mut bytes = [0; HEAD_LEN];
-    bytes[..4].copy_from_slice(&if checked { CHECKED } else { PLAIN }.to_le_bytes());
+    bytes[..4].copy_from_slice(&if seal.is_some() { CHECKED } else { PLAIN }.to_le_bytes());
     bytes[4..8].copy_from_slice(&head.run.to_le_bytes());
     bytes[8..12].copy_from_slice(&head.producer.to_le_bytes());
     bytes[16..24].copy_from_slice(&head.sequence.to_le_bytes());
     bytes[24..].copy_from_slice(&head.intended_ns.to_le_bytes());
     out.extend_from_slice(&bytes);
     out.extend_from_slice(filler.piece(head.sequence, len - HEAD_LEN));
-    if checked {
-        let crc = crc(&out[start..]);
+    if let Some(seal) = seal {
+        let crc = crc(&out[start..], seal);
         out[start + CRC_AT..start + CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     }
 }
 
-fn crc(body: &[u8]) -> u32 {
-    let mut hasher = crc32fast::Hasher::new();
+fn crc(body: &[u8], seal: u32) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(seal);
     hasher.update(&body[..CRC_AT]);
     hasher.update(&body[CRC_AT + 4..]);
     hasher.finalize()
@@ -69,24 +70,28 @@ fn crc(body: &[u8]) -> u32 {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
+    /// Its checksum is right, or was not looked at.
     Whole(Head),
+    /// It carries no checksum.
+    Plain(Head),
     /// It carries a checksum, and another one than its bytes have.
     Broken,
     /// Not of a load generator, or too short to say.
     Foreign,
 }
 
-/// `check`: compare the checksum of those that carry one.
-pub fn read(body: &[u8], check: bool) -> Found {
+/// `seal`: the checksum of those that carry one is looked at.
+pub fn read(body: &[u8], seal: Option<u32>) -> Found {
     let Some((head, _)) = body.split_first_chunk::<HEAD_LEN>() else { return Found::Foreign };
     let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes of the head"));
     let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes of the head"));
+    let found = Head { run: u32_at(4), producer: u32_at(8), sequence: u64_at(16), intended_ns: u64_at(24) };
     match u32_at(0) {
-        CHECKED if check && u32_at(CRC_AT) != crc(body) => return Found::Broken,
-        CHECKED | PLAIN => {}
-        _ => return Found::Foreign,
+        CHECKED if seal.is_some_and(|seal| u32_at(CRC_AT) != crc(body, seal)) => Found::Broken,
+        CHECKED => Found::Whole(found),
+        PLAIN => Found::Plain(found),
+        _ => Found::Foreign,
     }
-    Found::Whole(Head { run: u32_at(4), producer: u32_at(8), sequence: u64_at(16), intended_ns: u64_at(24) })
 }
 
 #[cfg(test)]
@@ -97,19 +102,23 @@ mod tests {
     fn a_body_reads_back_and_every_flipped_bit_is_found() {
         let filler = Filler::new(200);
         let head = Head { run: 7, producer: 3, sequence: u64::MAX - 1, intended_ns: 1 << 60 };
-        for (len, checked) in [(HEAD_LEN, false), (HEAD_LEN, true), (100, false), (200, true)] {
+        for (len, seal) in [(HEAD_LEN, None), (HEAD_LEN, Some(9)), (100, None), (200, Some(8))] {
             let mut body = Vec::new();
-            write(&mut body, &head, len, &filler, checked);
-            assert_eq!((body.len(), read(&body, true)), (len, Found::Whole(head)));
-            for bit in (0..len * 8).filter(|_| checked) {
+            write(&mut body, &head, len, &filler, seal);
+            let whole = if seal.is_some() { Found::Whole(head) } else { Found::Plain(head) };
+            assert_eq!((body.len(), read(&body, seal), read(&body, None)), (len, whole, whole));
+            if seal.is_some() {
+                assert_eq!(read(&body, Some(7)), Found::Broken, "of another topic");
+            }
+            for bit in (0..len * 8).filter(|_| seal.is_some()) {
                 body[bit / 8] ^= 1 << (bit % 8);
-                assert_ne!(read(&body, true), Found::Whole(head), "bit {bit}");
+                assert!(!matches!(read(&body, seal), Found::Whole(_)), "bit {bit}");
                 body[bit / 8] ^= 1 << (bit % 8);
             }
         }
         let mut short = Vec::new();
-        write(&mut short, &head, 5, &filler, true);
-        assert_eq!((short.len(), read(&short, true)), (5, Found::Foreign));
-        assert_eq!(read(&[0; 50], true), Found::Foreign);
+        write(&mut short, &head, 5, &filler, Some(1));
+        assert_eq!((short.len(), read(&short, Some(1))), (5, Found::Foreign));
+        assert_eq!(read(&[0; 50], Some(1)), Found::Foreign);
     }
 }

@@ -46,7 +46,7 @@ impl Consumer {
 
     fn take(&mut self, link: &mut Link, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
         let (now, course) = (shared.clock.now(), shared.course());
-        let (verify, produces) = (shared.options.verify, shared.options.mode.produces());
+        let (seal, produces) = (shared.seal(self.topic), shared.options.mode.produces());
         let (mut messages, mut bytes, mut own) = (0u64, 0u64, 0u64);
         let mut times = Times::default();
         let mut seen = recorder.lock();
@@ -58,8 +58,8 @@ impl Consumer {
             };
             messages += 1;
             bytes += body.len() as u64;
-            let found = body::read(body, verify);
-            if let Found::Whole(head) = found {
+            let found = body::read(body, seal);
+            if let Found::Whole(head) | Found::Plain(head) = found {
                 own += (head.run == shared.run) as u64;
                 // A backlog was sent before the run.
                 if course.measures(if produces { head.intended_ns } else { now }) {
@@ -70,6 +70,9 @@ impl Consumer {
                 (Some(ledger), Found::Whole(head)) if head.run == shared.run => {
                     ledger.consumed(self.channel, head.producer, head.sequence);
                 }
+                // what says that it is of this run has a checksum, and what has room for it says of which run it is
+                (Some(ledger), Found::Plain(head)) if head.run == shared.run => ledger.broken(),
+                (Some(ledger), Found::Foreign) if body.len() >= body::HEAD_LEN => ledger.broken(),
                 (Some(ledger), Found::Broken) => ledger.broken(),
                 _ => {}
             }

@@ -88,8 +88,9 @@ impl Link {
         }
     }
 
-    /// Encodes one publish of `count` messages, whose bodies `write` appends. Ids rise, and are never 0.
-    pub fn publish(&mut self, options: &Options, id: u64, count: u32, write: impl FnMut(u32, &mut Vec<u8>)) {
+    /// Encodes one publish of `count` messages, whose bodies `write` appends; it gets the topic's index and the message's place. Ids
+    /// rise, and are never 0.
+    pub fn publish(&mut self, options: &Options, id: u64, count: u32, write: impl FnMut(usize, u32, &mut Vec<u8>)) {
         match self {
             Link::Nsq(nsq) => nsq.publish(options, count, write),
             Link::Native(native) => native.publish(options, id, count, write),

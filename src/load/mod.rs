@@ -44,7 +44,7 @@ pub enum LoadError {
     File { path: String, reason: String },
 }
 
-/// Runs the load and writes the results; false when `--verify` found something.
+/// Runs the load and writes the results; false when `--verify` found something, or nothing got through but errors.
 pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     // a file that is of no use is known before the load, not after it
     let raw = outputs.raw.as_deref().map(raw::read).transpose()?;
@@ -71,7 +71,14 @@ pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     if let Some(path) = &outputs.report {
         write(path, &html::page(std::slice::from_ref(&run)))?;
     }
-    Ok(run.verify.is_none_or(|verdict| verdict.ok))
+    Ok(run.verify.is_none_or(|verdict| verdict.ok) && got_through(options.mode, &seen))
+}
+
+/// Something, or nothing without an error: there may have been nothing to consume.
+fn got_through(mode: options::Mode, seen: &record::Seen) -> bool {
+    let published = !mode.produces() || seen.published_ever.messages > 0;
+    let delivered = !mode.consumes() || seen.delivered_ever.messages > 0;
+    published && delivered || seen.errors.is_empty()
 }
 
 /// `ringmq load report`.
@@ -94,4 +101,22 @@ fn write(path: &Path, text: &str) -> Result<(), LoadError> {
 
 fn file_error(path: &Path, reason: impl ToString) -> LoadError {
     LoadError::File { path: path.display().to_string(), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use options::Mode;
+
+    #[test]
+    fn errors_and_nothing_else_are_a_failure() {
+        let mut seen = record::Seen::new();
+        assert!(got_through(Mode::Consume, &seen), "an empty topic");
+        seen.error("made up", 1);
+        assert!(!got_through(Mode::Produce, &seen) && !got_through(Mode::Consume, &seen));
+        seen.published_ever.add(1, 1);
+        assert!(got_through(Mode::Produce, &seen) && !got_through(Mode::Both, &seen));
+        seen.delivered_ever.add(1, 1);
+        assert!(got_through(Mode::Both, &seen));
+    }
 }

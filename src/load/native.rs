@@ -9,8 +9,8 @@ use super::wire::{CLIENT_ID, HANDSHAKE_LIMIT, USER_AGENT, Wire};
 use crate::base::PartitionId;
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Encoder, HEADER_LEN, Header, Hello, IdRange, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply, Request,
-    Start, Subscribe, VERSION,
+    Encoder, HEADER_LEN, Header, Hello, IdRange, Malformed, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply,
+    Request, Start, Subscribe, VERSION,
 };
 use crate::log::batch::{MESSAGE_OVERHEAD, Messages};
 use std::io;
@@ -150,7 +150,7 @@ impl Native {
     }
 
     /// One batch. Its messages have one time: that at which the node got it.
-    pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
+    pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(usize, u32, &mut Vec<u8>)) {
         let place = &self.places[self.turn];
         self.turn = if self.turn + 1 == self.places.len() { 0 } else { self.turn + 1 };
         let request = Request::Publish(Publish {
@@ -168,7 +168,7 @@ impl Native {
         for i in 0..count {
             let at = out.len();
             out.extend_from_slice(&[0; MESSAGE_OVERHEAD]);
-            write(i, out);
+            write(place.topic, i, out);
             let len = (out.len() - at - 4) as u32;
             out[at..at + 4].copy_from_slice(&len.to_le_bytes());
         }
@@ -184,12 +184,12 @@ impl Native {
             while let Some(Frame { request, reply, len, .. }) = frame(&lane.unread()[at..])? {
                 at += len;
                 match reply {
-                    Reply::Published { .. } => each(Answer::Done(Some(request)))?,
-                    Reply::Pong => {}
-                    Reply::Error(error) if !error.fatal && request != 0 => {
+                    Some(Reply::Published { .. }) => each(Answer::Done(Some(request)))?,
+                    Some(Reply::Pong) | None => {}
+                    Some(Reply::Error(error)) if !error.fatal && request != 0 => {
                         each(Answer::Refused(Some(request), &text(&error)))?;
                     }
-                    other => return Err(unexpected(&other)),
+                    Some(other) => return Err(unexpected(&other)),
                 }
             }
             lane.took(at);
@@ -204,7 +204,7 @@ impl Native {
             while let Some(Frame { reply, payload, len, .. }) = frame(&lane.unread()[at..])? {
                 at += len;
                 match reply {
-                    Reply::Messages(messages) => {
+                    Some(Reply::Messages(messages)) => {
                         let place = self.places.get_mut(messages.subscription as usize);
                         let place = place.ok_or("messages of a subscription that there is not")?;
                         let mut walk = Messages::resume(payload, messages.log_id, messages.base_unix_ns);
@@ -212,11 +212,11 @@ impl Native {
                         if found != messages.num as usize || walk.rest_len() > 0 {
                             return Err("a batch does not hold the messages that were announced".into());
                         }
-                        append(&mut place.ranges, messages.ids());
+                        messages.ids().append_to(&mut place.ranges);
                     }
-                    Reply::Pong => {}
-                    Reply::Error(error) if !error.fatal => each(Delivered::Error(&text(&error))),
-                    other => return Err(unexpected(&other)),
+                    Some(Reply::Pong) | None => {}
+                    Some(Reply::Error(error)) if !error.fatal => each(Delivered::Error(&text(&error))),
+                    Some(other) => return Err(unexpected(&other)),
                 }
             }
             lane.took(at);
@@ -313,6 +313,10 @@ async fn ask<T>(
     let _ = wire.flush().await;
     loop {
         if let Some(Frame { reply, len, .. }) = frame(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
+            let Some(reply) = reply else {
+                wire.took(len);
+                continue;
+            };
             let answer = read(&reply).ok_or_else(|| match &reply {
                 Reply::Error(error) => format!("{what}: {}", text(error)),
                 other => format!("{what}: {}", unexpected(other)),
@@ -328,7 +332,8 @@ async fn ask<T>(
 
 struct Frame<'a> {
     request: u64,
-    reply: Reply<'a>,
+    /// None: unasked, and of a kind that only a later version knows.
+    reply: Option<Reply<'a>>,
     payload: &'a [u8],
     /// Of the whole.
     len: usize,
@@ -340,16 +345,11 @@ fn frame(input: &[u8]) -> Result<Option<Frame<'_>>, String> {
     let len = header.frame_len();
     let Some(payload) = input.get(HEADER_LEN + header.meta_len..len) else { return Ok(None) };
     header.check_payload(payload).map_err(|e| e.to_string())?;
-    let reply = Reply::decode(header.kind, metadata).map_err(|e| e.to_string())?;
+    let reply = match Reply::decode(header.kind, metadata) {
+        Err(Malformed::UnknownKind(_)) if header.request == 0 => None,
+        reply => Some(reply.map_err(|e| e.to_string())?),
+    };
     Ok(Some(Frame { request: header.request, reply, payload, len }))
-}
-
-/// Appends a range, to the one before it where it continues that.
-fn append(ranges: &mut Vec<IdRange>, range: IdRange) {
-    match ranges.last_mut() {
-        Some(last) if last.last.0 + 1 == range.first.0 => last.last = range.last,
-        _ => ranges.push(range),
-    }
 }
 
 fn text(error: &NativeError<'_>) -> String {
@@ -367,7 +367,6 @@ fn unexpected(reply: &Reply<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::LogId;
 
     #[test]
     fn a_frame_is_read_when_it_is_whole_and_sound() {
@@ -380,18 +379,20 @@ mod tests {
         let found = frame(&bytes).expect("it is sound").expect("it is whole");
         assert_eq!(
             (found.request, found.reply, found.payload, found.len),
-            (7, Reply::Done { num: 3 }, &payload[..], bytes.len())
+            (7, Some(Reply::Done { num: 3 }), &payload[..], bytes.len())
         );
         *bytes.last_mut().expect("it has a payload") ^= 1;
         assert!(frame(&bytes).is_err_and(|why| why.contains("checksum")));
     }
 
     #[test]
-    fn ranges_that_follow_each_other_are_one() {
-        let mut ranges = Vec::new();
-        for (first, last) in [(1, 3), (4, 4), (7, 9), (5, 6)] {
-            append(&mut ranges, IdRange { first: LogId(first), last: LogId(last) });
-        }
-        assert_eq!(ranges.iter().map(|r| (r.first.0, r.last.0)).collect::<Vec<_>>(), [(1, 4), (7, 9), (5, 6)]);
+    fn what_only_a_later_version_says_is_skipped() {
+        let kind = |request| {
+            let mut bytes = Vec::new();
+            crate::codec::native::frame::encode(&mut bytes, 250, request, &[1; 8], 0, 0);
+            frame(&bytes).map(|found| found.map(|found| (found.reply.is_none(), found.len == bytes.len())))
+        };
+        assert_eq!(kind(0), Ok(Some((true, true))));
+        assert!(kind(1).is_err(), "an answer that is not understood");
     }
 }

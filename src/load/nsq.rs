@@ -95,12 +95,13 @@ impl Nsq {
     }
 
     /// One publish of `count` messages: PUB when every publish has one.
-    pub fn publish(&mut self, options: &Options, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
-        let topic = &options.topics[self.topics[self.turn]];
+    pub fn publish(&mut self, options: &Options, count: u32, mut write: impl FnMut(usize, u32, &mut Vec<u8>)) {
+        let index = self.topics[self.turn];
+        let topic = &options.topics[index];
         self.turn = if self.turn + 1 == self.topics.len() { 0 } else { self.turn + 1 };
         match count {
-            1 if options.batch == 1 => request::publish_with(&mut self.wire.out, topic, |out| write(0, out)),
-            _ => request::multi_publish_with(&mut self.wire.out, topic, count, write),
+            1 if options.batch == 1 => request::publish_with(&mut self.wire.out, topic, |out| write(index, 0, out)),
+            _ => request::multi_publish_with(&mut self.wire.out, topic, count, |i, out| write(index, i, out)),
         }
     }
 

@@ -189,7 +189,7 @@ pub fn command() -> Command {
         .arg(path("report", "Write the results there as an HTML page"))
         .arg(path("raw", "Show the figures beside those of the raw disk: a file that ringmq doctor --measure --json has written"))
         .arg(switch("quiet", "No line each second"))
-        .after_help("Exit codes: 0 done, 1 it failed or lost messages, 2 a wrong flag.")
+        .after_help("Exit codes: 0 done, 1 it failed, lost messages, or had errors and nothing else, 2 a wrong flag.")
 }
 
 pub fn parse(matches: &ArgMatches) -> Result<Asked, String> {
@@ -337,6 +337,10 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
         native && options.mode.produces() && options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) > BATCH_BODY_MAX,
         &format!("--batch times --size is more than {BATCH_BODY_MAX} bytes, the most that a native batch has"),
     )?;
+    no(
+        !native && options.mode.produces() && options.batch as usize * (4 + options.size.max()) > i32::MAX as usize - 8,
+        "--batch times --size is more than 2 GiB, the most that an MPUB can say it has",
+    )?;
     no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
     no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
     no(
@@ -402,6 +406,7 @@ mod tests {
             (&["--tls-cert=a"], "--tls-ca"),
             (&["--tls-key=a", "--tls-ca=b"], "--tls-cert"),
             (&["--protocol=native", "--tls-ca=/no/such/file"], "/no/such/file: cannot be read"),
+            (&["--batch=1000000", "--size=4KiB"], "--batch times --size"),
             (&["--mode=x"], "possible values"),
             (&["--size=0"], "--size=0"),
             (&["--batch=0"], "--batch=0: a whole number between 1"),

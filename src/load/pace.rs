@@ -56,6 +56,9 @@ impl Timer {
     }
 }
 
+/// What was left is told in at most so many pieces.
+const LEFT_MAX: u64 = 10_000;
+
 /// When the publishes of one connection of an open loop are due. Exact over hours: each is computed from the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
@@ -80,10 +83,16 @@ impl Schedule {
         self.next += 1;
     }
 
-    /// Publishes that are due before `end_ns` and were not taken.
-    pub fn left_before(&self, end_ns: u64) -> u64 {
-        let all = ((end_ns as f64 - self.first_ns) / self.step_ns).ceil().max(0.0) as u64;
-        all.saturating_sub(self.next)
+    /// Publishes that were not taken, and are due in that time: how many, and when. Of very many, some are named together, with the
+    /// time of the last of them.
+    pub fn left_within(&self, from_ns: u64, end_ns: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let before = |ns: u64| ((ns as f64 - self.first_ns) / self.step_ns).ceil().max(0.0) as u64;
+        let (first, end) = (before(from_ns).max(self.next), before(end_ns));
+        let (schedule, together) = (*self, end.saturating_sub(first).div_ceil(LEFT_MAX).max(1));
+        (first..end).step_by(usize::try_from(together).unwrap_or(usize::MAX)).map(move |at| {
+            let num = together.min(end - at);
+            (num, Schedule { next: at + num - 1, ..schedule }.due_ns())
+        })
     }
 }
 
@@ -98,8 +107,13 @@ mod tests {
             (0..10).flat_map(|_| schedules.iter_mut().map(|s| (s.due_ns(), s.advance()).0).collect::<Vec<_>>()).collect();
         due.sort_unstable();
         assert_eq!(due, (0..40).map(|i| i * 1_000_000).collect::<Vec<_>>());
-        assert_eq!(schedules.iter().map(|s| s.left_before(50_000_000)).sum::<u64>(), 10);
-        assert_eq!(schedules[0].left_before(1), 0);
+        let left = |s: &Schedule, from, end| s.left_within(from, end).collect::<Vec<_>>();
+        assert_eq!(schedules.iter().flat_map(|s| left(s, 0, 50_000_000)).map(|(num, _)| num).sum::<u64>(), 10);
+        assert_eq!(left(&schedules[0], 0, 1), []);
+        assert_eq!(left(&schedules[0], 42_000_000, 50_000_000), [(1, 44_000_000), (1, 48_000_000)]);
+        let many = left(&Schedule::new(1e9, 0, 1), 0, 3_600_000_000_000);
+        assert_eq!(many.iter().map(|(num, _)| num).sum::<u64>(), 3_600_000_000_000);
+        assert!(many.len() as u64 <= LEFT_MAX && many.last() == Some(&(360_000_000, 3_599_999_999_999)));
     }
 
     #[test]

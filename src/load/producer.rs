@@ -6,7 +6,7 @@
 use super::body::{self, Head};
 use super::link::{Answer, Link};
 use super::pace::{Schedule, Timer};
-use super::record::{self, Recorder};
+use super::record::{self, Recorder, Seen};
 use super::shared::{Course, Shared};
 use crate::base::Rng;
 use std::collections::VecDeque;
@@ -104,11 +104,13 @@ impl Producer {
         }
     }
 
-    /// At the very end: what was due and never sent.
+    /// At the very end: what was due in the measured time and never sent.
     pub fn count_behind(&self, shared: &Shared, recorder: &Recorder) {
-        let course = shared.course();
         if let Some(schedule) = self.schedule.filter(|_| !shared.is_spent() || shared.options.messages.is_none()) {
-            recorder.lock().behind += schedule.left_before(course.end - course.start) * shared.options.batch as u64;
+            let options = &shared.options;
+            let channels = if options.mode.consumes() { options.channels.len() as u64 } else { 0 };
+            let now = shared.clock.now();
+            count_left(&schedule, &shared.course(), now, options.batch as u64, channels, &mut recorder.lock());
         }
     }
 
@@ -176,11 +178,11 @@ impl Producer {
         let mut bytes = 0;
         let (rng, number) = (&mut self.rng, self.number);
         let least = if options.mode.consumes() { body::HEAD_LEN } else { 1 };
-        link.publish(options, self.waiting.next_id(), count, |i, out| {
+        link.publish(options, self.waiting.next_id(), count, |topic, i, out| {
             let len = options.size.draw(rng).max(least);
             bytes += len as u64;
             let head = Head { run: shared.run, producer: number, sequence: first + i as u64, intended_ns };
-            body::write(out, &head, len, &shared.filler, options.verify);
+            body::write(out, &head, len, &shared.filler, shared.seal(topic));
         });
         self.next_sequence += count as u64;
         self.waiting.push(Waiting { intended_ns, first, count, bytes });
@@ -216,9 +218,37 @@ impl Producer {
     }
 }
 
+/// Those of a schedule that were left have waited until `now` at least, and so have their deliveries: without them the percentiles
+/// would be of those that got through.
+fn count_left(schedule: &Schedule, course: &Course, now: u64, batch: u64, channels: u64, seen: &mut Seen) {
+    for (publishes, due_ns) in schedule.left_within(course.measure - course.start, course.end - course.start) {
+        let waited = now.saturating_sub(course.start + due_ns);
+        seen.behind += publishes * batch;
+        record::record(&mut seen.publish, waited, publishes);
+        if channels > 0 {
+            record::record(&mut seen.end_to_end, waited, publishes * batch * channels);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_due_and_not_sent_has_waited_to_the_end() {
+        let (mut schedule, mut seen) = (Schedule::new(1000.0, 0, 1), Seen::new());
+        let course = Course { start: 7_000_000_000, measure: 8_000_000_000, end: 10_000_000_000 };
+        (0..1500).for_each(|_| schedule.advance());
+        count_left(&schedule, &course, 10_500_000_000, 20, 2, &mut seen);
+        assert_eq!((seen.behind, seen.publish.len(), seen.end_to_end.len()), (30_000, 1500, 60_000));
+        let near = |ns: u64, wanted: f64| (ns as f64 / wanted - 1.0).abs() < 0.01;
+        assert!(near(seen.publish.max(), 2e9) && near(seen.publish.min(), 0.501e9) && near(seen.end_to_end.max(), 2e9));
+        seen.clear();
+        (0..1500).for_each(|_| schedule.advance());
+        count_left(&schedule, &course, 10_500_000_000, 20, 0, &mut seen);
+        assert_eq!((seen.behind, seen.publish.len(), seen.end_to_end.len()), (0, 0, 0));
+    }
 
     #[test]
     fn answers_come_in_any_order_or_without_a_name() {

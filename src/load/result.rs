@@ -61,6 +61,16 @@ pub struct Setup {
     pub rdy: u32,
     pub warm_up_seconds: f64,
     pub threads: usize,
+    /// Asked for of topics that were made; none: as the node decided.
+    #[serde(default)]
+    pub partitions: Option<u16>,
+    /// As asked for; what was measured is [`Run::seconds`]. Files of older builds do not say.
+    #[serde(default)]
+    pub duration_seconds: f64,
+    #[serde(default)]
+    pub verify: bool,
+    #[serde(default)]
+    pub output_buffer_timeout_ms: Option<f64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -156,6 +166,10 @@ impl Setup {
             rdy: options.rdy,
             warm_up_seconds: options.warm_up.as_secs_f64(),
             threads: options.threads,
+            partitions: options.partitions,
+            duration_seconds: options.duration.as_secs_f64(),
+            verify: options.verify,
+            output_buffer_timeout_ms: options.output_buffer_timeout.map(|timeout| timeout.as_secs_f64() * 1e3),
         }
     }
 
@@ -175,6 +189,9 @@ impl Setup {
             parts.push(format!("{} consumer(s) with RDY {}", self.consumers, self.rdy));
         }
         parts.push(format!("{} topic(s), {} channel(s), {} thread(s)", self.topics, self.channels, self.threads));
+        parts.extend(self.partitions.map(|n| format!("{n} partition(s) each")));
+        parts.extend(self.output_buffer_timeout_ms.map(|ms| format!("output buffer timeout {ms} ms")));
+        parts.extend(self.verify.then(|| "verified".to_string()));
         parts.join(", ")
     }
 }

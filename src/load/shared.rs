@@ -59,6 +59,8 @@ pub struct Shared {
     /// Names the run in its messages.
     pub run: u32,
     pub filler: Filler,
+    /// By topic: where the checksums of its messages begin, so that one that comes in another topic is found out.
+    seals: Vec<u32>,
     course: OnceLock<Course>,
     /// Messages that may still be published or, in mode consume, delivered.
     budget: AtomicI64,
@@ -77,6 +79,7 @@ impl Shared {
         Shared {
             run: (clock.now() ^ (std::process::id() as u64) << 20) as u32,
             filler: Filler::new(if options.mode.produces() { options.size.max() } else { 0 }),
+            seals: options.topics.iter().map(|name| crc32fast::hash(name.as_bytes())).collect(),
             course: OnceLock::new(),
             budget: AtomicI64::new(options.messages.map_or(i64::MAX, |n| n as i64)),
             acknowledged: AtomicU64::new(0),
@@ -86,6 +89,11 @@ impl Shared {
             clock,
             options,
         }
+    }
+
+    /// What the checksums of a topic begin with; none: messages are not verified.
+    pub fn seal(&self, topic: usize) -> Option<u32> {
+        self.options.verify.then(|| self.seals[topic])
     }
 
     pub fn set_course(&self, course: Course) {

@@ -73,17 +73,26 @@ impl Worker {
         for (link, producer) in producers {
             publishing.spawn(publish(link, producer, self.shared.clone(), self.recorder.clone()));
         }
-        while publishing.join_next().await.is_some() {}
+        all(&mut publishing).await?;
         let _ = self.reports.send(Report::Published);
         // Dropped at the end: what still consumes is ended with it.
         tokio::select! {
-            () = async { while consuming.join_next().await.is_some() {} } => {
+            ended = all(&mut consuming) => {
+                ended?;
                 let _ = self.reports.send(Report::Consumed);
             }
             _ = wait_for(&mut phase, Phase::Stop) => {}
         }
         Ok(())
     }
+}
+
+/// Waits for all of them. One that panicked has measured nothing: its run fails.
+async fn all(connections: &mut JoinSet<()>) -> Result<(), String> {
+    while let Some(ended) = connections.join_next().await {
+        ended.map_err(|e| format!("a connection's task failed, which is a bug of the generator: {e}"))?;
+    }
+    Ok(())
 }
 
 async fn wait_for(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
@@ -139,5 +148,22 @@ async fn consume(link: Link, mut consumer: Consumer, shared: Arc<Shared>, record
         }
         tokio::time::sleep(RECONNECT_AFTER).await;
         link = subscribed(&consumer, &shared).await.map_err(|error| recorder.lock().error(&error, 1)).ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_panics_fails_the_run() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let ended = runtime.block_on(async {
+            let mut connections = JoinSet::new();
+            connections.spawn(async {});
+            connections.spawn(async { panic!("made up") });
+            all(&mut connections).await
+        });
+        assert!(ended.is_err_and(|why| why.contains("bug")));
     }
 }

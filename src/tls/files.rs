@@ -27,7 +27,7 @@ pub enum TlsError {
 
 /// What a node offers its clients, and asks of them. Shared by all cores.
 #[derive(Clone, Debug)]
-pub struct Terms(Arc<ServerConfig>);
+pub struct Terms(pub(super) Arc<ServerConfig>);
 
 impl Terms {
     /// `None`: the settings ask for no TLS.

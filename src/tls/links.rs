@@ -47,6 +47,8 @@ pub struct Links {
     /// For new connections of the native port; `None`: they have no TLS.
     terms: Option<Terms>,
     links: IdMap<ConnId, Secured>,
+    /// Those that were to have TLS and could not: until they are closed nothing is heard from them, and nothing said.
+    refused: IdMap<ConnId, ()>,
     wires: Vec<Wire>,
     faults: FaultLog,
     /// When the log of faults has something to say.
@@ -55,7 +57,8 @@ pub struct Links {
 
 impl Links {
     pub fn new(terms: Option<Terms>) -> Links {
-        Links { terms, links: IdMap::default(), wires: vec![], faults: FaultLog::default(), faults_at: None }
+        let (links, refused) = (IdMap::default(), IdMap::default());
+        Links { terms, links, refused, wires: vec![], faults: FaultLog::default(), faults_at: None }
     }
 
     /// A client has connected to the port that has TLS, if any has.
@@ -67,6 +70,7 @@ impl Links {
             }
             Err(e) => {
                 self.complain(now, peer, &e.to_string());
+                self.refused.insert(conn, ());
                 self.wires.push(Wire::Close { conn });
             }
         }
@@ -74,7 +78,12 @@ impl Links {
 
     /// Bytes came from the socket; what they say is given to `each`.
     pub fn received(&mut self, now: Now, conn: ConnId, bytes: &[u8], each: &mut dyn FnMut(&[u8])) {
-        let Some(secured) = self.links.get_mut(&conn) else { return each(bytes) };
+        let Some(secured) = self.links.get_mut(&conn) else {
+            if !self.refused.contains_key(&conn) {
+                each(bytes);
+            }
+            return;
+        };
         let end = secured.link.receive(bytes, each);
         self.settle(now, conn, end);
     }
@@ -103,7 +112,9 @@ impl Links {
 
     /// What the socket is to send for what the session sends.
     pub fn seal(&mut self, now: Now, conn: ConnId, bytes: Vec<u8>) -> Vec<u8> {
-        let Some(secured) = self.links.get_mut(&conn) else { return bytes };
+        let Some(secured) = self.links.get_mut(&conn) else {
+            return if self.refused.contains_key(&conn) { vec![] } else { bytes };
+        };
         match secured.link.send(&bytes) {
             Ok(()) => secured.link.take_output(),
             Err(end) => {
@@ -128,6 +139,7 @@ impl Links {
     /// The connection is gone.
     pub fn closed(&mut self, conn: ConnId) {
         self.links.remove(&conn);
+        self.refused.remove(&conn);
     }
 
     /// The connection is to move; answers what the net has to keep in front of the bytes that still come.

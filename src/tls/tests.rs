@@ -330,6 +330,19 @@ fn a_flood_of_bad_clients_is_counted_later() {
     assert_eq!(links.deadline(), None);
 }
 
+#[test]
+fn a_connection_that_cannot_have_tls_gets_no_plaintext_either() {
+    let mut config = (*TERMS.config()).clone();
+    // what rustls refuses
+    config.max_fragment_size = Some(1);
+    let mut links = Links::new(Some(Terms(Arc::new(config))));
+    let conn = ConnId(1);
+    links.opened(at(0), conn, &Peer(PEER.into()));
+    links.received(at(0), conn, b"plaintext", &mut |_| panic!("nothing is heard"));
+    assert!(links.seal(at(0), conn, b"answer".to_vec()).is_empty());
+    assert!(matches!(links.wires().collect::<Vec<_>>()[..], [Wire::Close { conn: ConnId(1) }]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 

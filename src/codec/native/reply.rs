@@ -210,8 +210,9 @@ impl<'a> Reply<'a> {
             kind::ERROR => {
                 let t = table::<fb::Error>("Error", metadata)?;
                 Reply::Error(NativeError {
-                    code: t.code(),
-                    retry: t.retry(),
+                    // of a later version: as the first
+                    code: t.code().variant_name().map_or(Code::Other, |_| t.code()),
+                    retry: t.retry().variant_name().map_or(Retry::Never, |_| t.retry()),
                     message: t.message(),
                     core: t.core(),
                     fatal: t.fatal(),

@@ -129,6 +129,16 @@ pub struct IdRange {
     pub last: LogId,
 }
 
+impl IdRange {
+    /// Appends it to ranges that are noted as they come, or to the last of them where it continues that.
+    pub fn append_to(self, ranges: &mut Vec<IdRange>) {
+        match ranges.last_mut() {
+            Some(last) if last.last.0 + 1 == self.first.0 => last.last = self.last,
+            _ => ranges.push(self),
+        }
+    }
+}
+
 impl<'a> Request<'a> {
     pub fn decode(kind: u8, metadata: &'a [u8]) -> Result<Request<'a>, Malformed> {
         Ok(match kind {

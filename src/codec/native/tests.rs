@@ -157,6 +157,25 @@ fn the_largest_answers_fit_a_frame() {
 }
 
 #[test]
+fn a_code_or_rule_of_a_later_version_counts_as_the_first() {
+    let mut bytes = vec![];
+    let later = NativeError { code: Code(60_000), retry: Retry(4), message: "?", core: 0, fatal: false };
+    Encoder::default().reply(&mut bytes, 1, &Reply::Error(later), Payload::NONE);
+    let (header, meta) = open(&bytes);
+    let known = NativeError { code: Code::Other, retry: Retry::Never, ..later };
+    assert_eq!(Reply::decode(header.kind, meta), Ok(Reply::Error(known)));
+}
+
+#[test]
+fn ranges_that_follow_each_other_are_one() {
+    let mut ranges = vec![];
+    for (first, last) in [(1, 3), (4, 4), (7, 9), (5, 6)] {
+        IdRange { first: LogId(first), last: LogId(last) }.append_to(&mut ranges);
+    }
+    assert_eq!(ranges.iter().map(|r| (r.first.0, r.last.0)).collect::<Vec<_>>(), [(1, 4), (7, 9), (5, 6)]);
+}
+
+#[test]
 fn numbers_out_of_bounds_are_malformed() {
     let bad = |request: &Request<'_>| {
         let mut bytes = vec![];

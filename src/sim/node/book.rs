@@ -480,9 +480,11 @@ impl Book {
         }
     }
 
-    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others.
+    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others. Not where a
+    /// native client has made a channel of one partition: it may begin anywhere, and be that partition's first.
     fn one_channel_is_first(&mut self) {
-        for (topic, early) in &self.early {
+        let is_native = |topic: usize| self.channels.iter().any(|((t, _), known)| *t == topic && !known.partitions.is_empty());
+        for (topic, early) in self.early.iter().filter(|(topic, _)| !is_native(**topic)) {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
             let firsts: Vec<_> = of_it.filter(|(_, known)| !known.finished.is_disjoint(early)).collect();
             for (channel, known) in &firsts {
