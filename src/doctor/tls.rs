@@ -106,7 +106,8 @@ mod tests {
         std::fs::write(&zeros, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
         let nowhere = "/no/such/file".to_string();
         let (today, twenty_days_before) = (day(20_454), day(21_894));
-        let cases: [(&str, &str, &str, UnixTime, &[(Level, &str)]); 9] = [
+        type Case<'a> = (&'a str, &'a str, &'a str, UnixTime, &'a [(Level, &'a str)]);
+        let cases: [Case<'_>; 9] = [
             (&cert, &key, "", today, &[(Ok, "1 certificate in"), (Ok, "fits the certificate")]),
             (&cert, &key, &other_cert, today, &[(Ok, ""), (Ok, ""), (Ok, "1 CA may sign")]),
             (&nowhere, &key, "", today, &[(Fail, "/no/such/file: cannot be read"), (Ok, "a private key")]),

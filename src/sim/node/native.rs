@@ -321,7 +321,7 @@ impl NativeClient {
                 self.ask(&Request::Find { topic: &topic_name(topic), partition, start }, Pending::Find);
             }
             9..14 => self.finish(book, number, &held, rng.chance(0.7)),
-            _ => self.finish(book, number, &some.to_vec(), rng.chance(0.7)),
+            _ => self.finish(book, number, some, rng.chance(0.7)),
         }
     }
 
@@ -474,10 +474,11 @@ impl NativeClient {
             }
             (Pending::Done { sub, ids, is_fin }, Reply::Done { num }) => {
                 assert!(*num <= ids.len() as u64, "{num} of {ids:?}");
-                if is_fin && *num == ids.len() as u64 {
-                    if let Some(sub) = self.subs.get(&sub) {
-                        self.fins.extend(ids.into_iter().map(|id| (request, sub.channel.clone(), id)));
-                    }
+                if is_fin
+                    && *num == ids.len() as u64
+                    && let Some(sub) = self.subs.get(&sub)
+                {
+                    self.fins.extend(ids.into_iter().map(|id| (request, sub.channel.clone(), id)));
                 }
             }
             (Pending::Unsubscribe(number), Reply::Unsubscribed { .. }) => drop(self.subs.remove(&number)),
