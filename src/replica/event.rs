@@ -57,6 +57,10 @@ pub trait LogView {
     /// Adds the newest `max` epochs below `below` of what the log holds before [`LogView::vouched`], newest first.
     /// Whether there are older ones.
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
+    /// (epoch, generation, confirmed) of a channel here, applied or being made durable. `None`: there is no such channel.
+    fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
+    /// Adds the names of all channels that are replicated.
+    fn channels(&self, out: &mut Vec<ChannelName>);
 }
 
 /// Bounds and limits of one replica.
@@ -102,7 +106,8 @@ pub enum Event {
     Lease {
         until: Ticks,
     },
-    /// A [`Effect::Propose`] was not applied and never will be.
+    /// A [`Effect::Propose`] was refused: the version is another by now. A repeat of what was applied is refused, too, so
+    /// this ends nothing; metadata of a higher version does. A store that takes no proposals (the static file) answers with that.
     ProposalRefused {
         version: u64,
     },
@@ -151,7 +156,7 @@ pub enum CursorEvent {
     Sync { request: u64, image: CursorImage },
     /// The channel is gone here. Answered likewise.
     Delete { request: u64, channel: ChannelName },
-    /// The cursors of [`Effect::CollectCursors`], complete when all were asked for.
+    /// The cursors of [`Effect::CollectCursors`], all there are when all were asked for; of the others those that still exist.
     Collected { to: NodeId, session: Session, is_all: bool, collect_start: Position, cursors: Vec<CursorImage> },
     /// What [`Effect::ApplyCursors`] with this number asked for is durable here.
     Applied { number: u64 },
@@ -213,7 +218,7 @@ pub enum Effect {
     Opened {
         epoch: Epoch,
     },
-    /// No write any more; publishers of what is not committed are told `error`, as are those who come.
+    /// No write any more in this epoch: publishers of what is not committed are told `error`.
     Closed {
         error: ReplicaError,
     },
@@ -231,11 +236,11 @@ pub enum Effect {
     /// This node should not lead the partition: a write failed here.
     Resign,
     Alarm(Alarm),
-    /// The leader's state of these channels, of all when empty, for a follower: [`CursorEvent::Collected`].
+    /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
     CollectCursors {
         to: NodeId,
         session: Session,
-        channels: Vec<ChannelName>,
+        channels: Channels,
     },
     /// A follower's channels change; durable before [`CursorEvent::Applied`]. Nothing to apply is durable at once.
     ApplyCursors {
@@ -250,6 +255,12 @@ pub enum Effect {
         request: u64,
         result: Result<(), ReplicaError>,
     },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Channels {
+    All,
+    Some(Vec<ChannelName>),
 }
 
 /// What an operator has to hear of: nothing goes on by itself.

@@ -39,8 +39,10 @@ pub const APPEND_BYTES_MAX: usize = 1024 * 1024;
 pub const RUN_BYTES_MAX: usize = BATCH_HEADER_LEN + BATCH_BODY_MAX + APPEND_BYTES_MAX;
 /// Entries of one [`Standing`].
 pub const EPOCHS_MAX: usize = 64;
-/// Channels of one [`Cursors`]; also deletions.
-pub const CURSORS_MAX: usize = 1024;
+/// Channels of one [`Cursors`], also deletions: all that a partition may have.
+pub const CURSORS_MAX: usize = crate::log::snapshot::CHANNELS_MAX;
+/// Encoded cursors of one [`Cursors`]. The sender leaves the highest intervals out until they fit, as a snapshot does.
+pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// What a frame says of a partition. The topic id and partition choose the replica: another id under a known name is other
 /// data and answered [`PeerError::UnknownPartition`].
@@ -125,7 +127,9 @@ pub struct EpochEnd {
 /// A replica's log, as far as it vouches for it: up to its durable end, or to the first place where damage took something.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Standing {
+    /// First position still stored, and the header crc of the batch before it.
     pub start: Position,
+    pub start_crc: u32,
     /// Its last epoch and its end; the first of `epochs` unless a later page was asked for.
     pub last_epoch: Epoch,
     pub durable: Position,
@@ -209,8 +213,8 @@ pub struct Cursors {
     pub flush: bool,
     /// These are all channels there are: others are deleted.
     pub is_all: bool,
-    /// Where the topic's next first channel starts.
-    pub collect_start: Position,
+    /// Where the topic's next first channel starts; comes with all channels.
+    pub collect_start: Option<Position>,
     /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
     pub cursors: Vec<CursorImage>,
     /// At most [`CURSORS_MAX`].

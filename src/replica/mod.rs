@@ -31,14 +31,28 @@
 //! - A session's first answer waits until all that the follower appended before is durable: from then on its log changes
 //!   only by messages of that session, or of later ones.
 
+mod base;
+mod cursor_sync;
+mod cursors;
 pub mod error;
 pub mod event;
+mod follower;
+mod leader;
+mod member;
 pub mod membership;
 pub mod message;
+#[cfg(test)]
+mod model;
+mod opening;
+mod peer;
+mod prefix;
 pub mod states;
+#[cfg(test)]
+mod tests;
 
 pub use error::{ClientCode, PeerError, ReplicaError, Retry};
-pub use event::{Alarm, BatchId, CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+pub use member::Member;
 pub use membership::{Membership, NodeId};
 
 use crate::base::{Epoch, Position};
