@@ -1,7 +1,59 @@
-//! Runs one partition replica: write, replicate, commit, change role. Pure.
+//! Runs one partition replica: open the epoch, write, replicate, commit, catch up, change role. Pure: events in, effects
+//! out ([`event`]); what replicas say to each other stands in [`message`].
 //!
-//! A stand-alone node leads every partition and is the whole ISR, so a batch commits when it is durable here. What the
-//! rest of the node asks is already the replica's to answer: where the committed end is, and in which epoch it writes.
+//! # The states
+//! ```text
+//!                    follower                                              leader
+//!  Idle ──> Apart ──Inquired──> Promising                Claiming ──its promise is durable──> Asking
+//!            ^ ^                    │                                     ┌──────────────────┘ │ │
+//!            │ └──── Standing ──────┘                       its own log is the best           │ │ another's is
+//!            │                                                            │      ┌────────────┘ v
+//!            ├── Align ─> Cutting ─┐                                      │      v  goes on    Trimming
+//!            │                     v                                      v   Fetching <────── its own tail goes
+//!            └── disagrees ──── Aligned: Append, Ack                   Settling <──┘
+//!                                                                         │ the tail is on every ISR member
+//!  any ── a write failed ──> Failed                                       v
+//!  any ── metadata ──> Idle, Apart, Claiming                            Open ── a write waits too long ──> Closed
+//! ```
+//! All transitions are data: [`states::TRANSITIONS`]. A lease is no state: an open leader whose lease is over takes no write
+//! and serves no read or FIN, and goes on when it is renewed in the same epoch, since nobody else led meanwhile.
+//!
+//! # What holds it together
+//! - A batch commits when every member of the *required* set has it durable: the ISR of the newest known metadata, and a
+//!   member whose growth was proposed, from the moment of the proposal. A removal counts once the store confirmed it. So the
+//!   leader's set never lacks a node that the store could elect.
+//! - Every elected leader is in that set, so its log has all that was committed; the same goes for every ISR member that
+//!   answers its inquiry. Of those logs the one with the highest (last epoch, end) is taken: it holds everything a
+//!   member of an earlier epoch's required set can have committed, and what only others have was never committed.
+//! - (epoch, log id) names one batch: an epoch is opened once, its leader never cuts within it, so two logs that share an
+//!   epoch share all before it; the common prefix is the lesser of the two ends of the newest shared epoch. The chain of
+//!   header crcs checks that with the first batch that follows.
+//! - A session's first answer waits until all that the follower appended before is durable: from then on its log changes
+//!   only by messages of that session, or of later ones.
+
+mod base;
+mod cursor_sync;
+mod cursors;
+pub mod error;
+pub mod event;
+mod follower;
+mod leader;
+mod member;
+pub mod membership;
+pub mod message;
+#[cfg(test)]
+mod model;
+mod opening;
+mod peer;
+mod prefix;
+pub mod states;
+#[cfg(test)]
+mod tests;
+
+pub use error::{ClientCode, PeerError, ReplicaError, Retry};
+pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+pub use member::Member;
+pub use membership::{Membership, NodeId};
 
 use crate::base::{Epoch, Position};
 

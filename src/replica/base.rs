@@ -1,0 +1,122 @@
+//! What a replica is in whatever role: its metadata, its promise, how far it is committed, what it gave to its log.
+
+use super::error::PeerError;
+use super::event::{Effect, LogView, ReplicaOptions, Tail};
+use super::membership::{Membership, NodeId};
+use super::message::{Body, Head, Message, Route, Standing};
+use super::states::{State, Trigger, next};
+use crate::base::{Epoch, Position, Ticks, TopicRef};
+
+#[derive(Debug)]
+pub(super) struct Base {
+    pub me: NodeId,
+    pub topic: TopicRef,
+    pub route: Route,
+    pub options: ReplicaOptions,
+    pub membership: Option<Membership>,
+    /// No lower epoch is followed, and none that is not higher is opened.
+    pub promised: Epoch,
+    pub promise_durable: Epoch,
+    /// Lower bound of what is committed. Beyond the durable end only after this replica lost something.
+    pub committed: Position,
+    /// End of what was given to the log. The store may hold some of it until it has room.
+    pub taken: Tail,
+    /// Cuts that are not durable yet.
+    pub cuts: u32,
+    pub lease_until: Ticks,
+    pub state: State,
+    #[cfg(test)]
+    pub trace: Vec<(State, Trigger, State)>,
+}
+
+/// One step's surroundings.
+pub(super) struct Cx<'a> {
+    pub now: Ticks,
+    pub log: &'a dyn LogView,
+    pub out: &'a mut Vec<Effect>,
+}
+
+impl Cx<'_> {
+    pub fn send(&mut self, to: NodeId, head: Head, body: Body) {
+        self.out.push(Effect::Send { to, message: Message { head, body } });
+    }
+
+    pub fn refuse(&mut self, to: NodeId, head: Head, error: PeerError) {
+        self.send(to, head, Body::Refused(error));
+    }
+}
+
+impl Base {
+    /// A transition of the table.
+    pub fn go(&mut self, trigger: Trigger) {
+        let to = next(self.state, trigger);
+        debug_assert!(to.is_some(), "{:?} does not happen in {:?}", trigger, self.state);
+        let to = to.unwrap_or(self.state);
+        tracing::debug!(topic = %self.topic.name, partition = %self.route.partition, from = ?self.state, ?trigger, ?to, "replica");
+        #[cfg(test)]
+        self.trace.push((self.state, trigger, to));
+        self.state = to;
+    }
+
+    /// No leader of a lower epoch is heard.
+    pub fn fence(&self) -> Epoch {
+        self.promised.max(self.membership.as_ref().map_or(Epoch(0), |m| m.epoch))
+    }
+
+    /// Nothing that was asked of the log is outstanding: its end, its durable end and what was given to it are one.
+    pub fn is_settled(&self, log: &dyn LogView) -> bool {
+        let end = log.end().at;
+        self.cuts == 0 && self.promise_durable >= self.promised && end == log.durable().at && end.offset >= self.taken.at.offset
+    }
+
+    /// The promise to follow no lower epoch, if it is a new one.
+    pub fn promise(&mut self, epoch: Epoch, out: &mut Vec<Effect>) {
+        if epoch > self.promised {
+            self.promised = epoch;
+            out.push(Effect::LogEpoch { epoch });
+        }
+    }
+
+    /// The committed end never goes back.
+    pub fn commit(&mut self, end: Position, out: &mut Vec<Effect>) {
+        if end.offset > self.committed.offset {
+            self.committed = end;
+            out.push(Effect::Committed { end });
+        }
+    }
+
+    /// The lowest place this replica may be cut to: what it knows to be committed stays, unless damage took it already. Of an
+    /// empty log, wherever it begins, nothing is cut.
+    pub fn cut_floor(&self, log: &dyn LogView) -> i64 {
+        let (start, vouched) = (log.start().0.offset, log.vouched().offset);
+        if vouched <= start { 0 } else { self.committed.offset.min(vouched) }
+    }
+
+    pub fn cut(&mut self, to: Position, out: &mut Vec<Effect>) {
+        self.cuts += 1;
+        out.push(Effect::Truncate { to });
+    }
+
+    pub fn restart(&mut self, start: Position, chain_crc: u32, out: &mut Vec<Effect>) {
+        self.cuts += 1;
+        out.push(Effect::Restart { start, chain_crc });
+    }
+
+    pub fn standing(&self, log: &dyn LogView, below: Option<Epoch>) -> Standing {
+        let mut epochs = Vec::new();
+        let more = log.epochs(below, super::message::EPOCHS_MAX, &mut epochs);
+        let (start, start_crc) = log.start();
+        let mut last = Vec::with_capacity(1);
+        log.epochs(None, 1, &mut last);
+        Standing {
+            start,
+            start_crc,
+            last_epoch: last.first().map_or(Epoch(0), |e| e.epoch),
+            durable: log.vouched(),
+            committed: self.committed,
+            suspect: log.is_suspect(),
+            epochs,
+            more,
+        }
+    }
+}

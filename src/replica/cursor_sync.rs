@@ -1,0 +1,264 @@
+//! A leader's cursors on their way to the followers. Ordinary channels: those that moved, once per interval, all their
+//! intervals, nobody waits. Ordered FIN, set offset, create, pause, delete: answered when every member of the required set has it
+//! applied, unclamped, durable.
+//!
+//! A follower gets the whole list when it becomes live; what changes then follows in order. A message
+//! that stays without answer ends the session, and the next one begins with a list, so nothing is ever missing for long.
+
+use super::base::Cx;
+use super::error::{PeerError, ReplicaError};
+use super::event::{Channels, CursorEvent, Effect};
+use super::membership::NodeId;
+use super::message::{Body, Cursors, Head};
+use super::peer::{Link, Peer};
+use crate::base::{ChannelName, Epoch, Position, Ticks};
+use crate::log::cursor::CursorImage;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// What a number of a session brought.
+#[derive(Debug, PartialEq, Eq)]
+enum Sent {
+    List,
+    Moved(Vec<ChannelName>),
+    Operation(u64),
+}
+
+/// The cursors of one session.
+#[derive(Debug, Default)]
+pub(super) struct CursorLink {
+    seq: u64,
+    sent: VecDeque<(u64, Sent)>,
+    list: List,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum List {
+    #[default]
+    None,
+    Asked,
+    /// What changes from now on follows it, in order.
+    Sent,
+    /// It has everything that there was.
+    Confirmed,
+}
+
+impl CursorLink {
+    pub fn begin(&mut self) {
+        *self = CursorLink::default();
+    }
+
+    pub fn is_waiting(&self) -> bool {
+        !self.sent.is_empty()
+    }
+
+    /// Whether what changes is sent: it has the list, or will have it before.
+    fn is_listed(&self) -> bool {
+        matches!(self.list, List::Sent | List::Confirmed)
+    }
+
+    /// Whether this follower has all channels, as far as they were sent.
+    pub fn is_complete(&self) -> bool {
+        self.list == List::Confirmed && self.sent.is_empty()
+    }
+}
+
+#[derive(Debug)]
+enum What {
+    Set(CursorImage),
+    Delete(ChannelName),
+}
+
+#[derive(Debug)]
+struct Operation {
+    what: What,
+    until: Ticks,
+    /// Of the required set, those who did not confirm yet.
+    waits_for: Vec<NodeId>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CursorSync {
+    moved: BTreeSet<ChannelName>,
+    operations: BTreeMap<u64, Operation>,
+    next_at: Option<Ticks>,
+}
+
+/// The leader's side of things, as of now.
+pub(super) struct Leading<'a> {
+    pub epoch: Epoch,
+    pub committed: Position,
+    pub required: &'a [NodeId],
+    pub interval: Duration,
+    pub limit: Duration,
+    pub retry: Duration,
+}
+
+impl CursorSync {
+    pub fn on_event(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>, event: CursorEvent) {
+        match event {
+            CursorEvent::Moved { channel } => {
+                if !peers.is_empty() && !self.moved.contains(&channel) {
+                    self.moved.insert(channel);
+                    self.next_at.get_or_insert(cx.now + leading.interval);
+                }
+            }
+            CursorEvent::Sync { request, image } => self.operate(cx, peers, leading, request, What::Set(image)),
+            CursorEvent::Delete { request, channel } => {
+                self.moved.remove(&channel);
+                self.operate(cx, peers, leading, request, What::Delete(channel));
+            }
+            CursorEvent::Collected { to, session, is_all, collect_start, cursors } => {
+                let collect_start = is_all.then_some(collect_start);
+                if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
+                    let names = cursors.iter().map(|c| c.name.clone()).collect();
+                    let sent = if is_all { Sent::List } else { Sent::Moved(names) };
+                    if is_all {
+                        peer.cursors.list = List::Sent;
+                    }
+                    let (flush, deleted) = (false, vec![]);
+                    let message =
+                        Cursors { seq: 0, committed: leading.committed, flush, is_all, collect_start, cursors, deleted };
+                    send(cx, peer, leading, sent, message);
+                }
+            }
+            // Of a time when this replica followed.
+            CursorEvent::Applied { .. } => {}
+        }
+    }
+
+    fn operate(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>, request: u64, what: What) {
+        let waits_for: Vec<NodeId> = leading.required.iter().copied().filter(|n| peers.iter().any(|p| p.node == *n)).collect();
+        for peer in peers.iter_mut().filter(|p| p.cursors.is_listed()) {
+            self.send_operation(cx, peer, leading, request, &what);
+        }
+        if waits_for.is_empty() {
+            return cx.out.push(Effect::CursorDone { request, result: Ok(()) });
+        }
+        self.operations.insert(request, Operation { what, until: cx.now + leading.limit, waits_for });
+    }
+
+    fn send_operation(&self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, request: u64, what: &What) {
+        let (cursors, deleted) = match what {
+            What::Set(image) => (vec![image.clone()], vec![]),
+            What::Delete(channel) => (vec![], vec![channel.clone()]),
+        };
+        let committed = leading.committed;
+        let message = Cursors { seq: 0, committed, flush: true, is_all: false, collect_start: None, cursors, deleted };
+        send(cx, peer, leading, Sent::Operation(request), message);
+    }
+
+    pub fn on_ack(&mut self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, seq: u64, result: Result<(), PeerError>) {
+        let Some(index) = peer.cursors.sent.iter().position(|s| s.0 == seq) else { return };
+        let Some((_, sent)) = peer.cursors.sent.remove(index) else { return };
+        peer.retry_at = cx.now + leading.retry;
+        match (sent, result) {
+            (Sent::List, Ok(())) => {
+                peer.cursors.list = List::Confirmed;
+                // It may have missed those in the sessions before.
+                let missed: Vec<u64> =
+                    self.operations.iter().filter(|(_, o)| o.waits_for.contains(&peer.node)).map(|(r, _)| *r).collect();
+                for request in missed {
+                    self.send_operation(cx, peer, leading, request, &self.operations[&request].what);
+                }
+            }
+            (Sent::List, Err(_)) => {
+                peer.cursors.list = List::None;
+                self.next_at.get_or_insert(cx.now + leading.interval);
+            }
+            (Sent::Moved(names), Err(_)) => {
+                self.moved.extend(names);
+                self.next_at.get_or_insert(cx.now + leading.interval);
+            }
+            (Sent::Moved(_), Ok(())) => {}
+            // What supersedes it came from this leader, later.
+            (Sent::Operation(request), Ok(()) | Err(PeerError::Superseded)) => {
+                if let Some(operation) = self.operations.get_mut(&request) {
+                    operation.waits_for.retain(|n| *n != peer.node);
+                    self.finish(cx);
+                }
+            }
+            // It is not that far: again with the next interval.
+            (Sent::Operation(_), Err(_)) => {
+                self.next_at.get_or_insert(cx.now + leading.interval);
+            }
+        }
+    }
+
+    /// The required set became smaller, or answers came.
+    pub fn settle(&mut self, cx: &mut Cx<'_>, required: &[NodeId]) {
+        self.operations.values_mut().for_each(|o| o.waits_for.retain(|n| required.contains(n)));
+        self.finish(cx);
+    }
+
+    fn finish(&mut self, cx: &mut Cx<'_>) {
+        self.operations.retain(|&request, o| {
+            if o.waits_for.is_empty() {
+                cx.out.push(Effect::CursorDone { request, result: Ok(()) });
+            }
+            !o.waits_for.is_empty()
+        });
+    }
+
+    /// A follower became live: it needs the list.
+    pub fn greet(&mut self, cx: &mut Cx<'_>, peer: &mut Peer) {
+        if peer.link == Link::Live && peer.cursors.list == List::None {
+            peer.cursors.list = List::Asked;
+            let (to, session) = (peer.node, peer.session);
+            cx.out.push(Effect::CollectCursors { to, session, channels: Channels::All });
+        }
+    }
+
+    pub fn tick(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>) {
+        let now = cx.now;
+        self.operations.retain(|&request, o| {
+            if o.until <= now {
+                cx.out.push(Effect::CursorDone { request, result: Err(ReplicaError::NotConfirmed) });
+            }
+            o.until > now
+        });
+        if self.next_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.next_at = None;
+        let names: Vec<ChannelName> = std::mem::take(&mut self.moved).into_iter().collect();
+        for peer in peers.iter_mut() {
+            self.greet(cx, peer);
+            if !peer.cursors.is_listed() {
+                continue;
+            }
+            if !names.is_empty() {
+                let (to, session) = (peer.node, peer.session);
+                cx.out.push(Effect::CollectCursors { to, session, channels: Channels::Some(names.clone()) });
+            }
+            for (request, operation) in &self.operations {
+                let is_under_way = peer.cursors.sent.iter().any(|(_, s)| *s == Sent::Operation(*request));
+                if operation.waits_for.contains(&peer.node) && !is_under_way {
+                    self.send_operation(cx, peer, leading, *request, &operation.what);
+                }
+            }
+        }
+    }
+
+    /// The leader leads no longer, or writes are disabled: nothing of what waits will be confirmed.
+    pub fn fail_all(&mut self, cx: &mut Cx<'_>, error: ReplicaError) {
+        for request in std::mem::take(&mut self.operations).into_keys() {
+            cx.out.push(Effect::CursorDone { request, result: Err(error) });
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.next_at.into_iter().chain(self.operations.values().map(|o| o.until)).min()
+    }
+}
+
+fn send(cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, sent: Sent, message: Cursors) {
+    if !peer.cursors.is_waiting() {
+        peer.retry_at = cx.now + leading.retry;
+    }
+    peer.cursors.seq += 1;
+    let seq = peer.cursors.seq;
+    peer.cursors.sent.push_back((seq, sent));
+    let head = Head { epoch: leading.epoch, session: peer.session };
+    cx.send(peer.node, head, Body::Cursors(Cursors { seq, ..message }));
+}

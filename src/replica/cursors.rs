@@ -1,0 +1,182 @@
+//! A follower's cursors (rule 3): which of what the leader says is news, what has to wait for the log, what is applied.
+//!
+//! ```text
+//! (epoch, generation, log id) of what came     lower epoch or generation than here: superseded
+//!                                              same, and not beyond: old news, nothing to do
+//! confirmed, or an interval, beyond the end    kept, the largest of a channel wins, until a flush moves the end
+//!                                              with the flush flag: the end moves now; what is still beyond is applied up to it
+//! a channel that is new here                   begins at once, as far as the end goes
+//! ```
+//! The *end* is the lesser of the leader's committed end, as it came with the cursors, and this log's durable end; the flush
+//! is moving to it. What was kept or clamped is answered as such: the leader sends it again.
+
+use super::base::Cx;
+use super::error::PeerError;
+use super::event::Effect;
+use super::membership::NodeId;
+use super::message::{Body, Cursors, CursorsAck, Head};
+use crate::base::{ChannelName, Epoch, LogId, Position};
+use crate::log::cursor::CursorImage;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+#[derive(Debug)]
+pub(super) struct FollowerCursors {
+    end: Position,
+    cached: BTreeMap<ChannelName, CursorImage>,
+    last_seq: u64,
+    next_number: u64,
+    /// Being made durable: number, and the answer that then goes out. Those of older sessions have none.
+    applying: VecDeque<(u64, Option<CursorsAck>)>,
+}
+
+impl Default for FollowerCursors {
+    fn default() -> Self {
+        FollowerCursors { end: Position::START, cached: BTreeMap::new(), last_seq: 0, next_number: 0, applying: VecDeque::new() }
+    }
+}
+
+type Key = (Epoch, u64, LogId);
+
+fn key(image: &CursorImage) -> Key {
+    (image.epoch, image.generation, image.confirmed.log_id)
+}
+
+/// What one message brings.
+#[derive(Default)]
+struct Changes {
+    images: Vec<CursorImage>,
+    deleted: Vec<ChannelName>,
+}
+
+impl FollowerCursors {
+    /// A session begins: numbers begin anew, and nobody waits for what was before.
+    pub fn begin(&mut self) {
+        self.last_seq = 0;
+        self.applying.iter_mut().for_each(|a| a.1 = None);
+    }
+
+    /// The log ends elsewhere now, and this is what of it is committed.
+    pub fn align(&mut self, end: Position) {
+        self.end = end;
+    }
+
+    pub fn on_cursors(&mut self, cx: &mut Cx<'_>, from: NodeId, head: Head, message: Cursors) {
+        // In order, without a gap: what is missing may be a deletion.
+        if message.seq != self.last_seq.saturating_add(1) {
+            return;
+        }
+        self.last_seq = message.seq;
+        let mut changes = Changes::default();
+        if message.flush {
+            self.flush(cx, message.committed, &mut changes);
+        }
+        let mut names: BTreeSet<ChannelName> = BTreeSet::new();
+        let mut result = Ok(());
+        for image in message.cursors {
+            names.insert(image.name.clone());
+            result = self.judge(cx, image, message.flush, &mut changes).and(result);
+        }
+        if message.is_all {
+            let mut here = vec![];
+            cx.log.channels(&mut here);
+            changes.deleted.extend(here.into_iter().filter(|c| !names.contains(c)));
+            self.cached.retain(|name, _| names.contains(name));
+        }
+        for name in message.deleted {
+            self.cached.remove(&name);
+            changes.deleted.push(name);
+        }
+        let ack = CursorsAck { seq: message.seq, result };
+        let collect_start = message.collect_start;
+        if changes.images.is_empty() && changes.deleted.is_empty() && collect_start.is_none() && self.applying.is_empty() {
+            return cx.send(from, head, Body::CursorsAck(ack));
+        }
+        self.apply(cx, changes, collect_start, Some(ack));
+    }
+
+    /// The log's end for cursors may have moved.
+    pub fn on_end(&mut self, cx: &mut Cx<'_>, committed: Position) {
+        if self.cached.is_empty() {
+            return;
+        }
+        let mut changes = Changes::default();
+        self.flush(cx, committed, &mut changes);
+        if !changes.images.is_empty() {
+            self.apply(cx, changes, None, None);
+        }
+    }
+
+    pub fn on_applied(&mut self, cx: &mut Cx<'_>, leader: NodeId, head: Head, number: u64) {
+        while self.applying.front().is_some_and(|a| a.0 <= number) {
+            if let Some((_, Some(ack))) = self.applying.pop_front() {
+                cx.send(leader, head, Body::CursorsAck(ack));
+            }
+        }
+    }
+
+    fn apply(&mut self, cx: &mut Cx<'_>, changes: Changes, collect_start: Option<Position>, ack: Option<CursorsAck>) {
+        self.next_number += 1;
+        self.applying.push_back((self.next_number, ack));
+        let Changes { images, deleted } = changes;
+        cx.out.push(Effect::ApplyCursors { number: self.next_number, images, deleted, collect_start });
+    }
+
+    /// Moves the end, and takes what was kept for it.
+    fn flush(&mut self, cx: &Cx<'_>, committed: Position, changes: &mut Changes) {
+        let durable = cx.log.durable().at;
+        self.end = if committed.offset < durable.offset { committed } else { durable };
+        let end = self.end;
+        let reached: Vec<ChannelName> = self.cached.iter().filter(|(_, c)| fits(c, end)).map(|(n, _)| n.clone()).collect();
+        for name in reached {
+            let Some(image) = self.cached.remove(&name) else { continue };
+            // What came meanwhile may be newer.
+            if cx.log.cursor(&name).is_none_or(|(e, g, at)| key(&image) > (e, g, at.log_id)) {
+                changes.images.push(image);
+            }
+        }
+    }
+
+    fn judge(&mut self, cx: &Cx<'_>, image: CursorImage, flush: bool, changes: &mut Changes) -> Result<(), PeerError> {
+        if image.name.is_ephemeral() {
+            return Err(PeerError::Ephemeral);
+        }
+        let kept = self.cached.get(&image.name).map(key);
+        let standing = changes.images.iter().rev().find(|c| c.name == image.name).map(key);
+        let here = cx.log.cursor(&image.name).map(|(e, g, at)| (e, g, at.log_id));
+        let newest = here.max(standing);
+        if let Some((epoch, generation, _)) = newest.max(kept)
+            && (image.epoch, image.generation) < (epoch, generation)
+        {
+            return Err(PeerError::Superseded);
+        }
+        if newest.is_some_and(|n| key(&image) < n) {
+            return Ok(());
+        }
+        if fits(&image, self.end) {
+            if kept.is_some_and(|k| k <= key(&image)) {
+                self.cached.remove(&image.name);
+            }
+            changes.images.push(image);
+            return Ok(());
+        }
+        if flush || here.is_none() {
+            changes.images.push(clamped(&image, self.end));
+        }
+        if self.cached.get(&image.name).is_none_or(|c| key(c) <= key(&image)) {
+            self.cached.insert(image.name.clone(), image);
+        }
+        Err(PeerError::Clamped)
+    }
+}
+
+/// Whether all that it confirms lies before `end`.
+fn fits(image: &CursorImage, end: Position) -> bool {
+    image.confirmed.log_id <= end.log_id && image.intervals.last().is_none_or(|i| i.end.log_id <= end.log_id)
+}
+
+/// As far as the end goes.
+fn clamped(image: &CursorImage, end: Position) -> CursorImage {
+    let confirmed = if image.confirmed.log_id <= end.log_id { image.confirmed } else { end };
+    let intervals = image.intervals.iter().filter(|i| i.start >= confirmed.log_id && i.end.log_id <= end.log_id);
+    CursorImage { confirmed, intervals: intervals.copied().collect(), ..image.clone() }
+}

@@ -1,0 +1,275 @@
+//! What happens to a replica, what it wants done, and what it sees of its log: the whole contract with the shard.
+//!
+//! ```text
+//! Event: Metadata, Lease, Message, Connected, Disconnected, Sealed, Durable, EpochDurable, Truncated, LogRead, LogFailed, ...
+//! Effect: Send, SendTail, ReadLog, LogEpoch, Append, Truncate, Restart, Committed, Opened, Closed, Propose, AskEpoch, ...
+//! ```
+//! The log's marks are read through [`LogView`] when they are needed; an event only says that they moved, so nothing is
+//! kept twice and nothing can disagree.
+
+use super::error::{PeerError, ReplicaError};
+use super::membership::{Membership, NodeId};
+use super::message::{EpochEnd, Head, Message, Session};
+use crate::base::{ChannelName, Epoch, LogId, Position, Ticks};
+use crate::log::batch::Batch;
+use crate::log::cursor::CursorImage;
+use bytes::Bytes;
+use std::time::Duration;
+
+/// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tail {
+    pub at: Position,
+    pub chain_crc: u32,
+    pub epoch: Epoch,
+}
+
+impl Tail {
+    pub const START: Tail = Tail { at: Position::START, chain_crc: 0, epoch: Epoch(0) };
+}
+
+/// What names a batch: two batches with equal ones have the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchId {
+    pub epoch: Epoch,
+    pub log_id: LogId,
+    pub last_log_id: LogId,
+    pub header_crc: u32,
+}
+
+/// The replica's log, as the store of its core knows it without reading a file.
+pub trait LogView {
+    /// First position still stored, and the header crc of the batch before it.
+    fn start(&self) -> (Position, u32);
+    /// After all that was appended and sealed.
+    fn end(&self) -> Tail;
+    /// At most the end.
+    fn durable(&self) -> Tail;
+    /// Up to where the replica vouches for its log: the end, or where the first damage begins.
+    fn vouched(&self) -> Position;
+    /// Something was cut, lost or set aside at a recovery, and no [`Effect::Cleared`] came since.
+    fn is_suspect(&self) -> bool;
+    /// The batch in memory that begins at `offset`, durable or not. `None`: no batch begins there, or it is not in memory.
+    fn held(&self, offset: i64) -> Option<BatchId>;
+    /// The end of the longest run of sealed batches from `from` on that is in memory and at most `bytes_max` long, one batch
+    /// at least. `None`: not in memory, or nothing is there.
+    fn run_end(&self, from: i64, bytes_max: usize) -> Option<Position>;
+    /// Adds the newest `max` epochs below `below` of what the log holds before [`LogView::vouched`], newest first.
+    /// Whether there are older ones.
+    fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
+    /// (epoch, generation, confirmed) of a channel here, applied or being made durable. `None`: there is no such channel.
+    fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
+    /// Adds the names of all channels that are replicated.
+    fn channels(&self, out: &mut Vec<ChannelName>);
+}
+
+/// Bounds and limits of one replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReplicaOptions {
+    /// Bytes sent to a follower and not acknowledged; one batch may exceed it.
+    pub window_bytes: u64,
+    /// Of catch-up, for one follower. Zero: no limit.
+    pub catch_up_bytes_per_second: u64,
+    /// Pause after which what got no answer is tried again, in a new session.
+    pub retry: Duration,
+    /// Pause after which a follower in step is told the committed end, and asked for an answer.
+    pub heartbeat: Duration,
+    /// An ISR member that for so long had not all that the leader had is proposed for removal.
+    pub follower_limit: Duration,
+    /// A write that waits so long for a replica that cannot be removed ends as unknown. Above the limit of followers.
+    pub write_limit: Duration,
+    /// Cursors of ordinary channels are sent once per this interval.
+    pub cursor_interval: Duration,
+}
+
+impl Default for ReplicaOptions {
+    fn default() -> Self {
+        ReplicaOptions {
+            window_bytes: 8 * 1024 * 1024,
+            catch_up_bytes_per_second: 0,
+            retry: Duration::from_millis(500),
+            heartbeat: Duration::from_millis(500),
+            follower_limit: Duration::from_secs(3),
+            write_limit: Duration::from_secs(5),
+            cursor_interval: Duration::from_millis(100),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub enum Event {
+    /// A deadline has passed.
+    Tick,
+    /// The metadata store's word. May be old or repeated: versions tell.
+    Metadata(Membership),
+    /// The node's lease holds until then, by its own clock. It begins as over.
+    Lease {
+        until: Ticks,
+    },
+    /// A [`Effect::Propose`] was refused: the version is another by now. A repeat of what was applied is refused, too, so
+    /// this ends nothing; metadata of a higher version does. A store that takes no proposals (the static file) answers with that.
+    ProposalRefused {
+        version: u64,
+    },
+    Message {
+        from: NodeId,
+        message: Message,
+    },
+    Connected {
+        node: NodeId,
+    },
+    Disconnected {
+        node: NodeId,
+    },
+    /// The leader's own batches were sealed: the log's end moved.
+    Sealed,
+    /// The log's durable end moved.
+    Durable,
+    /// The record of [`Effect::LogEpoch`] is durable.
+    EpochDurable {
+        epoch: Epoch,
+    },
+    /// [`Effect::Truncate`] or [`Effect::Restart`] is durable; the log ends there.
+    Truncated,
+    /// The answer to [`Effect::ReadLog`]: whole batches, verified, from there on. Empty when nothing is there.
+    LogRead {
+        to: NodeId,
+        session: Session,
+        from: Position,
+        end: Position,
+        result: Result<Vec<Bytes>, PeerError>,
+    },
+    /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
+    LogFailed,
+    /// An operator's answer to an [`Alarm`]: the opening under way goes on with the best there is.
+    AcceptLoss,
+    Cursor(CursorEvent),
+}
+
+/// Of channels. Ephemeral ones never get here.
+#[derive(Debug)]
+pub enum CursorEvent {
+    /// An ordinary channel's cursor moved; it goes to the followers with the next interval.
+    Moved { channel: ChannelName },
+    /// A channel's state that counts only when every ISR member has it durable: FIN of an ordered channel, set offset, create,
+    /// pause, empty. Here it is durable already, or becomes so; answered with [`Effect::CursorDone`].
+    Sync { request: u64, image: CursorImage },
+    /// The channel is gone here. Answered likewise.
+    Delete { request: u64, channel: ChannelName },
+    /// The cursors of [`Effect::CollectCursors`], all there are when all were asked for; of the others those that still exist.
+    Collected { to: NodeId, session: Session, is_all: bool, collect_start: Position, cursors: Vec<CursorImage> },
+    /// What [`Effect::ApplyCursors`] with this number asked for is durable here.
+    Applied { number: u64 },
+}
+
+#[derive(Debug)]
+pub enum Effect {
+    Send {
+        to: NodeId,
+        message: Message,
+    },
+    /// An `Append` on the data lane with the batches of memory from `from` to `end`; none when both are equal. A frame of the
+    /// turn's end takes those of many partitions.
+    SendTail {
+        to: NodeId,
+        head: Head,
+        from: Position,
+        end: Position,
+        committed: Position,
+    },
+    /// Read whole batches verbatim from `from` on, up to about `bytes_max`, one at least; nothing beyond the durable end.
+    ReadLog {
+        to: NodeId,
+        session: Session,
+        from: Position,
+        bytes_max: usize,
+    },
+    /// What was read goes out as an `Append` on the catch-up lane.
+    SendCatchUp {
+        to: NodeId,
+        head: Head,
+        committed: Position,
+        batches: Vec<Bytes>,
+    },
+    /// Journal the promise to follow no lower epoch.
+    LogEpoch {
+        epoch: Epoch,
+    },
+    /// Append this batch verbatim: it goes on at the log's end. The store may hold it until it has room.
+    Append {
+        batch: Batch,
+    },
+    /// Cut the log to `to`, durably. Everything that is not durable beyond it is forgotten.
+    Truncate {
+        to: Position,
+    },
+    /// Drop the log; it begins at `start`, behind a batch whose header has this crc.
+    Restart {
+        start: Position,
+        chain_crc: u32,
+    },
+    /// The replica was compared with another member and holds what it should: it is suspect no longer.
+    Cleared,
+    /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.
+    Committed {
+        end: Position,
+    },
+    /// The leader takes writes in this epoch from now on.
+    Opened {
+        epoch: Epoch,
+    },
+    /// No write any more in this epoch: publishers of what is not committed are told `error`.
+    Closed {
+        error: ReplicaError,
+    },
+    /// Compare-and-swap in the metadata store: this ISR, if the version is still that one. May be asked again.
+    Propose {
+        version: u64,
+        isr: Vec<NodeId>,
+    },
+    /// The leader needs an epoch higher than this that nobody had, by [`Event::Metadata`].
+    AskEpoch {
+        above: Epoch,
+    },
+    /// Read the partition's metadata anew.
+    Refresh,
+    /// This node should not lead the partition: a write failed here.
+    Resign,
+    Alarm(Alarm),
+    /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
+    CollectCursors {
+        to: NodeId,
+        session: Session,
+        channels: Channels,
+    },
+    /// A follower's channels change; durable before [`CursorEvent::Applied`]. Nothing to apply is durable at once.
+    ApplyCursors {
+        number: u64,
+        images: Vec<CursorImage>,
+        deleted: Vec<ChannelName>,
+        collect_start: Option<Position>,
+    },
+    /// What became of a synchronous cursor operation. On an error it is taken back: the channel returns to where it was, under
+    /// a higher generation, and is `Moved`.
+    CursorDone {
+        request: u64,
+        result: Result<(), ReplicaError>,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Channels {
+    All,
+    Some(Vec<ChannelName>),
+}
+
+/// What an operator has to hear of: nothing goes on by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Alarm {
+    #[error("every in-sync replica that answered lost something at its recovery: start the others, or accept the loss")]
+    OnlySuspects,
+    #[error("no in-sync replica has all that was committed (up to offset {}): start the others, or accept the loss", committed.offset)]
+    CommittedMissing { committed: Position },
+    #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
+    BelowCommitted { committed: Position },
+}

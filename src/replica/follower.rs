@@ -1,0 +1,283 @@
+//! A replica that follows: promises, says where it stands, is cut to what it shares with its leader, and appends what comes.
+//!
+//! It believes a leader that its own metadata names, in an epoch not below its promise. Whatever does not go on where its log
+//! ends makes it refuse everything until the next session, in which the logs are compared again.
+
+use super::base::{Base, Cx};
+use super::cursors::FollowerCursors;
+use super::error::PeerError;
+use super::event::{Alarm, Effect};
+use super::membership::NodeId;
+use super::message::{Ack, Align, Aligned, Append, Body, Head, Message, Pull, Pulled, Session};
+use super::prefix::take_run;
+use super::states::{State, Trigger};
+use crate::base::{Epoch, Position};
+use bytes::Bytes;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// `stood`: this session has heard where the log ends.
+    Apart {
+        stood: bool,
+    },
+    Promising,
+    /// The crc that the leader's header before the cut has, where it said so.
+    Cutting {
+        chain_crc: Option<u32>,
+    },
+    Aligned,
+}
+
+#[derive(Debug)]
+pub(super) struct Follower {
+    /// Of the session.
+    leader: Option<NodeId>,
+    head: Head,
+    phase: Phase,
+    /// What the leader of this session said to be committed.
+    told: Option<Position>,
+    acked: Position,
+    pub cursors: FollowerCursors,
+}
+
+impl Follower {
+    pub fn new() -> Self {
+        Follower {
+            leader: None,
+            head: Head { epoch: Epoch(0), session: Session(0) },
+            phase: Phase::Apart { stood: false },
+            told: None,
+            acked: Position::START,
+            cursors: FollowerCursors::default(),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Apart { .. } => State::Apart,
+            Phase::Promising => State::Promising,
+            Phase::Cutting { .. } => State::Cutting,
+            Phase::Aligned => State::Aligned,
+        }
+    }
+
+    pub fn on_message(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, message: Message) {
+        let head = message.head;
+        if let Body::Inquire(inquire) = &message.body {
+            let behind = base.membership.as_ref().is_none_or(|m| m.version < inquire.membership_version);
+            if behind {
+                cx.out.push(Effect::Refresh);
+            }
+            match self.may_lead(base, from, head) {
+                Ok(()) => self.begin(base, cx, from, head),
+                Err(error) => cx.refuse(from, head, error),
+            }
+            return;
+        }
+        if head != self.head || self.leader != Some(from) {
+            // Of another session. Only a leader whose time is over has to hear it.
+            if head.epoch < base.fence() && matches!(message.body, Body::Append(_) | Body::Align(_)) {
+                cx.refuse(from, head, PeerError::StaleEpoch { promised: base.fence() });
+            }
+            return;
+        }
+        match message.body {
+            Body::EpochsAsk(ask) if self.has_stood() => {
+                cx.send(from, head, Body::Standing(base.standing(cx.log, Some(ask.below))));
+            }
+            Body::Pull(pull) if self.has_stood() => self.on_pull(cx, from, pull),
+            Body::Align(align) if self.has_stood() => self.on_align(base, cx, align),
+            Body::Append(append) if self.phase == Phase::Aligned => self.on_append(base, cx, append),
+            Body::Cursors(cursors) if self.phase == Phase::Aligned => {
+                self.cursors.on_cursors(cx, from, head, cursors);
+            }
+            _ => {}
+        }
+    }
+
+    fn has_stood(&self) -> bool {
+        self.phase == Phase::Apart { stood: true }
+    }
+
+    fn may_lead(&self, base: &Base, from: NodeId, head: Head) -> Result<(), PeerError> {
+        let membership = base.membership.as_ref().ok_or(PeerError::UnknownPartition)?;
+        if head.epoch < base.fence() {
+            return Err(PeerError::StaleEpoch { promised: base.fence() });
+        }
+        if !membership.is_replica(base.me) {
+            return Err(PeerError::NotMember);
+        }
+        if membership.leader != Some(from) { Err(PeerError::ForeignLeader) } else { Ok(()) }
+    }
+
+    fn begin(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, head: Head) {
+        let is_old = self.leader == Some(from) && head.epoch == self.head.epoch && head.session <= self.head.session;
+        if is_old || head.epoch < self.head.epoch {
+            return;
+        }
+        (self.leader, self.head, self.told) = (Some(from), head, None);
+        self.phase = Phase::Promising;
+        base.go(Trigger::Inquired);
+        self.cursors.begin();
+        base.promise(head.epoch, cx.out);
+        self.go_on(base, cx);
+    }
+
+    /// Something of the log became durable.
+    pub fn go_on(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Promising if base.is_settled(cx.log) => {
+                base.taken = cx.log.end();
+                self.phase = Phase::Apart { stood: true };
+                base.go(Trigger::Stood);
+                if let Some(leader) = self.leader {
+                    cx.send(leader, self.head, Body::Standing(base.standing(cx.log, None)));
+                }
+            }
+            Phase::Aligned => {
+                let durable = cx.log.durable().at;
+                if durable.offset > self.acked.offset {
+                    self.ack(cx, durable);
+                }
+                self.follow_committed(base, cx);
+            }
+            _ => {}
+        }
+    }
+
+    fn ack(&mut self, cx: &mut Cx<'_>, durable: Position) {
+        self.acked = durable;
+        if let Some(leader) = self.leader {
+            cx.send(leader, self.head, Body::Ack(Ack { durable }));
+        }
+    }
+
+    fn follow_committed(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        let Some(told) = self.told else { return };
+        let durable = cx.log.durable().at;
+        let end = if told.offset < durable.offset { told } else { durable };
+        base.commit(end, cx.out);
+        self.cursors.on_end(cx, end);
+        // It was compared, and has all that is committed.
+        if cx.log.is_suspect() && durable.offset >= told.offset && cx.log.vouched() == cx.log.end().at {
+            cx.out.push(Effect::Cleared);
+        }
+    }
+
+    fn on_align(&mut self, base: &mut Base, cx: &mut Cx<'_>, align: Align) {
+        let end = cx.log.end();
+        let (to, floor) = match align {
+            Align::Cut { at, .. } => (at, base.cut_floor(cx.log)),
+            Align::Restart { start, .. } => (start, base.cut_floor(cx.log)),
+        };
+        if to.offset < floor {
+            cx.out.push(Effect::Alarm(Alarm::BelowCommitted { committed: base.committed }));
+            return self.disagree(base, cx, PeerError::BelowCommitted { committed: base.committed });
+        }
+        match align {
+            Align::Cut { at, .. } if at.offset > end.at.offset => self.disagree(base, cx, PeerError::Gap { end: end.at }),
+            Align::Cut { at, chain_crc } if at == end.at => self.in_step(base, cx, chain_crc),
+            Align::Cut { at, chain_crc } => {
+                self.phase = Phase::Cutting { chain_crc };
+                base.go(Trigger::OrderedToCut);
+                base.cut(at, cx.out);
+            }
+            Align::Restart { start, chain_crc } => {
+                self.phase = Phase::Cutting { chain_crc: Some(chain_crc) };
+                base.go(Trigger::OrderedToCut);
+                base.restart(start, chain_crc, cx.out);
+            }
+        }
+    }
+
+    pub fn on_truncated(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Cutting { chain_crc } => self.in_step(base, cx, chain_crc),
+            _ => self.go_on(base, cx),
+        }
+    }
+
+    /// The log ends where both are the same.
+    fn in_step(&mut self, base: &mut Base, cx: &mut Cx<'_>, chain_crc: Option<u32>) {
+        let end = cx.log.end();
+        if chain_crc.is_some_and(|crc| crc != end.chain_crc) {
+            return self.disagree(base, cx, PeerError::Diverged { offset: end.at.offset });
+        }
+        base.taken = end;
+        self.acked = end.at;
+        self.cursors.align(if base.committed.offset < end.at.offset { base.committed } else { end.at });
+        let was_cut = matches!(self.phase, Phase::Cutting { .. });
+        base.go(if was_cut { Trigger::WasCut } else { Trigger::OrderedInStep });
+        self.phase = Phase::Aligned;
+        if let Some(leader) = self.leader {
+            cx.send(leader, self.head, Body::Aligned(Aligned { at: end.at }));
+        }
+    }
+
+    fn on_append(&mut self, base: &mut Base, cx: &mut Cx<'_>, append: Append) {
+        let in_file = cx.log.end().at.offset;
+        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, append.batches, cx.out) {
+            Ok(took) => {
+                if self.told.is_none_or(|t| t.offset < append.committed.offset) {
+                    self.told = Some(append.committed);
+                }
+                self.follow_committed(base, cx);
+                if !took {
+                    // A repeat, or a question: nothing will become durable that would answer it.
+                    self.ack(cx, cx.log.durable().at);
+                }
+            }
+            // What it repeats waits for room in the store: its own durable end will answer it.
+            Err(PeerError::NotAligned) if in_file < base.taken.at.offset => {}
+            Err(error) => self.disagree(base, cx, error),
+        }
+    }
+
+    fn disagree(&mut self, base: &mut Base, cx: &mut Cx<'_>, error: PeerError) {
+        if !matches!(self.phase, Phase::Apart { .. }) {
+            base.go(Trigger::Disagreed);
+        }
+        self.phase = Phase::Apart { stood: false };
+        if let Some(leader) = self.leader {
+            cx.refuse(leader, self.head, error);
+        }
+    }
+
+    fn on_pull(&mut self, cx: &mut Cx<'_>, from: NodeId, pull: Pull) {
+        let bytes_max = (pull.bytes_max as usize).min(super::message::APPEND_BYTES_MAX);
+        cx.out.push(Effect::ReadLog { to: from, session: self.head.session, from: pull.from, bytes_max });
+    }
+
+    pub fn on_read(
+        &mut self,
+        cx: &mut Cx<'_>,
+        to: NodeId,
+        session: Session,
+        from: Position,
+        read: Result<Vec<Bytes>, PeerError>,
+    ) {
+        if self.leader != Some(to) || self.head.session != session || !self.has_stood() {
+            return;
+        }
+        let body = match read {
+            Ok(batches) => Body::Pulled(Pulled { from, batches: super::message::Batches(batches) }),
+            Err(error) => Body::Refused(error),
+        };
+        cx.send(to, self.head, body);
+    }
+
+    /// What the leader still waits for is answered, as far as it can be.
+    pub fn on_applied(&mut self, cx: &mut Cx<'_>, number: u64) {
+        if let Some(leader) = self.leader {
+            self.cursors.on_applied(cx, leader, self.head, number);
+        }
+    }
+
+    pub fn leader(&self) -> Option<NodeId> {
+        self.leader
+    }
+
+    pub fn epoch(&self) -> Epoch {
+        self.head.epoch
+    }
+}

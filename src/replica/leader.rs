@@ -1,0 +1,516 @@
+//! A replica that leads, once its epoch is open (or settling): what the followers have, what is committed, who is to be removed
+//! from the ISR or added to it, and when writes can no longer be told to be committed.
+//!
+//! How it gets there stands in [`opening`](super::opening).
+
+use super::base::{Base, Cx};
+use super::cursor_sync::{CursorSync, Leading};
+use super::error::{PeerError, ReplicaError, Retry};
+use super::event::{Alarm, CursorEvent, Effect};
+use super::membership::{Membership, NodeId};
+use super::message::{Align, Body, Head, Inquire, Message, Session, Standing};
+use super::peer::{Link, Peer};
+use super::prefix::{Common, common};
+use super::states::{State, Trigger};
+use crate::base::{Epoch, Position, Ticks};
+use bytes::Bytes;
+
+/// How an opening, or an open leader, stands.
+#[derive(Debug)]
+pub(super) enum Phase {
+    Claiming,
+    Asking,
+    /// Cuts its own tail; then takes that of `source` up to `end`.
+    Trimming {
+        source: NodeId,
+        end: Position,
+    },
+    Fetching {
+        source: NodeId,
+        end: Position,
+        retry_at: Ticks,
+        until: Ticks,
+    },
+    /// `tail`: what was there before the epoch's first batch.
+    Settling {
+        tail: Position,
+    },
+    Open,
+    Closed {
+        ask_at: Ticks,
+    },
+}
+
+/// A compare-and-swap that the store has not answered.
+#[derive(Debug)]
+pub(super) struct Proposal {
+    version: u64,
+    isr: Vec<NodeId>,
+    /// Counts from the moment of the proposal.
+    grows: Option<NodeId>,
+    retry_at: Ticks,
+}
+
+#[derive(Debug)]
+pub(super) struct Leader {
+    pub epoch: Epoch,
+    pub phase: Phase,
+    pub peers: Vec<Peer>,
+    proposal: Option<Proposal>,
+    propose_at: Ticks,
+    /// The leader's end at some time, not committed then, and that time.
+    commit_mark: Option<(Position, Ticks)>,
+    pub alarmed: Option<Alarm>,
+    pub accepts_loss: bool,
+    /// Who must have a batch durable, this node aside.
+    required: Vec<NodeId>,
+    cursors: CursorSync,
+}
+
+impl Leader {
+    pub fn new(epoch: Epoch, now: Ticks) -> Self {
+        Leader {
+            epoch,
+            phase: Phase::Claiming,
+            peers: vec![],
+            proposal: None,
+            propose_at: now,
+            commit_mark: None,
+            alarmed: None,
+            accepts_loss: false,
+            required: vec![],
+            cursors: CursorSync::default(),
+        }
+    }
+
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Claiming => State::Claiming,
+            Phase::Asking => State::Asking,
+            Phase::Trimming { .. } => State::Trimming,
+            Phase::Fetching { .. } => State::Fetching,
+            Phase::Settling { .. } => State::Settling,
+            Phase::Open => State::Open,
+            Phase::Closed { .. } => State::Closed,
+        }
+    }
+
+    pub fn peer(&mut self, node: NodeId) -> Option<&mut Peer> {
+        self.peers.iter_mut().find(|p| p.node == node)
+    }
+
+    pub fn inquire(base: &Base) -> Inquire {
+        let membership_version = base.membership.as_ref().map_or(0, |m| m.version);
+        Inquire { topic: base.topic.name.clone(), partitions: base.topic.partitions, membership_version }
+    }
+
+    /// The metadata changed, this node leads in the same epoch as before.
+    pub fn on_membership(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        let Some(membership) = base.membership.as_ref() else { return };
+        let me = base.me;
+        self.peers.retain(|p| membership.is_replica(p.node));
+        for &node in membership.replicas.iter().filter(|n| **n != me) {
+            if self.peers.iter().all(|p| p.node != node) {
+                self.peers.push(Peer::new(node, cx.now));
+            }
+        }
+        if self.proposal.as_ref().is_some_and(|p| membership.version > p.version) {
+            self.proposal = None;
+        }
+        self.count_required(membership, me);
+        let required = std::mem::take(&mut self.required);
+        self.cursors.settle(cx, &required);
+        self.required = required;
+        match self.phase {
+            Phase::Asking => self.decide(base, cx),
+            _ => self.commit(base, cx),
+        }
+        self.pump(base, cx);
+    }
+
+    fn count_required(&mut self, membership: &Membership, me: NodeId) {
+        self.required.clear();
+        self.required.extend(membership.isr.iter().filter(|n| **n != me));
+        if let Some(node) = self.proposal.as_ref().and_then(|p| p.grows)
+            && !self.required.contains(&node)
+        {
+            self.required.push(node);
+        }
+    }
+
+    pub fn on_message(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, message: Message) {
+        let head = message.head;
+        let epoch = self.epoch;
+        let Some(peer) = self.peers.iter_mut().find(|p| p.node == from) else { return };
+        if let Body::Refused(PeerError::StaleEpoch { promised }) = message.body
+            && promised > epoch
+        {
+            // Somebody leads in a higher epoch, or this node did and forgot it.
+            return cx.out.push(Effect::Refresh);
+        }
+        if (head != Head { epoch, session: peer.session }) || matches!(self.phase, Phase::Closed { .. }) {
+            return;
+        }
+        let options = base.options;
+        match message.body {
+            Body::Standing(standing) if peer.link == Link::Asked => {
+                self.on_standing(base, cx, from, standing);
+            }
+            Body::Pulled(pulled) => self.on_pulled(base, cx, from, pulled),
+            Body::Aligned(aligned) if peer.link == Link::Aligning => {
+                peer.aligned(cx, aligned.at);
+                self.commit(base, cx);
+                self.pump(base, cx);
+            }
+            Body::Ack(ack) if peer.is_streaming() => {
+                peer.on_ack(cx, ack.durable, &options);
+                self.commit(base, cx);
+                self.pump_one(base, cx, from);
+                self.grow(base, cx, from);
+            }
+            Body::CursorsAck(ack) => {
+                let mut peer = self.peers.swap_remove(self.index(from));
+                self.with_cursors(base, |sync, leading| sync.on_ack(cx, &mut peer, leading, ack.seq, ack.result));
+                self.peers.push(peer);
+                self.grow(base, cx, from);
+            }
+            Body::Refused(error) => self.on_refused(base, cx, from, error),
+            _ => {}
+        }
+    }
+
+    fn index(&self, node: NodeId) -> usize {
+        self.peers.iter().position(|p| p.node == node).expect("it was just found")
+    }
+
+    fn on_refused(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, error: PeerError) {
+        let options = base.options;
+        let Some(peer) = self.peer(from) else { return };
+        if error.leaves_isr() {
+            peer.left = true;
+        }
+        let pause = match error.retry() {
+            // Nothing is wrong with the follower: it only has to be compared.
+            Retry::AfterAlign if !error.leaves_isr() => std::time::Duration::ZERO,
+            _ => options.retry,
+        };
+        peer.part(cx.now, pause);
+        if error.retry() == Retry::AfterRefresh {
+            cx.out.push(Effect::Refresh);
+        }
+        tracing::info!(follower = %from, %error, "a follower refuses");
+        self.source_lost(base, cx, from);
+    }
+
+    fn on_standing(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, standing: Standing) {
+        let Some(peer) = self.peer(from) else { return };
+        match &mut peer.standing {
+            // A later page: the marks are those of the first.
+            Some(first) => (first.epochs, first.more) = (standing.epochs, standing.more),
+            none => *none = Some(standing),
+        }
+        // It waits for this node; only a page that gets lost has to be asked for again.
+        let pause = if matches!(self.phase, Phase::Asking) { base.options.follower_limit } else { base.options.retry };
+        if let Some(peer) = self.peer(from) {
+            peer.retry_at = cx.now + pause;
+        }
+        match self.phase {
+            Phase::Asking => self.decide(base, cx),
+            Phase::Settling { .. } | Phase::Open => self.align(base, cx, from),
+            _ => {}
+        }
+    }
+
+    /// Orders a follower that has said where it stands to become a prefix of this log.
+    pub fn align(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId) {
+        let (epoch, committed) = (self.epoch, base.committed);
+        let Some(peer) = self.peer(node) else { return };
+        let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == Link::Asked) else { return };
+        let head = peer.head(epoch);
+        if standing.committed.offset > cx.log.end().at.offset {
+            // It knows more to be committed than this log has: nothing there is cut.
+            cx.out.push(Effect::Alarm(Alarm::CommittedMissing { committed: standing.committed }));
+            return peer.part(cx.now, base.options.follower_limit);
+        }
+        let (start, start_crc) = cx.log.start();
+        let align = match common(cx.log, standing) {
+            Common::At { at, chain_crc } => Align::Cut { at, chain_crc },
+            Common::Older { below } => {
+                let body = Body::EpochsAsk(super::message::EpochsAsk { below });
+                return cx.send(node, head, body);
+            }
+            Common::Nothing => Align::Restart { start, chain_crc: start_crc },
+        };
+        tracing::debug!(follower = %node, ?align, committed = committed.offset, "a follower is aligned");
+        (peer.link, peer.standing) = (Link::Aligning, None);
+        peer.retry_at = cx.now + base.options.retry;
+        cx.send(node, head, Body::Align(align));
+    }
+
+    /// Sends what may be sent, to all.
+    pub fn pump(&mut self, base: &Base, cx: &mut Cx<'_>) {
+        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) {
+            return;
+        }
+        for peer in &mut self.peers {
+            peer.pump(cx, self.epoch, base.committed, &base.options);
+            self.cursors.greet(cx, peer);
+        }
+    }
+
+    fn pump_one(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId) {
+        let (epoch, index) = (self.epoch, self.index(node));
+        let peer = &mut self.peers[index];
+        peer.pump(cx, epoch, base.committed, &base.options);
+        self.cursors.greet(cx, peer);
+    }
+
+    pub fn on_read(
+        &mut self,
+        base: &mut Base,
+        cx: &mut Cx<'_>,
+        (to, session): (NodeId, Session),
+        end: Position,
+        read: Result<Vec<Bytes>, PeerError>,
+    ) {
+        let (epoch, committed, options) = (self.epoch, base.committed, base.options);
+        let Some(peer) = self.peers.iter_mut().find(|p| p.node == to && p.session == session) else { return };
+        match read {
+            Ok(batches) => {
+                peer.on_read(cx, Head { epoch, session }, end, batches, committed);
+                self.pump_one(base, cx, to);
+            }
+            // Retention has moved, or it cannot be read: the logs are compared again.
+            Err(_) => peer.part(cx.now, options.retry),
+        }
+    }
+
+    /// Own batches were sealed.
+    pub fn on_sealed(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        self.note_uncommitted(base, cx);
+        self.pump(base, cx);
+    }
+
+    /// The clock of a write begins when the one before it is committed.
+    fn note_uncommitted(&mut self, base: &Base, cx: &Cx<'_>) {
+        let end = cx.log.end().at;
+        if self.commit_mark.is_none() && base.committed.offset < end.offset {
+            self.commit_mark = Some((end, cx.now));
+        }
+    }
+
+    /// Moves the committed end to what all of the required set have, durably.
+    pub fn commit(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        let Some(membership) = base.membership.as_ref() else { return };
+        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || membership.isr.len() < membership.min_isr {
+            return;
+        }
+        let mut end = cx.log.durable().at;
+        for node in &self.required {
+            // One that was not aligned in this epoch has nothing that counts.
+            let acked = self.peers.iter().find(|p| p.node == *node).map_or(Position::START, |p| p.acked);
+            if acked.offset < end.offset {
+                end = acked;
+            }
+        }
+        base.commit(end, cx.out);
+        if self.commit_mark.is_some_and(|(at, _)| base.committed.offset >= at.offset) {
+            self.commit_mark = None;
+        }
+        if let Phase::Settling { tail } = self.phase
+            && base.committed.offset >= tail.offset
+        {
+            self.phase = Phase::Open;
+            base.go(Trigger::TailCommitted);
+            self.commit_mark = None;
+            tracing::info!(epoch = self.epoch.0, at = base.committed.offset, "the epoch is open");
+            cx.out.push(Effect::Opened { epoch: self.epoch });
+        }
+        self.note_uncommitted(base, cx);
+    }
+
+    /// A follower that has everything is proposed for the ISR. It counts at once: the store may have taken it when its answer
+    /// is late.
+    fn grow(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId) {
+        let Some(membership) = base.membership.as_ref() else { return };
+        if self.proposal.is_some()
+            || membership.is_in_sync(node)
+            || !matches!(self.phase, Phase::Open)
+            || cx.now < self.propose_at
+        {
+            return;
+        }
+        let Some(peer) = self.peers.iter().find(|p| p.node == node) else { return };
+        if peer.link != Link::Live || peer.acked.offset < base.committed.offset || !peer.cursors.is_complete() {
+            return;
+        }
+        let mut isr = membership.isr.clone();
+        isr.push(node);
+        self.propose(cx, membership, isr, Some(node), base);
+    }
+
+    /// Members that lag beyond the limit, or that have left, are proposed for removal, where that leaves enough.
+    fn shrink(&mut self, base: &Base, cx: &mut Cx<'_>) {
+        let Some(membership) = base.membership.as_ref() else { return };
+        if self.proposal.is_some() || !matches!(self.phase, Phase::Open | Phase::Settling { .. }) || cx.now < self.propose_at {
+            return;
+        }
+        let limit = base.options.follower_limit;
+        let lags = |p: &&Peer| p.left || cx.now >= p.caught_up_at + limit;
+        let lagging: Vec<NodeId> = self.peers.iter().filter(lags).map(|p| p.node).collect();
+        let isr: Vec<NodeId> = membership.isr.iter().copied().filter(|n| !lagging.contains(n)).collect();
+        if isr.len() == membership.isr.len() {
+            return;
+        }
+        if isr.len() >= membership.min_isr {
+            tracing::warn!(?lagging, "in-sync replicas lag and are to be removed");
+            self.propose(cx, membership, isr, None, base);
+        } else {
+            // Not allowed; looked at again.
+            self.propose_at = cx.now + base.options.retry;
+        }
+    }
+
+    fn propose(&mut self, cx: &mut Cx<'_>, membership: &Membership, isr: Vec<NodeId>, grows: Option<NodeId>, base: &Base) {
+        let version = membership.version;
+        cx.out.push(Effect::Propose { version, isr: isr.clone() });
+        self.proposal = Some(Proposal { version, isr, grows, retry_at: cx.now + base.options.retry });
+        self.count_required(membership, base.me);
+    }
+
+    pub fn on_proposal_refused(&mut self, base: &mut Base, cx: &mut Cx<'_>, version: u64) {
+        if self.proposal.as_ref().is_none_or(|p| p.version != version) {
+            return;
+        }
+        // A refusal may be that of a repeat whose first copy was applied: only newer metadata ends a proposal.
+        if let Some(proposal) = &mut self.proposal {
+            proposal.retry_at = cx.now + base.options.retry;
+        }
+        self.propose_at = cx.now + base.options.retry;
+        cx.out.push(Effect::Refresh);
+    }
+
+    pub fn on_cursor(&mut self, base: &Base, cx: &mut Cx<'_>, event: CursorEvent) {
+        if !matches!(self.phase, Phase::Open)
+            && let CursorEvent::Sync { request, .. } | CursorEvent::Delete { request, .. } = event
+        {
+            cx.out.push(Effect::CursorDone { request, result: Err(self.write_error()) });
+            return;
+        }
+        let mut peers = std::mem::take(&mut self.peers);
+        self.with_cursors(base, |sync, leading| sync.on_event(cx, &mut peers, leading, event));
+        self.peers = peers;
+    }
+
+    fn with_cursors(&mut self, base: &Base, act: impl FnOnce(&mut CursorSync, &Leading<'_>)) {
+        let mut sync = std::mem::take(&mut self.cursors);
+        let leading = Leading {
+            epoch: self.epoch,
+            committed: base.committed,
+            required: &self.required,
+            interval: base.options.cursor_interval,
+            limit: base.options.write_limit,
+            retry: base.options.retry,
+        };
+        act(&mut sync, &leading);
+        self.cursors = sync;
+    }
+
+    /// Why no write is taken, in a phase that takes none.
+    pub fn write_error(&self) -> ReplicaError {
+        match self.phase {
+            Phase::Closed { .. } => ReplicaError::WriteDisabled,
+            _ => ReplicaError::Opening,
+        }
+    }
+
+    pub fn tick(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Claiming | Phase::Trimming { .. } => return,
+            Phase::Closed { ask_at } => {
+                if cx.now >= ask_at {
+                    self.phase = Phase::Closed { ask_at: cx.now + base.options.follower_limit };
+                    cx.out.push(Effect::AskEpoch { above: base.fence() });
+                }
+                return;
+            }
+            Phase::Fetching { .. } => self.fetch_tick(base, cx),
+            _ => {}
+        }
+        let inquire = Self::inquire(base);
+        let is_fetching = matches!(self.phase, Phase::Fetching { .. });
+        for peer in &mut self.peers {
+            // Who has answered waits while this node takes the chosen tail.
+            if peer.is_overdue(cx.now) && !(is_fetching && peer.standing.is_some()) {
+                peer.inquire(cx, self.epoch, inquire.clone(), &base.options);
+            }
+        }
+        if is_fetching || matches!(self.phase, Phase::Asking) {
+            return;
+        }
+        for peer in &mut self.peers {
+            peer.beat(cx, self.epoch, base.committed, &base.options);
+        }
+        self.pump(base, cx);
+        self.shrink(base, cx);
+        for index in 0..self.peers.len() {
+            let node = self.peers[index].node;
+            self.grow(base, cx, node);
+        }
+        if let Some(proposal) = self.proposal.as_mut().filter(|p| cx.now >= p.retry_at) {
+            proposal.retry_at = cx.now + base.options.retry;
+            cx.out.push(Effect::Propose { version: proposal.version, isr: proposal.isr.clone() });
+        }
+        let mut peers = std::mem::take(&mut self.peers);
+        self.with_cursors(base, |sync, leading| sync.tick(cx, &mut peers, leading));
+        self.peers = peers;
+        let is_late = self.commit_mark.is_some_and(|(_, since)| cx.now >= since + base.options.write_limit);
+        if is_late && matches!(self.phase, Phase::Open) {
+            self.close(base, cx, ReplicaError::OutcomeUnknown);
+            self.phase = Phase::Closed { ask_at: cx.now + base.options.follower_limit };
+            base.go(Trigger::Unknown);
+            cx.out.push(Effect::AskEpoch { above: base.fence() });
+        }
+    }
+
+    /// No write any more, in this epoch.
+    pub fn close(&mut self, base: &Base, cx: &mut Cx<'_>, error: ReplicaError) {
+        tracing::warn!(epoch = self.epoch.0, committed = base.committed.offset, %error, "writes are disabled");
+        cx.out.push(Effect::Closed { error });
+        self.cursors.fail_all(cx, error);
+    }
+
+    pub fn on_connected(&mut self, cx: &mut Cx<'_>, node: NodeId) {
+        let now = cx.now;
+        if let Some(peer) = self.peer(node) {
+            // What was on its way may be lost.
+            peer.part(now, std::time::Duration::ZERO);
+        }
+    }
+
+    pub fn deadline(&self, base: &Base) -> Option<Ticks> {
+        let options = &base.options;
+        match self.phase {
+            Phase::Claiming | Phase::Trimming { .. } => return None,
+            Phase::Closed { ask_at } => return Some(ask_at),
+            _ => {}
+        }
+        let is_fetching = matches!(self.phase, Phase::Fetching { .. });
+        let asked = self.peers.iter().filter(|p| !(is_fetching && p.standing.is_some()));
+        let peers = asked.map(Peer::deadline);
+        let fetch = if let Phase::Fetching { retry_at, .. } = self.phase { Some(retry_at) } else { None };
+        if is_fetching || matches!(self.phase, Phase::Asking) {
+            return peers.chain(fetch).min();
+        }
+        let is_open = matches!(self.phase, Phase::Open);
+        let late = self.commit_mark.filter(|_| is_open).map(|(_, since)| since + options.write_limit);
+        let limits = self.peers.iter().filter(|p| self.required.contains(&p.node)).map(|p| {
+            let at = if p.left { self.propose_at } else { p.caught_up_at + options.follower_limit };
+            at.max(self.propose_at)
+        });
+        let shrinks = limits.filter(|_| self.proposal.is_none()).min();
+        let proposal = self.proposal.as_ref().map(|p| p.retry_at);
+        let others = [late, shrinks, proposal, self.cursors.deadline()];
+        peers.chain(others.into_iter().flatten()).min()
+    }
+}

@@ -1,0 +1,293 @@
+//! One replica of a partition that has several: its role by the metadata, and which machine an event is for.
+
+use super::base::{Base, Cx};
+use super::error::{PeerError, ReplicaError};
+use super::event::{CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+use super::follower::Follower;
+use super::leader::{Leader, Phase};
+use super::membership::{Membership, NodeId};
+use super::message::{Body, Message, Route};
+use super::states::{State, Trigger};
+use crate::base::{Epoch, PartitionId, Position, Ticks, TopicRef};
+
+#[derive(Debug)]
+enum Role {
+    Idle,
+    Failed,
+    Follower(Box<Follower>),
+    Leader(Box<Leader>),
+}
+
+/// The machine; see the room's description.
+#[derive(Debug)]
+pub struct Member {
+    base: Base,
+    role: Role,
+    /// The metadata names this node, in an epoch that it must not open (again): when it asks for another.
+    ask_at: Option<Ticks>,
+}
+
+impl Member {
+    /// As recovery left it: the highest promise that is durable, and what is known to be committed.
+    pub fn new(
+        me: NodeId,
+        topic: TopicRef,
+        partition: PartitionId,
+        options: ReplicaOptions,
+        promised: Epoch,
+        committed: Position,
+    ) -> Self {
+        let route = Route { topic_id: topic.id, partition };
+        let base = Base {
+            me,
+            topic,
+            route,
+            options,
+            membership: None,
+            promised,
+            promise_durable: promised,
+            committed,
+            taken: Tail::START,
+            cuts: 0,
+            lease_until: Ticks(0),
+            state: State::Idle,
+            #[cfg(test)]
+            trace: vec![],
+        };
+        Member { base, role: Role::Idle, ask_at: None }
+    }
+
+    /// Consumers see up to here only, and only of a leader.
+    pub fn committed(&self) -> Position {
+        self.base.committed
+    }
+
+    pub fn state(&self) -> State {
+        self.base.state
+    }
+
+    pub fn membership(&self) -> Option<&Membership> {
+        self.base.membership.as_ref()
+    }
+
+    pub fn route(&self) -> Route {
+        self.base.route
+    }
+
+    /// The epoch of new batches; of a leader only.
+    pub fn epoch(&self) -> Option<Epoch> {
+        if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
+    }
+
+    /// Whether a publish may be appended now.
+    pub fn check_write(&self, now: Ticks) -> Result<(), ReplicaError> {
+        let leader = self.check_lead(now)?;
+        if !matches!(leader.phase, Phase::Open) {
+            return Err(leader.write_error());
+        }
+        match &self.base.membership {
+            Some(m) if m.isr.len() < m.min_isr => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether messages may be delivered and finished now.
+    pub fn check_read(&self, now: Ticks) -> Result<(), ReplicaError> {
+        match self.check_lead(now)?.phase {
+            Phase::Open | Phase::Closed { .. } => Ok(()),
+            _ => Err(ReplicaError::Opening),
+        }
+    }
+
+    fn check_lead(&self, now: Ticks) -> Result<&Leader, ReplicaError> {
+        match &self.role {
+            Role::Leader(_) if now >= self.base.lease_until => Err(ReplicaError::LeaseOver),
+            Role::Leader(leader) => Ok(leader),
+            Role::Failed => Err(ReplicaError::Failed),
+            _ => Err(ReplicaError::NotLeader { leader: self.base.membership.as_ref().and_then(|m| m.leader) }),
+        }
+    }
+
+    /// Takes one event; `out` gets what is to be done, in order, before the next event.
+    pub fn step(&mut self, now: Ticks, log: &dyn LogView, event: Event, out: &mut Vec<Effect>) {
+        let mut cx = Cx { now, log, out };
+        self.take(&mut cx, event);
+        if let Role::Follower(f) = &self.role {
+            debug_assert_eq!(f.state(), self.base.state);
+        }
+        if let Role::Leader(l) = &self.role {
+            debug_assert_eq!(l.state(), self.base.state);
+        }
+    }
+
+    fn take(&mut self, cx: &mut Cx<'_>, event: Event) {
+        let base = &mut self.base;
+        match event {
+            Event::Metadata(membership) => return self.on_metadata(cx, membership),
+            Event::LogFailed => return self.on_log_failed(cx),
+            Event::Message { from, message } => return self.on_message(cx, from, message),
+            Event::Lease { until } => base.lease_until = until,
+            Event::EpochDurable { epoch } => base.promise_durable = base.promise_durable.max(epoch),
+            Event::Truncated => {
+                base.cuts = base.cuts.saturating_sub(1);
+                base.taken = cx.log.end();
+            }
+            Event::Tick if self.ask_at.is_some_and(|at| cx.now >= at) => self.ask_epoch(cx),
+            _ => {}
+        }
+        let base = &mut self.base;
+        match (&mut self.role, event) {
+            (Role::Leader(l), Event::Tick) => l.tick(base, cx),
+            (Role::Leader(l), Event::ProposalRefused { version }) => l.on_proposal_refused(base, cx, version),
+            (Role::Leader(l), Event::Connected { node } | Event::Disconnected { node }) => l.on_connected(cx, node),
+            (Role::Leader(l), Event::Sealed) => l.on_sealed(base, cx),
+            (Role::Leader(l), Event::Durable | Event::EpochDurable { .. }) => l.go_on(base, cx),
+            (Role::Leader(l), Event::Truncated) => l.on_truncated(base, cx),
+            (Role::Leader(l), Event::LogRead { to, session, end, result, .. }) => l.on_read(base, cx, (to, session), end, result),
+            (Role::Leader(l), Event::AcceptLoss) => l.accept_loss(base, cx),
+            (Role::Leader(l), Event::Cursor(event)) => l.on_cursor(base, cx, event),
+            (Role::Follower(f), Event::Durable | Event::EpochDurable { .. }) => f.go_on(base, cx),
+            (Role::Follower(f), Event::Truncated) => f.on_truncated(base, cx),
+            (Role::Follower(f), Event::LogRead { to, session, from, result, .. }) => f.on_read(cx, to, session, from, result),
+            (Role::Follower(f), Event::Cursor(CursorEvent::Applied { number })) => f.on_applied(cx, number),
+            (_, Event::Cursor(CursorEvent::Sync { request, .. } | CursorEvent::Delete { request, .. })) => {
+                let error = self.check_write(cx.now).err().unwrap_or(ReplicaError::Opening);
+                cx.out.push(Effect::CursorDone { request, result: Err(error) });
+            }
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, cx: &mut Cx<'_>, from: NodeId, message: Message) {
+        let base = &mut self.base;
+        let is_question = matches!(message.body, Body::Inquire(_) | Body::Append(_));
+        match &mut self.role {
+            Role::Follower(f) => f.on_message(base, cx, from, message),
+            Role::Leader(l) if !matches!(message.body, Body::Inquire(_)) => l.on_message(base, cx, from, message),
+            Role::Leader(_) | Role::Idle => {
+                // By the metadata here the sender does not lead: one of the two is behind.
+                if is_question {
+                    cx.out.push(Effect::Refresh);
+                    let fence = base.fence();
+                    let error = if message.head.epoch < fence {
+                        PeerError::StaleEpoch { promised: fence }
+                    } else if matches!(self.role, Role::Idle) {
+                        PeerError::NotMember
+                    } else {
+                        PeerError::ForeignLeader
+                    };
+                    cx.refuse(from, message.head, error);
+                }
+            }
+            Role::Failed if is_question => cx.refuse(from, message.head, PeerError::Failed),
+            Role::Failed => {}
+        }
+    }
+
+    fn on_metadata(&mut self, cx: &mut Cx<'_>, membership: Membership) {
+        let base = &mut self.base;
+        let is_old = base.membership.as_ref().is_some_and(|m| m.version >= membership.version);
+        if is_old || !membership.is_sane() {
+            return;
+        }
+        let (epoch, leader, mine) = (membership.epoch, membership.leader, membership.is_replica(base.me));
+        base.membership = Some(membership);
+        self.ask_at = None;
+        if matches!(self.role, Role::Failed) {
+            return;
+        }
+        if !mine {
+            self.step_down(cx);
+            if !matches!(self.role, Role::Idle) {
+                self.base.go(Trigger::Dropped);
+                self.role = Role::Idle;
+            }
+        } else if leader == Some(self.base.me) {
+            self.lead(cx, epoch);
+        } else {
+            self.follow(cx, epoch, leader);
+        }
+    }
+
+    fn lead(&mut self, cx: &mut Cx<'_>, epoch: Epoch) {
+        let base = &mut self.base;
+        match &mut self.role {
+            Role::Leader(l) if l.epoch >= epoch => l.on_membership(base, cx),
+            _ if epoch > base.promised => {
+                // What the last epoch left open is decided by this one.
+                if let Role::Leader(l) = &mut self.role
+                    && !matches!(l.phase, Phase::Closed { .. })
+                {
+                    l.close(base, cx, ReplicaError::OutcomeUnknown);
+                }
+                base.go(Trigger::ToLead);
+                base.promise(epoch, cx.out);
+                let mut leader = Box::new(Leader::new(epoch, cx.now));
+                leader.on_membership(base, cx);
+                leader.go_on(base, cx);
+                self.role = Role::Leader(leader);
+            }
+            _ => {
+                // It was opened before, perhaps by this node in an earlier life: nothing may be written in it again.
+                self.follow(cx, epoch, None);
+                self.ask_epoch(cx);
+            }
+        }
+    }
+
+    fn ask_epoch(&mut self, cx: &mut Cx<'_>) {
+        self.ask_at = Some(cx.now + self.base.options.follower_limit);
+        cx.out.push(Effect::AskEpoch { above: self.base.fence() });
+    }
+
+    fn follow(&mut self, cx: &mut Cx<'_>, epoch: Epoch, leader: Option<NodeId>) {
+        if let Role::Follower(f) = &self.role {
+            let is_same = f.leader().is_none_or(|l| Some(l) == leader && f.epoch() >= epoch);
+            if is_same {
+                return;
+            }
+        }
+        self.step_down(cx);
+        self.base.go(Trigger::ToFollow);
+        let mut follower = Box::new(Follower::new());
+        if let Role::Follower(old) = &mut self.role {
+            follower.cursors = std::mem::take(&mut old.cursors);
+            follower.cursors.begin();
+        }
+        self.role = Role::Follower(follower);
+    }
+
+    /// A leader that leads no longer: who waits for it hears of it.
+    fn step_down(&mut self, cx: &mut Cx<'_>) {
+        let leader = self.base.membership.as_ref().and_then(|m| m.leader);
+        if let Role::Leader(l) = &mut self.role {
+            let issued = self.base.committed.offset < cx.log.end().at.offset;
+            let error = if issued { ReplicaError::OutcomeUnknown } else { ReplicaError::NotLeader { leader } };
+            l.close(&self.base, cx, error);
+            self.base.taken = cx.log.end();
+        }
+    }
+
+    fn on_log_failed(&mut self, cx: &mut Cx<'_>) {
+        if matches!(self.role, Role::Failed) {
+            return;
+        }
+        if matches!(self.role, Role::Leader(_)) {
+            self.step_down(cx);
+            cx.out.push(Effect::Resign);
+        }
+        self.base.go(Trigger::LogBroke);
+        self.role = Role::Failed;
+    }
+
+    /// When [`Event::Tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        let role = if let Role::Leader(l) = &self.role { l.deadline(&self.base) } else { None };
+        role.into_iter().chain(self.ask_at).min()
+    }
+
+    #[cfg(test)]
+    pub(super) fn take_trace(&mut self) -> Vec<(State, Trigger, State)> {
+        std::mem::take(&mut self.base.trace)
+    }
+}

@@ -1,0 +1,106 @@
+//! Who a partition's replicas are, as the metadata store says, and how epochs are made.
+
+use crate::base::Epoch;
+use std::fmt;
+
+/// A node: the random 128 bits of its `node.meta`. A node whose data path was wiped is another node.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct NodeId(pub [u8; 16]);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// More replicas of one partition are not believed.
+pub const REPLICAS_MAX: usize = 16;
+
+/// One version of a partition's metadata. Versions rise with every change; an older one, or the same again, says nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Membership {
+    /// Of the metadata store: what a compare-and-swap of the leader names.
+    pub version: u64,
+    /// On the leader the epoch that it is to write in; elsewhere the lowest that a leader of this version may have.
+    pub epoch: Epoch,
+    pub leader: Option<NodeId>,
+    /// In sync and catching up; at most [`REPLICAS_MAX`].
+    pub replicas: Vec<NodeId>,
+    /// Of the replicas, those that must have a batch durable before it commits.
+    pub isr: Vec<NodeId>,
+    /// No write is taken with a smaller ISR. At least 1.
+    pub min_isr: usize,
+}
+
+impl Membership {
+    pub fn is_replica(&self, node: NodeId) -> bool {
+        self.replicas.contains(&node)
+    }
+
+    pub fn is_in_sync(&self, node: NodeId) -> bool {
+        self.isr.contains(&node)
+    }
+
+    /// Whether it can be worked with: the ISR lies in the replicas, the leader in the ISR, nobody stands twice.
+    pub fn is_sane(&self) -> bool {
+        let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));
+        self.replicas.len() <= REPLICAS_MAX
+            && self.min_isr >= 1
+            && once(&self.replicas)
+            && once(&self.isr)
+            && self.isr.iter().all(|n| self.is_replica(*n))
+            && self.leader.is_none_or(|l| self.is_in_sync(l))
+    }
+}
+
+const STARTS_BITS: u32 = 20;
+const OPENINGS_BITS: u32 = 20;
+
+/// The epoch of a leader whose metadata cannot be written (the static cluster file): the file's epoch (24 bits), then the
+/// node's generation, which each start raises durably (20 bits), then how often the leader opened in this life (20 bits).
+/// So no two openings ever share one, as a file epoch names one leader. `None` when a part is used up: a higher file
+/// epoch, or a restart, helps.
+pub fn static_epoch(file: u64, generation: u64, openings: u64) -> Option<Epoch> {
+    let fits = file < 1 << (64 - STARTS_BITS - OPENINGS_BITS) && generation < 1 << STARTS_BITS && openings < 1 << OPENINGS_BITS;
+    fits.then_some(Epoch(file << (STARTS_BITS + OPENINGS_BITS) | generation << OPENINGS_BITS | openings))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn static_epochs_rise_with_each_part_and_never_wrap() {
+        let e = |f, g, o| static_epoch(f, g, o).unwrap();
+        assert!(e(1, 9, 9) < e(1, 9, 10) && e(1, 9, 10) < e(1, 10, 0) && e(1, (1 << 20) - 1, 5) < e(2, 1, 0));
+        assert_eq!(e(0, 0, 3), Epoch(3));
+        assert_eq!(static_epoch(1 << 24, 1, 1), None);
+        assert_eq!(static_epoch(1, 1 << 20, 1), None);
+        assert_eq!(static_epoch(1, 1, 1 << 20), None);
+        assert!(static_epoch((1 << 24) - 1, (1 << 20) - 1, (1 << 20) - 1).is_some());
+    }
+
+    #[test]
+    fn an_impossible_membership_is_noticed() {
+        let n = |i| NodeId([i; 16]);
+        let good = Membership {
+            version: 1,
+            epoch: Epoch(1),
+            leader: Some(n(1)),
+            replicas: vec![n(1), n(2)],
+            isr: vec![n(1)],
+            min_isr: 1,
+        };
+        assert!(good.is_sane());
+        assert!(!Membership { leader: Some(n(2)), ..good.clone() }.is_sane(), "a leader out of sync");
+        assert!(!Membership { isr: vec![n(1), n(3)], ..good.clone() }.is_sane(), "an ISR member that is no replica");
+        assert!(!Membership { replicas: vec![n(1), n(1)], ..good.clone() }.is_sane(), "somebody twice");
+        assert!(!Membership { min_isr: 0, ..good }.is_sane());
+    }
+}

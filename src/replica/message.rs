@@ -1,0 +1,239 @@
+//! What replicas of a partition say to each other, as plain values. The wire form is the peer codec's.
+//!
+//! ```text
+//! leader                            follower                                        lane
+//! Inquire  ─────────────────────>   promises the epoch durably, waits for its writes control
+//!           <─────────────────────  Standing (ends, suspect?, newest epochs)         control
+//! EpochsAsk ────────────────────>   when no epoch of the page is shared              control
+//!           <─────────────────────  Standing, the next page                          control
+//! Pull ─────────────────────────>   only while opening: the leader takes the best tail   catch-up
+//!           <─────────────────────  Pulled                                           catch-up
+//! Align    ─────────────────────>   cuts to the common prefix (or begins anew)       control
+//!           <─────────────────────  Aligned                                          control
+//! Append   ═════════════════════>   batches verbatim, pipelined in a window          data, or catch-up
+//!           <═════════════════════  Ack: durable up to                               data
+//! Cursors  ─────────────────────>   channels, their cursors, pauses, deletions       control
+//!           <─────────────────────  CursorsAck: applied and durable                  control
+//!           <─────────────────────  Refused, instead of any answer                   as what it answers
+//! ```
+//! **Fencing.** Every message names the leader's epoch and the session. The epoch is that in which the leader leads now;
+//! a batch has its own, that in which it was first appended, in its header, and only the former fences. A session is one
+//! attempt of this leader to keep this follower in step: it begins with an `Inquire` of a higher number, and whatever
+//! comes of an older one is dropped. Answers repeat both numbers of what they answer.
+//!
+//! **Order.** A lane delivers in order and without loss, or its connection is lost, which begins a new session. Nothing
+//! relies on the order between lanes: the leader sends on one of data and catch-up at a time.
+//!
+//! **Units.** Offsets and lengths are bytes of the partition's log, headers included, as everywhere. Counts and log ids are
+//! messages. There is no time on this wire.
+
+use super::error::PeerError;
+use crate::base::{ChannelName, Epoch, PartitionId, Position, TopicId, TopicName};
+use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
+use crate::log::cursor::CursorImage;
+use bytes::Bytes;
+
+/// Batch bytes of one [`Append`] or [`Pulled`] beyond the first batch; one batch may be as long as a batch can be.
+pub const APPEND_BYTES_MAX: usize = 1024 * 1024;
+/// The longest run of batch bytes that is believed.
+pub const RUN_BYTES_MAX: usize = BATCH_HEADER_LEN + BATCH_BODY_MAX + APPEND_BYTES_MAX;
+/// Entries of one [`Standing`].
+pub const EPOCHS_MAX: usize = 64;
+/// Channels of one [`Cursors`], also deletions: all that a partition may have.
+pub const CURSORS_MAX: usize = crate::log::snapshot::CHANNELS_MAX;
+/// Encoded cursors of one [`Cursors`]. The sender leaves the highest intervals out until they fit, as a snapshot does.
+pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// What a frame says of a partition. The topic id and partition choose the replica: another id under a known name is other
+/// data and answered [`PeerError::UnknownPartition`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Route {
+    pub topic_id: TopicId,
+    /// Below [`PartitionId::COUNT_MAX`].
+    pub partition: PartitionId,
+}
+
+/// Number of an attempt to keep one follower in step, chosen by the leader, from 1, rising within an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Session(pub u32);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Head {
+    /// In which the leader leads; of an answer, that of the question.
+    pub epoch: Epoch,
+    pub session: Session,
+}
+
+/// A message of one partition. Sender and receiver are the connection's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    pub head: Head,
+    pub body: Body,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    // ---- from the leader
+    Inquire(Inquire),
+    EpochsAsk(EpochsAsk),
+    Pull(Pull),
+    Align(Align),
+    Append(Append),
+    Cursors(Cursors),
+    // ---- from the follower
+    Standing(Standing),
+    Pulled(Pulled),
+    Aligned(Aligned),
+    Ack(Ack),
+    CursorsAck(CursorsAck),
+    Refused(PeerError),
+}
+
+/// Connections have a lane for each, so that catch-up never delays a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lane {
+    Data,
+    Control,
+    CatchUp,
+}
+
+/// Begins a session: the follower promises to follow no lower epoch, and says where it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inquire {
+    /// What a node that has nothing of the topic needs to begin the partition.
+    pub topic: TopicName,
+    /// 1 to [`PartitionId::COUNT_MAX`].
+    pub partitions: u16,
+    /// The leader's metadata: a follower whose own is older asks the store for what is new. It never takes it from here.
+    pub membership_version: u64,
+}
+
+/// The follower's newest epochs had none in common: those below.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochsAsk {
+    pub below: Epoch,
+}
+
+/// Where the batches of one epoch end in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochEnd {
+    /// The batches' own.
+    pub epoch: Epoch,
+    pub end: Position,
+    /// Header crc of the batch that ends there.
+    pub chain_crc: u32,
+}
+
+/// A replica's log, as far as it vouches for it: up to its durable end, or to the first place where damage took something.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// First position still stored, and the header crc of the batch before it.
+    pub start: Position,
+    pub start_crc: u32,
+    /// Its last epoch and its end; the first of `epochs` unless a later page was asked for.
+    pub last_epoch: Epoch,
+    pub durable: Position,
+    /// What the replica knows to be committed. At most `durable`, but for a replica that lost something.
+    pub committed: Position,
+    /// It cut, lost or set aside something and was not compared since.
+    pub suspect: bool,
+    /// Newest first, at most [`EPOCHS_MAX`].
+    pub epochs: Vec<EpochEnd>,
+    /// There are older ones.
+    pub more: bool,
+}
+
+/// Asks a member for its tail. Answered with batches that begin at `from`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pull {
+    pub from: Position,
+    /// At most [`APPEND_BYTES_MAX`]; one batch comes at least.
+    pub bytes_max: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pulled {
+    pub from: Position,
+    pub batches: Batches,
+}
+
+/// Makes the follower's log a prefix of the leader's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Align {
+    /// Cut what stands beyond `at`, which is the end of a batch in both logs. With the crc, that of the leader's header
+    /// that ends there, the follower checks it; without, the first batch appended proves it.
+    Cut { at: Position, chain_crc: Option<u32> },
+    /// Drop everything and begin at `start`, behind a batch whose header has this crc: the leader's log no longer reaches
+    /// back to anything shared.
+    Restart { start: Position, chain_crc: u32 },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aligned {
+    pub at: Position,
+}
+
+/// Whole batches, one after the other, as they stand in the log. A part may hold several; each begins with its header,
+/// which says its length (a lost batch has its header alone).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Batches(pub Vec<Bytes>);
+
+impl Batches {
+    /// In bytes, at most [`RUN_BYTES_MAX`].
+    pub fn len(&self) -> usize {
+        self.0.iter().map(Bytes::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(Bytes::is_empty)
+    }
+}
+
+/// Batches for the follower's end. Without any it asks for an [`Ack`] and tells the committed end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Append {
+    /// The leader's. May lie beyond what the follower has.
+    pub committed: Position,
+    pub batches: Batches,
+}
+
+/// Everything below `durable` is on this follower's disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ack {
+    pub durable: Position,
+}
+
+/// State of channels. Counted from 1 in each session; the follower applies them in order and drops what is not newer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cursors {
+    pub seq: u64,
+    /// The leader's committed end: the follower's end for cursors is the lesser of this and its durable end (rule 3).
+    pub committed: Position,
+    /// Move the follower's end there now, and apply; else what lies beyond it is kept until that happens.
+    pub flush: bool,
+    /// These are all channels there are: others are deleted.
+    pub is_all: bool,
+    /// Where the topic's next first channel starts; comes with all channels.
+    pub collect_start: Option<Position>,
+    /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
+    pub cursors: Vec<CursorImage>,
+    /// At most [`CURSORS_MAX`].
+    pub deleted: Vec<ChannelName>,
+}
+
+/// Sent when all that `seq` brought is durable. With an error when something of it was not applied as it came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CursorsAck {
+    pub seq: u64,
+    pub result: Result<(), PeerError>,
+}
+
+impl Body {
+    pub fn lane(&self) -> Lane {
+        match self {
+            Body::Append(_) | Body::Ack(_) => Lane::Data,
+            Body::Pull(_) | Body::Pulled(_) => Lane::CatchUp,
+            _ => Lane::Control,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What must hold at every moment, by the names of the simulator's checkers. Facts come in as they happen; a breach panics.
+
+use super::log::id_of;
+use super::node::{Node, Operation};
+use crate::base::{ChannelName, Epoch, LogId, Position};
+use crate::log::batch::Batch;
+use crate::replica::event::BatchId;
+use crate::replica::{LogView, Membership, NodeId};
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct Checker {
+    /// By offset.
+    committed: BTreeMap<i64, BatchId>,
+    batches: BTreeMap<(Epoch, LogId), BatchId>,
+    writers: BTreeMap<Epoch, (NodeId, u64)>,
+    acked: Vec<Batch>,
+    pub acked_cursors: BTreeMap<ChannelName, Operation>,
+    /// Nodes whose disk lost something by a fault, until they were compared.
+    pub lost: BTreeMap<NodeId, ()>,
+    /// Starts of each node.
+    pub lives: BTreeMap<NodeId, u64>,
+}
+
+impl Checker {
+    pub fn acked(&self) -> usize {
+        self.acked.len()
+    }
+
+    pub fn on_append(&mut self, batch: &Batch) {
+        let id = id_of(batch);
+        let known = self.batches.entry((id.epoch, id.log_id)).or_insert(id);
+        assert_eq!(*known, id, "one_batch_per_epoch_and_log_id");
+    }
+
+    pub fn on_own_append(&mut self, node: NodeId, epoch: Epoch) {
+        let life = self.lives.get(&node).copied().unwrap_or(0);
+        let writer = self.writers.entry(epoch).or_insert((node, life));
+        assert_eq!(*writer, (node, life), "one_leader_writes_per_epoch: {epoch:?}");
+    }
+
+    pub fn on_committed(&mut self, node: &Node, end: Position) {
+        assert!(node.log.durable().at.offset >= end.offset, "a replica commits what it has durably");
+        for batch in node.log.batches.iter().take_while(|b| b.header.end().offset <= end.offset) {
+            let id = id_of(batch);
+            let known = self.committed.entry(batch.header.offset.get()).or_insert(id);
+            assert_eq!(*known, id, "committed_prefixes_are_equal_bytes: offset {} on {}", batch.header.offset.get(), node.id);
+        }
+    }
+
+    /// `isr`: of the store, now.
+    pub fn on_acked(&mut self, nodes: &[Node], isr: &[NodeId], batch: Batch) {
+        for node in nodes.iter().filter(|n| isr.contains(&n.id) && !self.lost.contains_key(&n.id)) {
+            let has = node.log.disk.batches.iter().any(|b| b.header == batch.header);
+            let is_below = batch.header.end().offset <= node.log.disk.start.at.offset;
+            assert!(has || is_below, "acked_is_on_every_isr_disk: offset {} on {}", batch.header.offset.get(), node.id);
+        }
+        self.acked.push(batch);
+    }
+
+    pub fn on_opened(&self, nodes: &[Node], leader: &Node, epoch: Epoch, membership: &Membership) {
+        for batch in &self.acked {
+            let has = leader.log.batches.iter().any(|b| b.header == batch.header);
+            let is_below = batch.header.end().offset <= leader.log.start().0.offset;
+            assert!(has || is_below, "acked_survives: offset {} on {} in {epoch:?}", batch.header.offset.get(), leader.id);
+        }
+        if leader.opened_suspect && membership.replicas.len() > 1 {
+            let heard = |n: &&Node| n.id != leader.id && membership.is_in_sync(n.id) && n.log.disk.promised >= epoch;
+            assert!(nodes.iter().any(|n| heard(&n)), "suspect_is_never_elected_alone: {} in {epoch:?}", leader.id);
+        }
+        for operation in self.acked_cursors.values() {
+            assert!(is_kept(&leader.log.channels, operation), "set_offset_is_never_undone: {:?}", operation.image);
+        }
+    }
+
+    pub fn on_cursor_acked(&mut self, nodes: &[Node], isr: &[NodeId], operation: Operation) {
+        for node in nodes.iter().filter(|n| isr.contains(&n.id) && !self.lost.contains_key(&n.id)) {
+            assert!(
+                is_kept(&node.log.disk.channels, &operation),
+                "acknowledged_cursor_survives_failover: {:?} on {}, which has {:?}",
+                operation.image,
+                node.id,
+                node.log.disk.channels.get(&operation.image.name)
+            );
+        }
+        self.acked_cursors.insert(operation.image.name.clone(), operation);
+    }
+}
+
+/// At least as new as what was acknowledged.
+fn is_kept(channels: &super::log::Channels, operation: &Operation) -> bool {
+    let image = &operation.image;
+    let Some(here) = channels.get(&image.name) else { return false };
+    let newer = (here.epoch, here.generation).cmp(&(image.epoch, image.generation));
+    here.generation > image.generation
+        || here.generation == image.generation && here.confirmed.log_id >= image.confirmed.log_id && newer.is_ge()
+}

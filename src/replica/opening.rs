@@ -1,0 +1,225 @@
+//! A leader opens its epoch before it writes (rule 2): its own promise becomes durable, at least min_isr members of the ISR (itself
+//! included) say where they stand, the tail of the one that has most is taken, and committed under the new epoch.
+//!
+//! ```text
+//! who answered                                          what is done
+//! fewer than min_isr ISR members                        ask on
+//! somebody in sync that is not suspect, or all of the   the highest (last epoch, end) is the log: it has all that an earlier
+//! ISR, and those are more than one                      epoch can have committed
+//! only suspects, not all of the ISR, or a suspect       no leader rather than a wrong one: an operator may accept the loss
+//! alone in the ISR of several replicas
+//! the highest lacks what somebody knows committed       the same
+//! ```
+//! A partition with one replica opens in any case: there is nobody to compare with, and its recovery has told the loss.
+//! The leader's own log is cut only where the chosen one goes another way, under this new epoch, and never below what it knows to
+//! be committed, but where damage has taken it already.
+
+use super::base::{Base, Cx};
+use super::event::{Alarm, Effect};
+use super::leader::{Leader, Phase};
+use super::membership::NodeId;
+use super::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
+use super::peer::Link;
+use super::prefix::{Common, common, take_run};
+use super::states::Trigger;
+use crate::base::Position;
+
+impl Leader {
+    /// Something of the log became durable.
+    pub fn go_on(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Claiming if base.is_settled(cx.log) => {
+                base.taken = cx.log.end();
+                self.phase = Phase::Asking;
+                base.go(Trigger::Stood);
+                self.on_membership(base, cx);
+                self.tick(base, cx);
+            }
+            Phase::Fetching { end, .. } => {
+                if base.taken.at.offset >= end.offset && base.is_settled(cx.log) {
+                    self.settle(base, cx, Trigger::Fetched);
+                }
+            }
+            _ => {
+                self.commit(base, cx);
+                self.pump(base, cx);
+            }
+        }
+    }
+
+    pub fn on_truncated(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        match self.phase {
+            Phase::Trimming { source, end } if base.is_settled(cx.log) => self.fetch(base, cx, Trigger::WasCut, source, end),
+            _ => self.go_on(base, cx),
+        }
+    }
+
+    /// Chooses the log to go on with, when enough were heard.
+    pub fn decide(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        let Some(membership) = base.membership.as_ref() else { return };
+        let own = base.standing(cx.log, None);
+        let isr: Vec<NodeId> = membership.isr.iter().copied().filter(|n| *n != base.me).collect();
+        let heard: Vec<(NodeId, &Standing)> = isr
+            .iter()
+            .filter_map(|n| self.peers.iter().find(|p| p.node == *n))
+            .filter_map(|p| Some((p.node, p.standing.as_ref()?)))
+            .collect();
+        if heard.len() + 1 < membership.min_isr {
+            return;
+        }
+        let is_all = heard.len() == isr.len();
+        let is_alone = membership.replicas.len() == 1;
+        let compared = !own.suspect || heard.iter().any(|(_, s)| !s.suspect) || is_all && !heard.is_empty();
+        if !compared && !is_alone && !self.accepts_loss {
+            return self.alarm(cx, Alarm::OnlySuspects);
+        }
+        let rank = |s: &Standing| (s.last_epoch, s.durable.offset);
+        let best = heard.iter().copied().max_by_key(|(_, s)| rank(s)).filter(|(_, s)| rank(s) > rank(&own));
+        let known =
+            heard.iter().map(|(_, s)| s.committed).chain([own.committed]).max_by_key(|c| c.offset).unwrap_or(own.committed);
+        let (last_epoch, end) = best.map_or((own.last_epoch, own.durable), |(_, s)| (s.last_epoch, s.durable));
+        if known.offset > end.offset && !is_alone && !self.accepts_loss {
+            return self.alarm(cx, Alarm::CommittedMissing { committed: known });
+        }
+        if base.committed.offset > end.offset {
+            // Only when that was accepted, or nobody can know better.
+            base.committed = end;
+        }
+        let Some((source, standing)) = best else {
+            if own.durable.offset < cx.log.end().at.offset {
+                // Damage took something, and nobody else has it: the log goes on from where it begins.
+                base.cut(own.durable, cx.out);
+                self.phase = Phase::Trimming { source: base.me, end: own.durable };
+                return base.go(Trigger::HeardOther);
+            }
+            return self.settle(base, cx, Trigger::HeardSelf);
+        };
+        tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
+        let found = common(cx.log, standing);
+        self.go_to(base, cx, source, end, found);
+    }
+
+    /// Makes the own log a prefix of the chosen one, then takes the rest.
+    fn go_to(&mut self, base: &mut Base, cx: &mut Cx<'_>, source: NodeId, end: Position, found: Common) {
+        let epoch = self.epoch;
+        let Some(peer) = self.peers.iter().find(|p| p.node == source) else { return };
+        let Some(standing) = &peer.standing else { return };
+        let (to, restart) = match found {
+            Common::At { at, .. } => (at, None),
+            Common::Nothing => (standing.start, Some(standing.start_crc)),
+            Common::Older { below } => {
+                let head = peer.head(epoch);
+                return cx.send(source, head, Body::EpochsAsk(EpochsAsk { below }));
+            }
+        };
+        if to.offset < base.cut_floor(cx.log) {
+            return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
+        }
+        match restart {
+            Some(crc) => base.restart(to, crc, cx.out),
+            None if to.offset < cx.log.end().at.offset => base.cut(to, cx.out),
+            None => return self.fetch(base, cx, Trigger::HeardBetter, source, end),
+        }
+        self.phase = Phase::Trimming { source, end };
+        base.go(Trigger::HeardOther);
+    }
+
+    fn alarm(&mut self, cx: &mut Cx<'_>, alarm: Alarm) {
+        if self.alarmed != Some(alarm) {
+            self.alarmed = Some(alarm);
+            tracing::error!(%alarm, "the partition has no leader");
+            cx.out.push(Effect::Alarm(alarm));
+        }
+    }
+
+    fn fetch(&mut self, base: &mut Base, cx: &mut Cx<'_>, trigger: Trigger, source: NodeId, end: Position) {
+        base.taken = cx.log.end();
+        base.go(trigger);
+        let (retry_at, until) = (cx.now + base.options.retry, cx.now + base.options.follower_limit);
+        self.phase = Phase::Fetching { source, end, retry_at, until };
+        if base.taken.at.offset >= end.offset {
+            return self.settle(base, cx, Trigger::Fetched);
+        }
+        self.pull(base, cx, source);
+    }
+
+    fn pull(&mut self, base: &Base, cx: &mut Cx<'_>, source: NodeId) {
+        let epoch = self.epoch;
+        let Some(head) = self.peer(source).map(|p| p.head(epoch)) else { return };
+        let pull = Pull { from: base.taken.at, bytes_max: APPEND_BYTES_MAX as u32 };
+        cx.send(source, head, Body::Pull(pull));
+    }
+
+    pub fn on_pulled(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, pulled: Pulled) {
+        let Phase::Fetching { source, end, .. } = self.phase else { return };
+        // One that was asked for twice, or of somebody else.
+        if source != from || pulled.from != base.taken.at {
+            return;
+        }
+        match take_run(base.route, self.epoch, cx.log, &mut base.taken, pulled.batches, cx.out) {
+            Ok(true) => {
+                let (retry_at, until) = (cx.now + base.options.retry, cx.now + base.options.follower_limit);
+                self.phase = Phase::Fetching { source, end, retry_at, until };
+                if base.taken.at.offset < end.offset {
+                    self.pull(base, cx, source);
+                }
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%source, %error, "the chosen tail does not go on here");
+                self.source_lost(base, cx, source);
+            }
+        }
+    }
+
+    pub fn fetch_tick(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        let Phase::Fetching { source, end, retry_at, until } = self.phase else { return };
+        if base.taken.at.offset >= end.offset {
+            // It has all of it, only not durable yet.
+            self.phase = Phase::Fetching { source, end, retry_at: cx.now + base.options.retry, until };
+        } else if cx.now >= until {
+            self.source_lost(base, cx, source);
+        } else if cx.now >= retry_at {
+            self.phase = Phase::Fetching { source, end, retry_at: cx.now + base.options.retry, until };
+            self.pull(base, cx, source);
+        }
+    }
+
+    /// The chosen member is gone: everybody is asked again.
+    pub fn source_lost(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
+        if !matches!(self.phase, Phase::Fetching { source, .. } if source == node) {
+            return;
+        }
+        self.phase = Phase::Asking;
+        base.go(Trigger::SourceLost);
+        let (epoch, inquire) = (self.epoch, Self::inquire(base));
+        for peer in &mut self.peers {
+            peer.inquire(cx, epoch, inquire.clone(), &base.options);
+        }
+    }
+
+    /// The log is decided: it goes to the followers.
+    fn settle(&mut self, base: &mut Base, cx: &mut Cx<'_>, trigger: Trigger) {
+        let tail = cx.log.end().at;
+        if cx.log.is_suspect() && self.peers.iter().any(|p| p.standing.is_some()) {
+            cx.out.push(Effect::Cleared);
+        }
+        base.taken = cx.log.end();
+        self.alarmed = None;
+        self.phase = Phase::Settling { tail };
+        base.go(trigger);
+        let asked: Vec<NodeId> = self.peers.iter().filter(|p| p.link == Link::Asked).map(|p| p.node).collect();
+        self.peers.iter_mut().for_each(|p| p.forgive(cx));
+        for node in asked {
+            self.align(base, cx, node);
+        }
+        self.commit(base, cx);
+    }
+
+    pub fn accept_loss(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        self.accepts_loss = true;
+        if matches!(self.phase, Phase::Asking) {
+            self.decide(base, cx);
+        }
+    }
+}

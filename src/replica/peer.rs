@@ -1,0 +1,262 @@
+//! One follower as its leader sees it: where it stands, what is on its way to it, and since when it lags.
+//!
+//! ```text
+//! Apart ──Inquire──> Asked ──Standing──> (chosen epoch) Aligning ──Aligned──> CatchingUp <──> Live
+//!   ^                                                                             │             │
+//!   └────────────── no answer within the retry pause, a refusal, a lost connection ┴─────────────┘
+//! ```
+//! Live: batches go out from memory as they are sealed, in a window. CatchingUp: they are read from the files, one read at a
+//! time, at a limited rate; when the follower has all that was sent and the rest is in memory, it is live, without a pause.
+
+use super::base::Cx;
+use super::cursor_sync::CursorLink;
+use super::event::{Effect, ReplicaOptions};
+use super::membership::NodeId;
+use super::message::{APPEND_BYTES_MAX, Body, Head, Inquire, Session, Standing};
+use crate::base::{Epoch, Position, Ticks};
+use bytes::Bytes;
+use std::time::Duration;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Link {
+    Apart,
+    Asked,
+    Aligning,
+    CatchingUp,
+    Live,
+}
+
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub node: NodeId,
+    pub link: Link,
+    pub session: Session,
+    /// What it last said of itself, in this epoch, before it was aligned.
+    pub standing: Option<Standing>,
+    /// Durable there, of what is the leader's log. Never goes back within an epoch but by a new alignment.
+    pub acked: Position,
+    pub sent: Position,
+    reading: bool,
+    /// When the next attempt is due: of who is apart, or of what got no answer.
+    pub retry_at: Ticks,
+    beat_at: Ticks,
+    /// A beat was sent that nothing answered yet.
+    beating: bool,
+    /// It once had everything that the leader had at this time.
+    pub caught_up_at: Ticks,
+    /// The leader's end at some time, and that time.
+    mark: (Position, Ticks),
+    /// It refused in a way that no retry mends: to be removed without waiting for the limit.
+    pub left: bool,
+    /// Catch-up bytes that may be sent, as of then.
+    budget: i64,
+    budget_at: Ticks,
+    /// Only the rate holds the next read back, until then.
+    paced_until: Option<Ticks>,
+    pub cursors: CursorLink,
+}
+
+impl Peer {
+    pub fn new(node: NodeId, now: Ticks) -> Self {
+        Peer {
+            node,
+            link: Link::Apart,
+            session: Session(0),
+            standing: None,
+            acked: Position::START,
+            sent: Position::START,
+            reading: false,
+            retry_at: now,
+            beat_at: now,
+            beating: false,
+            caught_up_at: now,
+            mark: (Position::START, now),
+            left: false,
+            budget: 0,
+            budget_at: now,
+            paced_until: None,
+            cursors: CursorLink::default(),
+        }
+    }
+
+    pub fn head(&self, epoch: Epoch) -> Head {
+        Head { epoch, session: self.session }
+    }
+
+    /// Begins a session.
+    pub fn inquire(&mut self, cx: &mut Cx<'_>, epoch: Epoch, inquire: Inquire, options: &ReplicaOptions) {
+        self.session.0 = self.session.0.saturating_add(1);
+        self.link = Link::Asked;
+        (self.reading, self.beating, self.standing) = (false, false, None);
+        self.retry_at = cx.now + options.retry;
+        self.cursors.begin();
+        cx.send(self.node, self.head(epoch), Body::Inquire(inquire));
+    }
+
+    /// Nothing is sent until the next session, which begins after a pause.
+    pub fn part(&mut self, now: Ticks, pause: Duration) {
+        self.link = Link::Apart;
+        self.retry_at = now + pause;
+    }
+
+    pub fn is_streaming(&self) -> bool {
+        matches!(self.link, Link::CatchingUp | Link::Live)
+    }
+
+    /// Its log is a prefix of this one, up to `at`.
+    pub fn aligned(&mut self, cx: &Cx<'_>, at: Position) {
+        (self.acked, self.sent, self.left) = (at, at, false);
+        self.link = Link::CatchingUp;
+        self.beat_at = cx.now;
+        self.budget_at = cx.now;
+        self.heard(cx);
+    }
+
+    pub fn on_ack(&mut self, cx: &Cx<'_>, durable: Position, options: &ReplicaOptions) {
+        self.beating = false;
+        if durable.offset > self.acked.offset && durable.offset <= self.sent.offset {
+            self.acked = durable;
+            self.retry_at = cx.now + options.retry;
+        }
+        self.heard(cx);
+    }
+
+    /// Notes whether it has all that the leader had when it was last marked.
+    fn heard(&mut self, cx: &Cx<'_>) {
+        if self.acked.offset >= self.mark.0.offset {
+            self.caught_up_at = self.mark.1;
+            self.mark = (cx.log.end().at, cx.now);
+        }
+    }
+
+    /// The clock of the limit begins now.
+    pub fn forgive(&mut self, cx: &Cx<'_>) {
+        self.caught_up_at = cx.now;
+        self.mark = (cx.log.end().at, cx.now);
+    }
+
+    fn has_outstanding(&self) -> bool {
+        match self.link {
+            Link::Apart => true,
+            Link::Asked | Link::Aligning => true,
+            Link::CatchingUp | Link::Live => self.acked.offset < self.sent.offset || self.beating || self.cursors.is_waiting(),
+        }
+    }
+
+    /// An answer, or an attempt, is overdue.
+    pub fn is_overdue(&self, now: Ticks) -> bool {
+        self.has_outstanding() && now >= self.retry_at
+    }
+
+    /// Sends what may be sent.
+    pub fn pump(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, options: &ReplicaOptions) {
+        let end = cx.log.end().at;
+        if self.link == Link::CatchingUp && self.acked == self.sent && !self.reading && self.is_in_memory(cx, end) {
+            self.link = Link::Live;
+        }
+        if self.link == Link::Live {
+            self.pump_memory(cx, epoch, end, committed, options);
+        }
+        if self.link == Link::CatchingUp {
+            self.pump_files(cx, end, options);
+        }
+    }
+
+    fn is_in_memory(&self, cx: &Cx<'_>, end: Position) -> bool {
+        self.sent.offset >= end.offset || cx.log.run_end(self.sent.offset, APPEND_BYTES_MAX).is_some()
+    }
+
+    fn pump_memory(&mut self, cx: &mut Cx<'_>, epoch: Epoch, end: Position, committed: Position, options: &ReplicaOptions) {
+        while self.sent.offset < end.offset {
+            let in_flight = (self.sent.offset - self.acked.offset) as u64;
+            let room = options.window_bytes.saturating_sub(in_flight);
+            if in_flight > 0 && room == 0 {
+                return;
+            }
+            let bytes_max = APPEND_BYTES_MAX.min(room as usize);
+            let Some(run) = cx.log.run_end(self.sent.offset, bytes_max) else {
+                if in_flight == 0 {
+                    self.link = Link::CatchingUp;
+                }
+                return;
+            };
+            if in_flight > 0 && (run.offset - self.sent.offset) as u64 > room {
+                return;
+            }
+            if in_flight == 0 && !self.beating {
+                self.retry_at = cx.now + options.retry;
+            }
+            cx.out.push(Effect::SendTail { to: self.node, head: self.head(epoch), from: self.sent, end: run, committed });
+            self.sent = run;
+            self.beat_at = cx.now + options.heartbeat;
+        }
+    }
+
+    fn pump_files(&mut self, cx: &mut Cx<'_>, end: Position, options: &ReplicaOptions) {
+        self.paced_until = None;
+        let in_flight = (self.sent.offset - self.acked.offset) as u64;
+        let durable = cx.log.durable().at;
+        if self.reading || in_flight >= options.window_bytes || self.sent.offset >= durable.offset.min(end.offset) {
+            return;
+        }
+        // What is left is in memory: it only waits until what was sent is there.
+        if in_flight > 0 && cx.log.run_end(self.sent.offset, APPEND_BYTES_MAX).is_some() {
+            return;
+        }
+        self.refill(cx.now, options);
+        let rate = options.catch_up_bytes_per_second;
+        if rate > 0 && self.budget <= 0 {
+            let nanos = (self.budget.unsigned_abs() as u128 + 1) * 1_000_000_000 / rate as u128;
+            let pause = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)) + Duration::from_millis(1);
+            self.paced_until = Some(cx.now + pause);
+            return;
+        }
+        self.reading = true;
+        let (to, session, from) = (self.node, self.session, self.sent);
+        cx.out.push(Effect::ReadLog { to, session, from, bytes_max: APPEND_BYTES_MAX });
+    }
+
+    fn refill(&mut self, now: Ticks, options: &ReplicaOptions) {
+        let rate = options.catch_up_bytes_per_second;
+        let elapsed = now.since(self.budget_at).as_nanos().min(1_000_000_000) as u64;
+        let more = (rate as u128 * elapsed as u128 / 1_000_000_000) as u64;
+        self.budget = self.budget.saturating_add_unsigned(more).min(i64::try_from(rate).unwrap_or(i64::MAX));
+        self.budget_at = now;
+    }
+
+    /// What a read brought goes out.
+    pub fn on_read(&mut self, cx: &mut Cx<'_>, head: Head, end: Position, batches: Vec<Bytes>, committed: Position) {
+        self.reading = false;
+        if self.link != Link::CatchingUp || end.offset <= self.sent.offset {
+            return;
+        }
+        self.budget = self.budget.saturating_sub(end.offset - self.sent.offset);
+        self.sent = end;
+        cx.out.push(Effect::SendCatchUp { to: self.node, head, committed, batches });
+    }
+
+    /// A quiet follower is told the committed end, and asked whether it is there.
+    pub fn beat(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, options: &ReplicaOptions) {
+        if !self.is_streaming() || cx.now < self.beat_at || self.acked.offset < self.sent.offset {
+            return;
+        }
+        if !self.beating {
+            self.retry_at = cx.now + options.retry;
+        }
+        (self.beating, self.beat_at) = (true, cx.now + options.heartbeat);
+        let (from, end) = (self.sent, self.sent);
+        cx.out.push(Effect::SendTail { to: self.node, head: self.head(epoch), from, end, committed });
+    }
+
+    /// When it next has work, the limit of lagging ones aside.
+    pub fn deadline(&self) -> Ticks {
+        let mut at = if self.has_outstanding() { self.retry_at } else { self.beat_at };
+        if self.is_streaming() && self.acked == self.sent {
+            at = at.min(self.beat_at);
+        }
+        if let Some(paced) = self.paced_until.filter(|_| self.link == Link::CatchingUp) {
+            at = at.min(paced);
+        }
+        at
+    }
+}

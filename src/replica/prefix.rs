@@ -1,0 +1,126 @@
+//! How far two logs are the same, from their epochs; and whether batches that came go on where a log ends.
+
+use super::error::PeerError;
+use super::event::{BatchId, Effect, LogView, Tail};
+use super::message::{Batches, EpochEnd, Route, Standing};
+use crate::base::{Epoch, LogId, Position};
+use crate::log::batch::{Batch, BatchHeader};
+use crate::log::format::Bad;
+
+/// What two logs share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Common {
+    /// Everything up to here; with the header crc of the batch that ends here, where this log's epoch ends here too.
+    At { at: Position, chain_crc: Option<u32> },
+    /// Nothing that the page told: there are older epochs.
+    Older { below: Epoch },
+    /// Nothing that both still have.
+    Nothing,
+}
+
+/// As (epoch, log id) names one batch, logs that share an epoch share all before it: the lesser of its two ends is where they part.
+pub(super) fn common(log: &dyn LogView, theirs: &Standing) -> Common {
+    let mut mine: Vec<EpochEnd> = Vec::with_capacity(1);
+    let (start, start_crc) = log.start();
+    for their in &theirs.epochs {
+        mine.clear();
+        log.epochs(Some(Epoch(their.epoch.0.saturating_add(1))), 1, &mut mine);
+        let Some(mine) = mine.first().filter(|m| m.epoch == their.epoch) else { continue };
+        let found = match mine.end.offset.cmp(&their.end.offset) {
+            std::cmp::Ordering::Less => Common::At { at: mine.end, chain_crc: Some(mine.chain_crc) },
+            std::cmp::Ordering::Greater => Common::At { at: their.end, chain_crc: None },
+            std::cmp::Ordering::Equal if mine.chain_crc == their.chain_crc => {
+                Common::At { at: mine.end, chain_crc: Some(mine.chain_crc) }
+            }
+            // Damage, or a mistake of the program: what stands there is not shared.
+            std::cmp::Ordering::Equal => continue,
+        };
+        let Common::At { at, .. } = found else { return found };
+        return if at.offset >= start.offset && at.offset >= theirs.start.offset { found } else { Common::Nothing };
+    }
+    match theirs.epochs.last() {
+        Some(last) if theirs.more => Common::Older { below: last.epoch },
+        // Where one log begins and the other ends, or begins, they meet: at the very start above all.
+        _ if start == theirs.start && start_crc == theirs.start_crc => Common::At { at: start, chain_crc: Some(start_crc) },
+        _ => Common::Nothing,
+    }
+}
+
+/// The place in a run of batches, and what is known of it.
+struct Walk {
+    /// The batch before: where it ends, its crc.
+    before: Option<(Position, u32)>,
+    /// A batch that is held was not proven to be the same.
+    unproven: bool,
+}
+
+/// Takes the batches that go on at `taken`, the end of what was given to the log, and skips what is held already. Whether any
+/// was taken. On an error those before it were taken.
+pub(super) fn take_run(
+    route: Route,
+    leader_epoch: Epoch,
+    log: &dyn LogView,
+    taken: &mut Tail,
+    batches: Batches,
+    out: &mut Vec<Effect>,
+) -> Result<bool, PeerError> {
+    let mut walk = Walk { before: None, unproven: false };
+    let mut any = false;
+    for mut part in batches.0 {
+        while !part.is_empty() {
+            let batch = Batch::parse(&part, route.topic_id, route.partition).map_err(PeerError::BadBatch)?;
+            bytes::Buf::advance(&mut part, batch.bytes.len());
+            let h = &batch.header;
+            let (at, crc) = (h.start(), h.header_crc.get());
+            if h.epoch.get() > leader_epoch.0 {
+                return Err(PeerError::BadBatch(Bad::Foreign));
+            }
+            if walk.before.is_some_and(|(end, before_crc)| end != at || before_crc != h.prev_crc.get()) {
+                return Err(PeerError::BadBatch(Bad::Chain));
+            }
+            walk.before = Some((h.end(), crc));
+            if at.offset < taken.at.offset {
+                check_held(log, taken, h, &mut walk)?;
+                continue;
+            }
+            if at.offset > taken.at.offset {
+                return Err(PeerError::Gap { end: taken.at });
+            }
+            if at != taken.at || h.prev_crc.get() != taken.chain_crc {
+                return Err(PeerError::Diverged { offset: at.offset });
+            }
+            if h.epoch.get() < taken.epoch.0 {
+                return Err(PeerError::BadBatch(Bad::Chain));
+            }
+            // The chain proves what came before it, too.
+            walk.unproven = false;
+            *taken = Tail { at: h.end(), chain_crc: crc, epoch: Epoch(h.epoch.get()) };
+            out.push(Effect::Append { batch });
+            any = true;
+        }
+    }
+    if walk.unproven { Err(PeerError::NotAligned) } else { Ok(any) }
+}
+
+/// Any batch that is held, not only the last, is success; other bytes under its id are not.
+fn check_held(log: &dyn LogView, taken: &Tail, h: &BatchHeader, walk: &mut Walk) -> Result<(), PeerError> {
+    let offset = h.offset.get();
+    if h.end().offset > taken.at.offset {
+        return Err(PeerError::Diverged { offset });
+    }
+    let id = BatchId {
+        epoch: Epoch(h.epoch.get()),
+        log_id: LogId(h.log_id.get()),
+        last_log_id: LogId(h.last_log_id.get()),
+        header_crc: h.header_crc.get(),
+    };
+    let is_last = h.end().offset == taken.at.offset;
+    match log.held(offset) {
+        Some(held) if held != id => return Err(PeerError::Diverged { offset }),
+        None if is_last && id.header_crc != taken.chain_crc => return Err(PeerError::Diverged { offset }),
+        // It stands in a file only: a later batch of the run proves it, as each names the crc of the one before.
+        None if !is_last => walk.unproven = true,
+        _ => walk.unproven = false,
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! The states of a replica, and every transition there is, as data: the tests see that the machines make no other, and that
+//! each one happens.
+
+use State::*;
+use Trigger::*;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum State {
+    /// No replica of the partition, as far as is known.
+    Idle,
+    /// Follows nobody yet, or was refused by or refused its leader: takes no batch before the logs are compared.
+    Apart,
+    /// Its promise, or what it appended before, is not durable yet; then it says where it stands.
+    Promising,
+    /// Its log is being cut to what it shares with the leader.
+    Cutting,
+    /// Its log is a prefix of the leader's: takes batches.
+    Aligned,
+    /// Leads by the metadata; its own promise is not durable yet.
+    Claiming,
+    /// Hears where the others stand.
+    Asking,
+    /// Cuts what the chosen log does not have.
+    Trimming,
+    /// Takes the chosen log's tail.
+    Fetching,
+    /// Brings its tail to all ISR members: that commits it.
+    Settling,
+    /// Takes writes.
+    Open,
+    /// Could not commit what it took: the next epoch decides it.
+    Closed,
+    /// A write failed here.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Trigger {
+    /// Metadata: another leads, or nobody.
+    ToFollow,
+    /// Metadata: leads, in a new epoch.
+    ToLead,
+    /// Metadata: no replica any more.
+    Dropped,
+    /// A session begins.
+    Inquired,
+    /// All that it wrote is durable: it says where it stands.
+    Stood,
+    /// The leader's order, with something to cut.
+    OrderedToCut,
+    /// The leader's order, and nothing is to be cut.
+    OrderedInStep,
+    /// The cut is durable.
+    WasCut,
+    /// What came does not go on here.
+    Disagreed,
+    /// Enough were heard, its own log is the one.
+    HeardSelf,
+    /// Enough were heard, another's goes on from its end.
+    HeardBetter,
+    /// The same, and its own tail has to go.
+    HeardOther,
+    /// It has the chosen tail, durably.
+    Fetched,
+    /// The chosen member says nothing any more.
+    SourceLost,
+    /// Its tail is on all ISR members.
+    TailCommitted,
+    /// A write waited too long.
+    Unknown,
+    /// A write failed.
+    LogBroke,
+}
+
+/// From, what happens, to. What is not here does not happen, or changes no state.
+pub const TRANSITIONS: &[(State, Trigger, State)] = &[
+    (Idle, ToFollow, Apart),
+    (Idle, ToLead, Claiming),
+    (Apart, Inquired, Promising),
+    (Apart, OrderedInStep, Aligned),
+    (Apart, OrderedToCut, Cutting),
+    (Apart, ToFollow, Apart),
+    (Apart, ToLead, Claiming),
+    (Apart, Dropped, Idle),
+    (Promising, Inquired, Promising),
+    (Promising, Stood, Apart),
+    (Promising, ToFollow, Apart),
+    (Promising, ToLead, Claiming),
+    (Promising, Dropped, Idle),
+    (Cutting, WasCut, Aligned),
+    (Cutting, Disagreed, Apart),
+    (Cutting, Inquired, Promising),
+    (Cutting, ToFollow, Apart),
+    (Cutting, ToLead, Claiming),
+    (Cutting, Dropped, Idle),
+    (Aligned, Disagreed, Apart),
+    (Aligned, Inquired, Promising),
+    (Aligned, ToFollow, Apart),
+    (Aligned, ToLead, Claiming),
+    (Aligned, Dropped, Idle),
+    (Claiming, Stood, Asking),
+    (Asking, HeardSelf, Settling),
+    (Asking, HeardBetter, Fetching),
+    (Asking, HeardOther, Trimming),
+    (Trimming, WasCut, Fetching),
+    (Fetching, Fetched, Settling),
+    (Fetching, SourceLost, Asking),
+    (Settling, TailCommitted, Open),
+    (Open, Unknown, Closed),
+    (Claiming, ToLead, Claiming),
+    (Asking, ToLead, Claiming),
+    (Trimming, ToLead, Claiming),
+    (Fetching, ToLead, Claiming),
+    (Settling, ToLead, Claiming),
+    (Open, ToLead, Claiming),
+    (Closed, ToLead, Claiming),
+    (Claiming, ToFollow, Apart),
+    (Asking, ToFollow, Apart),
+    (Trimming, ToFollow, Apart),
+    (Fetching, ToFollow, Apart),
+    (Settling, ToFollow, Apart),
+    (Open, ToFollow, Apart),
+    (Closed, ToFollow, Apart),
+    (Claiming, Dropped, Idle),
+    (Asking, Dropped, Idle),
+    (Trimming, Dropped, Idle),
+    (Fetching, Dropped, Idle),
+    (Settling, Dropped, Idle),
+    (Open, Dropped, Idle),
+    (Closed, Dropped, Idle),
+    (Idle, LogBroke, Failed),
+    (Apart, LogBroke, Failed),
+    (Promising, LogBroke, Failed),
+    (Cutting, LogBroke, Failed),
+    (Aligned, LogBroke, Failed),
+    (Claiming, LogBroke, Failed),
+    (Asking, LogBroke, Failed),
+    (Trimming, LogBroke, Failed),
+    (Fetching, LogBroke, Failed),
+    (Settling, LogBroke, Failed),
+    (Open, LogBroke, Failed),
+    (Closed, LogBroke, Failed),
+];
+
+/// Where a trigger leads from a state.
+pub fn next(from: State, trigger: Trigger) -> Option<State> {
+    TRANSITIONS.iter().find(|(f, t, _)| (*f, *t) == (from, trigger)).map(|(_, _, to)| *to)
+}

@@ -1,0 +1,255 @@
+//! Rule 3: cursors on their way to followers, and there.
+
+use super::rig::{Rig, cursor, log_of, run_of};
+use crate::base::{ChannelName, Position};
+use crate::log::cursor::{CursorImage, Interval};
+use crate::replica::message::{Body, Cursors, CursorsAck};
+use crate::replica::model::log::ModelLog;
+use crate::replica::model::node::{Operation, Out};
+use crate::replica::{CursorEvent, Event, LogView, PeerError, ReplicaOptions};
+
+/// A follower in epoch 5 whose log has four batches, two of them committed.
+fn follower() -> (Rig, ModelLog) {
+    let mut rig = Rig::new();
+    rig.follow(5);
+    let leader = log_of(&[1, 1, 5, 5]);
+    rig.hear(2, 5, 1, run_of(&leader, 0, leader.batches[1].header.end()));
+    rig.settle();
+    rig.said(2);
+    (rig, leader)
+}
+
+fn tell(rig: &mut Rig, seq: u64, committed: Position, flush: bool, cursors: Vec<CursorImage>) -> Result<(), PeerError> {
+    let message = Cursors { seq, committed, flush, is_all: false, collect_start: None, cursors, deleted: vec![] };
+    rig.hear(2, 5, 1, Body::Cursors(message));
+    rig.settle();
+    match rig.last(2) {
+        Body::CursorsAck(CursorsAck { seq: s, result }) if s == seq => result,
+        body => panic!("no answer: {body:?}"),
+    }
+}
+
+fn place(leader: &ModelLog, n: usize) -> Position {
+    leader.batches.get(n).map_or(leader.end().at, |b| b.header.start())
+}
+
+fn here(rig: &Rig, name: &str) -> Option<(u64, u64, Position)> {
+    rig.node.log.cursor(&ChannelName::new(name).unwrap()).map(|(e, g, at)| (e.0, g, at))
+}
+
+#[test]
+fn a_cursor_is_acknowledged_when_it_is_durable() {
+    let (mut rig, leader) = follower();
+    let image = cursor("c", 5, 1, place(&leader, 1));
+    let message = Cursors {
+        seq: 1,
+        committed: place(&leader, 2),
+        flush: true,
+        is_all: false,
+        collect_start: None,
+        cursors: vec![image],
+        deleted: vec![],
+    };
+    rig.hear(2, 5, 1, Body::Cursors(message));
+    assert!(rig.said(2).is_empty());
+    rig.settle();
+    assert_eq!(rig.last(2), Body::CursorsAck(CursorsAck { seq: 1, result: Ok(()) }));
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 1))));
+}
+
+#[test]
+fn beyond_the_end_the_largest_is_kept_until_a_flush_moves_the_end() {
+    let (mut rig, leader) = follower();
+    let committed = place(&leader, 2);
+    tell(&mut rig, 1, committed, true, vec![cursor("c", 5, 1, place(&leader, 1))]).unwrap();
+    // Both lie beyond what is committed; the smaller one comes later.
+    assert_eq!(tell(&mut rig, 2, committed, false, vec![cursor("c", 5, 1, place(&leader, 4))]), Err(PeerError::Clamped));
+    assert_eq!(tell(&mut rig, 3, committed, false, vec![cursor("c", 5, 1, place(&leader, 3))]), Err(PeerError::Clamped));
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 1))), "kept, not applied");
+    // The end moves, by another channel's flush.
+    tell(&mut rig, 4, place(&leader, 4), true, vec![cursor("d", 5, 1, place(&leader, 1))]).unwrap();
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 4))), "the largest");
+}
+
+#[test]
+fn the_flush_flag_moves_the_end_now_and_clamps_what_is_still_beyond() {
+    let (mut rig, leader) = follower();
+    tell(&mut rig, 1, place(&leader, 2), true, vec![cursor("c", 5, 1, place(&leader, 1))]).unwrap();
+    // As far as the leader's committed end, not to its own durable end.
+    assert_eq!(tell(&mut rig, 2, place(&leader, 3), true, vec![cursor("c", 5, 1, place(&leader, 4))]), Err(PeerError::Clamped));
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 3))));
+    // The rest was kept.
+    rig.hear(2, 5, 1, run_of(&leader, 3, leader.end().at));
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 4))));
+}
+
+#[test]
+fn a_new_channel_begins_at_once() {
+    let (mut rig, leader) = follower();
+    tell(&mut rig, 1, place(&leader, 2), true, vec![]).unwrap();
+    assert_eq!(
+        tell(&mut rig, 2, place(&leader, 2), false, vec![cursor("new", 5, 3, place(&leader, 4))]),
+        Err(PeerError::Clamped)
+    );
+    assert_eq!(here(&rig, "new"), Some((5, 3, place(&leader, 2))), "as far as the end goes");
+}
+
+#[test]
+fn backwards_only_under_a_higher_generation_which_drops_what_is_kept() {
+    let (mut rig, leader) = follower();
+    let all = leader.end().at;
+    tell(&mut rig, 1, place(&leader, 2), true, vec![cursor("c", 5, 1, place(&leader, 2))]).unwrap();
+    tell(&mut rig, 2, place(&leader, 2), true, vec![cursor("c", 5, 1, place(&leader, 1))]).unwrap();
+    assert_eq!(here(&rig, "c"), Some((5, 1, place(&leader, 2))), "old news");
+    assert_eq!(tell(&mut rig, 3, place(&leader, 2), false, vec![cursor("c", 5, 1, place(&leader, 4))]), Err(PeerError::Clamped));
+    tell(&mut rig, 4, place(&leader, 2), true, vec![cursor("c", 5, 2, place(&leader, 0))]).unwrap();
+    assert_eq!(here(&rig, "c"), Some((5, 2, place(&leader, 0))));
+    tell(&mut rig, 5, all, true, vec![]).unwrap();
+    assert_eq!(here(&rig, "c"), Some((5, 2, place(&leader, 0))), "what was kept is gone");
+    // A set is never undone by what was sent before it.
+    assert_eq!(tell(&mut rig, 6, all, true, vec![cursor("c", 5, 1, place(&leader, 3))]), Err(PeerError::Superseded));
+    assert_eq!(tell(&mut rig, 7, all, true, vec![cursor("c", 4, 9, place(&leader, 3))]), Err(PeerError::Superseded));
+    assert_eq!(here(&rig, "c"), Some((5, 2, place(&leader, 0))));
+}
+
+#[test]
+fn intervals_come_along_without_a_limit() {
+    let (mut rig, _) = follower();
+    let mut leader = log_of(&[1, 1, 5, 5]);
+    (0..600).for_each(|_| drop(leader.append_own(crate::base::Epoch(5), 1, b"x")));
+    while leader.complete().is_some() {}
+    rig.hear(2, 5, 1, run_of(&leader, 4, leader.end().at));
+    rig.settle();
+    let ends = leader.batches.iter().skip(5).step_by(2);
+    let intervals: Vec<Interval> = ends.map(|b| Interval { start: b.header.start().log_id, end: b.header.end() }).collect();
+    assert!(intervals.len() > 100);
+    let image = CursorImage { intervals: intervals.clone(), ..cursor("c", 5, 1, place(&leader, 1)) };
+    rig.said(2);
+    tell(&mut rig, 1, leader.end().at, true, vec![image]).unwrap();
+    assert_eq!(rig.node.log.channels.values().next().unwrap().intervals, intervals);
+}
+
+#[test]
+fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
+    let (mut rig, leader) = follower();
+    let end = leader.end().at;
+    assert_eq!(tell(&mut rig, 1, end, true, vec![cursor("e#ephemeral", 5, 1, Position::START)]), Err(PeerError::Ephemeral));
+    tell(&mut rig, 2, end, true, vec![cursor("a", 5, 1, Position::START), cursor("b", 5, 1, Position::START)]).unwrap();
+    let (flush, is_all, collect_start) = (false, true, Some(Position::START));
+    let cursors = vec![cursor("b", 5, 1, Position::START)];
+    rig.hear(2, 5, 1, Body::Cursors(Cursors { seq: 3, committed: end, flush, is_all, collect_start, cursors, deleted: vec![] }));
+    rig.settle();
+    assert_eq!((here(&rig, "a"), here(&rig, "b").is_some()), (None, true));
+    let deleted = vec![ChannelName::new("b").unwrap()];
+    let is_all = false;
+    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start: None, cursors: vec![], deleted };
+    rig.hear(2, 5, 1, Body::Cursors(message.clone()));
+    rig.settle();
+    assert_eq!(here(&rig, "b"), None);
+    // A repeat, and one behind a gap, are dropped.
+    rig.said(2);
+    rig.hear(2, 5, 1, Body::Cursors(message.clone()));
+    rig.hear(2, 5, 1, Body::Cursors(Cursors { seq: 9, ..message }));
+    assert!(rig.said(2).is_empty());
+}
+
+// ---- the leader's side
+
+/// A leader whose follower 2 has confirmed the list.
+fn leader() -> (Rig, u32) {
+    let mut rig = Rig::with_batches(3);
+    let session = rig.lead(5);
+    rig.listed(2, 5, session);
+    (rig, session)
+}
+
+fn cursors_said(rig: &mut Rig) -> Vec<Cursors> {
+    rig.said(2).into_iter().filter_map(|m| if let Body::Cursors(c) = m.body { Some(c) } else { None }).collect()
+}
+
+fn done(rig: &Rig) -> bool {
+    rig.out.iter().any(|o| matches!(o, Out::CursorAcked(_)))
+}
+
+fn operate(rig: &mut Rig, image: CursorImage) {
+    rig.node.log.channels.insert(image.name.clone(), image.clone());
+    let before = CursorImage { generation: 0, confirmed: Position::START, ..image.clone() };
+    rig.node.operations.insert(1, Operation { before, image: image.clone() });
+    rig.give(Event::Cursor(CursorEvent::Sync { request: 1, image }));
+}
+
+#[test]
+fn ordinary_cursors_go_once_per_interval_and_nobody_waits() {
+    let (mut rig, _) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    rig.node.log.channels.insert(image.name.clone(), image.clone());
+    for _ in 0..10 {
+        rig.give(Event::Cursor(CursorEvent::Moved { channel: image.name.clone() }));
+    }
+    assert!(cursors_said(&mut rig).is_empty());
+    rig.wait(ReplicaOptions::default().cursor_interval);
+    let said = cursors_said(&mut rig);
+    assert_eq!(said.len(), 1);
+    assert_eq!((said[0].flush, &said[0].cursors), (false, &vec![image]));
+}
+
+#[test]
+fn an_operation_is_done_when_every_isr_member_has_it() {
+    let (mut rig, session) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image.clone());
+    let said = cursors_said(&mut rig).pop().expect("it is sent at once");
+    assert!(said.flush && !done(&rig));
+    rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: said.seq, result: Err(PeerError::Clamped) }));
+    rig.wait(ReplicaOptions::default().cursor_interval);
+    let again = cursors_said(&mut rig).pop().expect("it is sent again");
+    assert!(!done(&rig));
+    rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: again.seq, result: Ok(()) }));
+    assert!(done(&rig));
+}
+
+#[test]
+fn an_operation_that_is_not_confirmed_is_taken_back_under_a_higher_generation() {
+    let (mut rig, _) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    rig.wait(ReplicaOptions::default().write_limit);
+    assert!(!done(&rig));
+    assert_eq!(here(&rig, "c"), Some((5, 2, Position::START)));
+}
+
+#[test]
+fn a_member_that_is_removed_is_not_waited_for() {
+    let (mut rig, _) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    rig.metadata(5, 1, &[1, 3]);
+    assert!(done(&rig));
+}
+
+#[test]
+fn a_new_session_begins_with_a_list_and_what_still_waits() {
+    let (mut rig, session) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    rig.wait(ReplicaOptions::default().retry);
+    let next = rig.session(2);
+    assert_eq!(next, session + 1);
+    let same = Rig::standing(&rig.node.log, Position::START, false);
+    rig.hear(2, 5, next, Body::Standing(same));
+    let at = rig.end();
+    rig.hear(2, 5, next, Body::Aligned(crate::replica::message::Aligned { at }));
+    rig.listed(2, 5, next);
+    let said = cursors_said(&mut rig).pop().expect("the operation comes again");
+    rig.hear(2, 5, next, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
+    assert!(done(&rig));
+}
+
+#[test]
+fn only_an_open_leader_takes_operations() {
+    let mut rig = Rig::with_batches(1);
+    rig.metadata(5, 2, &[1, 2, 3]);
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    assert!(!done(&rig) && rig.node.operations.is_empty(), "it was answered with an error");
+}

@@ -1,0 +1,297 @@
+//! Writes of an open leader: the window, commits, who counts, who is removed, what ends as unknown.
+
+use super::rig::{Rig, log_of, n};
+use crate::base::{Epoch, Position, Ticks};
+use crate::replica::message::{Ack, Align, Aligned, Body};
+use crate::replica::model::node::Out;
+use crate::replica::states::State;
+use crate::replica::{ClientCode, Effect, Event, LogView, Membership, PeerError, ReplicaError, ReplicaOptions, Retry};
+use std::time::Duration;
+
+fn publish(rig: &mut Rig, count: usize) {
+    let epoch = rig.node.member.epoch().expect("it leads").0;
+    rig.append(epoch, count);
+    rig.give(Event::Sealed);
+}
+
+fn proposals(rig: &mut Rig) -> Vec<(u64, Vec<u8>)> {
+    let isr = |nodes: Vec<crate::replica::NodeId>| nodes.iter().map(|n| n.0[0]).collect();
+    rig.effects()
+        .into_iter()
+        .filter_map(|e| if let Effect::Propose { version, isr: i } = e { Some((version, isr(i))) } else { None })
+        .collect()
+}
+
+#[test]
+fn a_batch_is_committed_when_all_have_it_durable() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    let before = rig.end();
+    publish(&mut rig, 1);
+    rig.ack(2, 5, session);
+    assert_eq!(rig.node.member.committed(), before, "not durable here");
+    rig.settle();
+    assert_eq!(rig.node.member.committed(), rig.end());
+    publish(&mut rig, 1);
+    rig.settle();
+    let end = rig.end();
+    assert!(rig.node.member.committed().offset < end.offset, "not durable there");
+    rig.ack(2, 5, session);
+    assert_eq!(rig.node.member.committed(), end);
+}
+
+#[test]
+fn an_acknowledgement_of_what_was_not_sent_counts_for_nothing() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    let before = rig.node.member.committed();
+    rig.append(5, 1);
+    rig.ack(2, 5, session);
+    rig.settle();
+    assert_eq!(rig.node.member.committed(), before);
+    rig.ack(2, 4, session);
+    rig.ack(2, 5, session + 1);
+    assert_eq!(rig.node.member.committed(), before, "other epochs and sessions");
+}
+
+#[test]
+fn batches_go_out_before_they_are_durable_and_within_the_window() {
+    let mut rig = Rig::new();
+    let options = ReplicaOptions { window_bytes: 400, ..Default::default() };
+    rig.node = crate::replica::model::node::Node::new(n(1), options);
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    rig.append(1, 1);
+    rig.settle();
+    let session = rig.lead(5);
+    let start = rig.end();
+    publish(&mut rig, 10);
+    let sent = |rig: &mut Rig| -> i64 {
+        let appends =
+            rig.said(2).into_iter().filter_map(|m| if let Body::Append(a) = m.body { Some(a.batches.len()) } else { None });
+        appends.sum::<usize>() as i64
+    };
+    let batch = (rig.end().offset - start.offset) / 10;
+    let first = sent(&mut rig);
+    assert!(first >= batch && first <= 400 && first % batch == 0, "{first} of {batch}");
+    rig.settle();
+    let acked = rig.node.log.batches.iter().map(|b| b.header.end()).find(|e| e.offset == start.offset + first).unwrap();
+    rig.hear(2, 5, session, Body::Ack(Ack { durable: acked }));
+    assert_eq!(sent(&mut rig), first, "as much again");
+}
+
+#[test]
+fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    publish(&mut rig, 2);
+    rig.settle();
+    rig.said(2);
+    rig.wait(ReplicaOptions::default().retry);
+    let said = rig.said(2).pop().expect("it asks again");
+    assert!(matches!(said.body, Body::Inquire(_)) && said.head.session.0 == session + 1);
+    // The first of the two had come.
+    let mut follower = log_of(&[]);
+    rig.node.log.batches[..2].iter().for_each(|b| follower.append(b.clone()));
+    rig.hear(2, 5, session + 1, Body::Standing(Rig::standing(&follower, Position::START, false)));
+    let Body::Align(Align::Cut { at, .. }) = rig.last(2) else { panic!("no order") };
+    assert_eq!(at, follower.end().at);
+    rig.hear(2, 5, session + 1, Body::Aligned(Aligned { at }));
+    let said = rig.said(2).into_iter().find_map(|m| if let Body::Append(a) = m.body { Some(a) } else { None });
+    let append = said.expect("what is missing comes");
+    assert_eq!(append.batches.0, vec![rig.node.log.batches[2].bytes.clone()]);
+}
+
+#[test]
+fn a_lagging_member_is_removed_and_the_write_commits_with_the_rest() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    rig.listed(2, 5, session);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    publish(&mut rig, 1);
+    rig.settle();
+    rig.ack(2, 5, session);
+    let before = rig.node.member.committed();
+    assert!(before.offset < rig.end().offset, "3 does not have it");
+    // Node 2 goes on answering.
+    for _ in 0..8 {
+        rig.wait(Duration::from_millis(450));
+        rig.ack(2, 5, session);
+    }
+    assert_eq!(proposals(&mut rig).first(), Some(&(rig.version, vec![1, 2])));
+    assert_eq!(rig.node.member.committed(), before, "the store has not confirmed it");
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!(rig.node.member.committed(), rig.end());
+}
+
+#[test]
+fn a_write_that_cannot_be_told_to_be_committed_ends_as_unknown() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    publish(&mut rig, 1);
+    rig.settle();
+    rig.effects();
+    let options = ReplicaOptions::default();
+    rig.wait(options.follower_limit);
+    assert!(proposals(&mut rig).is_empty(), "one alone is fewer than min_isr");
+    rig.wait(options.write_limit);
+    assert_eq!(rig.state(), State::Closed);
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+    assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::WriteDisabled));
+    assert_eq!(rig.node.member.check_read(rig.now), Ok(()), "what is committed may be read");
+    // Too late: only the next epoch decides it.
+    let committed = rig.node.member.committed();
+    rig.ack(2, 5, session);
+    assert_eq!(rig.node.member.committed(), committed);
+    let end = rig.end();
+    rig.lead(6);
+    assert_eq!(rig.node.member.committed(), end, "the next epoch commits it");
+}
+
+#[test]
+fn an_open_leader_with_nothing_to_commit_waits() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    rig.wait(Duration::from_secs(60));
+    rig.wait(Duration::from_secs(60));
+    assert_eq!(rig.state(), State::Open);
+}
+
+#[test]
+fn who_left_is_removed_at_once() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.hear(2, 5, session, Body::Refused(PeerError::Diverged { offset: 0 }));
+    rig.wait(Duration::from_millis(1));
+    assert_eq!(proposals(&mut rig), vec![(rig.version, vec![1, 3])]);
+}
+
+#[test]
+fn who_caught_up_is_proposed_and_counts_from_that_moment() {
+    let mut rig = Rig::with_batches(3);
+    let two = rig.lead(5);
+    // Node 3 is far behind, in files.
+    rig.node.log.memory_from = rig.end().offset;
+    let session = rig.session(3);
+    let theirs = log_of(&[]);
+    rig.hear(3, 5, session, Body::Standing(Rig::standing(&theirs, Position::START, false)));
+    rig.hear(3, 5, session, Body::Aligned(Aligned { at: Position::START }));
+    let Some(Out::Read(_, _, from, bytes_max)) = rig.out.iter().find(|o| matches!(o, Out::Read(..))) else { panic!("no read") };
+    let (from, (end, batches)) = (*from, rig.node.log.read(from.offset, *bytes_max));
+    let (to, session_id) = (n(3), crate::replica::message::Session(session));
+    rig.give(Event::LogRead { to, session: session_id, from, end, result: Ok(batches.unwrap()) });
+    // Writes go on meanwhile: node 3 does not count yet.
+    publish(&mut rig, 1);
+    rig.settle();
+    rig.ack(2, 5, two);
+    assert_eq!(rig.node.member.committed(), rig.end());
+    rig.hear(3, 5, session, Body::Ack(Ack { durable: end }));
+    rig.hear(3, 5, session, Body::Ack(Ack { durable: rig.end() }));
+    assert!(proposals(&mut rig).is_empty(), "it has no channels yet");
+    let said = rig.said(3);
+    let Some(Body::Cursors(list)) = said.into_iter().map(|m| m.body).find(|b| matches!(b, Body::Cursors(_))) else {
+        panic!("no list")
+    };
+    assert!(list.is_all);
+    let ack = crate::replica::message::CursorsAck { seq: list.seq, result: Ok(()) };
+    rig.hear(3, 5, session, Body::CursorsAck(ack));
+    let proposed = rig.version;
+    assert_eq!(proposals(&mut rig), vec![(proposed, vec![1, 2, 3])]);
+    // From here on nothing commits without it, whatever the store says or does not say.
+    let before = rig.node.member.committed();
+    publish(&mut rig, 1);
+    rig.settle();
+    rig.ack(2, 5, two);
+    assert_eq!(rig.node.member.committed(), before);
+    rig.give(Event::ProposalRefused { version: proposed });
+    assert_eq!(rig.node.member.committed(), before, "a repeat may have been refused");
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!(rig.node.member.committed(), rig.end());
+}
+
+#[test]
+fn a_log_that_no_longer_reaches_back_is_transferred_whole() {
+    let mut rig = Rig::with_batches(6);
+    let cut = rig.node.log.batches[3].header.start();
+    rig.node.log.drop_below(cut.offset);
+    rig.lead(5);
+    let (start, start_crc) = rig.node.log.start();
+    assert_eq!(start, cut);
+    let session = rig.session(3);
+    rig.hear(3, 5, session, Body::Standing(Rig::standing(&log_of(&[]), Position::START, false)));
+    assert_eq!(rig.last(3), Body::Align(Align::Restart { start, chain_crc: start_crc }));
+}
+
+#[test]
+fn a_lease_that_is_over_stops_writes_and_reads_until_it_is_renewed() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    let now = rig.now;
+    rig.give(Event::Lease { until: now });
+    assert_eq!(rig.node.member.check_write(now), Err(ReplicaError::LeaseOver));
+    assert_eq!(rig.node.member.check_read(now), Err(ReplicaError::LeaseOver));
+    rig.give(Event::Lease { until: now + Duration::from_secs(1) });
+    assert_eq!((rig.node.member.check_write(now), rig.node.member.check_read(now)), (Ok(()), Ok(())));
+}
+
+#[test]
+fn no_write_with_a_small_isr_and_none_commits() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    let before = rig.node.member.committed();
+    rig.metadata(5, 1, &[1]);
+    assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::IsrTooSmall { isr: 1, min_isr: 2 }));
+    publish(&mut rig, 1);
+    rig.settle();
+    assert_eq!(rig.node.member.committed(), before);
+}
+
+#[test]
+fn a_leader_that_steps_down_tells_who_waits() {
+    for (issued, code) in [(true, ClientCode::NotWritable), (false, ClientCode::NotLeader)] {
+        let mut rig = Rig::with_batches(1);
+        let session = rig.lead(5);
+        if issued {
+            publish(&mut rig, 1);
+        } else {
+            rig.ack(2, 5, session);
+        }
+        let mut effects = vec![];
+        let m = Membership { ..rig.membership(6, 2, &[1, 2]) };
+        rig.node.member.step(rig.now, &rig.node.log, Event::Metadata(m), &mut effects);
+        let closed = effects.iter().find_map(|e| if let Effect::Closed { error } = e { Some(*error) } else { None });
+        assert_eq!(closed.expect("it closes").client_code(), code);
+        assert_eq!(rig.node.member.check_write(rig.now).unwrap_err(), ReplicaError::NotLeader { leader: Some(n(2)) });
+    }
+}
+
+#[test]
+fn a_failed_write_of_the_leader_gives_the_partition_away() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    publish(&mut rig, 1);
+    rig.give(Event::LogFailed);
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)));
+    assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::Failed));
+}
+
+#[test]
+fn metadata_that_is_old_or_impossible_changes_nothing() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    let old = Membership { version: 1, ..rig.membership(9, 2, &[2, 3]) };
+    rig.give(Event::Metadata(old));
+    let m = rig.membership(9, 2, &[2, 3]);
+    rig.give(Event::Metadata(Membership { leader: Some(n(1)), ..m }));
+    assert_eq!((rig.state(), rig.node.member.epoch()), (State::Open, Some(Epoch(5))));
+}
+
+#[test]
+fn errors_carry_their_retry_rule() {
+    assert_eq!(PeerError::StaleEpoch { promised: Epoch(1) }.retry(), Retry::AfterRefresh);
+    assert_eq!(PeerError::Gap { end: Position::START }.retry(), Retry::AfterAlign);
+    assert_eq!(PeerError::Failed.retry(), Retry::Never);
+    assert_eq!(ReplicaError::OutcomeUnknown.retry(), Retry::Never);
+    assert_eq!(ReplicaError::NotLeader { leader: None }.client_code().code(), "E_FAILED_ON_NOT_LEADER");
+    assert_eq!(ReplicaError::OutcomeUnknown.client_code().code(), "E_FAILED_ON_NOT_WRITABLE");
+}

@@ -1,0 +1,8 @@
+//! Rule by rule, one machine at a time.
+
+mod cursors;
+mod follower;
+mod leader;
+mod opening;
+mod rig;
+mod table;

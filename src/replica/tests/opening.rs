@@ -1,0 +1,233 @@
+//! How a leader opens its epoch (rule 2).
+
+use super::rig::{Rig, log_of, n};
+use crate::base::{Epoch, Position};
+use crate::replica::message::{Align, Aligned, Batches, Body, Pulled};
+use crate::replica::model::log::ModelLog;
+use crate::replica::states::State;
+use crate::replica::{Alarm, Effect, Event, LogView, Membership, ReplicaError};
+
+/// Node 1 with this log leads epoch 5 of an ISR, and has asked.
+fn asking(log: &[u64], isr: &[u8]) -> Rig {
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(log).disk);
+    rig.metadata(5, 1, isr);
+    rig.settle();
+    assert_eq!(rig.state(), State::Asking);
+    rig
+}
+
+fn stands(rig: &mut Rig, from: u8, log: &ModelLog, committed: Position, suspect: bool) {
+    let session = rig.session(from);
+    rig.hear(from, 5, session, Body::Standing(Rig::standing(log, committed, suspect)));
+}
+
+fn alarms(rig: &mut Rig) -> Vec<Alarm> {
+    rig.effects().into_iter().filter_map(|e| if let Effect::Alarm(a) = e { Some(a) } else { None }).collect()
+}
+
+/// The source's batches come, as asked for.
+fn pulled(rig: &mut Rig, from: u8, source: &ModelLog) {
+    let said = rig.said(from);
+    let pull = said.iter().rev().find(|m| matches!(m.body, Body::Pull(_))).expect("it pulls");
+    let Body::Pull(ask) = pull.body else { unreachable!() };
+    let (_, batches) = source.read(ask.from.offset, ask.bytes_max as usize);
+    let batches = Batches(batches.expect("the source has it"));
+    rig.hear(from, 5, pull.head.session.0, Body::Pulled(Pulled { from: ask.from, batches }));
+}
+
+#[test]
+fn its_own_promise_is_durable_before_it_asks() {
+    let mut rig = Rig::with_batches(2);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    assert!(rig.said(2).is_empty());
+    assert_eq!(rig.state(), State::Claiming);
+    rig.settle();
+    assert!(matches!(rig.last(2), Body::Inquire(_)));
+    assert_eq!(rig.node.log.disk.promised, Epoch(5));
+}
+
+#[test]
+fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
+    let mut rig = asking(&[1, 1], &[1, 2, 3]);
+    assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::Opening));
+    let same = log_of(&[1, 1]);
+    let session = {
+        let session = rig.session(2);
+        rig.hear(2, 5, session, Body::Standing(Rig::standing(&same, Position::START, false)));
+        session
+    };
+    assert_eq!(rig.state(), State::Settling);
+    let Body::Align(Align::Cut { at, chain_crc }) = rig.last(2) else { panic!("no order") };
+    assert_eq!((at, chain_crc), (rig.end(), Some(rig.node.log.end().chain_crc)));
+    rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
+    assert_eq!(rig.state(), State::Settling, "node 3 is in the ISR, too");
+    stands(&mut rig, 3, &log_of(&[1]), Position::START, false);
+    let Body::Align(Align::Cut { at, chain_crc: None }) = rig.last(3) else { panic!("no order") };
+    assert_eq!(at, log_of(&[1]).end().at);
+}
+
+#[test]
+fn the_highest_log_is_taken() {
+    let mut rig = asking(&[1], &[1, 2, 3]);
+    let better = log_of(&[1, 2, 2]);
+    stands(&mut rig, 2, &better, Position::START, false);
+    assert_eq!(rig.state(), State::Fetching);
+    pulled(&mut rig, 2, &better);
+    assert_eq!(rig.state(), State::Fetching, "not durable yet");
+    rig.settle();
+    assert_eq!((rig.state(), rig.end()), (State::Settling, better.end().at));
+}
+
+#[test]
+fn its_own_tail_goes_only_where_a_later_epoch_went_another_way() {
+    // An older epoch, however long, changes nothing.
+    let mut rig = asking(&[1, 3], &[1, 2, 3]);
+    stands(&mut rig, 2, &log_of(&[1, 2, 2, 2]), Position::START, false);
+    assert_eq!((rig.state(), rig.end()), (State::Settling, log_of(&[1, 3]).end().at));
+    // The same epoch and less of it changes nothing either.
+    let mut rig = asking(&[1, 3, 3], &[1, 2, 3]);
+    stands(&mut rig, 2, &log_of(&[1, 3]), Position::START, false);
+    assert_eq!((rig.state(), rig.end()), (State::Settling, log_of(&[1, 3, 3]).end().at));
+    let mut rig = asking(&[1, 2, 2], &[1, 2, 3]);
+    let better = log_of(&[1, 3]);
+    stands(&mut rig, 2, &better, Position::START, false);
+    assert_eq!((rig.state(), rig.end()), (State::Trimming, log_of(&[1]).end().at));
+    rig.settle();
+    pulled(&mut rig, 2, &better);
+    rig.settle();
+    assert_eq!((rig.state(), rig.end()), (State::Settling, better.end().at));
+}
+
+#[test]
+fn what_it_knows_to_be_committed_is_not_cut_for_another_log() {
+    let mut rig = asking(&[1, 2], &[1, 2, 3]);
+    let committed = rig.end();
+    rig.node.log.disk.committed = committed;
+    rig.node.restart(Default::default());
+    rig.give(Event::Lease { until: crate::base::Ticks(u64::MAX) });
+    rig.metadata(6, 1, &[1, 2, 3]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 6, session, Body::Standing(Rig::standing(&log_of(&[1, 3, 3]), Position::START, false)));
+    assert_eq!(alarms(&mut rig), vec![Alarm::BelowCommitted { committed }]);
+    assert_eq!((rig.state(), rig.end()), (State::Asking, committed));
+}
+
+#[test]
+fn a_suspect_needs_another_to_compare_with() {
+    let suspect = |isr: &[u8]| {
+        let mut rig = Rig::new();
+        let mut disk = log_of(&[1]).disk;
+        disk.suspect = true;
+        rig.node.log = ModelLog::recover(disk);
+        rig.metadata(5, 1, isr);
+        rig.settle();
+        rig
+    };
+    let full = log_of(&[1, 1]);
+    let mut rig = suspect(&[1, 2]);
+    stands(&mut rig, 2, &full, full.end().at, false);
+    assert_eq!(rig.state(), State::Fetching);
+    // Two suspects of three: the third may have what both lost.
+    let mut rig = suspect(&[1, 2, 3]);
+    stands(&mut rig, 2, &log_of(&[1]), Position::START, true);
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
+    stands(&mut rig, 3, &full, Position::START, true);
+    assert_eq!(rig.state(), State::Fetching, "all there is was compared");
+    // Alone in sync, with other replicas: no leader, unless an operator says so.
+    let mut rig = suspect(&[1, 2]);
+    let m = rig.membership(5, 1, &[1]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
+    rig.give(Event::AcceptLoss);
+    assert_eq!(rig.state(), State::Open);
+}
+
+#[test]
+fn the_only_replica_opens_by_itself() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1]).disk;
+    disk.suspect = true;
+    rig.node.log = ModelLog::recover(disk);
+    let m = rig.membership(5, 1, &[1]);
+    rig.give(Event::Metadata(Membership { replicas: vec![n(1)], min_isr: 1, ..m }));
+    rig.settle();
+    assert_eq!(rig.state(), State::Open);
+    rig.append(5, 1);
+    rig.give(Event::Sealed);
+    rig.settle();
+    assert_eq!(rig.node.member.committed(), rig.end());
+}
+
+#[test]
+fn no_leader_rather_than_one_that_lacks_what_is_committed() {
+    let mut rig = asking(&[1], &[1, 2, 3]);
+    let full = log_of(&[1, 1, 1]);
+    // It lost its tail, and remembers that it was committed.
+    stands(&mut rig, 2, &log_of(&[1, 1]), full.end().at, true);
+    assert_eq!(alarms(&mut rig), vec![Alarm::CommittedMissing { committed: full.end().at }]);
+    assert_eq!(rig.state(), State::Asking);
+    stands(&mut rig, 3, &full, Position::START, false);
+    assert_eq!(rig.state(), State::Fetching);
+}
+
+#[test]
+fn a_hole_that_nobody_fills_is_where_the_log_goes_on() {
+    let mut rig = asking(&[1, 1, 1], &[1, 2, 3]);
+    let hole = rig.node.log.batches[1].header.start();
+    rig.node.log.disk.hole = Some(hole.offset);
+    stands(&mut rig, 2, &log_of(&[1]), Position::START, false);
+    assert_eq!(rig.state(), State::Trimming);
+    rig.settle();
+    assert_eq!((rig.state(), rig.end()), (State::Settling, hole));
+}
+
+#[test]
+fn a_source_that_falls_silent_is_given_up() {
+    let mut rig = asking(&[1], &[1, 2, 3]);
+    stands(&mut rig, 2, &log_of(&[1, 2]), Position::START, false);
+    assert_eq!(rig.state(), State::Fetching);
+    rig.said(2);
+    let options = crate::replica::ReplicaOptions::default();
+    rig.wait(options.retry);
+    assert!(rig.said(2).iter().any(|m| matches!(m.body, Body::Pull(_))), "it asks again");
+    rig.wait(options.follower_limit);
+    assert_eq!(rig.state(), State::Asking);
+    assert!(matches!(rig.last(2), Body::Inquire(_)));
+}
+
+#[test]
+fn an_epoch_is_opened_once() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    rig.node.restart(Default::default());
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!(rig.state(), State::Apart);
+    let asks = |e: &Effect| matches!(e, Effect::AskEpoch { above: Epoch(5) });
+    assert!(rig.effects().iter().any(asks));
+    rig.metadata(6, 1, &[1, 2]);
+    assert_eq!(rig.state(), State::Claiming);
+}
+
+#[test]
+fn older_epochs_are_asked_for_page_by_page() {
+    // 70 epochs of its own that nobody else has, then a shared one below.
+    let mut mine = vec![1];
+    mine.extend(100..170);
+    let mut theirs = vec![1];
+    theirs.extend(200..270);
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&mine).disk);
+    rig.metadata(500, 1, &[1, 2, 3]);
+    rig.settle();
+    let session = rig.session(2);
+    let other = log_of(&theirs);
+    rig.hear(2, 500, session, Body::Standing(Rig::standing(&other, Position::START, false)));
+    let Body::EpochsAsk(ask) = rig.last(2) else { panic!("the page shares nothing") };
+    let mut epochs = vec![];
+    let more = other.epochs(Some(ask.below), 64, &mut epochs);
+    let page = crate::replica::message::Standing { epochs, more, ..Rig::standing(&other, Position::START, false) };
+    rig.hear(2, 500, session, Body::Standing(page));
+    assert_eq!((rig.state(), rig.end()), (State::Trimming, log_of(&[1]).end().at));
+}
