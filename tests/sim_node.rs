@@ -116,6 +116,8 @@ fn ephemeral_topics_come_and_go() {
     assert!(asked().is_some() || o.removed > 200 && o.counts.survived > 5_000, "{o:?}");
     let failing = Plan { ephemeral: 0.5, ..FAILING_DISK };
     sweep("PASSING_FAILING", 3100..3130, failing);
+    let full = Plan { ephemeral: 0.5, ..FULL_DISK };
+    sweep("PASSING_FULL", 3200..3240, full);
 }
 
 /// Several channels want to be a topic's first one, on all cores: one is, in all partitions, whatever a crash leaves of it.

@@ -1,4 +1,5 @@
-//! Performs the disk operations that the pure rooms ask for: with glommio on a core's executor ([`ShardDisk`]), and
+//! Performs the disk operations that the pure rooms ask for: on a core's executor ([`ShardDisk`]), and before there are
+//! any, blocking ([`BlockingStorage`]).
 //!
 //! Two processes never write the same data path: [`DataLock`] keeps a second one out, and every file is flock'ed through
 //! the very description that writes it, which requests still in flight in the kernel hold too when their process is

@@ -4,7 +4,7 @@ use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::log::storage::Storage as _;
-use crate::ring::Bell;
+use crate::ring::{Bell, Kind, Ring, WakeFd, of_user_data};
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;
@@ -51,7 +51,7 @@ fn write(file: &FileId, at: usize, fill: u8, len: usize, durability: Durability)
 
 struct Harness {
     disk: ShardDisk,
-    bell: Bell,
+    ring: std::cell::RefCell<Ring>,
     next: std::cell::Cell<u64>,
 }
 
@@ -61,17 +61,32 @@ impl Harness {
         let first = self.next.get();
         let n = requests.len();
         for (i, request) in requests.into_iter().enumerate() {
-            self.disk.submit(OpId(first + i as u64), request);
+            self.disk.submit_on(&mut self.ring.borrow_mut(), OpId(first + i as u64), request);
         }
         self.next.set(first + n as u64);
         let mut done: Vec<Completion> = vec![];
         while done.len() < n {
-            self.bell.wait().await;
+            self.reap();
             self.disk.drain(&mut done);
+            if self.disk.pending() > 0 {
+                glommio::timer::sleep(Duration::from_micros(100)).await; // the reactor has a turn
+            }
         }
         done.sort_by_key(|c| c.op);
         assert!(done.iter().enumerate().all(|(i, c)| c.op == OpId(first + i as u64)), "each operation completes once");
         done.into_iter().map(|c| c.outcome).collect()
+    }
+
+    /// What the ring has done, after a millisecond at most.
+    fn reap(&self) {
+        let ring = &mut *self.ring.borrow_mut();
+        ring.enter_and_wait(Duration::from_millis(1)).unwrap();
+        let mut completions = vec![];
+        ring.take(&mut completions, 100);
+        for c in completions {
+            let Some((Kind::Disk, id)) = of_user_data(c.user_data) else { panic!("nothing else is on the ring") };
+            self.disk.completed(ring, id, c.result);
+        }
     }
 
     async fn one(&self, request: DiskOp) -> Result<DiskDone, DiskError> {
@@ -95,8 +110,9 @@ fn run<F: Future<Output = ()> + 'static>(data: &Path, options: DiskOptions, test
         .io_memory(1 << 20)
         .spawn(move || async move {
             let bell = Bell::new();
-            let disk = ShardDisk::start(&data, options, bell.clone()).await.unwrap();
-            test(Harness { disk: disk.clone(), bell, next: Default::default() }).await;
+            let disk = ShardDisk::start(&data, options, bell).await.unwrap();
+            let ring = Ring::new(64, &WakeFd::new().unwrap()).unwrap();
+            test(Harness { disk: disk.clone(), ring: ring.into(), next: Default::default() }).await;
             disk.stop().await;
         })
         .unwrap()

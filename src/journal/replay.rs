@@ -111,7 +111,7 @@ finding! {
 }
 
 finding! {
-    /// Whether the next write's head holds: it repeats the directory.
+    /// Whether the next write's head holds: it repeats the directory. Of one that is not promised: whether any later one does.
     Repeat { Repeated, Unrepeated }
 }
 
@@ -348,6 +348,11 @@ impl Ring {
         next.unwrap_or(self.promised + 1).max(sequence + 1)
     }
 
+    /// Whether the head of any later write holds.
+    pub fn is_followed(&self, sequence: u64) -> bool {
+        self.places.range(sequence + 1..).next().is_some()
+    }
+
     /// Whether any write is to be looked at.
     pub fn is_closed(&self) -> bool {
         self.action == RingAction::Closed
@@ -360,7 +365,11 @@ impl Ring {
             true => Promise::Promised,
             false => Promise::Open,
         };
-        let repeat = match self.places.contains_key(&(sequence + 1)) {
+        let is_followed = match promise {
+            Promise::Promised => self.places.contains_key(&(sequence + 1)),
+            Promise::Open => self.is_followed(sequence),
+        };
+        let repeat = match is_followed {
             true => Repeat::Repeated,
             false => Repeat::Unrepeated,
         };
@@ -387,11 +396,9 @@ impl Ring {
             }
             WriteAction::Cut => {
                 write.records.clear();
-                for (&later, &place) in self.places.range(sequence + 1..) {
+                for &place in self.places.range(sequence + 1..).map(|(_, place)| place) {
                     let head = self.read_write(storage, place)?.0;
-                    if later == sequence + 1 {
-                        write.directory.extend(head.previous);
-                    }
+                    write.directory.extend(head.previous);
                     write.directory.extend(head.directory);
                 }
             }

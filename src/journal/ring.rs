@@ -1,4 +1,4 @@
-//! The writing end of one core's journal: queues records, packs them into one write at a time, and knows which part
+//! The writing end of one core's journal: queues records, packs them into writes, and knows which part
 //! of the ring may be written over.
 //!
 //! ```text

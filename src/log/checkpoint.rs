@@ -58,9 +58,6 @@ impl Store {
             return; // Its topic.meta is on its way.
         }
         let deletes = &self.removal.deletes;
-        if deletes.values().any(|d| d.write_sequence.is_some_and(|w| w < running.target) && !d.failed) {
-            return; // Its files are being removed.
-        }
         let dirty = self.partitions.iter().filter_map(|(_, part)| part.dirty_from);
         let topics = self.topics.values().filter_map(|t| t.write_sequence);
         let topics = topics.chain(deletes.values().filter_map(|d| d.write_sequence));

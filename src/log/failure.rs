@@ -24,6 +24,9 @@ impl Store {
         if let Some(t) = self.topics.values().find(|t| t.failed) {
             sick.push(format!("topic.meta of {} could not be written, the journal keeps its record until a restart", t.name()));
         }
+        if let Some(dir) = self.failed_deletes().next() {
+            sick.push(format!("topic {} could not be removed, the journal keeps its record until a restart", dir.topic));
+        }
         if let Some(&p) = self.full_disk.waiting.first() {
             let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
             sick.push(format!("the disk is full: {n} partitions take no publish, the first is {dir}"));

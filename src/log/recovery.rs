@@ -308,11 +308,12 @@ impl Partitions {
         match write.action {
             WriteAction::Apply | WriteAction::End => {}
             WriteAction::Cut => {
-                let what = format!("write {} is torn and was never acknowledged: cut{bad}", write.sequence);
+                let and_more = if ring.is_followed(write.sequence) { ", with whole ones that were issued beside it" } else { "" };
+                let what = format!("write {} is torn and was never acknowledged: cut{and_more}{bad}", write.sequence);
                 cx.report.note(Severity::Repaired, &file, write.at, what);
                 for entry in &write.directory {
                     if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
-                        // What was cut may have been the last acknowledged write, rotten: only a comparison can tell.
+                        // What was cut may have been acknowledged last, and rotten: only a comparison can tell.
                         self.all[i].suspect = true;
                     }
                 }
@@ -327,6 +328,7 @@ impl Partitions {
                 let what = format!("writes {} to {} are damaged and nothing names what they held", write.sequence, next - 1);
                 cx.report.note(Severity::Damage, &file, write.at, what);
                 self.leap = self.leap.max(ring.file_len);
+                self.all.iter_mut().for_each(|p| (p.suspect, p.damaged) = (true, true));
             }
         }
         Ok(())

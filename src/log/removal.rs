@@ -50,7 +50,6 @@ impl Store {
         part.is_leaving = true;
         part.poisoned = Some("its topic is being removed".into());
         let (was_flushing, was_counted) = part.flush.give_up();
-        (part.dirty_from, part.dirty_after) = (None, None);
         self.rounds -= was_flushing as usize;
         if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
             running.left -= 1;
@@ -95,9 +94,13 @@ impl Store {
     /// Removes a closed partition. The record of its topic's deletion, logged after it was closed, is durable: so are all
     /// before it, and nothing of the partition is on its way to the journal.
     pub fn remove_partition(&mut self, p: PartitionIdx, io: &mut Io) {
-        assert!(self.part(p).is_leaving, "a partition is closed before it is removed");
+        let part = self.part_mut(p);
+        assert!(part.is_leaving, "a partition is closed before it is removed");
+        // Not before: a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
+        (part.dirty_from, part.dirty_after) = (None, None);
         self.removal.waiting.push(p);
         self.try_removals(io);
+        self.finish_checkpoint(io);
     }
 
     /// All partitions of all cores are gone.
@@ -106,6 +109,11 @@ impl Store {
             delete.is_wanted = true;
         }
         self.try_removals(io);
+    }
+
+    /// Topics that stay half removed until the next start.
+    pub(super) fn failed_deletes(&self) -> impl Iterator<Item = &PartitionDir> {
+        self.removal.deletes.values().filter(|d| d.failed).map(|d| &*d.dir)
     }
 
     /// Some core could not remove its part: the record stays in the journal.
@@ -164,6 +172,7 @@ impl Store {
             self.urgent.retain(|&q| q != p);
             self.flush_queue.retain(|&q| q != p);
             self.forget_dirty(p);
+            self.full_disk.waiting.retain(|&q| q != p);
             if self.full_disk.retry_at.is_some() {
                 self.full_disk.retry_at = Some(crate::base::Ticks(0)); // what it had may be enough for whoever waits
             }

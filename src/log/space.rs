@@ -215,6 +215,9 @@ impl Store {
             return; // The segment is full and closed; a new one took its place.
         }
         part.space.file(which).growing = None;
+        if part.is_leaving {
+            return;
+        }
         match outcome {
             Ok(()) => {
                 let name = which.file(&part.dir, base);

@@ -75,6 +75,8 @@ pub struct Net {
     buffers: ManuallyDrop<Buffers>,
     conns: ManuallyDrop<Conns>,
     timer: ManuallyDrop<Timer>,
+    /// Why the eventfd that ends a sleep in the ring cannot be read.
+    wake_failed: Option<i32>,
     /// By their place in the `Opened` that tells of a connection.
     listeners: Vec<Listening>,
     accepting: bool,
@@ -126,6 +128,7 @@ impl Net {
             conns: ManuallyDrop::new(Conns::new()),
             timer: ManuallyDrop::new(Timer::new()),
             listeners: listeners.into_iter().map(listening).collect(),
+            wake_failed: None,
             accepting: true,
             accept_retry_at: None,
             accept_logged_at: None,
@@ -276,6 +279,9 @@ impl Net {
     /// Blocks the thread until something completes or somebody wakes this core; at most so long, looking without a system
     /// call for the time of `spin` at first. True: run a turn. False: the time is over.
     pub fn park(&mut self, spin: Duration, at_most: Duration) -> io::Result<bool> {
+        if let Some(errno) = self.wake_failed {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         if !self.wake.try_park() {
             return Ok(true);
         }
@@ -353,6 +359,9 @@ impl Net {
             }
             Some((Kind::Wake, _)) => {
                 self.ring.heard();
+                if c.result < 0 && !matches!(-c.result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
+                    self.wake_failed = Some(-c.result);
+                }
                 self.wake.take(); // the caller looks at the mesh after this poll
                 0
             }

@@ -2,7 +2,7 @@
 //!
 //! What finds the submission queue full is submitted at once; what the kernel does not take (it is out of memory, or
 //! wants completions reaped first) waits in a backlog, in order. Each operation has one entry at most, so the backlog is
-//! bounded by the number of connections.
+//! bounded by the connections and the operations of files.
 //!
 //! While the core is awake the kernel is told not to signal the eventfd. Going to sleep switches that on, then looks
 //! for completions once more: [`Ring::arm_wake`].

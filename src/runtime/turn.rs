@@ -146,12 +146,13 @@ impl<M: Machine> Core<M> {
         let begun = Instant::now();
         let now = self.clock.at(begun);
         let mut counts = TurnCounts::default();
+        self.collect(now, turn, &mut counts);
+        // behind the poll, which may have taken the wake that came with it
         if self.stop.is_requested() && !turn.stop_told {
             turn.stop_told = true;
             self.net.stop_accepting();
             self.machine.step(now, Event::Stop, &mut turn.effects);
         }
-        self.collect(now, turn, &mut counts);
         let events = Instant::now();
         let now = self.clock.at(events);
         if self.machine.deadline().is_some_and(|at| at <= now.ticks) {

@@ -13,6 +13,7 @@
 use super::engine::Engine;
 use super::message::{MeshMessage, PublishError, SubRequest};
 use super::partitions::ChannelKey;
+use super::removal::ParkedSub;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, SubId, TopicId, TopicRef};
 use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
@@ -53,7 +54,7 @@ impl Engine {
     pub fn on_subscribe(&mut self, now: Now, request: SubRequest) {
         if self.is_frozen(&request.topic) {
             // Its core has not agreed that the topic goes, and never will while the client is there.
-            return self.removals.parked_subs.push(request);
+            return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
         }
         if self.is_gone(request.sub.core, &request.topic) {
             return self.tell_subscriber(request.sub, request.partition, Err(PublishError::TopicGone));
@@ -158,7 +159,7 @@ impl Engine {
 
     /// The client is gone, or leaves.
     pub fn forget_subscribing(&mut self, sub: SubId, partition: PartitionId) {
-        self.removals.parked_subs.retain(|s| (s.sub, s.partition) != (sub, partition));
+        self.removals.parked_subs.retain(|s| (s.request.sub, s.request.partition) != (sub, partition));
         self.attaching.subscribing.retain(|s| (s.sub, s.partition) != (sub, partition));
         for first in &mut self.attaching.firsts {
             first.held.retain(|s| (s.sub, s.partition) != (sub, partition));

@@ -77,7 +77,12 @@ impl Engine {
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return };
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+            if let Some(parked) = self.parked_sub(sub, partition) {
+                parked.credit += credit;
+            }
+            return;
+        };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.lend(sub, credit);
         self.wake_channel(key);
@@ -85,7 +90,12 @@ impl Engine {
 
     /// What can be given back at once; the rest follows as messages are done.
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return credit };
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+            if let Some(parked) = self.parked_sub(sub, partition) {
+                parked.credit = parked.credit.saturating_sub(credit);
+            }
+            return credit;
+        };
         let Some(c) = self.partitions.channel_mut(key) else { return credit };
         // A channel that has a turn coming may use it first; else two partitions that have messages would take a
         // small RDY from each other for ever, each before its turn. The same with a read under way for it: what is read
@@ -194,7 +204,12 @@ impl Engine {
     }
 
     pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return };
+        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+            if let Some(parked) = self.parked_sub(sub, partition) {
+                parked.blocked = blocked;
+            }
+            return;
+        };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.block(sub, blocked);
         if !blocked {

@@ -3,6 +3,7 @@
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
 use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::partitions::Publisher;
+use super::topics::Wanted;
 use crate::base::{CoreId, MessageId, Now};
 
 impl Engine {
@@ -13,7 +14,7 @@ impl Engine {
                     let topic = self.topics.known(&name).expect("the topic is known").clone();
                     self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
                 }
-                Ok(false) => self.topics.wait_core(&name, from, ticket),
+                Ok(false) => self.topics.wait_core(&name, Wanted { from, ticket, partitions }),
                 Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
             },
             MeshMessage::Topic { ticket, result } => {

@@ -6,7 +6,7 @@ use super::message::{MeshMessage, OwnedBodies, PublishError};
 use super::native::failure_of;
 use super::partitions::Publisher;
 use super::timers::Timer;
-use super::topics::Waiters;
+use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
@@ -99,8 +99,8 @@ impl Engine {
     }
 
     pub fn tell_waiters(&mut self, waiters: Waiters, result: Result<TopicRef, PublishError>) {
-        for (core, ticket) in waiters.asked_by {
-            self.pass(core, MeshMessage::Topic { ticket, result: result.clone() });
+        for Wanted { from, ticket, .. } in waiters.asked_by {
+            self.pass(from, MeshMessage::Topic { ticket, result: result.clone() });
         }
         match result {
             Ok(_) => self.resume.extend(waiters.conns),

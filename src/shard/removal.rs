@@ -17,9 +17,9 @@
 use super::engine::{Asked, Engine};
 use super::message::{MeshMessage, PublishError, SubRequest};
 use super::timers::Timer;
-use super::topics::Waiters;
+use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
-use crate::base::{CoreId, Now, Ticks, TopicId, TopicName, TopicRef};
+use crate::base::{CoreId, Now, PartitionId, SubId, Ticks, TopicId, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -55,6 +55,14 @@ struct Dropping {
     is_gone: bool,
 }
 
+/// A SUB of another core that waits until its topic may be used again.
+pub(super) struct ParkedSub {
+    pub request: SubRequest,
+    /// Lent meanwhile; whether the client takes nothing for now.
+    pub credit: u32,
+    pub blocked: bool,
+}
+
 #[derive(Default)]
 pub(super) struct Removals {
     closing: BTreeMap<TopicName, Closing>,
@@ -64,7 +72,7 @@ pub(super) struct Removals {
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
     /// SUBs that came from other cores while their topic was frozen.
-    pub parked_subs: Vec<SubRequest>,
+    pub parked_subs: Vec<ParkedSub>,
     /// Some of them may go on.
     resumes: bool,
     gone: BTreeSet<TopicId>,
@@ -190,9 +198,17 @@ impl Engine {
         if !std::mem::take(&mut self.removals.resumes) {
             return;
         }
-        for s in std::mem::take(&mut self.removals.parked_subs) {
-            self.on_subscribe(now, s);
+        for ParkedSub { request, credit, blocked } in std::mem::take(&mut self.removals.parked_subs) {
+            let (sub, partition) = (request.sub, request.partition);
+            self.on_subscribe(now, request);
+            self.on_lent(sub, partition, credit);
+            self.on_block(sub, partition, blocked);
         }
+    }
+
+    /// What the client's core says of a SUB that waits here.
+    pub fn parked_sub(&mut self, sub: SubId, partition: PartitionId) -> Option<&mut ParkedSub> {
+        self.removals.parked_subs.iter_mut().find(|s| (s.request.sub, s.request.partition) == (sub, partition))
     }
 
     // ---- at home
@@ -320,7 +336,7 @@ impl Engine {
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
         let left = self.partitions_of(&topic);
         left.iter().for_each(|&idx| self.store.close_partition(idx, &mut self.io));
-        self.removals.parked_subs.retain(|s| s.topic.id != topic.id);
+        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
         let is_gone = self.read_only.is_none();
         let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
         self.removals.dropping.push(Dropping { topic, after, left, is_gone });
@@ -361,8 +377,8 @@ impl Engine {
     fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
         let Waiters { conns, asked_by } = self.topics.remove(topic);
         self.resume.extend(conns);
-        for (from, ticket) in asked_by {
-            self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions: 0 });
+        for Wanted { from, ticket, partitions } in asked_by {
+            self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions });
         }
     }
 

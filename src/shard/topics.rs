@@ -33,7 +33,7 @@ enum Entry {
     Pending {
         topic: Option<TopicRef>,
         conns: Vec<ConnId>,
-        asked_by: Vec<(CoreId, Ticket)>,
+        asked_by: Vec<Wanted>,
     },
     /// It may go, or goes; its place in `known`. Whoever wants it waits as for one that is created.
     Leaving {
@@ -47,7 +47,15 @@ enum Entry {
 #[derive(Debug, Default)]
 pub struct Waiters {
     pub conns: Vec<ConnId>,
-    pub asked_by: Vec<(CoreId, Ticket)>,
+    pub asked_by: Vec<Wanted>,
+}
+
+/// Another core wants the topic, with so many partitions if it is created (0: as the node decides).
+#[derive(Debug)]
+pub struct Wanted {
+    pub from: CoreId,
+    pub ticket: Ticket,
+    pub partitions: u16,
 }
 
 impl Waiters {
@@ -193,11 +201,11 @@ impl Topics {
         }
     }
 
-    pub fn wait_core(&mut self, name: &str, from: CoreId, ticket: Ticket) {
+    pub fn wait_core(&mut self, name: &str, asked: Wanted) {
         if let Some(Entry::Pending { asked_by, .. } | Entry::Leaving { waiters: Waiters { asked_by, .. }, .. }) =
             self.entries.get_mut(name)
         {
-            asked_by.push((from, ticket));
+            asked_by.push(asked);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, TopicName,
 };
 use crate::disk::{DiskOptions, ShardDisk, files};
-use crate::ring::Bell;
+use crate::ring::{Bell, Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::runtime::StopHandle;
 use crate::runtime::cores::executor;
 use bytes::Bytes;
@@ -52,7 +52,15 @@ impl NodePath {
                     return;
                 }
             };
-            let mut writer = Writer::new(disk, bell, stop);
+            let ring = WakeFd::new().and_then(|wake| Ring::new(RING_ENTRIES, &wake));
+            let ring = match ring {
+                Ok(ring) => ring,
+                Err(e) => {
+                    let _ = results.send(Err(MeasureError::Executor { cpu, what: format!("no io_uring ring: {e}") }));
+                    return;
+                }
+            };
+            let mut writer = Writer::new(disk, ring, bell, stop);
             let mut answer = writer.open().await.map(|()| Samples::default());
             while results.send(answer).is_ok() {
                 let Ok(job) = todo.recv() else { break };
@@ -91,6 +99,8 @@ impl Drop for NodePath {
     }
 }
 
+const RING_ENTRIES: u32 = 256;
+
 /// One of the writes that are under way at a time.
 #[derive(Clone)]
 struct Lane {
@@ -103,6 +113,9 @@ struct Lane {
 
 struct Writer {
     disk: ShardDisk,
+    /// As a core's: what a client waits for goes there.
+    ring: Ring,
+    completions: Vec<Completion>,
     bell: Bell,
     stop: StopHandle,
     segment: FileId,
@@ -113,12 +126,12 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(disk: ShardDisk, bell: Bell, stop: StopHandle) -> Self {
+    fn new(disk: ShardDisk, ring: Ring, bell: Bell, stop: StopHandle) -> Self {
         let topic = TopicName::new("measure").expect("it is a valid name");
         let dir = PartitionDir { topic, topic_id: Default::default(), partition: PartitionId(0) };
         let segment = FileId::Segment(Arc::new(dir), 0);
         let block = Bytes::from(chance_bytes(STEP_BYTES));
-        Writer { disk, bell, stop, segment, segment_end: 0, block, done: vec![] }
+        Writer { disk, ring, completions: vec![], bell, stop, segment, segment_end: 0, block, done: vec![] }
     }
 
     /// Opens both files, which no write pays for afterwards.
@@ -133,21 +146,36 @@ impl Writer {
     }
 
     async fn one(&mut self, op: DiskOp) -> Result<(), MeasureError> {
-        self.disk.submit(OpId(0), op);
+        self.disk.submit_on(&mut self.ring, OpId(0), op);
         self.next().await.map(|_| ())
     }
 
     /// The next completion.
     async fn next(&mut self) -> Result<OpId, MeasureError> {
         while self.done.is_empty() {
+            if self.disk.in_ring() > 0 {
+                self.reap()?;
+            }
             self.disk.drain(&mut self.done);
-            if self.done.is_empty() {
+            if self.done.is_empty() && self.disk.pending() > 0 {
                 self.bell.wait().await;
             }
         }
         let completion = self.done.swap_remove(0);
         let outcome: Result<DiskDone, DiskError> = completion.outcome;
         outcome.map(|_| completion.op).map_err(MeasureError::Disk)
+    }
+
+    fn reap(&mut self) -> Result<(), MeasureError> {
+        let waited = self.ring.enter_and_wait(Duration::from_millis(100));
+        waited.map_err(|e| MeasureError::Executor { cpu: 0, what: format!("its io_uring ring fails: {e}") })?;
+        self.ring.take(&mut self.completions, RING_ENTRIES as usize);
+        for c in self.completions.drain(..) {
+            if let Some((Kind::Disk, id)) = of_user_data(c.user_data) {
+                self.disk.completed(&mut self.ring, id, c.result);
+            }
+        }
+        Ok(())
     }
 
     /// Space that was never written, as every write to a segment finds it.
@@ -214,13 +242,14 @@ impl Writer {
     }
 
     /// As the node does with more than one write takes: a journal's follow one another, a segment's go together.
-    fn submit(&self, job: Job, number: usize, lane: &mut Lane) {
+    fn submit(&mut self, job: Job, number: usize, lane: &mut Lane) {
         loop {
             let len = (job.bytes - lane.submitted).min(IO_BYTES_MAX);
             let parts = vec![self.block.slice(lane.submitted..lane.submitted + len)];
             let file = if job.way == Way::Segment { self.segment.clone() } else { FileId::Journal(0) };
             let at = lane.at + lane.submitted as u64;
-            self.disk.submit(OpId(number as u64), DiskOp::Write { file, at, parts, durability: Durability::Durable });
+            let request = DiskOp::Write { file, at, parts, durability: Durability::Durable };
+            self.disk.submit_on(&mut self.ring, OpId(number as u64), request);
             lane.submitted += len;
             lane.pending += 1;
             if job.way != Way::Segment || lane.submitted == job.bytes {
