@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! core 0: send, send, send -> flush --[bundle of 3]--> queue 0->1 --> drain on core 1
-//!                                   \-- wake (once; free when core 1 is awake: net::WakeFd)
+//!                                   \-- wake (once; free when core 1 is awake: ring::WakeFd)
 //! ```
 //!
 //! **A full queue.** The bundle stays with its sender and grows; how far is bounded by the protocol (every request is
@@ -17,7 +17,7 @@
 //! the receiver finds the flag and wakes.
 //!
 //! **Why no wake is lost.** A bundle is pushed before [`Wake::wake`] is called; what makes that enough is in
-//! `net::wake`.
+//! `ring::wake`.
 
 use crate::base::CoreId;
 use crate::shard::message::MeshMessage;
