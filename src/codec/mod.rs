@@ -1,4 +1,7 @@
 //! Turn bytes into commands and replies into bytes. Pure.
 
+pub mod frame;
+mod metadata;
 pub mod native;
 pub mod nsq;
+pub mod peer;

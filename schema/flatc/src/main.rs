@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-const SCHEMAS: [(&str, &str); 1] = [("schema/native.fbs", "src/codec/native/generated.rs")];
+const SCHEMAS: [(&str, &str); 2] = [
+    ("schema/native.fbs", "src/codec/native/generated.rs"),
+    ("schema/peer.fbs", "src/codec/peer/generated.rs"),
+];
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -1,22 +1,7 @@
-//! The frame around everything on the native port: a fixed header, a small flatbuffer, and a payload that is never
-//! copied into one.
-//!
-//! ```text
-//!  0 crc u32           of bytes 4 .. 24 + meta_len
-//!  4 len u32           bytes after the header: metadata, then payload
-//!  8 kind u8           9 flags u8 (zero; unknown bits are ignored)
-//! 10 meta_len u16      a multiple of 8; what the flatbuffer does not fill is zero
-//! 12 payload crc u32   of the payload; zero without one
-//! 16 request id u64    the answer carries the same; zero: no answer is asked for
-//! 24 metadata, payload
-//! ```
-//! The crc comes first of all checks on content: a run of zero bytes is a valid flatbuffer of nothing but defaults, and a
-//! valid frame nowhere.
+//! The bounds of this protocol's frames. The number of a header is the request id: the answer carries the same, and zero asks
+//! for none. Its flags are zero, and ignored.
 
-pub const HEADER_LEN: usize = 24;
-
-/// Longest metadata: a multiple of 8 that a u16 holds.
-pub const META_MAX: usize = 65_528;
+pub use crate::codec::frame::{FrameError, HEADER_LEN, Header, META_MAX, Payload, payload_crc};
 
 /// A frame is never longer than this, header included, whatever the two sides agree on.
 pub const FRAME_MAX: usize = 65 * 1024 * 1024;
@@ -24,130 +9,11 @@ pub const FRAME_MAX: usize = 65 * 1024 * 1024;
 /// What a connection takes before the handshake has said more.
 pub const HELLO_FRAME_MAX: usize = 16 * 1024;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Header {
-    pub kind: u8,
-    /// Bytes of metadata, padding included.
-    pub meta_len: usize,
-    pub payload_len: usize,
-    pub payload_crc: u32,
-    pub request: u64,
-}
-
-/// Why the stream cannot be read on. There is no next frame to go on with: the connection is closed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum FrameError {
-    #[error("a frame of {len} bytes is longer than the {max} that this side takes")]
-    TooLong { len: u64, max: usize },
-    #[error("the frame's metadata of {meta} bytes does not fit into its {len} bytes, or is no multiple of 8")]
-    Metadata { meta: usize, len: usize },
-    #[error("the checksum of the frame's header and metadata does not hold: not this protocol, or a damaged stream")]
-    Checksum,
-    #[error("the checksum of the payload does not hold")]
-    Payload,
-}
-
-impl Header {
-    /// The header and metadata at the start of `bytes`, verified; `None` when more bytes are needed. `max` is the
-    /// longest frame that this side takes, and a length is held against it before anything waits for that many bytes.
-    pub fn parse(bytes: &[u8], max: usize) -> Result<Option<(Header, &[u8])>, FrameError> {
-        let Some(head) = bytes.get(..HEADER_LEN) else { return Ok(None) };
-        let u32_at = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let len = u32_at(4) as usize;
-        let meta_len = u16::from_le_bytes([head[10], head[11]]) as usize;
-        if len > max.min(FRAME_MAX) - HEADER_LEN {
-            return Err(FrameError::TooLong { len: len as u64 + HEADER_LEN as u64, max });
-        }
-        if meta_len > len || !meta_len.is_multiple_of(8) {
-            return Err(FrameError::Metadata { meta: meta_len, len });
-        }
-        let Some(checked) = bytes.get(4..HEADER_LEN + meta_len) else { return Ok(None) };
-        if crc32fast::hash(checked) != u32_at(0) {
-            return Err(FrameError::Checksum);
-        }
-        let request = u64::from_le_bytes(head[16..24].try_into().expect("eight bytes"));
-        let header = Header { kind: head[8], meta_len, payload_len: len - meta_len, payload_crc: u32_at(12), request };
-        Ok(Some((header, &checked[HEADER_LEN - 4..])))
-    }
-
-    /// Bytes of the whole frame.
-    pub fn frame_len(&self) -> usize {
-        HEADER_LEN + self.meta_len + self.payload_len
-    }
-
-    pub fn check_payload(&self, payload: &[u8]) -> Result<(), FrameError> {
-        let is_intact = payload.len() == self.payload_len && payload_crc(payload) == self.payload_crc;
-        if is_intact { Ok(()) } else { Err(FrameError::Payload) }
-    }
-}
-
-/// The crc that a frame carries for this payload.
-pub fn payload_crc(payload: &[u8]) -> u32 {
-    if payload.is_empty() { 0 } else { crc32fast::hash(payload) }
-}
-
-/// Appends header and metadata; the caller appends the payload of `payload_len` bytes.
+/// Appends header and metadata, with room for the payload of `payload_len` bytes, which the caller appends.
 ///
 /// Panics on metadata or a frame beyond the format's bounds: whoever encodes keeps to them.
 pub fn encode(out: &mut Vec<u8>, kind: u8, request: u64, metadata: &[u8], payload_len: usize, payload_crc: u32) {
-    let meta_len = metadata.len().next_multiple_of(8);
-    assert!(meta_len <= META_MAX && HEADER_LEN + meta_len + payload_len <= FRAME_MAX, "a frame has its bounds");
-    let start = out.len();
-    out.reserve(HEADER_LEN + meta_len + payload_len);
-    out.extend_from_slice(&[0; 4]);
-    out.extend_from_slice(&((meta_len + payload_len) as u32).to_le_bytes());
-    out.extend_from_slice(&[kind, 0]);
-    out.extend_from_slice(&(meta_len as u16).to_le_bytes());
-    out.extend_from_slice(&payload_crc.to_le_bytes());
-    out.extend_from_slice(&request.to_le_bytes());
-    out.extend_from_slice(metadata);
-    out.resize(start + HEADER_LEN + meta_len, 0);
-    let crc = crc32fast::hash(&out[start + 4..]);
-    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn frame(metadata: &[u8], payload: &[u8]) -> Vec<u8> {
-        let mut out = vec![];
-        encode(&mut out, 7, 99, metadata, payload.len(), payload_crc(payload));
-        out.extend_from_slice(payload);
-        out
-    }
-
-    #[test]
-    fn a_frame_comes_back_and_every_prefix_asks_for_more() {
-        let bytes = frame(b"metadata!", b"payload");
-        for len in 0..bytes.len() - 7 {
-            assert_eq!(Header::parse(&bytes[..len], 4096), Ok(None), "{len}");
-        }
-        let (header, meta) = Header::parse(&bytes, 4096).unwrap().unwrap();
-        let crc = crc32fast::hash(b"payload");
-        assert_eq!(header, Header { kind: 7, meta_len: 16, payload_len: 7, payload_crc: crc, request: 99 });
-        assert_eq!(meta, b"metadata!\0\0\0\0\0\0\0");
-        assert_eq!(header.frame_len(), bytes.len());
-        assert_eq!(header.check_payload(b"payload"), Ok(()));
-        assert_eq!(header.check_payload(b"payloaD"), Err(FrameError::Payload));
-    }
-
-    #[test]
-    fn no_changed_bit_of_header_or_metadata_passes() {
-        let bytes = frame(b"metadata", b"");
-        for bit in 0..bytes.len() * 8 {
-            let mut changed = bytes.clone();
-            changed[bit / 8] ^= 1 << (bit % 8);
-            // a longer length waits for more, at most; none is taken for a frame
-            assert!(!matches!(Header::parse(&changed, FRAME_MAX), Ok(Some(_))), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn zeros_and_other_protocols_are_refused() {
-        assert_eq!(Header::parse(&[0; 64], 4096), Err(FrameError::Checksum));
-        assert!(Header::parse(b"  V2IDENTIFY\n\0\0\0\0\0\0\0\0\0\0\0", HELLO_FRAME_MAX).is_err());
-        assert!(Header::parse(b"GET /ping HTTP/1.1\r\nHost: there\r\n", HELLO_FRAME_MAX).is_err());
-        assert!(Header::parse(&[0xff; 24], FRAME_MAX).is_err());
-    }
+    out.reserve(HEADER_LEN + metadata.len().next_multiple_of(8) + payload_len);
+    let payload = Payload { len: payload_len, crc: payload_crc };
+    crate::codec::frame::encode(out, kind, 0, request, metadata, payload, FRAME_MAX);
 }

@@ -12,7 +12,8 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{FrameError, HEADER_LEN, Header};
+pub use crate::codec::metadata::Malformed;
+pub use frame::{FrameError, HEADER_LEN, Header, Payload};
 pub use generated::ringmq::native::{Code, Retry};
 pub use reply::{Found, Messages, NativeError, NodeInfo, PartitionInfo, Reply, Subscribed, TopicInfo, Topics, Welcome};
 pub use request::kind::PUBLISH;
@@ -37,20 +38,6 @@ pub const RANGES_MAX: usize = 4000;
 /// Names in one GetTopics.
 pub const TOPICS_MAX: usize = 500;
 
-/// An error's text is cut there.
-const TEXT_MAX: usize = 4096;
-
-/// Why a frame's metadata is not what its kind says. The stream itself is sound: the next frame can be read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Malformed {
-    #[error("kind {0} is not known to this version of the protocol")]
-    UnknownKind(u8),
-    #[error("the metadata of a {kind} frame cannot be read, or lacks a required field")]
-    Metadata { kind: &'static str },
-    #[error("{field} of a {kind} frame is out of bounds")]
-    Field { kind: &'static str, field: &'static str },
-}
-
 /// Encodes frames; keeps its buffer. One per connection.
 #[derive(Default)]
 pub struct Encoder {
@@ -61,30 +48,4 @@ impl std::fmt::Debug for Encoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Encoder")
     }
-}
-
-/// What follows a frame's metadata; the caller appends the bytes themselves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Payload {
-    pub len: usize,
-    pub crc: u32,
-}
-
-impl Payload {
-    pub const NONE: Payload = Payload { len: 0, crc: 0 };
-
-    pub fn of(bytes: &[u8]) -> Payload {
-        Payload { len: bytes.len(), crc: frame::payload_crc(bytes) }
-    }
-}
-
-fn table<'a, T: flatbuffers::Follow<'a> + flatbuffers::Verifiable + 'a>(
-    kind: &'static str,
-    metadata: &'a [u8],
-) -> Result<T::Inner, Malformed> {
-    flatbuffers::root::<T>(metadata).map_err(|_| Malformed::Metadata { kind })
-}
-
-fn check(ok: bool, kind: &'static str, field: &'static str) -> Result<(), Malformed> {
-    if ok { Ok(()) } else { Err(Malformed::Field { kind, field }) }
 }

@@ -1,7 +1,8 @@
 //! What a node answers, and what it sends unasked: messages, and the end of a subscription.
 
-use super::{Code, Encoder, IdRange, Malformed, Payload, Retry, TEXT_MAX, check, fb, frame, table};
+use super::{Code, Encoder, IdRange, Malformed, Payload, Retry, fb, frame};
 use crate::base::{LogId, PartitionId, Position, TopicId};
+use crate::codec::metadata::{check, cut, position, table};
 
 /// Kinds of frames from the node. Numbers are never used again for something else.
 pub mod kind {
@@ -163,13 +164,13 @@ impl<'a> Reply<'a> {
                 let t = table::<fb::Published>("Published", metadata)?;
                 let at = match t.log_id() {
                     0 => None,
-                    id => Some(position("Published", t.offset(), t.count(), id)?),
+                    id => Some(position("Published", "position", t.offset(), t.count(), id)?),
                 };
                 Reply::Published { at, duplicate: t.duplicate() }
             }
             kind::SUBSCRIBED => {
                 let t = table::<fb::Subscribed>("Subscribed", metadata)?;
-                let at = position("Subscribed", t.offset(), t.count(), t.log_id())?;
+                let at = position("Subscribed", "position", t.offset(), t.count(), t.log_id())?;
                 Reply::Subscribed(Subscribed { subscription: t.subscription(), created: t.created(), at })
             }
             kind::MESSAGES => {
@@ -204,7 +205,7 @@ impl<'a> Reply<'a> {
             }
             kind::FOUND => {
                 let t = table::<fb::Found>("Found", metadata)?;
-                Reply::Found(Found { at: position("Found", t.offset(), t.count(), t.log_id())? })
+                Reply::Found(Found { at: position("Found", "position", t.offset(), t.count(), t.log_id())? })
             }
             kind::PONG => Reply::Pong,
             kind::ERROR => {
@@ -234,17 +235,6 @@ fn topic<'a>(t: fb::Topic<'a>) -> Result<TopicInfo<'a>, Malformed> {
 
 fn id_16(kind: &'static str, field: &'static str, found: flatbuffers::Vector<'_, u8>) -> Result<[u8; 16], Malformed> {
     found.bytes().try_into().map_err(|_| Malformed::Field { kind, field })
-}
-
-fn position(kind: &'static str, offset: i64, count: i64, log_id: u64) -> Result<Position, Malformed> {
-    let at = Position { offset, count, log_id: LogId(log_id) };
-    check(at.is_sane() && log_id >= 1, kind, "position")?;
-    Ok(at)
-}
-
-/// At most [`TEXT_MAX`] bytes of a text, whole characters.
-fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(TEXT_MAX)]
 }
 
 impl Encoder {

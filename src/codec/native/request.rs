@@ -1,7 +1,8 @@
 //! What a client asks for.
 
-use super::{Encoder, Malformed, Payload, RANGES_MAX, TOPICS_MAX, check, fb, frame, table};
+use super::{Encoder, Malformed, Payload, RANGES_MAX, TOPICS_MAX, fb, frame};
 use crate::base::{LogId, PartitionId};
+use crate::codec::metadata::{check, table};
 
 /// Kinds of frames from the client. Numbers are never used again for something else.
 pub mod kind {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::{LogId, PartitionId, Position, TopicId};
+use crate::codec::metadata::TEXT_MAX;
 use proptest::prelude::*;
 
 fn range() -> impl Strategy<Value = IdRange> {

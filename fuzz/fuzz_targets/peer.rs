@@ -1,0 +1,5 @@
+#![no_main]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    ringmq::codec::peer::fuzz::peer_stream(bytes);
+    ringmq::codec::peer::fuzz::peer_metadata(bytes);
+});

@@ -1,0 +1,94 @@
+//! The peer protocol: what nodes of a cluster say to each other, as frames of [`crate::codec::frame`].
+//!
+//! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::replica::message`] what the messages mean. Both
+//! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
+//! given, and what is decoded are slices of the payload that was read. Not wired to sockets yet.
+
+mod cursors;
+mod decode;
+mod encode;
+pub mod frame;
+pub mod fuzz;
+#[rustfmt::skip]
+#[allow(warnings, clippy::all, clippy::pedantic)]
+mod generated;
+mod handshake;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+pub use crate::codec::metadata::Malformed;
+pub use encode::Encoder;
+pub use frame::{Lanes, SequenceError, Sequences};
+pub use generated::ringmq::peer::RejectCode;
+pub use handshake::{Agreed, ClusterId, Hello, Layout, Reject, Version};
+
+use crate::replica::message::{Body, Lane, Message, Route};
+use generated::ringmq::peer as fb;
+
+/// The version of the protocol that this build speaks.
+pub const VERSION: Version = Version { major: 1, minor: 0 };
+
+/// Bits of `features`: what both sides have is in force.
+pub mod feature {
+    /// There is none yet.
+    pub const ALL: u64 = 0;
+}
+
+/// Appends, or acks, of one frame; more are in the next.
+pub const ENTRIES_MAX: usize = 512;
+
+/// Batch bytes of one frame of appends beyond the first append, so that a frame of the data lane keeps no other waiting.
+pub const TURN_BYTES_MAX: usize = crate::replica::message::APPEND_BYTES_MAX;
+
+/// Kinds of frames. Numbers are never used again for something else.
+mod kind {
+    // of the connection
+    pub const HELLO: u8 = 1;
+    pub const WELCOME: u8 = 2;
+    pub const REJECT: u8 = 3;
+    pub const PING: u8 = 4;
+    pub const PONG: u8 = 5;
+    // from the leader
+    pub const INQUIRE: u8 = 16;
+    pub const EPOCHS_ASK: u8 = 17;
+    pub const PULL: u8 = 18;
+    pub const ALIGN: u8 = 19;
+    pub const APPENDS: u8 = 20;
+    pub const CURSORS: u8 = 21;
+    // from the follower
+    pub const STANDING: u8 = 32;
+    pub const PULLED: u8 = 33;
+    pub const ALIGNED: u8 = 34;
+    pub const ACKS: u8 = 35;
+    pub const CURSORS_ACK: u8 = 36;
+    pub const REFUSED: u8 = 37;
+}
+
+/// A message and the replica that it is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Addressed {
+    pub route: Route,
+    pub message: Message,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Frame<'a> {
+    Hello(Hello<'a>),
+    Welcome(Hello<'a>),
+    Reject(Reject<'a>),
+    Ping,
+    Pong,
+    /// In the order in which they were sent, all of one kind.
+    Messages(Vec<Addressed>),
+}
+
+/// Whether such a message travels on this lane.
+fn fits(body: &Body, lane: Lane) -> bool {
+    match body {
+        // as what it answers
+        Body::Refused(_) => true,
+        Body::Append(_) => lane != Lane::Control,
+        body => body.lane() == lane,
+    }
+}

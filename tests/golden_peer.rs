@@ -1,0 +1,173 @@
+//! Freezes the peer protocol: frames of version 1.0 that must still be read, and what this build makes of the same messages.
+//! `tests/golden_native.rs` holds generated code against its schema.
+//!
+//! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the frames anew; only before a release of the format.
+
+use bytes::Bytes;
+use ringmq::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
+use ringmq::codec::frame::Header;
+use ringmq::codec::peer::*;
+use ringmq::log::cursor::{CursorImage, Interval};
+use ringmq::log::format::Bad;
+use ringmq::replica::message::*;
+use ringmq::replica::{NodeId, PeerError};
+use std::path::PathBuf;
+
+fn at(n: i64) -> Position {
+    Position { offset: n << 32, count: n * 1000, log_id: LogId(n as u64 * 1000 + 1) }
+}
+
+fn hello() -> Hello<'static> {
+    Hello {
+        version: Version { major: 1, minor: 0 },
+        features: 5,
+        node_id: NodeId([1; 16]),
+        cluster_id: ClusterId([2; 16]),
+        generation: 17,
+        node_version: "0.1.0",
+        layout: Layout { cores: 4, core: 3, placement: Layout::BY_NAME },
+        lanes: Lanes::ALL,
+        heartbeat_ms: 1000,
+    }
+}
+
+fn cursors() -> Cursors {
+    let image = |name, paused| CursorImage {
+        name: ChannelName::new(name).unwrap(),
+        paused,
+        ordered: !paused,
+        first: paused,
+        epoch: Epoch(7),
+        generation: 3,
+        confirmed: at(2),
+        intervals: vec![Interval { start: LogId(2500), end: at(3) }, Interval { start: LogId(3500), end: at(4) }],
+    };
+    Cursors {
+        seq: 12,
+        committed: at(5),
+        flush: true,
+        is_all: true,
+        collect_start: Some(at(1)),
+        cursors: vec![image("archive", true), image("mail", false)],
+        deleted: vec![ChannelName::new("old").unwrap(), ChannelName::new("older").unwrap()],
+    }
+}
+
+fn refusals() -> Vec<PeerError> {
+    vec![
+        PeerError::UnknownPartition,
+        PeerError::StaleEpoch { promised: Epoch(9) },
+        PeerError::ForeignLeader,
+        PeerError::NotMember,
+        PeerError::NotAligned,
+        PeerError::Gap { end: at(6) },
+        PeerError::Diverged { offset: 1 << 40 },
+        PeerError::BadBatch(Bad::Crc),
+        PeerError::BadBatch(Bad::Version(2)),
+        PeerError::BelowCommitted { committed: at(7) },
+        PeerError::OutOfReach,
+        PeerError::Failed,
+        PeerError::Ephemeral,
+        PeerError::Clamped,
+        PeerError::Superseded,
+    ]
+}
+
+fn addressed(partition: u16, body: Body) -> Addressed {
+    let route = Route { topic_id: TopicId([4; 16]), partition: PartitionId(partition) };
+    Addressed { route, message: Message { head: Head { epoch: Epoch(8), session: Session(2) }, body } }
+}
+
+/// Every message, by lane; those of a turn for several partitions among them.
+fn turns() -> Vec<(Lane, Vec<Addressed>)> {
+    let batch = |n: u8| Bytes::from(vec![n; 100]);
+    let append = |n| Body::Append(Append { committed: at(3), batches: Batches(vec![batch(n)]) });
+    let epochs = [7, 5, 2].map(|e| EpochEnd { epoch: Epoch(e), end: at(e as i64), chain_crc: 0xfeed }).to_vec();
+    let standing = Standing {
+        start: at(1),
+        start_crc: 0xbeef,
+        last_epoch: Epoch(7),
+        durable: at(7),
+        committed: at(6),
+        suspect: true,
+        epochs,
+        more: true,
+    };
+    let topic = TopicName::new("orders.eu").unwrap();
+    let control = vec![
+        Body::Inquire(Inquire { topic, partitions: 8, membership_version: 99 }),
+        Body::EpochsAsk(EpochsAsk { below: Epoch(2) }),
+        Body::Align(Align::Cut { at: at(2), chain_crc: None }),
+        Body::Align(Align::Cut { at: at(2), chain_crc: Some(0) }),
+        Body::Align(Align::Restart { start: at(3), chain_crc: 0xcafe }),
+        Body::Cursors(cursors()),
+        Body::Standing(standing),
+        Body::Aligned(Aligned { at: at(2) }),
+        Body::CursorsAck(CursorsAck { seq: 12, result: Ok(()) }),
+        Body::CursorsAck(CursorsAck { seq: 13, result: Err(PeerError::Clamped) }),
+    ];
+    let catch_up = vec![
+        Body::Pull(Pull { from: at(4), bytes_max: 1 << 20 }),
+        Body::Pulled(Pulled { from: at(4), batches: Batches(vec![batch(9)]) }),
+        append(5),
+    ];
+    let acks = (0..3).map(|p| addressed(p, Body::Ack(Ack { durable: at(p as i64) })));
+    let empty = Body::Append(Append { committed: at(4), batches: Batches::default() });
+    let data = (0..3).map(|p| addressed(p, append(p as u8))).chain([addressed(3, empty)]).chain(acks);
+    let refused = refusals().into_iter().map(|e| addressed(3, Body::Refused(e)));
+    let of = |bodies: Vec<Body>| bodies.into_iter().map(|body| addressed(3, body)).collect();
+    vec![(Lane::Control, of(control)), (Lane::Data, data.chain(refused).collect()), (Lane::CatchUp, of(catch_up))]
+}
+
+const REJECT: Reject<'static> = Reject { code: RejectCode::OtherCluster, message: "this node belongs to another cluster" };
+
+fn encoded() -> Vec<u8> {
+    let (mut pieces, mut encoder) = (vec![], Encoder::default());
+    encoder.hello(&mut pieces, &hello());
+    encoder.welcome(&mut pieces, &hello());
+    encoder.reject(&mut pieces, &REJECT);
+    encoder.ping(&mut pieces);
+    encoder.pong(&mut pieces);
+    for (lane, messages) in turns() {
+        encoder.messages(&mut pieces, lane, &messages);
+    }
+    pieces.concat()
+}
+
+/// Of the recorded frames of version 1.0.
+const FROZEN: u32 = 0x127f_8a65;
+/// Of what this build makes of the same messages: changes with a minor version that adds something to them.
+const ENCODED: u32 = FROZEN;
+
+#[test]
+fn what_is_encoded_changes_only_with_the_version() {
+    assert_eq!(crc32fast::hash(&encoded()), ENCODED, "peers of this version would be sent other bytes");
+}
+
+#[test]
+fn frames_of_version_1_0_are_read() {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/peer-v1.0.bin");
+    if std::env::var_os("GOLDEN_WRITE").is_some() {
+        std::fs::write(&path, encoded()).expect("the fixture can be written");
+    }
+    let bytes = Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
+    assert_eq!(crc32fast::hash(&bytes), FROZEN, "the recorded frames are not those of version 1.0");
+    let (mut at, mut seen) = (0, Sequences::default());
+    let mut connection = vec![];
+    let mut messages: [Vec<Addressed>; 3] = Default::default();
+    while at < bytes.len() {
+        let (header, metadata) = Header::parse(&bytes[at..], frame::FRAME_MAX).expect("intact").expect("whole");
+        at += header.frame_len();
+        let payload = bytes.slice(at - header.payload_len..at);
+        header.check_payload(&payload).expect("the payload holds");
+        seen.check(&header).expect("none is missing");
+        match Frame::decode(&header, metadata, &payload).expect("it is known") {
+            Frame::Messages(some) => messages[header.flags as usize].extend(some),
+            frame => connection.push(frame),
+        }
+    }
+    assert_eq!(connection, [Frame::Hello(hello()), Frame::Welcome(hello()), Frame::Reject(REJECT), Frame::Ping, Frame::Pong]);
+    let expected: Vec<_> = turns().into_iter().map(|(_, messages)| messages).collect();
+    assert_eq!(messages.to_vec(), expected);
+    assert_eq!(hello().agree(&Hello { node_id: NodeId([8; 16]), ..hello() }).map(|a| a.version), Ok(VERSION));
+}
