@@ -258,6 +258,7 @@ impl<M: Machine> Core<M> {
                 Effect::Disk { op, request } => {
                     gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
                 }
+                Effect::Dial { .. } | Effect::Ask(_) => {}
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {
                     if !std::mem::replace(&mut turn.stopped, true) {

@@ -1,7 +1,14 @@
 //! What happens to a shard, and what it wants done: the whole contract between deciding and carrying.
 
+use super::cluster::{Ask, Fact};
 use super::message::{MeshMessage, MovedSession};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, OpId, Peer};
+use std::sync::Arc;
+
+/// Why there is no connection: what the system said, for the log.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct DialError(pub String);
 
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -19,6 +26,18 @@ pub enum Event<'a> {
         conn: ConnId,
         peer: Peer,
     },
+    /// Another node connected to this core's listener for peers.
+    OpenedPeer {
+        conn: ConnId,
+        peer: Peer,
+    },
+    /// The answer to [`Effect::Dial`].
+    Dialed {
+        dial: u64,
+        result: Result<ConnId, DialError>,
+    },
+    /// The coordinator's word.
+    Cluster(Fact),
     /// A connection came over from another core: its socket is `conn` here, its unread bytes follow as `Bytes`.
     Adopted {
         conn: ConnId,
@@ -80,6 +99,13 @@ pub enum Effect {
         op: OpId,
         request: DiskOp,
     },
+    /// Connect to another node's listener for peers; [`Event::Dialed`] answers, with the same number.
+    Dial {
+        dial: u64,
+        address: Arc<str>,
+    },
+    /// To the coordinator.
+    Ask(Ask),
     /// Pass to another core (or the HTTP thread). Order per pair of cores is kept.
     Pass {
         to: CoreId,

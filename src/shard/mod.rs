@@ -12,6 +12,7 @@
 mod attach;
 mod channels;
 mod client;
+pub mod cluster;
 mod deliver;
 mod engine;
 pub mod event;
@@ -172,6 +173,8 @@ impl Shard {
                 let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
                 self.add(now, conn, Client::Native(Box::new(session)));
             }
+            Event::OpenedPeer { conn, .. } | Event::Dialed { result: Ok(conn), .. } => out.push(Effect::Close { conn }),
+            Event::Dialed { .. } | Event::Cluster(_) => {}
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {

@@ -84,6 +84,7 @@ impl Node {
                     held.push((CoreId(core as u16), to, message));
                 }
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
+                Effect::Dial { .. } | Effect::Ask(_) => unreachable!("these nodes are alone"),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped => self.stopped += 1,
                 Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}

@@ -137,6 +137,7 @@ impl World {
                     assert_ne!(to.0 as usize, core, "nobody passes to itself");
                     self.mail.entry((core, to.0 as usize)).or_default().push_back(Mail::Mesh(message));
                 }
+                Effect::Dial { .. } | Effect::Ask(_) => unreachable!("these nodes are alone"),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped => assert!(!std::mem::replace(&mut self.stopped[core], true), "stopped once"),
             }

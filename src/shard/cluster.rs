@@ -1,0 +1,56 @@
+//! What a core hears of the cluster, and asks of it: the contract with the coordinator, whoever that is (a static file, a
+//! metadata store).
+//!
+//! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
+
+use crate::base::{Epoch, PartitionId, Ticks, TopicRef};
+use crate::replica::message::Route;
+use crate::replica::{Membership, NodeId};
+use std::sync::Arc;
+
+/// Of the node, when it is one of several. Without it a node is alone and leads every partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterOptions {
+    /// 128 bits that the cluster was given at its beginning: nodes of two clusters never mix.
+    pub cluster_id: [u8; 16],
+    /// Rises durably with each start of the node.
+    pub generation: u64,
+}
+
+/// A node of the cluster, this one too.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClusterNode {
+    pub id: NodeId,
+    /// For logs and /stats.
+    pub name: Arc<str>,
+    /// Where its peers connect, host:port.
+    pub peer_address: Arc<str>,
+}
+
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// All nodes there are. Whoever is not among them is refused.
+    Nodes(Arc<[ClusterNode]>),
+    /// A topic of the cluster, whether this node has a part of it or not. Its id and number of partitions never change.
+    Topic(TopicRef),
+    /// Who the replicas of a partition are. Comes after its topic. A node that is no replica of it does not keep it.
+    Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
+    /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
+    TopicGone(TopicRef),
+    /// This node's lease, and with it what it leads, holds until then by its own clock. A static file gives `Ticks::MAX`.
+    Lease { until: Ticks },
+    /// What [`Ask::Propose`] asked for was refused.
+    ProposalRefused { route: Route, version: u64 },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// This ISR, if the metadata still has that version.
+    Propose { route: Route, version: u64, isr: Vec<NodeId> },
+    /// An epoch above this that nobody had, for the leader: answered by [`Fact::Partition`].
+    AskEpoch { route: Route, above: Epoch },
+    /// The partition's metadata anew: answered by [`Fact::Partition`].
+    Refresh { route: Route },
+    /// This node should not lead the partition.
+    Resign { route: Route },
+}
