@@ -152,7 +152,7 @@ async fn store(node: &Node, name: TopicName, bodies: OwnedBodies, began: Instant
     }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
-        Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().known.remove(&name)),
+        Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => drop(node.topics.borrow_mut().known.remove(&name)),
         Err(_) => {}
     }
     result.map_err(publish_failure)
@@ -160,6 +160,7 @@ async fn store(node: &Node, name: TopicName, bodies: OwnedBodies, began: Instant
 
 async fn store_once(node: &Node, name: &TopicName, bodies: OwnedBodies) -> Result<(), PublishError> {
     let (topic, partition) = route(node, name).await?;
+    let partition = PartitionId(node.link.partition_from(&topic, partition.0));
     let core = topic.core_of(partition, node.link.cores());
     let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies };
     match node.link.ask(core, ANSWER_LIMIT, publish).await {
@@ -220,6 +221,9 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
+        PublishError::TopicNotExist => (StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND"),
+        PublishError::NotLeader => (StatusCode::MISDIRECTED_REQUEST, "E_FAILED_ON_NOT_LEADER"),
+        PublishError::NotWritable(_) => (StatusCode::SERVICE_UNAVAILABLE, "E_FAILED_ON_NOT_WRITABLE"),
     };
     Failure::new(status, format!("{code}: {error}"))
 }

@@ -14,6 +14,7 @@ use super::engine::Engine;
 use super::message::{MeshMessage, PublishError, SubRequest};
 use super::partitions::ChannelKey;
 use super::removal::ParkedSub;
+use super::replication::Waiting;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, SubId, TopicId, TopicRef};
 use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
@@ -21,10 +22,10 @@ use std::collections::{BTreeSet, VecDeque};
 
 /// A SUB whose channel's record may not be durable yet.
 #[derive(Clone, Copy)]
-struct Subscribing {
+pub(super) struct Subscribing {
     record: RecordTicket,
-    sub: SubId,
-    partition: PartitionId,
+    pub sub: SubId,
+    pub partition: PartitionId,
     topic: TopicId,
     first: bool,
 }
@@ -59,7 +60,9 @@ impl Engine {
         if self.is_gone(request.sub.core, &request.topic) {
             return self.tell_subscriber(request.sub, request.partition, Err(PublishError::TopicGone));
         }
-        self.topic_known(&request.topic);
+        if self.cluster.is_none() {
+            self.topic_known(&request.topic);
+        }
         self.attach(now, request);
     }
 
@@ -69,13 +72,18 @@ impl Engine {
         if self.stopping {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
-        let idx = self.partition(now, &topic, partition);
+        let found = self.partition(now, &topic, partition);
+        let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
+            Ok(idx) => idx,
+            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+        };
+        let is_alone = self.cluster.is_none();
         let (i, first) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, first.unwrap_or_else(|| self.was_first(idx, i))),
             None => {
-                let judges = first.is_none();
+                let judges = first.is_none() && is_alone;
                 let first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
-                let i = match self.create_channel(idx, channel.clone(), None, Some(first)) {
+                let i = match self.create_channel(idx, channel.clone(), None, is_alone.then_some(first)) {
                     Ok(i) => i,
                     Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
                 };
@@ -94,7 +102,9 @@ impl Engine {
         let record = c.created;
         self.sub_keys.insert((sub, partition), key);
         let s = Subscribing { record, sub, partition, topic: topic.id, first };
-        if record <= self.durable_record {
+        if self.await_creation(key, || Waiting::Sub(s)) {
+            // Its record, and then the other replicas.
+        } else if record <= self.durable_record {
             self.subscribed(s);
         } else if self.read_only.is_some() {
             // The journal failed before the channel's record was in it, and takes nothing more.
@@ -113,7 +123,7 @@ impl Engine {
     }
 
     /// The channel is durable. That it is a later one is said when all partitions have the first one.
-    fn subscribed(&mut self, s: Subscribing) {
+    pub fn subscribed(&mut self, s: Subscribing) {
         let is_later = s.partition == PartitionId(0) && !s.first;
         match self.attaching.firsts.iter_mut().find(|f| is_later && f.topic.id == s.topic) {
             Some(first) => first.held.push(s),
@@ -138,7 +148,8 @@ impl Engine {
         }
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
         let oldest = || std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset);
-        let usual = if is_first { oldest() } else { self.store.durable_end(idx) };
+        let p = self.partitions.get(idx);
+        let usual = if is_first { oldest() } else { p.committed() };
         let confirmed = begin.unwrap_or(usual);
         self.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
@@ -146,21 +157,36 @@ impl Engine {
             paused: false,
             ordered: false,
             first: first == Some(true),
-            epoch: self.epoch,
-            generation: 0,
+            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
+            generation: p.seat().map_or(0, |s| s.generation_floor()),
             confirmed,
             intervals: vec![],
         };
         let p = self.partitions.get(idx);
         tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
         let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
-        Ok(self.add_channel(idx, image, created))
+        let channel = self.add_channel(idx, image, created);
+        if !name.is_ephemeral() {
+            self.replicate_creation(ChannelKey { partition: idx.0, channel }, created);
+        }
+        Ok(channel)
+    }
+
+    /// The partition is not led here any more: who waits for a channel's record hears of it.
+    pub fn fail_subscribing(&mut self, idx: PartitionIdx, error: PublishError) {
+        let p = self.partitions.get(idx);
+        let (topic, partition) = (p.topic.id, p.dir.partition);
+        let subscribing = std::mem::take(&mut self.attaching.subscribing);
+        let (failed, rest): (Vec<_>, Vec<_>) = subscribing.into_iter().partition(|s| (s.topic, s.partition) == (topic, partition));
+        self.attaching.subscribing = rest.into();
+        failed.into_iter().for_each(|s| self.tell_subscriber(s.sub, s.partition, Err(error)));
     }
 
     /// The client is gone, or leaves.
     pub fn forget_subscribing(&mut self, sub: SubId, partition: PartitionId) {
         self.removals.parked_subs.retain(|s| (s.request.sub, s.request.partition) != (sub, partition));
         self.attaching.subscribing.retain(|s| (s.sub, s.partition) != (sub, partition));
+        self.forget_waiting(|w| matches!(w, Waiting::Sub(s) if (s.sub, s.partition) == (sub, partition)));
         for first in &mut self.attaching.firsts {
             first.held.retain(|s| (s.sub, s.partition) != (sub, partition));
         }
@@ -220,7 +246,7 @@ impl Engine {
         let mut last = RecordTicket::default();
         let (core, cores) = (self.core, self.cores);
         for partition in (0..topic.partitions).map(PartitionId).filter(|&p| topic.core_of(p, cores) == core) {
-            let idx = self.partition(now, topic, partition);
+            let Ok(idx) = self.partition(now, topic, partition) else { continue };
             let found = self.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),

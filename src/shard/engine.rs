@@ -5,8 +5,9 @@ use super::attach::Attaching;
 use super::event::Effect;
 use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
-use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
+use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
 use super::removal::Removals;
+use super::replication::Cluster;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
@@ -17,8 +18,8 @@ use crate::base::{
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
-use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
-use crate::replica::Replica;
+use crate::log::{AppendTicket, Io, Notice, PartitionIdx, RecordTicket, Store};
+use crate::replica::{self, PeerError, Replica};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::collections::{BTreeMap, VecDeque};
@@ -44,6 +45,10 @@ pub(super) enum Heard {
     StallFailed(PublishError),
     /// The answer to a native request.
     Native(u64, Answer),
+    /// Another node leads what a native subscription, by its number, reads.
+    NativeEnded(u32),
+    /// Another node leads all that the connection has subscribed to.
+    SubscriptionLost,
 }
 
 pub(super) struct Engine {
@@ -55,6 +60,8 @@ pub(super) struct Engine {
     pub store: Store,
     pub partitions: Partitions,
     pub topics: Topics,
+    /// In a cluster: what the coordinator says, and the work of the replicas.
+    pub cluster: Option<Box<Cluster>>,
     /// Of each core, the topics that it is the home of, as far as heard.
     pub topic_counts: BTreeMap<CoreId, u64>,
     pub removals: Removals,
@@ -146,6 +153,7 @@ impl Engine {
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),
+            cluster: None,
             topic_counts: BTreeMap::new(),
             removals: Removals::default(),
             told_full: false,
@@ -205,42 +213,49 @@ impl Engine {
         ticket
     }
 
-    /// A partition of this core, made when it is used for the first time.
-    pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> PartitionIdx {
+    /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
+    pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> Result<PartitionIdx, PublishError> {
         if let Some(idx) = self.topics.place(&topic.name, partition) {
-            return idx;
+            return Ok(idx);
+        }
+        if self.cluster.is_some() {
+            return Err(PublishError::NotLeader);
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).unwrap_or_else(|| {
             let dir = Arc::new(dir);
             let idx = self.store.create(now, dir.clone(), &mut self.io);
             let replica = Replica::new(self.epoch, self.store.durable_end(idx));
-            self.partitions.insert(idx, Partition::new(topic.clone(), dir, replica));
+            self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Alone(replica)));
             idx
         });
         self.topics.set_place(&topic.name, partition, idx);
-        idx
+        Ok(idx)
     }
 
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
-            Notice::Durable { p, end, tickets_upto } => {
-                self.partitions.get_mut(p).replica.on_local_durable(end);
-                while let Some(&(ticket, publisher)) = self.partitions.get(p).publishers.front() {
-                    if ticket > tickets_upto {
-                        break;
-                    }
-                    self.partitions.get_mut(p).publishers.pop_front();
-                    self.tell_publisher(publisher, Ok(()));
+            Notice::Durable { p, end, tickets_upto } => match &mut self.partitions.get_mut(p).replica {
+                Role::Alone(replica) => {
+                    replica.on_local_durable(end);
+                    self.answer_publishers(p, tickets_upto);
+                    self.wake_channels(p);
                 }
-                self.wake_channels(p);
-            }
+                Role::Member(_) => self.member_durable(now, p, end, tickets_upto),
+            },
             Notice::AppendFailed { p, from, error } => {
-                let publishers = &mut self.partitions.get_mut(p).publishers;
-                let keep = publishers.partition_point(|(ticket, _)| *ticket < from);
-                for (_, publisher) in publishers.split_off(keep) {
+                let partition = self.partitions.get_mut(p);
+                // What never got to this node's disk may stand on those of the followers.
+                let error = if partition.seat().is_some() { PublishError::Unknown } else { error };
+                let keep = partition.publishers.partition_point(|(ticket, _)| *ticket < from);
+                for (_, publisher) in partition.publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error));
                 }
+                self.tell_member(now, p, replica::Event::LogFailed);
+            }
+            Notice::Truncated { p } => self.tell_member(now, p, replica::Event::Truncated),
+            Notice::Verbatim { token, result, .. } => {
+                self.on_verbatim(now, token, result.map_err(|_| PeerError::OutOfReach));
             }
             Notice::RecordDurable { upto } => {
                 self.durable_record = upto;
@@ -254,12 +269,16 @@ impl Engine {
                 self.removals_durable(now, upto);
                 self.attaching_durable(now, upto);
                 self.native_channels_durable(now, false);
+                self.member_records(now, upto);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
                 self.wake_channels(p);
             }
-            Notice::Room => self.on_room(now),
+            Notice::Room => {
+                self.go_on_following(now);
+                self.on_room(now);
+            }
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { .. } => {}
             Notice::ReadOnly { reason } => {
@@ -275,6 +294,7 @@ impl Engine {
                 self.removals_failed(now);
                 self.attaching_failed();
                 self.native_channels_durable(now, true);
+                self.members_failed(now);
                 self.on_room(now);
             }
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
@@ -283,6 +303,13 @@ impl Engine {
                 self.stopped = true;
                 self.passes.push(Effect::Stopped);
             }
+        }
+    }
+
+    /// Everything up to the ticket is committed: its publishers hear of it, in order.
+    pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
+        while let Some((_, publisher)) = self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _)| *ticket <= upto) {
+            self.tell_publisher(publisher, Ok(()));
         }
     }
 

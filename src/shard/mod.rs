@@ -13,6 +13,8 @@ mod attach;
 mod channels;
 mod client;
 pub mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod deliver;
 mod engine;
 pub mod event;
@@ -26,6 +28,7 @@ mod native;
 mod partitions;
 mod publish;
 mod removal;
+mod replication;
 mod stats;
 mod subscriber;
 mod subscription;
@@ -41,14 +44,17 @@ use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{Notice, RecordTicket, Store, StoreOptions};
-use crate::replica::Replica;
+use crate::log::{Notice, PartitionIdx, RecordTicket, Store, StoreOptions};
+use crate::replica::message::Route;
+use crate::replica::{NodeId, Replica, ReplicaOptions};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
 use client::Client;
+use cluster::ClusterOptions;
 use engine::{Engine, Heard};
 use message::{MeshMessage, MovedSession, MovedState, PublishError};
-use partitions::{ChannelKey, Partition};
+use partitions::{ChannelKey, Partition, Role};
+use replication::Cluster;
 use std::sync::Arc;
 use std::time::Duration;
 use timers::Timer;
@@ -73,8 +79,10 @@ pub struct ShardOptions {
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
-    /// Of the node, told to native clients.
+    /// Of the node, told to native clients and to peers.
     pub node_id: [u8; 16],
+    /// When the node is one of several: its topics and partitions are those that the coordinator names.
+    pub cluster: Option<ClusterOptions>,
 }
 
 struct Conn {
@@ -122,12 +130,19 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id } = options;
+        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id, cluster } =
+            options;
         let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
+        engine.cluster = cluster.map(|options| Box::new(Cluster::new(NodeId(node_id), options, ReplicaOptions::default())));
         for topic in topics {
+            if let Some(cluster) = &mut engine.cluster {
+                // The coordinator says whether it is still the cluster's.
+                cluster.topic_recorded(&topic);
+                continue;
+            }
             *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
             engine.expect_idle(&topic);
@@ -135,8 +150,15 @@ impl Shard {
         for recovered in partitions {
             let (dir, topic, end, channels) =
                 (recovered.dir.clone(), recovered.topic.clone(), recovered.end, recovered.channels.clone());
+            let replica = match &engine.cluster {
+                None => Role::Alone(Replica::new(epoch, end)),
+                Some(c) => Role::Member(c.seat(&topic, dir.partition, recovered.promised, recovered.committed)),
+            };
             let idx = engine.store.open(recovered);
-            engine.partitions.insert(idx, Partition::new(topic, dir, Replica::new(epoch, end)));
+            if let Some(cluster) = &mut engine.cluster {
+                cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+            }
+            engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
                 engine.add_channel(idx, image, RecordTicket::default());
             }
@@ -174,7 +196,8 @@ impl Shard {
                 self.add(now, conn, Client::Native(Box::new(session)));
             }
             Event::OpenedPeer { conn, .. } | Event::Dialed { result: Ok(conn), .. } => out.push(Effect::Close { conn }),
-            Event::Dialed { .. } | Event::Cluster(_) => {}
+            Event::Dialed { .. } => {}
+            Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
@@ -294,6 +317,7 @@ impl Shard {
                     }
                 }
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
+                Timer::Replica(p) => self.engine.tick_member(now, PartitionIdx(p)),
                 Timer::Fins => self.engine.journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
@@ -388,6 +412,7 @@ impl Shard {
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.replicate_sealed(now);
             e.tell_full();
             e.store.take_notices(&mut e.notices);
         }

@@ -2,8 +2,9 @@
 //! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
 
 use super::engine::{Engine, Heard};
-use super::message::{PublishError, SubOptions};
+use super::message::{PublishError, SubOptions, Unwritable};
 use super::partitions::{ChannelKey, Publisher};
+use super::replication::Waiting;
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
@@ -79,7 +80,10 @@ impl Engine {
             let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
             return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
         }
-        Located::Here(self.partition(now, &topic, partition))
+        match self.partition(now, &topic, partition) {
+            Ok(idx) => Located::Here(idx),
+            Err(error) => Located::Refused(failure_of(error)),
+        }
     }
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
@@ -103,6 +107,16 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
+        let p = self.partitions.get(idx);
+        let is_member = p.seat().is_some();
+        if is_member {
+            if let Err(error) = p.check_write(now.ticks) {
+                return NativeTaken::Refused(failure_of(error));
+            }
+            if self.is_commit_queue_full(batch.len()) {
+                return self.native_stall(now, conn, publish.request, batch);
+            }
+        }
         let message_bytes = batch.message_bytes();
         match self.store.append_batch(now, idx, batch, &mut self.io) {
             Ok(Appended::New { at, ticket }) => {
@@ -110,10 +124,15 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += message_bytes as u64;
+                if is_member {
+                    self.has_grown(idx);
+                }
                 NativeTaken::Accepted
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
+                // The original is durable here, but perhaps not committed.
+                let ticket = ticket.or_else(|| self.partitions.get(idx).seat()?.commits_at(at));
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;
@@ -125,18 +144,21 @@ impl Engine {
                 NativeTaken::Accepted
             }
             Err(refused) => match refused.why {
-                BatchRefusal::Store(Refusal::Busy) => {
-                    self.native_stalled.insert(conn, (publish.request, refused.batch));
-                    self.room_waiters.push_back(conn);
-                    self.expect_stalls(now);
-                    NativeTaken::Stall
-                }
+                BatchRefusal::Store(Refusal::Busy) => self.native_stall(now, conn, publish.request, refused.batch),
                 BatchRefusal::Store(Refusal::DiskFull) => NativeTaken::Refused(failure_of(PublishError::DiskFull)),
                 BatchRefusal::Store(Refusal::ReadOnly) => NativeTaken::Refused(failure_of(PublishError::ReadOnly)),
                 BatchRefusal::Store(Refusal::TooBig) => NativeTaken::Refused(failure_of(PublishError::TooBig)),
                 BatchRefusal::Sequence(error) => NativeTaken::Refused(sequence_failure(&error)),
             },
         }
+    }
+
+    /// The batch waits for room.
+    fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
+        self.native_stalled.insert(conn, (request, batch));
+        self.room_waiters.push_back(conn);
+        self.expect_stalls(now);
+        NativeTaken::Stall
     }
 
     /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
@@ -149,6 +171,7 @@ impl Engine {
         options: SubOptions,
         begin: Option<Position>,
     ) -> Result<(), Failure> {
+        self.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
         let sub = SubId { core: self.core, conn };
         let channel = ChannelName::new(&subscribe.channel)
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
@@ -172,8 +195,11 @@ impl Engine {
         c.machine.subscribe(now.ticks, sub, options);
         c.subs.push(sub);
         let (record, at) = (c.created, c.machine.confirmed());
-        let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
-        if record <= self.durable_record {
+        let (request, subscription) = (subscribe.request, subscribe.subscription);
+        let answer = Answer::Subscribed { subscription, created, at };
+        if self.await_creation(key, || Waiting::Native { conn, request, subscription, answer: answer.clone() }) {
+            // Its record, and then the other replicas.
+        } else if record <= self.durable_record {
             self.replies.push((conn, Heard::Native(subscribe.request, answer)));
         } else {
             self.native_subscribing.push_back((record, conn, subscribe.request, answer));
@@ -234,7 +260,16 @@ impl Engine {
             self.native_detach(now, conn, s.key);
         }
         self.native_subscribing.retain(|(_, c, ..)| *c != conn);
+        self.forget_waiting(|w| matches!(w, Waiting::Native { conn: c, .. } if *c == conn));
         self.finding.retain(|_, f| f.conn != conn);
+    }
+
+    /// A subscription that did not come to be.
+    pub fn native_forget(&mut self, now: Now, conn: ConnId, subscription: u32) {
+        let Some(subs) = self.native_subs.get_mut(&conn) else { return };
+        let Some(at) = subs.iter().position(|s| s.number == subscription) else { return };
+        let key = subs.swap_remove(at).key;
+        self.native_detach(now, conn, key);
     }
 
     fn native_detach(&mut self, now: Now, conn: ConnId, key: ChannelKey) {
@@ -254,7 +289,7 @@ impl Engine {
     /// The answer of a search: the start of a batch at or before the place, or nothing by time.
     pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
         let Some(Finding { conn, idx, start, what }) = self.finding.remove(&token) else { return };
-        let end = self.partitions.get(idx).replica.committed();
+        let end = self.partitions.get(idx).committed();
         // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
         if let (Start::Timestamp(_), Ok(batch)) = (start, &result) {
             let before = batch.map_or(end, |b| b).offset - 1;
@@ -285,7 +320,7 @@ impl Engine {
 
     /// What `start` means without a search.
     fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
-        let committed = self.partitions.get(idx).replica.committed();
+        let committed = self.partitions.get(idx).committed();
         let oldest = self.store.start(idx);
         Ok(match start {
             Start::Default => None,
@@ -366,6 +401,9 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
         let options =
             SubOptions { msg_timeout_ms: subscribe.message_timeout_ms, sample_rate: 0, client: client.into(), ranged: true };
         let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
@@ -419,7 +457,7 @@ impl NativeHost for Engine {
     fn native_finish(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 {
             self.mark_dirty(now, key);
@@ -431,7 +469,7 @@ impl NativeHost for Engine {
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         let delay = Duration::from_millis(delay_ms as u64);
         let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
         let deadline = c.machine.deadline();
@@ -443,7 +481,7 @@ impl NativeHost for Engine {
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
     }
 
@@ -465,6 +503,10 @@ impl NativeHost for Engine {
         if let Some(at) = self.native_subscribing.iter().position(waits) {
             let (_, _, request, _) = self.native_subscribing.remove(at).expect("it was just found");
             let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
+            self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
+        }
+        if let Some(request) = self.take_waiting_native(conn, subscription) {
+            let failure = Failure::never(Code::BadSubscription, "it was given up before all replicas had its channel");
             self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
         }
         let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
@@ -528,6 +570,9 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
         match self.place_of(idx, start) {
             Ok(place) => {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
@@ -571,6 +616,10 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
+        PublishError::TopicNotExist => (Code::BadTopic, Retry::Refresh),
+        PublishError::NotLeader => (Code::NotLeader, Retry::Refresh),
+        PublishError::NotWritable(Unwritable::Failed) => (Code::ReadOnly, Retry::Refresh),
+        PublishError::NotWritable(_) => (Code::ReadOnly, Retry::Later),
     };
     Failure::new(code, retry, error.to_string())
 }

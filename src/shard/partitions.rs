@@ -1,7 +1,8 @@
 //! The partitions of this core: each with its replica, its channels, and who waits for what.
 
-use super::message::Ticket;
-use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, TopicRef};
+use super::message::{PublishError, Ticket};
+use super::replication::Seat;
+use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx, RecordTicket};
@@ -47,6 +48,10 @@ pub struct ChannelState {
     pub dirty: bool,
     /// The record of its creation; SUBs before it is durable wait for it.
     pub created: RecordTicket,
+    /// The operation that brings its creation to the other replicas, while it is under way: SUBs wait for that, too.
+    pub creating: Option<u64>,
+    /// The replica was told that the cursor moved, and has not asked for it since.
+    pub has_moved: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
     pub subs: Vec<SubId>,
@@ -62,10 +67,18 @@ impl ChannelState {
     }
 }
 
+/// Who decides what is committed.
+pub enum Role {
+    /// The node is alone.
+    Alone(Replica),
+    /// One of the replicas of a cluster's partition, perhaps the only one.
+    Member(Box<Seat>),
+}
+
 pub struct Partition {
     pub topic: TopicRef,
     pub dir: Arc<PartitionDir>,
-    pub replica: Replica,
+    pub replica: Role,
     pub channels: Slab<ChannelState>,
     pub publishers: VecDeque<(AppendTicket, Publisher)>,
     pub message_bytes: u64,
@@ -73,7 +86,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Replica) -> Self {
+    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Role) -> Self {
         Partition {
             topic,
             dir,
@@ -83,6 +96,28 @@ impl Partition {
             message_bytes: 0,
             low_water_stale: true,
         }
+    }
+
+    /// Consumers see up to here only.
+    pub fn committed(&self) -> Position {
+        match &self.replica {
+            Role::Alone(replica) => replica.committed(),
+            Role::Member(seat) => seat.member.committed(),
+        }
+    }
+
+    pub fn seat(&self) -> Option<&Seat> {
+        if let Role::Member(seat) = &self.replica { Some(seat) } else { None }
+    }
+
+    /// Whether a publish may be appended.
+    pub fn check_write(&self, now: Ticks) -> Result<(), PublishError> {
+        self.seat().map_or(Ok(()), |seat| seat.member.check_write(now).map_err(PublishError::from))
+    }
+
+    /// Whether its channels may deliver, take FINs and SUBs.
+    pub fn check_read(&self, now: Ticks) -> Result<(), PublishError> {
+        self.seat().map_or(Ok(()), |seat| seat.member.check_read(now).map_err(PublishError::from))
     }
 
     pub fn channel(&self, name: &str) -> Option<u32> {
@@ -125,12 +160,24 @@ impl Partitions {
         self.by_dir.get(dir).copied()
     }
 
+    /// As [`Self::get`], for who may come late.
+    pub fn find_at(&self, idx: PartitionIdx) -> Option<&Partition> {
+        self.slots.get(idx.0 as usize)?.as_ref()
+    }
+
     pub fn get(&self, idx: PartitionIdx) -> &Partition {
         self.slots[idx.0 as usize].as_ref().expect("an index that the store knows has a partition")
     }
 
     pub fn get_mut(&mut self, idx: PartitionIdx) -> &mut Partition {
         self.slots[idx.0 as usize].as_mut().expect("an index that the store knows has a partition")
+    }
+
+    /// The channel, if it may be used now.
+    pub fn served_mut(&mut self, now: Ticks, key: ChannelKey) -> Option<&mut ChannelState> {
+        let partition = self.slots.get_mut(key.partition as usize)?.as_mut()?;
+        partition.check_read(now).ok()?;
+        partition.channels.get_mut(key.channel as usize)
     }
 
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
