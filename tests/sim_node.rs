@@ -179,6 +179,7 @@ fn kept_seeds() {
         ("nor where a torn write was cut", "FAILING_DISK", 20058, FAILING_DISK),
         ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
         ("a partition is removed in the turn in which a read of it ended", "PASSING_FAILING", 1010588, PASSING_FAILING),
+        ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
         ("the disk syncs what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
     ];
     for (what, name, seed, plan) in kept {
