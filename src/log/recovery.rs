@@ -139,6 +139,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let node = node::read(storage, in_use, &mut rng, &mut report)?;
     let mut rings = Vec::new();
     for &core in &found_journals {
+        // A process that was killed may have left its last writes in the device's cache. What this start does by them (it
+        // removes the files of a deleted topic) must not outlive them when the power goes on its way.
+        storage.sync(&FileId::Journal(core))?;
         let ring = replay::scan(storage, core, node.meta.generation)?;
         note_ring(&ring, &mut report);
         rings.push(ring);

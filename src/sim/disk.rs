@@ -4,6 +4,7 @@
 //! Model: a file is a row of 512-byte sectors. A write lands in the volatile image when it is issued, sector by sector,
 //! and is durable when it completes (with [`Durability::Durable`]) or when a later sync completes. At a crash every
 //! sector that is not durable keeps its old or one of its newer contents: all of them, a prefix, or any subset.
+//! Of a write that fails as much may stand in the image, not durable: a later sync makes durable what stands there.
 //! A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is, still not durable.
 //! Creating, growing, cutting, renaming and removing files is durable when it completes; one in flight at a crash
 //! happened or did not.
@@ -71,6 +72,8 @@ pub struct SimDisk {
     pub faults: Faults,
     pub counts: Counts,
     rng: Rng,
+    /// What lands of a write that fails.
+    landing: Rng,
     pending: VecDeque<Pending>,
     next_number: u64,
     crashed: bool,
@@ -83,6 +86,7 @@ impl SimDisk {
             faults: Faults::default(),
             counts: Counts::default(),
             rng: Rng::new(seed),
+            landing: Rng::new(seed ^ 0x1a4d),
             pending: VecDeque::new(),
             next_number: 0,
             crashed: false,
@@ -157,12 +161,23 @@ impl SimDisk {
             DiskOp::Write { file, at, parts, durability } => {
                 let len: usize = parts.iter().map(Bytes::len).sum();
                 self.counts.writes += 1;
-                self.write_fault(&file, at, len)?;
-                let f = self.file(&file)?;
+                let fault = self.write_fault(&file, at, len);
+                let (is_up, rng) = (!self.crashed, &mut self.landing);
+                let f = self.files.get_mut(&file.to_string()).ok_or_else(|| DiskError::NotFound { file: file.clone() })?;
+                let sectors = f.in_flight.remove(&number);
+                if let Err(error) = fault {
+                    let landed = match error {
+                        DiskError::ShortWrite { written, .. } => Some((written / SECTOR) as u64),
+                        _ => None,
+                    };
+                    if let Some(sectors) = sectors.filter(|_| is_up) {
+                        f.fail(sectors, landed, rng);
+                    }
+                    return Err(error);
+                }
                 if at + len as u64 > f.image.len() as u64 {
                     return Err(io(&file, "write", 27, "past the allocated end"));
                 }
-                f.in_flight.remove(&number);
                 if durability == Durability::Durable {
                     f.make_durable(at / SECTOR as u64, (len / SECTOR) as u64);
                 }
@@ -340,6 +355,28 @@ impl File {
             let old: [u8; SECTOR] = self.image[from..from + SECTOR].try_into().expect("a sector");
             self.dirty.entry(number).or_default().push(old);
             self.image[from..from + SECTOR].copy_from_slice(sector);
+        }
+    }
+
+    /// A write has failed: of its sectors, the first `landed` are there; else all, none, a prefix, or any. What did not land may
+    /// still do so at a crash. None is in flight any more: a later sync makes durable what stands there.
+    fn fail(&mut self, (first, count): (u64, u64), landed: Option<u64>, rng: &mut Rng) {
+        let (style, prefix) = (rng.below(4), rng.below(count + 1));
+        for i in 0..count {
+            let is_there = match (landed, style) {
+                (Some(landed), _) => i < landed,
+                (None, 0) => true,
+                (None, 1) => false,
+                (None, 2) => i < prefix,
+                (None, _) => rng.chance(0.5),
+            };
+            let from = (first + i) as usize * SECTOR;
+            if !is_there && let Some(older) = self.dirty.get_mut(&(first + i)) {
+                let sector = &mut self.image[from..from + SECTOR];
+                let before = *older.last().expect("what stood there before");
+                older.push(sector.try_into().expect("a sector"));
+                sector.copy_from_slice(&before);
+            }
         }
     }
 
@@ -578,6 +615,42 @@ mod tests {
             lost += (disk.contents(&FileId::Journal(0)).unwrap()[0] == 0) as u32;
         }
         assert!(lost > 5);
+    }
+
+    #[test]
+    fn a_write_that_fails_lands_in_part_and_a_later_sync_covers_it() {
+        let (mut whole, mut none, mut partly, mut again) = (0, 0, 0, 0);
+        for seed in 0..200 {
+            let mut disk = SimDisk::new(seed);
+            disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+            disk.faults = match seed % 2 {
+                0 => Faults { write_error: 1.0, ..Faults::default() },
+                _ => Faults { short_write: 1.0, ..Faults::default() },
+            };
+            disk.submit(OpId(1), write(0, 1, Durability::Durable));
+            let error = disk.complete().unwrap().1.unwrap_err();
+            disk.faults = Faults::default();
+            let there = disk.contents(&FileId::Journal(0)).unwrap().to_vec();
+            let landed = there.iter().filter(|&&b| b == 1).count();
+            if let DiskError::ShortWrite { written, .. } = error {
+                assert!(landed == written && there[..written].iter().all(|&b| b == 1), "the first sectors, as it says");
+            }
+            match landed {
+                0 => none += 1,
+                BLOCK => whole += 1,
+                _ => partly += 1,
+            }
+            let is_synced = seed % 4 < 2;
+            if is_synced {
+                disk.submit(OpId(2), DiskOp::Sync { file: FileId::Journal(0) });
+                assert!(disk.complete().unwrap().1.is_ok());
+            }
+            disk.crash();
+            let is_as_before = disk.contents(&FileId::Journal(0)).unwrap() == there;
+            assert!(is_as_before || !is_synced, "what a sync covered stays");
+            again += !is_as_before as u32;
+        }
+        assert!(whole > 20 && none > 20 && partly > 50 && again > 20, "{whole} {none} {partly} {again}");
     }
 
     #[test]
