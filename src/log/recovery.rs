@@ -22,6 +22,7 @@
 //! is lost then, since the journals are not closed.
 
 pub mod channels;
+mod epochs;
 pub mod headers;
 pub mod journals;
 pub mod node;
@@ -43,7 +44,7 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};
@@ -78,7 +79,7 @@ pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 #[derive(Debug)]
 pub struct Recovered {
     pub node_id: [u8; 16],
-    /// Durable, and above every epoch that any batch carries: the epoch of this start's batches.
+    /// Durable, and above every epoch that a batch of a partition without other replicas carries: the epoch of this start's batches.
     pub generation: u64,
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.
@@ -175,7 +176,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     partitions.complete_firsts(&topics);
     let partitions = partitions.finish(&mut cx)?;
 
-    let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
+    // A replica's epochs are the metadata's: generations have nothing to do with them.
+    let alone = partitions.iter().filter(|p| p.promised == Epoch(0));
+    let epochs = alone.map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0);
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
     let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
