@@ -18,6 +18,7 @@ use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
 use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
+use crate::peer::{LinkEvent, Links};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
@@ -60,6 +61,12 @@ pub(super) struct Engine {
     pub removals: Removals,
     /// What the others were told of this core's disk.
     pub told_full: bool,
+    /// With the other nodes of the cluster; `None`: this node is alone.
+    pub links: Option<Links>,
+    /// Topics of the cluster, by their ids.
+    pub cluster_topics: IdMap<TopicId, TopicRef>,
+    /// Scratch.
+    pub link_events: Vec<LinkEvent>,
     pub subs: IdMap<ConnId, Subscription>,
     /// Subscriptions of native connections.
     pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
@@ -149,6 +156,9 @@ impl Engine {
             topic_counts: BTreeMap::new(),
             removals: Removals::default(),
             told_full: false,
+            links: None,
+            cluster_topics: IdMap::default(),
+            link_events: Vec::new(),
             subs: IdMap::default(),
             native_subs: IdMap::default(),
             native_blocked: Default::default(),

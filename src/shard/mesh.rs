@@ -5,6 +5,7 @@ use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::partitions::Publisher;
 use super::topics::Wanted;
 use crate::base::{CoreId, MessageId, Now};
+use crate::peer::LinkEvent;
 
 impl Engine {
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
@@ -110,6 +111,7 @@ impl Engine {
                 let id = MessageId::new(partition, id);
                 self.replies.push((sub.conn, Heard::NotInFlight(id, command)));
             }
+            MeshMessage::Peer { from, addressed } => self.on_link_event(now, LinkEvent::Message { from, addressed }),
             // The shard looks at these before it asks the engine.
             MeshMessage::Deliver { .. }
             | MeshMessage::Connection { .. }

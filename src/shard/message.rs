@@ -1,6 +1,8 @@
 //! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
 
 use crate::base::{ChannelName, LogId, PartitionId, Peer, SubId, TopicName, TopicRef};
+use crate::codec::peer::Addressed;
+use crate::replica::NodeId;
 
 /// Chosen by the asker, meaningful to it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -100,6 +102,7 @@ pub struct MovedSession {
 pub enum MovedState {
     Nsq(crate::session::Carried),
     Native(Box<crate::session::native::NativeCarried>),
+    Peer(crate::peer::Carried),
 }
 
 /// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
@@ -265,6 +268,13 @@ pub enum MeshMessage {
         unread: Vec<u8>,
         /// What lies between the socket and the session, if anything does; what it has of bytes comes behind `unread`.
         layer: Option<Layer>,
+    },
+
+    // ---- other nodes
+    /// A message of another node for a partition of the receiving core.
+    Peer {
+        from: NodeId,
+        addressed: Addressed,
     },
 
     // ---- /stats

@@ -1,8 +1,9 @@
 //! The session itself: frames to host calls, answers and messages to output.
 
+use super::ROOM;
 use super::host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
-use super::input::{Frame, Input};
 use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
+use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
     Code, Encoder, FrameError, Hello, Malformed, Messages, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply,
@@ -157,7 +158,7 @@ impl NativeSession {
             agreed,
             identity,
             published,
-            input: Input::new(max),
+            input: Input::new(max, ROOM),
             stalled: None,
             unparsed: Vec::new(),
             ended: false,
@@ -210,7 +211,7 @@ impl NativeSession {
                 return self.unparsed.extend_from_slice(bytes);
             }
             // the input lends its buffer to the frame: it is out of the session meanwhile
-            let mut input = mem::replace(&mut self.input, Input::new(0));
+            let mut input = mem::replace(&mut self.input, Input::new(0, ROOM));
             let next = input.next(&mut bytes, |h| h.kind == crate::codec::native::PUBLISH, &mut |f| self.frame(now, f, host));
             input.max = if self.agreed.is_some() { frame_max(&self.limits) } else { HELLO_FRAME_MAX };
             self.input = input;

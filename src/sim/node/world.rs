@@ -124,6 +124,7 @@ impl<'a> World<'a> {
                 seed: rng.next_u64(),
                 connections_max: 0,
                 node_id: [7; 16],
+                cluster: None,
             }));
         }
         disk.faults = plan.faults;
