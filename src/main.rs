@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => with_settings(matches, serve),
         Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
+        Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
@@ -94,6 +95,16 @@ fn command() -> Command {
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
         .after_help("Exit codes: 0 all is well, 1 there is damage, or it cannot be read.");
+    let node_id = Command::new("node-id")
+        .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
+        .arg(
+            Arg::new("data-path")
+                .long("data-path")
+                .required(true)
+                .value_name("path")
+                .help("Folder that --data-path of the node names"),
+        )
+        .after_help("Exit codes: 0 printed, 1 it cannot be told (the message says why).");
     Command::new("ringmq")
         .about("A message queue node: durable, partitioned topics for NSQ clients")
         .version(env!("CARGO_PKG_VERSION"))
@@ -103,6 +114,7 @@ fn command() -> Command {
         .subcommand(config::flags::add_flags(serve))
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
+        .subcommand(node_id)
         .subcommand(ringmq::load::command())
 }
 

@@ -122,6 +122,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, now: Now, plan
             producers: Default::default(),
             seed: rng.next_u64(),
             accept_lost_journal: 0,
+            is_clustered: false,
         };
         match recover(disk, &options) {
             Ok(recovered) => {

@@ -27,6 +27,7 @@ fn options(cores: u16, seed: u64) -> RecoverOptions {
         producers: Default::default(),
         seed,
         accept_lost_journal: 0,
+        is_clustered: false,
     }
 }
 
