@@ -14,6 +14,8 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
+pub use host::{
+    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, TopicEntry,
+};
 pub use input::ROOM;
 pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
