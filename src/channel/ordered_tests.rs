@@ -289,11 +289,10 @@ impl Life {
                 }
             }
             Step::Restart { with_unsettled } => {
-                let image = if with_unsettled {
-                    channel.image()
-                } else {
-                    CursorImage { confirmed: self.position(self.next), ..channel.image() }
-                };
+                let mut image = channel.image();
+                if !with_unsettled {
+                    image.confirmed = self.position(self.next);
+                }
                 if let (true, Some((then, _))) = (with_unsettled, self.unsettled) {
                     self.next = then;
                 }

@@ -186,14 +186,14 @@ fn command<'a>(
             let delay = digits(delay).ok_or_else(|| invalid_echo("REQ could not parse timeout", delay))?;
             Ok((Command::Requeue { id, delay_ms: delay.min(context.limits.max_req_timeout_ms) }, end))
         }
-        b"PUB" => publish(params.next(), params.next(), body, context.limits),
-        b"MPUB" => multi_publish(params.next(), params.next(), body, progress, context.limits),
+        b"PUB" => publish(params.next(), only(&mut params), body, context.limits),
+        b"MPUB" => multi_publish(params.next(), only(&mut params), body, progress, context.limits),
         // Deferred publishes come with the durable delayed store. Until then the client must hear that its message was not
         // taken; where its body ends is not looked at, so the connection closes as for any unknown command.
         b"DPUB" => Err(invalid("DPUB is not supported by this version").into()),
         b"NOP" => Ok((Command::Nop, end)),
         b"TOUCH" => Ok((Command::Touch(in_flight_id("TOUCH", subscribed, &mut params, 1)?.0), end)),
-        b"SUB" => Ok((subscribe([params.next(), params.next(), params.next()], false, context)?, end)),
+        b"SUB" => Ok((subscribe([params.next(), params.next(), only(&mut params)], false, context)?, end)),
         b"SUB_ORDERED" => Ok((subscribe([params.next(), params.next(), params.next()], true, context)?, end)),
         b"CLS" if context.state == State::Subscribed => Ok((Command::Close, end)),
         b"CLS" => Err(invalid("cannot CLS in current state").into()),
@@ -228,6 +228,11 @@ fn with_binary_id<'a>(line: &'a [u8], id: &'a [u8; ID_LEN], context: &Context<'_
             Command::Requeue { id, delay_ms: delay.min(context.limits.max_req_timeout_ms) }
         }
     })
+}
+
+/// A partition is named by a parameter that nothing follows; more of them are ignored, all, as nsqd ignores them.
+fn only<'a>(params: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+    params.next().filter(|_| params.next().is_none())
 }
 
 /// The number of a partition; one that no topic can have is the highest that a number can say.
