@@ -338,6 +338,7 @@ impl NativeClient {
             channel: &channel.1,
             start,
             message_timeout_ms: 0,
+            ordered: false,
         };
         self.ask(&Request::Subscribe(request), Pending::Subscribe(number));
         let (end, held) = (book.end_known(channel.0, partition), BTreeSet::new());
