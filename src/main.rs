@@ -3,6 +3,7 @@
 //! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense.
 
 mod parts;
+mod seeds;
 
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
         Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
         Some(("load", matches)) => load(matches),
+        Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
 }
@@ -104,6 +106,7 @@ fn command() -> Command {
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
         .subcommand(ringmq::load::command())
+        .subcommand(seeds::command())
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {
