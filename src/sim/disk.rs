@@ -37,6 +37,10 @@ pub struct Faults {
     pub late: f64,
     /// The machine crashes when so many more operations were issued: every call fails from then on.
     pub crash_after: Option<u64>,
+    /// A write that the device says it has done, and that is not there.
+    pub lost_write: f64,
+    /// A write that the device says it has done, and that stands elsewhere in its file.
+    pub misdirected_write: f64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -58,8 +62,11 @@ pub struct Counts {
     pub faults: u64,
     pub torn_sectors: u64,
     pub crashes: u64,
+    /// Writes that were lost or misdirected.
+    pub damages: u64,
 }
 
+#[derive(Clone)]
 struct Pending {
     id: OpId,
     op: DiskOp,
@@ -67,6 +74,7 @@ struct Pending {
     is_late: bool,
 }
 
+#[derive(Clone)]
 pub struct SimDisk {
     files: BTreeMap<String, File>,
     pub faults: Faults,
@@ -178,6 +186,10 @@ impl SimDisk {
                 if at + len as u64 > f.image.len() as u64 {
                     return Err(io(&file, "write", 27, "past the allocated end"));
                 }
+                if self.lies(&file, at, len) {
+                    return Ok(DiskDone::Done);
+                }
+                let f = self.file(&file)?;
                 if durability == Durability::Durable {
                     f.make_durable(at / SECTOR as u64, (len / SECTOR) as u64);
                 }
@@ -326,6 +338,37 @@ impl SimDisk {
             return Err(DiskError::ShortWrite { file: file.clone(), at, len, written });
         }
         Ok(())
+    }
+
+    /// Whether the device loses this write, or puts it elsewhere, and says nothing.
+    fn lies(&mut self, file: &FileId, at: u64, len: usize) -> bool {
+        let Faults { lost_write, misdirected_write, .. } = self.faults;
+        if lost_write + misdirected_write == 0.0 {
+            return false;
+        }
+        let is_misdirected = self.rng.chance(misdirected_write);
+        if !is_misdirected && !self.rng.chance(lost_write) || *file == FileId::Node {
+            return false;
+        }
+        self.counts.damages += 1;
+        let shift = self.rng.next_u64();
+        let f = self.files.get_mut(&file.to_string()).expect("it was just there");
+        let (from, to) = (at as usize, at as usize + len);
+        let bytes = f.image[from..to].to_vec();
+        for sector in from / SECTOR..to / SECTOR {
+            f.dirty.remove(&(sector as u64));
+        }
+        f.image[from..to].copy_from_slice(&f.durable[from..to]);
+        let places = (f.image.len() - len) / BLOCK + 1;
+        let other = (shift % places as u64) as usize * BLOCK;
+        if is_misdirected && f.in_flight.is_empty() {
+            f.image[other..other + len].copy_from_slice(&bytes);
+            f.durable[other..other + len].copy_from_slice(&bytes);
+            for sector in other / SECTOR..(other + len) / SECTOR {
+                f.dirty.remove(&(sector as u64));
+            }
+        }
+        true
     }
 
     fn file(&mut self, file: &FileId) -> Result<&mut File, DiskError> {

@@ -6,12 +6,13 @@
 //! In the end it is healed, must drain, stop, and have forgotten nothing. Panics at the first broken promise, the name of
 //! the check first. Only for tests.
 
-mod any;
-mod book;
-mod client;
-mod native;
+pub(super) mod any;
+pub(super) mod book;
+pub(super) mod client;
+pub(super) mod native;
 mod producers;
-mod world;
+pub(super) mod reach;
+pub(super) mod world;
 
 use super::disk::{Faults, SimDisk};
 use crate::base::{Now, Rng, Ticks};

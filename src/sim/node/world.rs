@@ -5,6 +5,7 @@ mod natives;
 use super::any::AnyClient;
 use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
+use super::reach::Reach;
 use super::{Outcome, Plan};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
 use crate::config::Settings;
@@ -185,7 +186,7 @@ impl<'a> World<'a> {
         for channel in self.book.channels() {
             // a SUB fails as a whole where a read-only core cannot make the channel
             let natively = self.plan.native > 0.0 && (self.rng.chance(self.plan.native) || !self.book.is_whole(&channel));
-            if natively && self.book.homes.contains_key(&channel.0) {
+            if natively && self.book.homes.contains_key(&(0, channel.0)) {
                 self.drain_natively(&channel);
                 continue;
             }
@@ -522,7 +523,7 @@ impl<'a> World<'a> {
     fn connect(&mut self, role: Role) -> u64 {
         self.next_conn += 1;
         let conn = self.next_conn;
-        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, self.topics)));
+        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, Reach::alone(self.topics))));
         self.step(core, Event::Opened { conn: ConnId(conn), peer: Peer("test:1".into()) });
         conn
     }
