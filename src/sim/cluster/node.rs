@@ -8,7 +8,7 @@ use crate::base::{CoreId, Epoch, Now, OpId, Ticks};
 use crate::config::Settings;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::replica::NodeId;
-use crate::shard::cluster::Fact;
+use crate::shard::cluster::{ClusterOptions, Fact};
 use crate::shard::message::{MeshMessage, MovedSession};
 use crate::shard::{Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
@@ -86,7 +86,7 @@ impl Node {
 }
 
 /// What recovery is asked for.
-pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, _is_clustered: bool) -> RecoverOptions {
+pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, is_clustered: bool) -> RecoverOptions {
     RecoverOptions {
         cores,
         journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
@@ -95,6 +95,7 @@ pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, _is_clustered: bool)
         producers: Default::default(),
         seed,
         accept_lost_journal: 0,
+        is_clustered,
     }
 }
 
@@ -218,6 +219,7 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: [0xc1; 16], generation });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
@@ -233,6 +235,7 @@ impl World {
                 seed: self.rng.next_u64(),
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
+                cluster: cluster.clone(),
             }));
         }
         shards

@@ -251,7 +251,7 @@ impl World {
                 self.post(n, core, to.0 as usize, Mail::Moved { wire, side, session, unread });
             }
             Effect::Disk { op, request } => self.submit(n, core, op, request),
-            Effect::Dial { dial, address } => self.dial(n, core, dial, &address),
+            Effect::Dial { dial, address, .. } => self.dial(n, core, dial, &address),
             Effect::Ask(ask) => {
                 self.trace([7, n as u64, core as u64, 0]);
                 let (at, life) = (self.soon(4 * MS), self.nodes[n].life);
