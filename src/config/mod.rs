@@ -158,6 +158,37 @@ settings! {
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
             "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
     }
+    "Cluster" {
+        cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],
+            "TOML file that names the nodes, the topics and who replicates and leads each partition (docs/cluster.md). \
+             SIGHUP makes the node read it again";
+        peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
+            "Where the other nodes of the cluster connect; only with --cluster-file";
+        peer_tls_cert: String = String::new(), Unit::Text, 0, 0, "peer-tls-cert", ["empty: no TLS"],
+            "PEM file of the certificate that this node shows its peers, and those that lead from it to its CA. Peers then speak TLS only";
+        peer_tls_key: String = String::new(), Unit::Text, 0, 0, "peer-tls-key", ["empty: no TLS"],
+            "PEM file of the private key of --peer-tls-cert";
+        peer_tls_ca: String = String::new(), Unit::Text, 0, 0, "peer-tls-ca", ["empty: no TLS"],
+            "PEM file of CAs: each peer must show a certificate that one of them has signed";
+        peer_tls_min_version: String = "1.3".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "peer-tls-min-version",
+            "Oldest version of TLS that is spoken with peers: 1.2 or 1.3";
+        replica_window_bytes: u64 = 8 * MIB, Unit::Bytes, 64 * KIB, GIB, "replica-window-bytes",
+            "Bytes that a leader sends to a follower of a partition ahead of its acknowledgement; one batch may exceed it";
+        catch_up_rate: u64 = 0, Unit::Bytes, 0, 64 * GIB, "catch-up-rate", ["0, as fast as it goes"],
+            "Bytes per second of a partition that a leader sends to a follower that catches up";
+        replica_retry_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-retry",
+            "Pause after which a replica asks again for what got no answer";
+        replica_heartbeat_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-heartbeat",
+            "Silence after which a peer is asked for a sign of life, and a follower in step is told how far its partition is committed";
+        follower_limit_ms: u64 = 3 * SECOND, Unit::Millis, 100, HOUR, "follower-limit",
+            "An in-sync replica that for so long lacks what the leader has is to be taken out of the ISR";
+        replica_write_limit_ms: u64 = 5 * SECOND, Unit::Millis, 200, HOUR, "replica-write-limit",
+            "A publish that waits so long for an in-sync replica ends with an error that says that its outcome is unknown. \
+             Above --follower-limit";
+        cursor_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "cursor-sync-interval",
+            "How often the channels' progress goes to the followers: after a change of the leader at most what was finished \
+             in such an interval comes again";
+    }
     "Executor" {
         stall_log_ms: u64 = 100, Unit::Millis, 1, MINUTE, "stall-log",
             "A turn of a core that takes longer is logged";
@@ -221,7 +252,51 @@ impl Settings {
                 )));
             }
         }
-        self.check_tls()
+        self.check_tls()?;
+        self.check_cluster()
+    }
+
+    /// Whether the node is one of several.
+    pub fn is_clustered(&self) -> bool {
+        !self.cluster_file.is_empty()
+    }
+
+    fn check_cluster(&self) -> Result<(), ConfigError> {
+        let show = |name: &str, n| find(name).map(|row| row.show(&Value::Number(n))).unwrap_or_default();
+        let (limit, write_limit) = (self.follower_limit_ms, self.replica_write_limit_ms);
+        if limit >= write_limit {
+            return Err(ConfigError::Contradiction(format!(
+                "follower-limit ({}) must be below replica-write-limit ({}): else a publish gives up before the replica \
+                 that it waits for is given up",
+                show("follower-limit", limit),
+                show("replica-write-limit", write_limit)
+            )));
+        }
+        for (name, ms) in [("replica-retry", self.replica_retry_ms), ("replica-heartbeat", self.replica_heartbeat_ms)] {
+            if ms > limit {
+                return Err(ConfigError::Contradiction(format!(
+                    "{name} ({}) must not be above follower-limit ({}): else a follower that is well is given up in a pause",
+                    show(name, ms),
+                    show("follower-limit", limit)
+                )));
+            }
+        }
+        let tls =
+            [("peer-tls-cert", &self.peer_tls_cert), ("peer-tls-key", &self.peer_tls_key), ("peer-tls-ca", &self.peer_tls_ca)];
+        let given = tls.iter().find(|(_, path)| !path.is_empty());
+        let missing = tls.iter().find(|(_, path)| path.is_empty());
+        let error = match (given, missing) {
+            (Some((name, path)), Some((missing, _))) => {
+                format!(
+                    "{name} ({path}) needs {missing}: with TLS peers show each other certificates, which takes all three files"
+                )
+            }
+            (Some((name, path)), None) if !self.is_clustered() => {
+                format!("{name} ({path}) is for peers, which a node without --cluster-file does not have")
+            }
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Contradiction(error))
     }
 
     fn check_tls(&self) -> Result<(), ConfigError> {
@@ -319,6 +394,38 @@ mod tests {
         {
             assert_eq!(check(ok.0, ok.1, ok.2, ok.3), Ok(()));
         }
+    }
+
+    #[test]
+    fn peers_speak_tls_with_all_three_files_and_only_in_a_cluster() {
+        let check = |cert: &str, key: &str, ca: &str, cluster: &str| {
+            let [peer_tls_cert, peer_tls_key, peer_tls_ca, cluster_file] = [cert, key, ca, cluster].map(str::to_owned);
+            let settings = Settings { peer_tls_cert, peer_tls_key, peer_tls_ca, cluster_file, ..Settings::default() };
+            settings.check().map_err(|e| e.to_string())
+        };
+        assert_eq!(check("c", "k", "a", "f"), Ok(()));
+        assert_eq!(check("", "", "", "f"), Ok(()));
+        for (given, wanted) in [
+            (["c", "k", "", "f"], "peer-tls-cert (c) needs peer-tls-ca"),
+            (["", "k", "a", "f"], "peer-tls-key (k) needs peer-tls-cert"),
+            (["", "", "a", ""], "peer-tls-ca (a) needs peer-tls-cert"),
+            (["c", "k", "a", ""], "a node without --cluster-file does not have"),
+        ] {
+            let error = check(given[0], given[1], given[2], given[3]).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_write_outlasts_the_follower_that_it_waits_for() {
+        let with = |follower_limit_ms, replica_write_limit_ms, replica_heartbeat_ms| {
+            Settings { follower_limit_ms, replica_write_limit_ms, replica_heartbeat_ms, ..Settings::default() }.check()
+        };
+        assert!(with(3000, 3001, 500).is_ok());
+        let error = with(3000, 3000, 500).unwrap_err().to_string();
+        assert!(error.contains("follower-limit (3s) must be below replica-write-limit (3s)"), "{error}");
+        let error = with(1000, 3000, 1001).unwrap_err().to_string();
+        assert!(error.contains("replica-heartbeat (1001ms) must not be above follower-limit (1s)"), "{error}");
     }
 
     #[test]

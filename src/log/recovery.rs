@@ -44,7 +44,7 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};
@@ -64,6 +64,10 @@ pub struct RecoverOptions {
     pub seed: u64,
     /// The generation for which [`RecoverError::LostJournals`] is no error; 0: none.
     pub accept_lost_journal: u64,
+    /// The node is one of several: its batches' epochs are composed with its generation
+    /// ([`static_epoch`](crate::replica::membership::static_epoch)), or those of other leaders, so the generation is counted
+    /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this start's batches.
+    pub is_clustered: bool,
 }
 
 impl Recovered {
@@ -79,7 +83,8 @@ pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 #[derive(Debug)]
 pub struct Recovered {
     pub node_id: [u8; 16],
-    /// Durable, and above every epoch that a batch of a partition without other replicas carries: the epoch of this start's batches.
+    /// Durable, and above that of each earlier start. Of a node that is alone also above every epoch that any batch carries: the
+    /// epoch of this start's batches.
     pub generation: u64,
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.
@@ -140,6 +145,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let node = node::read(storage, in_use, &mut rng, &mut report)?;
     let mut rings = Vec::new();
     for &core in &found_journals {
+        // A process that was killed may have left its last writes in the device's cache. What this start does by them (it
+        // removes the files of a deleted topic) must not outlive them when the power goes on its way.
+        storage.sync(&FileId::Journal(core))?;
         let ring = replay::scan(storage, core, node.meta.generation)?;
         note_ring(&ring, &mut report);
         rings.push(ring);
@@ -173,9 +181,10 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     partitions.complete_firsts(&topics);
     let partitions = partitions.finish(&mut cx)?;
 
-    // A replica's epochs are the metadata's: generations have nothing to do with them.
-    let alone = partitions.iter().filter(|p| p.promised == Epoch(0));
-    let epochs = alone.map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0);
+    let epochs = match options.is_clustered {
+        true => 0,
+        false => partitions.iter().map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0),
+    };
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
     let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.

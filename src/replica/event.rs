@@ -11,6 +11,7 @@ use super::error::{PeerError, ReplicaError};
 use super::membership::{Membership, NodeId};
 use super::message::{EpochEnd, Head, Message, Session};
 use crate::base::{ChannelName, Epoch, Position, Ticks};
+use crate::config::Settings;
 use crate::log::batch::Batch;
 use crate::log::cursor::CursorImage;
 pub use crate::log::view::{BatchId, Tail};
@@ -72,6 +73,20 @@ impl Default for ReplicaOptions {
             follower_limit: Duration::from_secs(3),
             write_limit: Duration::from_secs(5),
             cursor_interval: Duration::from_millis(100),
+        }
+    }
+}
+
+impl From<&Settings> for ReplicaOptions {
+    fn from(settings: &Settings) -> Self {
+        ReplicaOptions {
+            window_bytes: settings.replica_window_bytes,
+            catch_up_bytes_per_second: settings.catch_up_rate,
+            retry: Duration::from_millis(settings.replica_retry_ms),
+            heartbeat: Duration::from_millis(settings.replica_heartbeat_ms),
+            follower_limit: Duration::from_millis(settings.follower_limit_ms),
+            write_limit: Duration::from_millis(settings.replica_write_limit_ms),
+            cursor_interval: Duration::from_millis(settings.cursor_sync_interval_ms),
         }
     }
 }
@@ -252,4 +267,17 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
     BelowCommitted { committed: Position },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_without_settings_are_those_of_the_settings() {
+        assert_eq!(ReplicaOptions::from(&Settings::default()), ReplicaOptions::default());
+        let settings = Settings { catch_up_rate: 7, follower_limit_ms: 1500, ..Settings::default() };
+        let options = ReplicaOptions::from(&settings);
+        assert_eq!((options.catch_up_bytes_per_second, options.follower_limit), (7, Duration::from_millis(1500)));
+    }
 }

@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::stop::{CoresStop, StopHandle};
 use super::turn::Core;
 use crate::base::CoreId;
+use crate::coordinator::Desk;
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
 use crate::net::{Net, NetOptions};
@@ -45,6 +46,8 @@ pub struct CoresOptions {
     pub clock: Clock,
     /// Of the native port; `None`: it has no TLS.
     pub tls: Option<Terms>,
+    /// Of a node that is one of several: each core gets one like it.
+    pub coordinator: Option<Desk>,
 }
 
 /// Makes a core's machine, on the core's own thread.
@@ -143,6 +146,7 @@ pub fn run_cores<M: Machine + 'static>(
             spin: options.spin_before_park,
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
+            coordinator: options.coordinator.clone(),
         };
         let ready = ready.clone();
         let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
@@ -187,11 +191,12 @@ struct Start {
     spin: Duration,
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
+    coordinator: Option<Desk>,
 }
 
 impl Start {
     async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
-        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls } = self;
+        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls, coordinator } = self;
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
@@ -199,7 +204,7 @@ impl Start {
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         let links = Links::new(tls);
-        Ok(Core { id: core, machine, net, links, port: part.port, disk, bell, clock, spin, stop, stalls })
+        Ok(Core { id: core, machine, coordinator, net, links, port: part.port, disk, bell, clock, spin, stop, stalls })
     }
 }
 
@@ -225,6 +230,11 @@ impl Drop for EndGuard {
 impl RunningCores {
     pub fn stop_handle(&self) -> Arc<CoresStop> {
         self.stop.clone()
+    }
+
+    /// Makes all cores look at what is new.
+    pub fn wake(&self) {
+        self.stop.wake_all();
     }
 
     /// Asks all cores to stop; each finishes what it has.

@@ -21,6 +21,7 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::CoresStop;
 use crate::base::{CoreId, Now};
+use crate::coordinator::Desk;
 use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
 use crate::net::{Net, NetEvent};
@@ -48,6 +49,8 @@ pub const NATIVE: usize = 1;
 pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
+    /// Of a node that is one of several.
+    pub coordinator: Option<Desk>,
     pub net: Net,
     /// Between the sockets and the machine, where connections have TLS.
     pub links: Links,
@@ -166,7 +169,8 @@ impl<M: Machine> Core<M> {
         self.port.flush();
         let deadline = self.machine.deadline().into_iter().chain(self.links.deadline()).min();
         self.net.set_deadline(deadline.map(|at| self.clock.instant(at)));
-        let is_busy = self.net.submit()?; // the kernel does much of its socket work in here
+        let is_answered = self.coordinator.as_ref().is_some_and(Desk::has_news);
+        let is_busy = self.net.submit()? || is_answered; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
         Ok(Ended { at: carried, is_busy, gave_reactor_work })
@@ -174,8 +178,12 @@ impl<M: Machine> Core<M> {
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, net, links, port, disk, .. } = self;
+        let Core { machine, coordinator, net, links, port, disk, .. } = self;
         let Turn { effects, from_ring, .. } = turn;
+        if let Some(desk) = coordinator {
+            // first of all at the start: before a connection is taken
+            desk.news(&mut |fact| machine.step(now, Event::Cluster(fact), effects));
+        }
         counts.net_events = net.poll(&mut |event| match event {
             NetEvent::Opened { conn, peer, listener: NATIVE } => {
                 links.opened(now, conn, &peer);
@@ -258,7 +266,12 @@ impl<M: Machine> Core<M> {
                 Effect::Disk { op, request } => {
                     gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
                 }
-                Effect::Dial { .. } | Effect::Ask(_) => {}
+                Effect::Ask(ask) => {
+                    if let Some(desk) = &mut self.coordinator {
+                        desk.ask(ask);
+                    }
+                }
+                Effect::Dial { .. } => {}
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {
                     if !std::mem::replace(&mut turn.stopped, true) {

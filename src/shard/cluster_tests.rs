@@ -1,13 +1,13 @@
-//! Three nodes in one thread: their shards, a disk for each that does what it is told (or waits), a network that carries what
-//! replicas say, and a metadata store that the test plays.
+//! Three nodes in one thread: their shards with their links, a disk for each that does what it is told (or waits), a network
+//! that carries the links' bytes, and a metadata store that the test plays.
 
 use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
+use super::event::DialError;
 use super::message::{MeshMessage, PublishError};
 use super::*;
 use crate::base::{DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
-use crate::codec::peer::Addressed;
 use crate::log::ProducerLimits;
 use crate::log::recovery::{RecoverOptions, recover};
 use crate::replica::Membership;
@@ -20,6 +20,9 @@ mod roles;
 mod writes;
 
 const JOURNAL: u64 = 4 << 20;
+
+/// Longer than the longest pause before a node is dialled again, and what the replicas then have to say.
+const RECONNECT: Duration = Duration::from_secs(10);
 
 fn id_of_node(i: usize) -> NodeId {
     NodeId([i as u8 + 1; 16])
@@ -47,6 +50,11 @@ impl Node {
     }
 }
 
+enum OnWire {
+    Bytes(Vec<u8>),
+    Closed,
+}
+
 struct Net {
     nodes: Vec<Node>,
     settings: Arc<Settings>,
@@ -57,7 +65,10 @@ struct Net {
     metadata: Vec<Membership>,
     /// It takes proposals, and gives epochs.
     is_store_there: bool,
-    wire: VecDeque<(usize, usize, Addressed)>,
+    /// Between nodes: what happens at an end of a connection next.
+    wire: VecDeque<(ConnId, OnWire)>,
+    /// The node and core of each end, and the other end.
+    links: HashMap<ConnId, (usize, usize, ConnId)>,
     cut: BTreeSet<(usize, usize)>,
     /// Node, core and what came.
     clients: HashMap<ConnId, (usize, usize, Vec<u8>)>,
@@ -93,6 +104,7 @@ impl Net {
             metadata: vec![membership; partitions as usize],
             is_store_there: true,
             wire: VecDeque::new(),
+            links: HashMap::new(),
             cut: BTreeSet::new(),
             clients: HashMap::new(),
             closed: vec![],
@@ -105,7 +117,7 @@ impl Net {
         }
         (0..3).for_each(|i| net.tell_all(i));
         net.run();
-        net.pass_time(Duration::from_millis(200));
+        net.pass_time(Duration::from_secs(1));
         net
     }
 
@@ -119,6 +131,7 @@ impl Net {
             producers: ProducerLimits::default(),
             seed: i as u64 + 1,
             accept_lost_journal: 0,
+            is_clustered: true,
         };
         let mut recovered = recover(&mut disk, &options).expect("a disk without faults");
         let generation = recovered.generation;
@@ -147,7 +160,7 @@ impl Net {
     // ---- the metadata store
 
     fn tell_all(&mut self, node: usize) {
-        let named = |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: "x:1".into() };
+        let named = |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
         self.tell(node, Fact::Topic(self.topic.clone()));
@@ -214,16 +227,25 @@ impl Net {
         let mut out = vec![];
         let shard = &mut self.nodes[node].shards[core];
         shard.step(self.now, event, &mut out);
-        for (to, _, addressed) in shard.engine.take_outbox() {
-            let to = (0..3).find(|i| id_of_node(*i) == to).expect("a node of the cluster");
-            self.wire.push_back((node, to, addressed));
-        }
         self.carry(node, core, out);
     }
 
     fn carry(&mut self, node: usize, core: usize, effects: Effects) {
         for effect in effects {
             match effect {
+                Effect::Send { conn, bytes } if self.links.contains_key(&conn) => {
+                    let other = self.links[&conn].2;
+                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+                    self.wire.push_back((other, OnWire::Bytes(bytes)));
+                }
+                Effect::Close { conn } if self.links.contains_key(&conn) => self.hang_up(conn),
+                Effect::Move { conn, to, session, unread } if self.links.contains_key(&conn) => {
+                    let to = to.0 as usize;
+                    self.links.get_mut(&conn).expect("just looked at").1 = to;
+                    self.step(node, to, Event::Adopted { conn, session });
+                    self.step(node, to, Event::Bytes { conn, bytes: &unread });
+                }
+                Effect::Dial { dial, address, .. } => self.dial(node, core, dial, address.parse().expect("a node's number")),
                 Effect::Send { conn, bytes } => {
                     self.clients.get_mut(&conn).expect("known").2.extend(&bytes);
                     self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
@@ -243,11 +265,47 @@ impl Net {
                 Effect::Pass { to: CoreId::HTTP, message } => self.nodes[node].http.push(message),
                 Effect::Pass { to, message } => self.nodes[node].mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Ask(ask) => self.answer(node, ask),
-                Effect::Dial { .. } => {}
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 Effect::Stopped | Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}
             }
         }
+    }
+
+    // ---- the network
+
+    fn dial(&mut self, node: usize, core: usize, dial: u64, to: usize) {
+        if self.cut.contains(&(node, to)) || self.nodes[to].is_down {
+            let result = Err(DialError("nobody answers".into()));
+            return self.step(node, core, Event::Dialed { dial, result });
+        }
+        let (here, there) = (ConnId(self.next_conn + 1), ConnId(self.next_conn + 2));
+        self.next_conn += 2;
+        // The kernel gives it to any core.
+        let there_core = self.next_conn as usize / 2 % self.cores as usize;
+        self.links.insert(here, (node, core, there));
+        self.links.insert(there, (to, there_core, here));
+        self.step(to, there_core, Event::OpenedPeer { conn: there, peer: Peer("test:2".into()) });
+        self.step(node, core, Event::Dialed { dial, result: Ok(here) });
+    }
+
+    /// Closes a connection between nodes: here at once, at the other end when what was sent has arrived.
+    fn hang_up(&mut self, conn: ConnId) {
+        let Some((node, core, other)) = self.links.remove(&conn) else { return };
+        self.wire.push_back((other, OnWire::Closed));
+        self.step(node, core, Event::Closed { conn });
+    }
+
+    fn carry_wire(&mut self) -> bool {
+        let Some((conn, what)) = self.wire.pop_front() else { return false };
+        let Some(&(node, core, _)) = self.links.get(&conn) else { return true };
+        match what {
+            OnWire::Bytes(bytes) => self.step(node, core, Event::Bytes { conn, bytes: &bytes }),
+            OnWire::Closed => {
+                self.links.remove(&conn);
+                self.step(node, core, Event::Closed { conn });
+            }
+        }
+        true
     }
 
     /// Gives a node's disk one operation, or its answer to the node. False: it has none.
@@ -292,16 +350,7 @@ impl Net {
                     did |= self.turn(node);
                 }
             }
-            if let Some((from, to, addressed)) = self.wire.pop_front() {
-                did = true;
-                if !self.cut.contains(&(from, to)) && !self.nodes[to].is_down {
-                    let core = self.topic.core_of(addressed.route.partition, self.cores).0 as usize;
-                    // Any core may get it.
-                    let core = if self.wire.len() % 2 == 0 { core } else { 0 };
-                    let now = self.now;
-                    self.nodes[to].shards[core].engine.on_peer_message(now, id_of_node(from), addressed);
-                }
-            }
+            did |= self.carry_wire();
             if !did && self.wire.is_empty() && self.nodes.iter().all(|n| n.is_down || n.mesh.is_empty()) {
                 return;
             }
@@ -330,12 +379,28 @@ impl Net {
                 if is_cut { self.cut.insert(pair) } else { self.cut.remove(&pair) };
             }
         }
+        if is_cut {
+            self.hang_up_all(node);
+        }
+    }
+
+    /// Every connection with the node is lost, and what was on its way.
+    fn hang_up_all(&mut self, node: usize) {
+        let ends: Vec<ConnId> = self.links.iter().filter(|(_, (of, ..))| *of == node).map(|(conn, (.., other))| [*conn, *other]).flatten().collect();
+        self.wire.retain(|(conn, _)| !ends.contains(conn));
+        for conn in ends {
+            if let Some((of, core, _)) = self.links.remove(&conn) {
+                self.step(of, core, Event::Closed { conn });
+            }
+        }
     }
 
     /// The process ends at once; what was not durable may be gone.
     fn kill(&mut self, node: usize) {
         let n = &mut self.nodes[node];
         n.is_down = true;
+        self.hang_up_all(node);
+        let n = &mut self.nodes[node];
         (n.asked, n.under_way, n.mesh) = Default::default();
         n.disk.crash();
         self.clients.retain(|_, (of, ..)| *of != node);

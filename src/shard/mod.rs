@@ -15,6 +15,7 @@ mod client;
 pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
+mod cursors;
 mod deliver;
 mod engine;
 pub mod event;
@@ -25,7 +26,9 @@ pub mod message;
 #[cfg(test)]
 mod model;
 mod native;
+mod offsets;
 mod partitions;
+mod peers;
 mod publish;
 mod removal;
 mod replication;
@@ -44,7 +47,8 @@ use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{Notice, PartitionIdx, RecordTicket, Store, StoreOptions};
+use crate::log::{Notice, PartitionIdx, Store, StoreOptions};
+use crate::peer::Links;
 use crate::replica::message::Route;
 use crate::replica::{NodeId, Replica, ReplicaOptions};
 use crate::session::native::{NativeSession, NodeFacts};
@@ -79,7 +83,7 @@ pub struct ShardOptions {
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
-    /// Of the node, told to native clients and to peers.
+    /// Of the node, told to native clients and to other nodes.
     pub node_id: [u8; 16],
     /// When the node is one of several: its topics and partitions are those that the coordinator names.
     pub cluster: Option<ClusterOptions>,
@@ -135,8 +139,10 @@ impl Shard {
         let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
+        let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
-        engine.cluster = cluster.map(|options| Box::new(Cluster::new(NodeId(node_id), options, ReplicaOptions::default())));
+        engine.links = links;
+        engine.cluster = cluster.map(|_| Box::new(Cluster::new(NodeId(node_id), ReplicaOptions::from(&*engine.settings))));
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
                 // The coordinator says whether it is still the cluster's.
@@ -160,7 +166,7 @@ impl Shard {
             }
             engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
-                engine.add_channel(idx, image, RecordTicket::default());
+                engine.add_channel(idx, image);
             }
             engine.update_low_water(idx);
         }
@@ -195,8 +201,8 @@ impl Shard {
                 let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
                 self.add(now, conn, Client::Native(Box::new(session)));
             }
-            Event::OpenedPeer { conn, .. } | Event::Dialed { result: Ok(conn), .. } => out.push(Effect::Close { conn }),
-            Event::Dialed { .. } => {}
+            Event::OpenedPeer { conn, peer } => self.engine.peer_opened(now, conn, peer, out),
+            Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
             Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
@@ -204,6 +210,7 @@ impl Shard {
                 let MovedSession { peer, state } = *session;
                 let limits = self.limits.clone();
                 let client = match state {
+                    MovedState::Peer(carried) => return self.engine.peer_adopted(now, conn, peer, carried, out),
                     MovedState::Nsq(state) => Client::Nsq(Session::adopt(conn, peer, state, limits, now)),
                     MovedState::Native(state) => {
                         Client::Native(Box::new(NativeSession::adopt(conn, peer, *state, limits, self.node, now)))
@@ -215,6 +222,8 @@ impl Shard {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_bytes(now, bytes, &mut self.engine);
                     self.touch(conn);
+                } else if let Some(links) = &mut self.engine.links {
+                    links.bytes(now, conn, bytes);
                 }
             }
             Event::Sent { conn, bytes } => {
@@ -222,12 +231,17 @@ impl Shard {
                     c.session.on_sent(now, bytes);
                     c.session.go_on(now, &mut self.engine);
                     self.touch(conn);
+                } else if let Some(links) = &mut self.engine.links {
+                    links.sent(now, conn, bytes);
                 }
             }
-            Event::Closed { conn } => {
-                self.conns.remove(&conn);
-                self.engine.forget_conn(now, conn);
-            }
+            Event::Closed { conn } => match &mut self.engine.links {
+                Some(links) if links.owns(conn) => links.closed(now, conn),
+                _ => {
+                    self.conns.remove(&conn);
+                    self.engine.forget_conn(now, conn);
+                }
+            },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
             // What the store no longer waits for, such as space that was being allocated.
             Event::Disk { .. } if self.engine.stopped => {}
@@ -248,7 +262,8 @@ impl Shard {
             return Some(Ticks(0));
         }
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
-        self.engine.timers.next().into_iter().chain(store).min()
+        let links = self.engine.links.as_ref().and_then(Links::deadline);
+        self.engine.timers.next().into_iter().chain(store).chain(links).min()
     }
 
     /// Why this core takes no publish, if so.
@@ -304,6 +319,9 @@ impl Shard {
         if !self.engine.stopped && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
             e.store.tick(now, &e.partitions, &mut e.io, &mut e.notices);
+        }
+        if let Some(links) = &mut self.engine.links {
+            links.tick(now);
         }
         // A timer that is due again at once (more timeouts than one turn takes) waits for the next tick.
         let mut due = std::mem::take(&mut self.due);
@@ -373,6 +391,7 @@ impl Shard {
             self.engine.open_subscriptions(now);
             self.engine.answer_closes();
             self.engine.resume_parked_subs(now);
+            self.engine.hear_links(now);
             let e = &self.engine;
             if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() && e.opening.is_empty() {
                 return;
@@ -420,6 +439,7 @@ impl Shard {
         self.move_quiet(now, out);
         // The disk starts before the sockets are written.
         self.emit(out);
+        self.engine.end_links_turn(now, out);
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
             self.flush(now, conn, out);
@@ -523,9 +543,10 @@ impl Shard {
                 c.closing = true;
                 out.push(Effect::Close { conn: *conn });
             }
+            self.engine.stop_links(now, out);
         }
         if let Stop::Closing { until } = self.stop
-            && (now.ticks >= until || self.conns.is_empty())
+            && (now.ticks >= until || (self.conns.is_empty() && self.engine.links.as_ref().is_none_or(Links::is_idle)))
         {
             self.stop = Stop::Flushing;
             self.engine.journal_fins(now, true);

@@ -155,8 +155,17 @@ impl Engine {
         }
     }
 
-    /// A publish that a connection of this core makes: here, or passed to the partition's core.
-    pub fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+    /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or
+    /// passed to the partition's core.
+    pub fn publish(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        topic: &str,
+        partition: Option<PartitionId>,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
         if self.is_moving(conn) {
             return Attempt::Wait;
         }
@@ -168,11 +177,14 @@ impl Engine {
             }
             Err(error) => return Attempt::Refused(error),
         }
-        let next = match self.cluster.is_some() {
-            false => self.topics.next_partition(topic),
-            true => self.topics.next_led(topic),
+        let is_alone = self.cluster.is_none();
+        let found = match partition {
+            None if is_alone => self.topics.next_partition(topic),
+            None => self.topics.next_led(topic),
+            Some(partition) => self.topics.this_partition(topic, partition),
         };
-        let Some((topic, partition, place)) = next else { return Attempt::Refused(PublishError::NotLeader) };
+        let nowhere = if partition.is_some() { PublishError::NoPartition } else { PublishError::NotLeader };
+        let Some((topic, partition, place)) = found else { return Attempt::Refused(nowhere) };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if let Some(idx) = place {

@@ -18,21 +18,17 @@ mod roles;
 mod status;
 mod view;
 
-pub(super) use cursors::Waiting;
-
-use super::cluster::{ClusterNode, ClusterOptions};
+use super::cluster::ClusterNode;
 use super::engine::Engine;
 use super::message::Share;
 use super::partitions::Role;
 use super::timers::Timer;
 use crate::base::{Epoch, IdMap, Now, Position, Ticks, TopicId, TopicName, TopicRef};
-use crate::codec::peer::Addressed;
 use crate::log::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
-use crate::replica::message::{Lane, Route, Session};
+use crate::replica::message::{Route, Session};
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event, Member, Membership, NodeId, ReplicaOptions};
-use cursors::Operation;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
@@ -48,9 +44,6 @@ pub struct Seat {
     has_grown: bool,
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
-    /// A new channel has a higher generation than any that was deleted: a replica that missed the deletion must not take
-    /// the old cursor for the newer one.
-    generation_floor: u64,
     alarm: Option<Alarm>,
     /// What the other cores were told.
     told: Share,
@@ -74,16 +67,10 @@ impl Seat {
             held: VecDeque::new(),
             has_grown: false,
             uncommitted: 0,
-            generation_floor: 0,
             alarm: None,
             told: Share::default(),
             seen: Seen::default(),
         }
-    }
-
-    /// Of a channel that is new.
-    pub fn generation_floor(&self) -> u64 {
-        self.generation_floor
     }
 
     pub fn is_leader(&self) -> bool {
@@ -106,8 +93,6 @@ enum Recorded {
     Promise(Epoch),
     /// The number of `ApplyCursors`.
     Applied(u64),
-    /// A synchronous operation of a leader.
-    Operation(u64),
 }
 
 /// A read for a follower that catches up.
@@ -122,7 +107,6 @@ struct Reading {
 /// What a core of a clustered node knows beside its partitions.
 pub struct Cluster {
     pub me: NodeId,
-    pub options: ClusterOptions,
     replica: ReplicaOptions,
     nodes: Arc<[ClusterNode]>,
     lease_until: Ticks,
@@ -138,23 +122,19 @@ pub struct Cluster {
     /// In the order of their records.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
     readings: IdMap<u64, Reading>,
-    operations: BTreeMap<u64, Operation>,
     next_number: u64,
     grown: Vec<PartitionIdx>,
     /// Bytes that are durable and not committed, of all leaders of this core.
     uncommitted: u64,
-    /// For the peers, in order.
-    outbox: Vec<(NodeId, Lane, Addressed)>,
     work: VecDeque<(PartitionIdx, Event)>,
     is_working: bool,
     effects: Vec<Effect>,
 }
 
 impl Cluster {
-    pub fn new(me: NodeId, options: ClusterOptions, replica: ReplicaOptions) -> Self {
+    pub fn new(me: NodeId, replica: ReplicaOptions) -> Self {
         Cluster {
             me,
-            options,
             replica,
             nodes: Arc::new([]),
             lease_until: Ticks(0),
@@ -165,11 +145,9 @@ impl Cluster {
             places: IdMap::default(),
             records: VecDeque::new(),
             readings: IdMap::default(),
-            operations: BTreeMap::new(),
             next_number: 0,
             grown: vec![],
             uncommitted: 0,
-            outbox: vec![],
             work: VecDeque::new(),
             is_working: false,
             effects: vec![],
@@ -239,7 +217,7 @@ impl Engine {
     }
 
     pub(super) fn tick_member(&mut self, now: Now, idx: PartitionIdx) {
-        let Some(seat) = self.partitions.find_at(idx).and_then(|p| p.seat()) else { return };
+        let Some(seat) = self.partitions.look(idx).and_then(|p| p.seat()) else { return };
         match seat.member.deadline() {
             Some(at) if at <= now.ticks => self.tell_member(now, idx, Event::Tick),
             later => self.timers.at_most(Timer::Replica(idx.0), later),
@@ -292,7 +270,6 @@ impl Engine {
             match what {
                 Recorded::Promise(epoch) => self.tell_member(now, idx, Event::EpochDurable { epoch }),
                 Recorded::Applied(number) => self.cursors_applied(now, idx, number),
-                Recorded::Operation(request) => self.operation_durable(now, request),
             }
         }
         self.topics_recorded(now, upto);

@@ -12,7 +12,7 @@ impl Engine {
         &mut self,
         now: Now,
         conn: ConnId,
-        topic: &str,
+        (topic, partition): (&str, Option<PartitionId>),
         channel: ChannelName,
         options: SubOptions,
         slot: ReplySlot,
@@ -32,11 +32,19 @@ impl Engine {
             Err(error) => return Attempt::Refused(error),
         }
         let topic = self.topics.known(topic).expect("the topic is known").clone();
-        let partitions = match self.readable_partitions(&topic) {
-            Ok(partitions) => partitions,
-            Err(error) => return Attempt::Refused(error),
+        if partition.is_some_and(|p| p.0 >= topic.partitions) {
+            return Attempt::Refused(PublishError::NoPartition);
+        }
+        let partitions = match (partition, self.readable_partitions(&topic)) {
+            (Some(partition), _) => vec![partition],
+            (None, Ok(partitions)) => partitions,
+            (None, Err(error)) => return Attempt::Refused(error),
         };
-        if let Some(home) = self.best_core(&topic, &partitions) {
+        let home = match partition {
+            None => self.best_core(&topic, &partitions),
+            Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
+        };
+        if let Some(home) = home {
             self.go(conn, home);
             return Attempt::Wait;
         }
@@ -45,16 +53,17 @@ impl Engine {
         let mut subscription = Subscription::new(topic.clone(), channel.clone(), options.clone(), slot, parts);
         if self.cluster.is_none() {
             self.subs.insert(conn, subscription);
-            self.ask(now, SubRequest { sub, topic, partition: PartitionId(0), channel, options, first: None });
+            let (is_alone, partition) = (partition.is_some(), partitions[0]);
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
             return Attempt::Accepted;
         }
         // Other nodes lead other partitions of the topic: each judges for itself whether the channel is its first one.
-        subscription.follows_leaders = true;
+        subscription.follows_leaders = partition.is_none();
         subscription.open(&mut vec![]);
         self.subs.insert(conn, subscription);
         for partition in partitions {
             let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
-            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None });
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
         }
         Attempt::Accepted
     }
@@ -90,10 +99,10 @@ impl Engine {
             let (topic, channel, options) = (s.topic.clone(), s.channel.clone(), s.options.clone());
             let (first, blocked) = (s.first, s.blocked);
             let sub = SubId { core: self.core, conn };
-            for partition in (1..topic.partitions).map(PartitionId) {
-                let core = topic.core_of(partition, self.cores);
+            let others: Vec<(PartitionId, CoreId)> = s.parts[1..].iter().map(|p| (p.partition, p.core)).collect();
+            for (partition, core) in others {
                 let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
-                self.ask(now, SubRequest { sub, topic, partition, channel, options, first });
+                self.ask(now, SubRequest { sub, topic, partition, channel, options, first, is_alone: false });
                 if blocked {
                     self.tell_blocked(sub, partition, core, true);
                 }
@@ -272,7 +281,7 @@ impl Engine {
         }
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
-        if partition == PartitionId(0) && self.cluster.is_none() {
+        if self.cluster.is_none() && partition == s.parts[0].partition {
             s.first = result.ok();
             match result {
                 Ok(_) => self.opening.push(sub.conn),

@@ -49,9 +49,9 @@ pub struct Subscription {
     pub failed: Option<PublishError>,
     pub blocked: bool,
     pub options: SubOptions,
-    /// Partition 0 has answered and the others were asked; until then nothing is lent.
+    /// The first partition has answered and the others were asked; until then nothing is lent.
     is_open: bool,
-    /// What partition 0 said: whether the channel is its topic's first one.
+    /// What the first partition said: whether the channel is its topic's first one.
     pub first: Option<bool>,
     rdy: u32,
     hungry_seq: u64,
@@ -77,10 +77,10 @@ impl Subscription {
     }
 
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
-        let i = partition.0 as usize;
-        // As a rule it is all of the topic.
-        match self.parts.get(i) {
-            Some(part) if part.partition == partition => Some(i),
+        // As a rule its partitions follow each other.
+        let first = self.parts.first()?.partition;
+        match self.parts.get(partition.0.checked_sub(first.0)? as usize) {
+            Some(part) if part.partition == partition => Some((partition.0 - first.0) as usize),
             _ => self.parts.binary_search_by_key(&partition, |p| p.partition).ok(),
         }
     }
@@ -200,7 +200,14 @@ mod tests {
 
     fn subscription(partitions: u16) -> Subscription {
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([1; 16]), partitions };
-        let options = SubOptions { msg_timeout_ms: 1, sample_rate: 0, ranged: false, client: Default::default() };
+        let options = SubOptions {
+            msg_timeout_ms: 1,
+            sample_rate: 0,
+            ranged: false,
+            ordered: false,
+            placed: false,
+            client: Default::default(),
+        };
         let topic = TopicRef::from(topic);
         let parts = (0..partitions).map(|p| Part::new(PartitionId(p), topic.core_of(PartitionId(p), 2))).collect();
         let mut s = Subscription::new(topic, ChannelName::new("c").expect("valid"), options, ReplySlot(0), parts);

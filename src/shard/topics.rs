@@ -107,6 +107,12 @@ impl Topics {
         Some((topic, PartitionId(partition), places.get(partition as usize).copied().flatten()))
     }
 
+    /// The topic, and this partition of it, if it has so many.
+    pub fn this_partition(&self, name: &str, partition: PartitionId) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+        let Known { topic, places, .. } = &self.known[self.find(name)?];
+        (partition.0 < topic.partitions).then(|| (topic, partition, places.get(partition.0 as usize).copied().flatten()))
+    }
+
     // ---- of a cluster
 
     /// The partition that is next in turn of those that this node can publish to; else of those that it leads, whose core

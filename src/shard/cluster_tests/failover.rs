@@ -50,7 +50,7 @@ fn a_killed_leader_loses_nothing_that_was_acknowledged() {
     net.finish(c, &got[..5]);
     // It comes back, catches up, takes the cursors, and is in sync again.
     net.restart(0);
-    net.pass_time(Duration::from_secs(3));
+    net.pass_time(RECONNECT);
     assert_eq!((net.state(0), net.durable(0), net.metadata[0].isr.len()), (State::Aligned, 7, 3));
     assert_eq!(net.cursors(0)["ch"], 6);
     net.elect(0, 0);
@@ -72,7 +72,7 @@ fn a_tail_that_was_never_committed_is_cut() {
     let told = net.take(p);
     assert_eq!(told, [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)], "and the connection is closed");
     net.isolate(0, false);
-    net.pass_time(Duration::from_secs(3));
+    net.pass_time(RECONNECT);
     let p = net.connect(1);
     net.publish(p, "1");
     assert_eq!(net.take(p), ["OK"]);
@@ -98,7 +98,7 @@ fn a_follower_catches_up_from_the_files() {
     net.pass_time(Duration::from_millis(700));
     net.kill(2);
     net.restart(2);
-    net.pass_time(Duration::from_secs(5));
+    net.pass_time(RECONNECT);
     assert_eq!((net.durable(2), net.metadata[0].isr.len()), (100, 3));
     assert!(net.nodes[2].generation > net.nodes[1].generation);
 }

@@ -47,7 +47,7 @@ fn the_isr_shrinks_and_the_publish_that_waited_is_ok() {
     assert_eq!(net.metadata[0].isr, [id_of_node(0), id_of_node(1)]);
     // It comes back, catches up, and counts again.
     net.isolate(2, false);
-    net.pass_time(Duration::from_secs(2));
+    net.pass_time(RECONNECT);
     assert_eq!(net.metadata[0].isr.len(), 3);
     assert_eq!(net.durable(2), 1);
 }

@@ -2,12 +2,12 @@
 
 use super::{Engine, Reading, Recorded};
 use crate::base::Now;
-use crate::codec::peer::Addressed;
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
 use crate::replica::message::{Append, Batches, Body, Head, Lane, Message, Route};
 use crate::replica::{Effect, Event, NodeId, PeerError, ReplicaError};
 use crate::shard::cluster::Ask;
+use crate::shard::cursors::CursorRequest;
 use crate::shard::event;
 use crate::shard::message::PublishError;
 use crate::shard::partitions::Role;
@@ -70,18 +70,17 @@ impl Engine {
             Effect::ApplyCursors { number, images, deleted, collect_start } => {
                 self.apply_cursors(now, idx, number, images, deleted, collect_start);
             }
-            Effect::CursorDone { request, result } => self.operation_done(now, request, result),
+            Effect::CursorDone { request, result } => {
+                self.cursor_done(now, CursorRequest(request), result.map_err(PublishError::from));
+            }
         }
     }
 
     /// To a replica of another node. Lost when there is no connection to it: the machines ask again.
     pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
-        self.cluster_mut().outbox.push((to, lane, Addressed { route, message }));
-    }
-
-    /// What is to go to other nodes, in order.
-    pub(in crate::shard) fn take_outbox(&mut self) -> Vec<(NodeId, Lane, Addressed)> {
-        self.cluster.as_mut().map(|c| std::mem::take(&mut c.outbox)).unwrap_or_default()
+        if let Some(links) = &mut self.links {
+            links.send_on(to, lane, route, message);
+        }
     }
 
     fn send_append(&mut self, to: NodeId, lane: Lane, route: Route, head: Head, append: Append) {

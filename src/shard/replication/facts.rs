@@ -7,7 +7,7 @@
 
 use super::{Cluster, Engine, Seat};
 use crate::base::topic::home_core;
-use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::message::{Body, Message, Route};
@@ -61,8 +61,16 @@ impl Engine {
         }
     }
 
-    fn on_nodes(&mut self, _now: Now, nodes: Arc<[ClusterNode]>) {
+    fn on_nodes(&mut self, now: Now, nodes: Arc<[ClusterNode]>) {
+        if let Some(links) = &mut self.links {
+            links.set_nodes(now, &nodes);
+        }
         self.cluster_mut().nodes = nodes;
+    }
+
+    /// A topic of the metadata.
+    pub(in crate::shard) fn cluster_topic(&self, id: TopicId) -> Option<&TopicRef> {
+        self.cluster.as_ref()?.topics.get(&id)
     }
 
     fn member_at(&self, route: Route) -> Option<PartitionIdx> {
@@ -211,16 +219,11 @@ impl Engine {
 
     // ---- other nodes
 
-    /// A message of another node, which may be for a partition of another core.
+    /// A message of another node for a partition of this core.
     pub(in crate::shard) fn on_peer_message(&mut self, now: Now, from: NodeId, addressed: Addressed) {
         let Addressed { route, message } = addressed;
-        if let Some(idx) = self.member_at(route) {
-            return self.tell_member(now, idx, Event::Message { from, message });
-        }
-        let Some(cluster) = &self.cluster else { return };
-        let owner = cluster.topics.get(&route.topic_id).map(|t| t.core_of(route.partition, self.cores));
-        match owner.filter(|core| *core != self.core) {
-            Some(core) => self.pass(core, MeshMessage::Peer { from, addressed: Addressed { route, message } }),
+        match self.member_at(route) {
+            Some(idx) => self.tell_member(now, idx, Event::Message { from, message }),
             // It may be on its way: the leader asks again.
             None => self.refuse_unknown(from, route, message),
         }

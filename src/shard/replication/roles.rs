@@ -99,7 +99,7 @@ impl Engine {
             let (topic, channel, options, blocked) = (s.topic.clone(), s.channel.clone(), s.options.clone(), s.blocked);
             let sub = SubId { core: self.core, conn };
             s.join(Part::new(partition, core));
-            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None });
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
             if blocked {
                 self.tell_blocked(sub, partition, core, true);
             }
@@ -135,13 +135,11 @@ impl Engine {
         self.journal_fins(now, true);
         let partition = self.partitions.get(idx).dir.partition;
         let keys: Vec<u32> = self.partitions.get(idx).channels.iter().map(|(i, _)| i as u32).collect();
-        self.fail_subscribing(idx, PublishError::NotLeader);
         for channel in keys {
             self.lose_clients(ChannelKey { partition: idx.0, channel }, partition);
         }
         if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
             seat.marks.clear();
-            seat.generation_floor = 0;
         }
         self.count_uncommitted(idx);
     }
@@ -154,7 +152,13 @@ impl Engine {
         c.owed.clear();
         c.has_moved = false;
         let is_ephemeral = c.name.is_ephemeral();
-        let was_used = !subs.is_empty();
+        let was_used = !subs.is_empty() || c.machine.is_syncing();
+        if c.machine.is_syncing() && !is_ephemeral {
+            // Whoever waits for it hears of it in its turn.
+            c.machine.settle(false);
+            let image = c.machine.image();
+            self.store.log_cursor(key.partition_idx(), &image);
+        }
         if was_used && !is_ephemeral {
             c.machine = Channel::new(options, partition, c.machine.image());
         }
@@ -181,7 +185,7 @@ impl Engine {
         let options = self.channel_options();
         let partition = self.partitions.get(idx).dir.partition;
         let beyond: Vec<u32> = (self.partitions.get(idx).channels.iter())
-            .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty())
+            .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty() || c.machine.is_syncing())
             .map(|(i, _)| i as u32)
             .collect();
         if beyond.is_empty() {
