@@ -258,7 +258,7 @@ impl Shard {
     /// When [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if !self.engine.ready.is_empty() || !self.touched.is_empty() {
+        if !self.engine.ready.is_empty() || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
@@ -428,6 +428,8 @@ impl Shard {
             self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
+        // What the end of the turn brings (an answer to a search) is packed by the next one.
+        self.engine.syncs.is_unpacked = false;
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
