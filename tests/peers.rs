@@ -420,5 +420,8 @@ fn tls_and_none_do_not_meet_and_say_so() {
         [&with, &without],
         &["what answers there does not speak TLS, and this node does", "it speaks TLS, and this node does not with its peers"],
     );
-    apart([&without, &with], &["this node speaks TLS with its peers, and what came is not", "it speaks TLS, and this node does not"]);
+    apart(
+        [&without, &with],
+        &["this node speaks TLS with its peers, and what came is not", "it speaks TLS, and this node does not"],
+    );
 }

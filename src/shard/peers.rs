@@ -140,8 +140,7 @@ mod tests {
     /// Core 0 of 2, alone or with a lower and a higher node.
     fn shard(is_clustered: bool) -> Shard {
         let settings = Arc::new(Settings { journal_bytes: 1 << 20, ..Settings::default() });
-        let journal =
-            JournalIdentity { journal_id: [1; 16], generation: 1, file_len: settings.journal_bytes, slot_sequence: 1 };
+        let journal = JournalIdentity { journal_id: [1; 16], generation: 1, file_len: settings.journal_bytes, slot_sequence: 1 };
         Shard::new(ShardOptions {
             core: CoreId(0),
             cores: 2,
