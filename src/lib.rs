@@ -7,6 +7,7 @@ pub mod channel;
 pub mod client;
 pub mod codec;
 pub mod config;
+pub mod coordinator;
 pub mod disk;
 pub mod doctor;
 pub mod http;

@@ -3,6 +3,7 @@
 //! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense.
 
 mod parts;
+mod seeds;
 
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => with_settings(matches, serve),
         Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
+        Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
+        Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
 }
@@ -94,6 +97,16 @@ fn command() -> Command {
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
         .after_help("Exit codes: 0 all is well, 1 there is damage, or it cannot be read.");
+    let node_id = Command::new("node-id")
+        .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
+        .arg(
+            Arg::new("data-path")
+                .long("data-path")
+                .required(true)
+                .value_name("path")
+                .help("Folder that --data-path of the node names"),
+        )
+        .after_help("Exit codes: 0 printed, 1 it cannot be told (the message says why).");
     Command::new("ringmq")
         .about("A message queue node: durable, partitioned topics for NSQ clients")
         .version(env!("CARGO_PKG_VERSION"))
@@ -103,7 +116,9 @@ fn command() -> Command {
         .subcommand(config::flags::add_flags(serve))
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
+        .subcommand(node_id)
         .subcommand(ringmq::load::command())
+        .subcommand(seeds::command())
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {

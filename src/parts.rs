@@ -15,7 +15,11 @@ use std::time::Duration;
 pub fn run_node(settings: Settings) -> Result<(), NodeError> {
     let settings = Arc::new(settings);
     let stop = StopHandle::new();
-    stop.on_signals().map_err(NodeError::Eventfd)?;
+    match settings.is_clustered() {
+        true => stop.on_signals_and_hangup(),
+        false => stop.on_signals(),
+    }
+    .map_err(NodeError::Eventfd)?;
     run(settings.clone(), stop, front(settings), recover_shards)
 }
 
@@ -91,6 +95,20 @@ pub fn inspect(data_path: &str, options: &InspectOptions) -> ExitCode {
             eprintln!("ringmq: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+pub fn node_id(data_path: &str) -> ExitCode {
+    let random = ringmq::runtime::node::random().map_err(|e| e.to_string());
+    match random.and_then(|random| ringmq::coordinator::node_id(Path::new(data_path), random).map_err(|e| e.to_string())) {
+        Ok((id, is_new)) => {
+            if is_new {
+                eprintln!("ringmq: made for {data_path}, which held nothing");
+            }
+            println!("{id}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => failed(error),
     }
 }
 

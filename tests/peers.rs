@@ -179,6 +179,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
         clock: Clock::start(),
         tls: None,
         peer_tls: PeerTerms::load(settings).unwrap(),
+        coordinator: None,
     };
     let running = run_cores(&options, parts, &StopHandle::new()).unwrap_or_else(|e| panic!("{e}"));
     Node { running: Some(running), cores: shared, _data: data }

@@ -4,6 +4,7 @@
 //! Changes nothing, but for a scratch file in the data path that is gone again. `--measure` adds how fast that path is
 //! ([`measure`]).
 
+mod cluster;
 pub mod measure;
 mod memory;
 mod storage;
@@ -68,6 +69,7 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
     findings.extend([memory::memlock(settings), memory::open_files(settings)]);
     findings.extend(tls::check(settings, UnixTime::now()));
     findings.extend(storage::check(settings));
+    findings.extend(cluster::check(settings));
     findings
 }
 

@@ -197,7 +197,11 @@ impl View<'_> {
                 RecordKind::Batch | RecordKind::DirectBatch => partition::batch_line(&r.payload, id, r.header.partition.get()),
                 RecordKind::Cursor | RecordKind::Finished | RecordKind::ChannelDelete => partition::cursor_line(&r.payload),
                 RecordKind::TopicCreate => TopicMeta::decode(&r.payload).map_or(String::new(), |m| m.info.name.to_string()),
-                _ => format!("{} bytes", r.payload.len()),
+                RecordKind::Truncate | RecordKind::Start | RecordKind::CollectStart | RecordKind::Committed => {
+                    partition::place_line(&r.payload)
+                }
+                RecordKind::Epoch => partition::epoch_line(&r.payload),
+                RecordKind::TopicDelete => String::new(),
             };
             self.say(file, format!("  {:?} topic {id}{place} sequence {}: {what}", r.kind, r.header.sequence))?;
         }

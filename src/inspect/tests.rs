@@ -17,6 +17,7 @@ fn node() -> SimDisk {
         producers: Default::default(),
         seed: 1,
         accept_lost_journal: 0,
+        is_clustered: false,
     };
     let recovered = recover(&mut disk, &options).expect("an empty disk recovers");
     let mut e = Engine::new(disk, recovered, 16 * 1024);

@@ -22,6 +22,7 @@
 //! is lost then, since the journals are not closed.
 
 pub mod channels;
+mod epochs;
 pub mod headers;
 pub mod journals;
 pub mod node;
@@ -63,6 +64,10 @@ pub struct RecoverOptions {
     pub seed: u64,
     /// The generation for which [`RecoverError::LostJournals`] is no error; 0: none.
     pub accept_lost_journal: u64,
+    /// The node is one of several: its batches' epochs are composed with its generation
+    /// ([`static_epoch`](crate::replica::membership::static_epoch)), or those of other leaders, so the generation is counted
+    /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this start's batches.
+    pub is_clustered: bool,
 }
 
 impl Recovered {
@@ -78,7 +83,8 @@ pub const JOURNAL_BYTES_MIN: u64 = RING_START + 256 * 1024;
 #[derive(Debug)]
 pub struct Recovered {
     pub node_id: [u8; 16],
-    /// Durable, and above every epoch that any batch carries: the epoch of this start's batches.
+    /// Durable, and above that of each earlier start. Of a node that is alone also above every epoch that any batch carries: the
+    /// epoch of this start's batches.
     pub generation: u64,
     pub topics: Vec<TopicRef>,
     /// Every partition of every topic, also those that have no file yet.
@@ -139,6 +145,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let node = node::read(storage, in_use, &mut rng, &mut report)?;
     let mut rings = Vec::new();
     for &core in &found_journals {
+        // A process that was killed may have left its last writes in the device's cache. What this start does by them (it
+        // removes the files of a deleted topic) must not outlive them when the power goes on its way.
+        storage.sync(&FileId::Journal(core))?;
         let ring = replay::scan(storage, core, node.meta.generation)?;
         note_ring(&ring, &mut report);
         rings.push(ring);
@@ -172,7 +181,10 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     partitions.complete_firsts(&topics);
     let partitions = partitions.finish(&mut cx)?;
 
-    let epochs = partitions.iter().map(|p| p.epoch.0 + 1).max().unwrap_or(0);
+    let epochs = match options.is_clustered {
+        true => 0,
+        false => partitions.iter().map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0),
+    };
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
     let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.

@@ -60,6 +60,8 @@ impl Membership {
 }
 
 const STARTS_BITS: u32 = 20;
+/// A node with a higher generation cannot lead under a static file.
+pub const GENERATION_MAX: u64 = (1 << STARTS_BITS) - 1;
 const OPENINGS_BITS: u32 = 20;
 
 /// The epoch of a leader whose metadata cannot be written (the static cluster file): the file's epoch (24 bits), then the

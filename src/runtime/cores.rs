@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::stop::{CoresStop, StopHandle};
 use super::turn::{Core, Place};
 use crate::base::CoreId;
+use crate::coordinator::Desk;
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
 use crate::net::{Net, NetOptions};
@@ -47,6 +48,8 @@ pub struct CoresOptions {
     pub tls: Option<Terms>,
     /// The same with other nodes.
     pub peer_tls: Option<PeerTerms>,
+    /// Of a node that is one of several: each core gets one like it.
+    pub coordinator: Option<Desk>,
 }
 
 /// Makes a core's machine, on the core's own thread.
@@ -145,6 +148,7 @@ pub fn run_cores<M: Machine + 'static>(
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
             peer_tls: options.peer_tls.clone(),
+            coordinator: options.coordinator.clone(),
         };
         let ready = ready.clone();
         let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
@@ -190,11 +194,12 @@ struct Start {
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
     peer_tls: Option<PeerTerms>,
+    coordinator: Option<Desk>,
 }
 
 impl Start {
     async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
-        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls, peer_tls } = self;
+        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls, peer_tls, coordinator } = self;
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
@@ -203,7 +208,7 @@ impl Start {
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         let links = Links::new(tls, peer_tls);
-        Ok(Core { id: core, machine, net, places, links, port: part.port, disk, bell, clock, spin, stop, stalls })
+        Ok(Core { id: core, machine, coordinator, net, places, links, port: part.port, disk, bell, clock, spin, stop, stalls })
     }
 }
 
@@ -229,6 +234,11 @@ impl Drop for EndGuard {
 impl RunningCores {
     pub fn stop_handle(&self) -> Arc<CoresStop> {
         self.stop.clone()
+    }
+
+    /// Makes all cores look at what is new.
+    pub fn wake(&self) {
+        self.stop.wake_all();
     }
 
     /// Asks all cores to stop; each finishes what it has.

@@ -25,6 +25,6 @@ pub mod turn;
 
 pub use cores::{CoresOptions, run_cores};
 pub use machine::Machine;
-pub use node::{Front, FrontStart, NodeError, Recovering, run_node};
+pub use node::{Front, FrontStart, NodeError, Recovered, Recovering, run_node};
 pub use start::recover_shards;
 pub use stop::StopHandle;

@@ -6,6 +6,7 @@ use super::machine::Machine;
 use super::stop::{self, StopHandle};
 use super::turn::Place;
 use crate::config::Settings;
+use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
@@ -32,6 +33,8 @@ pub enum NodeError {
     Doctor { failures: usize },
     #[error("{path}: {source}; the data path must be writable")]
     DataPath { path: String, source: io::Error },
+    #[error(transparent)]
+    Cluster(#[from] CoordinatorError),
     #[error("recovery failed: {0}")]
     Recovery(String),
     #[error(transparent)]
@@ -73,6 +76,16 @@ pub struct Recovering<'a> {
     pub now_unix_ns: i64,
     /// Random, for ids.
     pub seed: u64,
+    /// Of a node that is one of several.
+    pub coordinator: Option<&'a Coordinator>,
+}
+
+/// What recovery gives.
+pub struct Recovered<M> {
+    /// One for each core.
+    pub builds: Vec<Build<M>>,
+    /// Of this start.
+    pub generation: u64,
 }
 
 /// Runs a node until `stop` is asked to; returns when everything is durable and closed.
@@ -82,7 +95,7 @@ pub fn run_node<M: Machine + 'static>(
     settings: Arc<Settings>,
     stop: StopHandle,
     front: Front,
-    recover: impl FnOnce(Recovering<'_>) -> Result<Vec<Build<M>>, String>,
+    recover: impl FnOnce(Recovering<'_>) -> Result<Recovered<M>, String>,
 ) -> Result<(), NodeError> {
     let clock = Clock::start();
     let begun = Instant::now();
@@ -95,12 +108,22 @@ pub fn run_node<M: Machine + 'static>(
     let _lock = DataLock::acquire(data, lock::DATA_LOCK_WAIT)?;
     examine(&settings)?;
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
+    let coordinator = Coordinator::open(&settings)?;
 
     let mut storage = BlockingStorage::new(data);
-    let recovering =
-        Recovering { storage: &mut storage, settings: &settings, cores, now_unix_ns: clock.now().unix_ns, seed: random()? };
-    let builds = recover(recovering).map_err(NodeError::Recovery)?;
+    let recovering = Recovering {
+        storage: &mut storage,
+        settings: &settings,
+        cores,
+        now_unix_ns: clock.now().unix_ns,
+        seed: random()?,
+        coordinator: coordinator.as_ref(),
+    };
+    let Recovered { builds, generation } = recover(recovering).map_err(NodeError::Recovery)?;
     drop(storage); // and with it the locks, which the cores take over
+    if let Some(coordinator) = &coordinator {
+        coordinator.begin(generation)?;
+    }
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
 
@@ -114,6 +137,7 @@ pub fn run_node<M: Machine + 'static>(
         clock,
         tls,
         peer_tls,
+        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
     };
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });
@@ -121,7 +145,12 @@ pub fn run_node<M: Machine + 'static>(
         let native = native_address.map(|a| a.to_string()).unwrap_or_default();
         let peers = peer_address.map(|a| a.to_string()).unwrap_or_default();
         tracing::info!(tcp = %tcp_address, http = settings.http_address, native, peers, cores, "ready");
-        let reason = stop.wait();
+        let reason = stop.wait(|| {
+            if let Some(coordinator) = &coordinator {
+                coordinator.reread_and_tell();
+                running.wake();
+            }
+        });
         tracing::info!(reason, "stopping");
     }
     let _limit = stop::exit_after(STOP_LIMIT);

@@ -2,7 +2,7 @@
 
 use super::cores::Build;
 use super::machine::Machine;
-use super::node::Recovering;
+use super::node::{self, Recovering};
 use crate::base::{CoreId, Epoch, Now, Ticks};
 use crate::log::recovery::{RecoverOptions, Recovered, Report, Severity, recover};
 use crate::shard::event::{Effects, Event};
@@ -20,7 +20,7 @@ impl Machine for Shard {
 }
 
 /// Recovers the data path and says how each core's shard is made. Blocking; runs before any executor.
-pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
+pub fn recover_shards(r: Recovering<'_>) -> Result<node::Recovered<Shard>, String> {
     let options = RecoverOptions {
         cores: r.cores,
         journal_bytes: r.settings.journal_bytes,
@@ -29,6 +29,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         producers: (&**r.settings).into(),
         seed: r.seed,
         accept_lost_journal: r.settings.accept_lost_journal,
+        is_clustered: r.coordinator.is_some(),
     };
     let begun = Instant::now();
     let recovered = recover(r.storage, &options).map_err(|e| e.to_string())?;
@@ -50,7 +51,7 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<Vec<Build<Shard>>, String> {
         ms = begun.elapsed().as_millis() as u64,
         "data path is ready; new journals stand empty"
     );
-    Ok(shards(r, recovered))
+    Ok(node::Recovered { generation: recovered.generation, builds: shards(r, recovered) })
 }
 
 fn tell(report: &Report) {
@@ -78,6 +79,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
     for p in partitions {
         of_core[p.topic.core_of(p.dir.partition, r.cores).0 as usize].push(p);
     }
+    let cluster = r.coordinator.map(|coordinator| coordinator.options(generation));
     let connections_max = (r.settings.max_connections as usize).div_ceil(r.cores as usize);
     let each = of_core.into_iter().zip(journals).enumerate();
     let build = |(i, (partitions, journal))| {
@@ -92,7 +94,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             seed: r.seed.wrapping_add(i as u64 + 1),
             connections_max,
             node_id,
-            cluster: None,
+            cluster: cluster.clone(),
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

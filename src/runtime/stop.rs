@@ -1,4 +1,5 @@
-//! Asking the node to stop: by a handle, by SIGTERM or SIGINT, or because a core has ended.
+//! Asking the node to stop: by a handle, by SIGTERM or SIGINT, or because a core has ended. And asking it to read its
+//! cluster file again, by SIGHUP, since the same thread waits for all signals.
 
 use crate::mesh::Wake;
 use std::io;
@@ -15,8 +16,16 @@ pub struct StopHandle {
 #[derive(Default)]
 struct Inner {
     requested: AtomicBool,
-    reason: Mutex<Option<String>>,
+    asked: Mutex<AskedFor>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct AskedFor {
+    /// To stop, and why.
+    stop: Option<String>,
+    /// By SIGHUP, since somebody looked.
+    hangup: bool,
 }
 
 impl StopHandle {
@@ -26,8 +35,8 @@ impl StopHandle {
 
     /// From any thread. The first reason counts.
     pub fn request(&self, reason: &str) {
-        let mut known = self.inner.reason.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| reason.to_owned());
+        let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.stop.get_or_insert_with(|| reason.to_owned());
         self.inner.requested.store(true, Ordering::Release);
         self.inner.changed.notify_all();
     }
@@ -36,14 +45,27 @@ impl StopHandle {
         self.inner.requested.load(Ordering::Acquire)
     }
 
-    /// Blocks until somebody asks; returns why.
-    pub fn wait(&self) -> String {
-        let mut reason = self.inner.reason.lock().unwrap_or_else(PoisonError::into_inner);
+    /// As SIGHUP does.
+    pub fn hangup(&self) {
+        self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).hangup = true;
+        self.inner.changed.notify_all();
+    }
+
+    /// Blocks until somebody asks to stop; returns why. Calls `on_hangup`, on this thread, when SIGHUP came; several at once
+    /// may be one call, but none comes after the last one unheard.
+    pub fn wait(&self, mut on_hangup: impl FnMut()) -> String {
+        let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(reason) = &*reason {
+            if let Some(reason) = &asked.stop {
                 return reason.clone();
             }
-            reason = self.inner.changed.wait(reason).unwrap_or_else(PoisonError::into_inner);
+            if std::mem::take(&mut asked.hangup) {
+                drop(asked);
+                on_hangup();
+                asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            asked = self.inner.changed.wait(asked).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -51,12 +73,22 @@ impl StopHandle {
     /// both, or one twice, and the stop takes seconds at most; the third ends the process at once. To be called by the first thread
     /// before there are others, since they must inherit that these signals are not theirs.
     pub fn on_signals(&self) -> io::Result<()> {
+        self.take(&[libc::SIGTERM, libc::SIGINT])
+    }
+
+    /// The same, and SIGHUP, which else ends the process, makes [`StopHandle::wait`] say so.
+    pub fn on_signals_and_hangup(&self) -> io::Result<()> {
+        self.take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    }
+
+    fn take(&self, taken: &[libc::c_int]) -> io::Result<()> {
         // SAFETY: the set is initialised by sigemptyset before it is used.
         let signals = unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGTERM);
-            libc::sigaddset(&mut set, libc::SIGINT);
+            for signal in taken {
+                libc::sigaddset(&mut set, *signal);
+            }
             let failed = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             if failed != 0 {
                 return Err(io::Error::from_raw_os_error(failed));
@@ -70,6 +102,10 @@ impl StopHandle {
                 let mut signal = 0;
                 // SAFETY: both point to live values.
                 if unsafe { libc::sigwait(&signals, &mut signal) } != 0 {
+                    continue;
+                }
+                if signal == libc::SIGHUP {
+                    stop.hangup();
                     continue;
                 }
                 let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
@@ -141,7 +177,7 @@ impl CoresStop {
         self.stopped.load(Ordering::Acquire) >= self.cores.len()
     }
 
-    fn wake_all(&self) {
+    pub fn wake_all(&self) {
         self.cores.iter().for_each(|core| core.wake());
     }
 }
@@ -190,12 +226,25 @@ mod tests {
         let stop = StopHandle::new();
         let waiter = std::thread::spawn({
             let stop = stop.clone();
-            move || stop.wait()
+            move || stop.wait(|| {})
         });
         assert!(!stop.is_requested());
         stop.request("first");
         stop.request("second");
         assert_eq!(waiter.join().unwrap(), "first");
         assert!(stop.is_requested());
+    }
+
+    #[test]
+    fn a_hangup_is_heard_once_and_does_not_stop() {
+        let stop = StopHandle::new();
+        stop.hangup();
+        let (heard, inner) = (AtomicUsize::new(0), stop.clone());
+        let reason = stop.wait(|| match heard.fetch_add(1, Ordering::SeqCst) {
+            // while the first is dealt with
+            0 => inner.hangup(),
+            _ => inner.request("enough"),
+        });
+        assert_eq!((reason.as_str(), heard.load(Ordering::SeqCst)), ("enough", 2));
     }
 }

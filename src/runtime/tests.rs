@@ -40,6 +40,7 @@ impl Machine for Fragile {
 
 fn options(data: &Path) -> CoresOptions {
     CoresOptions {
+        coordinator: None,
         data: data.to_owned(),
         net: NetOptions::default(),
         disk: DiskOptions::default(),
@@ -106,7 +107,7 @@ fn a_core_that_ends_by_itself_takes_the_node_with_it() {
     let (parts, address) = parts([good(), good()]);
     let running = run_cores(&options(data.path()), parts, &stop).unwrap();
     TcpStream::connect(address).unwrap().write_all(b"x").unwrap();
-    assert_eq!(stop.wait(), "core 1 ended");
+    assert_eq!(stop.wait(|| {}), "core 1 ended");
     let Err(error) = running.join() else { panic!("core 1 has panicked") };
     assert!(matches!(error, CoresError::Ended { core: 1, .. }), "{error}");
 }

@@ -21,6 +21,7 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::CoresStop;
 use crate::base::{CoreId, Now};
+use crate::coordinator::Desk;
 use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
 use crate::net::{Net, NetEvent};
@@ -53,6 +54,8 @@ pub enum Place {
 pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
+    /// Of a node that is one of several.
+    pub coordinator: Option<Desk>,
     pub net: Net,
     /// Of its listeners.
     pub places: Vec<Place>,
@@ -174,7 +177,8 @@ impl<M: Machine> Core<M> {
         self.port.flush();
         let deadline = self.machine.deadline().into_iter().chain(self.links.deadline()).min();
         self.net.set_deadline(deadline.map(|at| self.clock.instant(at)));
-        let is_busy = self.net.submit()?; // the kernel does much of its socket work in here
+        let is_answered = self.coordinator.as_ref().is_some_and(Desk::has_news);
+        let is_busy = self.net.submit()? || is_answered; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);
         Ok(Ended { at: carried, is_busy, gave_reactor_work })
@@ -182,8 +186,12 @@ impl<M: Machine> Core<M> {
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, net, places, links, port, disk, .. } = self;
+        let Core { machine, coordinator, net, places, links, port, disk, .. } = self;
         let Turn { effects, from_ring, .. } = turn;
+        if let Some(desk) = coordinator {
+            // first of all at the start: before a connection is taken
+            desk.news(&mut |fact| machine.step(now, Event::Cluster(fact), effects));
+        }
         counts.net_events = net.poll(&mut |event| match event {
             NetEvent::Opened { conn, peer, listener } => match places[listener] {
                 Place::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
@@ -278,7 +286,11 @@ impl<M: Machine> Core<M> {
                     self.links.dial(dial, &address, &name);
                     self.net.dial(dial, &address);
                 }
-                Effect::Ask(_) => {}
+                Effect::Ask(ask) => {
+                    if let Some(desk) = &mut self.coordinator {
+                        desk.ask(ask);
+                    }
+                }
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {
                     if !std::mem::replace(&mut turn.stopped, true) {

@@ -13,6 +13,7 @@ mod attach;
 mod channels;
 mod client;
 pub mod cluster;
+mod cursors;
 mod deliver;
 mod engine;
 pub mod event;
@@ -23,6 +24,7 @@ pub mod message;
 #[cfg(test)]
 mod model;
 mod native;
+mod offsets;
 mod partitions;
 mod peers;
 mod publish;
@@ -42,7 +44,7 @@ use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{Notice, RecordTicket, Store, StoreOptions};
+use crate::log::{Notice, Store, StoreOptions};
 use crate::peer::Links;
 use crate::replica::Replica;
 use crate::session::native::{NativeSession, NodeFacts};
@@ -146,7 +148,7 @@ impl Shard {
             let idx = engine.store.open(recovered);
             engine.partitions.insert(idx, Partition::new(topic, dir, Replica::new(epoch, end)));
             for image in channels {
-                engine.add_channel(idx, image, RecordTicket::default());
+                engine.add_channel(idx, image);
             }
             engine.update_low_water(idx);
         }

@@ -142,6 +142,7 @@ pub fn data_path(bytes: &[u8]) {
         producers: Default::default(),
         seed: 1,
         accept_lost_journal: 0,
+        is_clustered: false,
     };
     let (which, bytes) = bytes.split_first().map_or((0, bytes), |(w, rest)| (*w, rest));
     let mut padded = bytes.to_vec();

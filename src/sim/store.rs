@@ -188,6 +188,7 @@ fn recover_somehow(disk: &mut SimDisk, rng: &mut Rng, cores: u16, plan: &Plan, o
             producers: limits(plan),
             seed: rng.next_u64(),
             accept_lost_journal: 0,
+            is_clustered: false,
         };
         match recover(disk, &options) {
             Ok(recovered) => {

@@ -73,6 +73,39 @@ pub const NODE_TABLE: &[Row<NodeFound, DataPath, (), NodeAction>] = &[
 /// A generation leaps by so much when nothing certain is known of the last one.
 pub const GENERATION_LEAP: u64 = 1 << 16;
 
+/// Whose a data path is, by its node.meta.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Identity {
+    /// Nothing was stored there yet.
+    None,
+    Known([u8; 16]),
+    /// node.meta does not hold, or is missing beside journals or topics: a recovery would make another node of it.
+    Lost,
+}
+
+/// Looks without changing anything.
+pub fn identify(storage: &mut dyn Storage) -> Result<Identity, RecoverError> {
+    let slots = read_slots(storage)?;
+    let is_blank = slots.iter().all(|s| matches!(s, Err(Bad::Zero)));
+    match slots.iter().flatten().max_by_key(|m| m.sequence) {
+        _ if slots.iter().any(|s| matches!(s, Err(Bad::Version(_)))) => Err(unknown(FileId::Node, 0)),
+        Some(meta) => Ok(Identity::Known(meta.node_id)),
+        None if is_blank && storage.journals()?.is_empty() && storage.topics()?.is_empty() => Ok(Identity::None),
+        None => Ok(Identity::Lost),
+    }
+}
+
+/// Gives a data path that has no node.meta its id, durably; its first start keeps it.
+pub fn create(storage: &mut dyn Storage, rng: &mut Rng) -> Result<[u8; 16], RecoverError> {
+    let meta = fresh(rng);
+    write(storage, &meta)?;
+    Ok(meta.node_id)
+}
+
+fn fresh(rng: &mut Rng) -> NodeMeta {
+    NodeMeta { node_id: rng.bytes_16(), sequence: 0, generation: 0, journals: 0 }
+}
+
 /// The node as found, or as it begins.
 pub struct Node {
     pub meta: NodeMeta,
@@ -80,20 +113,25 @@ pub struct Node {
     pub is_uncertain: bool,
 }
 
-pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut Report) -> Result<Node, RecoverError> {
+fn read_slots(storage: &mut dyn Storage) -> Result<[Result<NodeMeta, Bad>; 2], RecoverError> {
     let file = FileId::Node;
     let bytes = match storage.len(&file)? {
         None => vec![],
         Some(_) => read_range(storage, &file, 0, NODE_META_LEN as usize)?,
     };
-    let slots: [Result<NodeMeta, Bad>; 2] = std::array::from_fn(|slot| {
+    Ok(std::array::from_fn(|slot| {
         let block = bytes.get(slot * BLOCK..).unwrap_or(&[]);
         match NodeMeta::decode(block) {
             Ok(m) if NodeMeta::slot_at(m.sequence) != (slot * BLOCK) as u64 => Err(Bad::Foreign),
             Err(Bad::Short) if block.iter().all(|&b| b == 0) => Err(Bad::Zero),
             other => other,
         }
-    });
+    }))
+}
+
+pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut Report) -> Result<Node, RecoverError> {
+    let file = FileId::Node;
+    let slots = read_slots(storage)?;
     let best = slots.iter().flatten().max_by_key(|m| m.sequence).copied();
     let is_bad = slots.iter().any(|s| s.is_err_and(|b| b != Bad::Zero));
     let found = if slots.iter().any(|s| matches!(s, Err(Bad::Version(_)))) {
@@ -107,7 +145,7 @@ pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut
         }
     };
     let data = if in_use { DataPath::InUse } else { DataPath::Empty };
-    let fresh = NodeMeta { node_id: rng.bytes_16(), sequence: 0, generation: 0, journals: 0 };
+    let fresh = fresh(rng);
     match decide(NODE_TABLE, found, data, ()).then {
         NodeAction::Use => {
             if is_bad {

@@ -16,6 +16,7 @@ fn options() -> RecoverOptions {
         segment_bytes: 16 * 1024,
         now_unix_ns: 5,
         accept_lost_journal: 0,
+        is_clustered: false,
         producers: ProducerLimits::default(),
         seed: 1,
     }

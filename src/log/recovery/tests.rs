@@ -12,6 +12,7 @@ use crate::sim::engine::{Crashed, Engine};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
+mod killed;
 mod lost;
 mod rot;
 
@@ -26,6 +27,7 @@ fn options(cores: u16, seed: u64) -> RecoverOptions {
         producers: Default::default(),
         seed,
         accept_lost_journal: 0,
+        is_clustered: false,
     }
 }
 

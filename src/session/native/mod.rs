@@ -13,7 +13,9 @@ mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
+pub use host::{
+    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, TopicEntry,
+};
 pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
 
 /// Room in front of a payload: a batch's header.

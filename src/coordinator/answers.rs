@@ -1,0 +1,201 @@
+//! The cluster file as one core hears it: the facts in their order, and what the file says to what the core asks.
+//!
+//! A file takes no proposals. What a replica proposes is said in the log, as a change to make in the file, and refused;
+//! an epoch is given here, since it is composed of the file's, the node's generation and the openings counted here
+//! ([`static_epoch`]). A partition lives on one core, so each core counts for its own.
+
+use super::change::gone_topics;
+use super::file::{ClusterFile, FilePartition, OPENINGS_BITS};
+use crate::base::{Epoch, IdMap, PartitionId, Ticks, TopicRef};
+use crate::replica::membership::static_epoch;
+use crate::replica::message::Route;
+use crate::replica::{Membership, NodeId};
+use crate::shard::cluster::{Ask, ClusterNode, Fact};
+use std::fmt;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+pub struct Answers {
+    me: NodeId,
+    generation: u64,
+    file: Arc<ClusterFile>,
+    /// By partition: under which epoch of the file, and how often since.
+    openings: IdMap<Route, (u64, u64)>,
+    /// What was said of a partition under the file in force; repeats are not.
+    said: IdMap<Route, Vec<Note>>,
+}
+
+/// What an operator is to know, or to change in the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Note {
+    /// The leader would have this ISR.
+    Wants {
+        partition: String,
+        leave: Vec<String>,
+        join: Vec<String>,
+        isr: String,
+        version: u64,
+    },
+    Resigns {
+        partition: String,
+        isr: String,
+        epoch: u64,
+        version: u64,
+    },
+    /// No epoch is left that nobody had.
+    NoEpoch {
+        partition: String,
+        above: Epoch,
+        epoch: u64,
+    },
+}
+
+impl Note {
+    /// Nobody waits for what it says.
+    pub fn is_good(&self) -> bool {
+        matches!(self, Note::Wants { leave, .. } if leave.is_empty())
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Wants { partition, leave, join, isr, version } => {
+                match (leave.join(", "), join.join(", ")) {
+                    (gone, new) if new.is_empty() => write!(f, "{partition}: {gone} does not keep up; publishes wait for it")?,
+                    (gone, new) if gone.is_empty() => write!(f, "{partition}: {new} has caught up and may join the isr")?,
+                    (gone, new) => write!(f, "{partition}: {gone} does not keep up, {new} has caught up")?,
+                }
+                write!(f, ". In the cluster file of every node: isr = {isr}, version = {version}; then SIGHUP to each")
+            }
+            Note::Resigns { partition, isr, epoch, version } => write!(
+                f,
+                "{partition}: this node cannot lead it any more, since a write failed here. In the cluster file of every node: \
+                 leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
+            ),
+            Note::NoEpoch { partition, above, epoch } => write!(
+                f,
+                "{partition}: this node is to lead in epoch {epoch} of the file, but epoch {} was promised to another leader, or \
+                 is used up. The newest cluster file has a higher epoch: bring it to this node; if there is none, raise epoch \
+                 and version",
+                above.0
+            ),
+        }
+    }
+}
+
+impl Answers {
+    pub fn new(me: NodeId, generation: u64, file: Arc<ClusterFile>) -> Answers {
+        Answers { me, generation, file, openings: IdMap::default(), said: IdMap::default() }
+    }
+
+    /// Everything, in the order in which a core is to hear it.
+    pub fn facts(&self) -> Vec<Fact> {
+        let mut facts = vec![Fact::Nodes(self.nodes())];
+        for topic in &self.file.topics {
+            facts.push(Fact::Topic(topic.info.clone()));
+        }
+        for topic in &self.file.topics {
+            let all = topic.partitions.iter().enumerate();
+            facts.extend(all.filter_map(|(number, p)| self.partition(&topic.info, number as u16, p)));
+        }
+        facts.push(Fact::Lease { until: Ticks(u64::MAX) });
+        facts
+    }
+
+    fn nodes(&self) -> Arc<[ClusterNode]> {
+        let node =
+            |n: &super::file::FileNode| ClusterNode { id: n.id, name: n.name.clone(), peer_address: n.peer_address.clone() };
+        self.file.nodes.iter().map(node).collect()
+    }
+
+    /// Another file is in force: what is gone, then all that is there, under the new version.
+    pub fn adopt(&mut self, file: Arc<ClusterFile>) -> Vec<Fact> {
+        let gone: Vec<TopicRef> = gone_topics(&self.file, &file).collect();
+        self.file = file;
+        self.said.clear();
+        let file = self.file.clone();
+        self.openings.retain(|route, _| file.topic_by_id(route.topic_id).is_some());
+        gone.into_iter().map(Fact::TopicGone).chain(self.facts()).collect()
+    }
+
+    /// What is to be heard, and what is to be said of it that was not yet.
+    pub fn answer(&mut self, ask: Ask) -> (Option<Fact>, Option<Note>) {
+        let file = self.file.clone();
+        let route = match &ask {
+            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
+            Ask::Refresh { route } | Ask::Resign { route } => *route,
+        };
+        let found = file.topic_by_id(route.topic_id).and_then(|t| Some((t, t.partition(route.partition)?)));
+        let Some((topic, p)) = found else {
+            // Of a topic that has gone meanwhile.
+            return (None, None);
+        };
+        let partition = format!("partition {} of topic {}", route.partition, topic.info.name);
+        let next_version = file.version + 1;
+        let (fact, note) = match ask {
+            Ask::Propose { version, isr, .. } => {
+                let isr_shown = file.names(&isr).to_string();
+                let names = |of: &[NodeId], without: &[NodeId]| -> Vec<String> {
+                    of.iter().filter(|n| !without.contains(n)).map(|n| file.name(*n)).collect()
+                };
+                let (leave, join) = (names(&p.isr, &isr), names(&isr, &p.isr));
+                let note = Note::Wants { partition, leave, join, isr: isr_shown, version: next_version };
+                (Some(Fact::ProposalRefused { route, version }), Some(note))
+            }
+            Ask::Refresh { .. } => (self.partition(&topic.info, route.partition.0, p), None),
+            Ask::AskEpoch { .. } if p.leader != Some(self.me) => (self.partition(&topic.info, route.partition.0, p), None),
+            Ask::AskEpoch { above, .. } => match self.open(route, p, above) {
+                true => (self.partition(&topic.info, route.partition.0, p), None),
+                false => (None, Some(Note::NoEpoch { partition, above, epoch: p.epoch })),
+            },
+            Ask::Resign { .. } => {
+                let others: Vec<NodeId> = p.isr.iter().copied().filter(|n| *n != self.me).collect();
+                let isr = file.names(&others).to_string();
+                (None, Some(Note::Resigns { partition, isr, epoch: p.epoch + 1, version: next_version }))
+            }
+        };
+        let said = self.said.entry(route).or_default();
+        let note = note.filter(|note| !said.contains(note));
+        said.extend(note.clone());
+        (fact, note)
+    }
+
+    fn openings(&self, route: Route, p: &FilePartition) -> u64 {
+        match self.openings.get(&route) {
+            Some((epoch, openings)) if *epoch == p.epoch => *openings,
+            _ => 0,
+        }
+    }
+
+    /// Counts the openings on until the epoch is above. Whether there is such an epoch.
+    fn open(&mut self, route: Route, p: &FilePartition, above: Epoch) -> bool {
+        let epoch_of = |openings| static_epoch(p.epoch, self.generation, openings);
+        let mut openings = self.openings(route, p) + 1;
+        if epoch_of(openings).is_some_and(|epoch| epoch <= above) {
+            // Of the same file epoch and generation, or out of reach.
+            openings = (above.0 & ((1 << OPENINGS_BITS) - 1)) + 1;
+        }
+        let is_above = epoch_of(openings).is_some_and(|epoch| epoch > above);
+        if is_above {
+            self.openings.insert(route, (p.epoch, openings));
+        }
+        is_above
+    }
+
+    /// `None`: this node leads it, and its epoch does not fit.
+    fn partition(&self, topic: &TopicRef, number: u16, p: &FilePartition) -> Option<Fact> {
+        let partition = PartitionId(number);
+        let membership = self.membership(Route { topic_id: topic.id, partition }, p)?;
+        Some(Fact::Partition { topic: topic.clone(), partition, membership })
+    }
+
+    fn membership(&self, route: Route, p: &FilePartition) -> Option<Membership> {
+        let openings = self.openings(route, p);
+        let epoch = match p.leader == Some(self.me) {
+            true => static_epoch(p.epoch, self.generation, openings)?,
+            false => static_epoch(p.epoch, 0, 0)?,
+        };
+        Some(p.membership(self.file.version << OPENINGS_BITS | openings, epoch))
+    }
+}

@@ -1,0 +1,221 @@
+//! What a new cluster file changes in the one in force, and whether it may.
+//!
+//! The file has no compare-and-swap: what keeps two leaders from one epoch, and a log from being taken for another's,
+//! are the rules here, which each node applies for itself to what it had in force before, also over a restart. A node
+//! that was away may have missed versions; so what a version may not do to the one right before it, and several in a row
+//! may, is judged between neighbours only.
+
+use super::file::{ClusterFile, FilePartition, FileTopic};
+use crate::base::{TopicName, TopicRef};
+use crate::replica::NodeId;
+use std::fmt;
+
+/// Why the file in force stays in force.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    // ---- of any two versions
+    #[error("it is of another cluster: cluster_id never changes; a data path belongs to the cluster that it began in")]
+    OtherCluster,
+    #[error("its version {found} is older than version {in_force}, which is in force: change the newest file")]
+    Older { found: u64, in_force: u64 },
+    #[error("it says other than the file in force under the same version {version} ({first}): raise version with each change")]
+    SameVersion { version: u64, first: String },
+    #[error("topic {topic} has the id that topic {before} had: a topic's name never changes")]
+    TopicRenamed { topic: TopicName, before: TopicName },
+    #[error("topic {topic} has {found} partitions and had {before}: their number never changes")]
+    PartitionCount { topic: TopicName, before: u16, found: u16 },
+    #[error("partition {number} of topic {topic}: epoch {found} is below {before}; an epoch never falls")]
+    EpochFell { topic: TopicName, number: usize, before: u64, found: u64 },
+    #[error(
+        "partition {number} of topic {topic}: the leader changes from {before} to {found} in epoch {epoch}: raise its epoch, \
+         since each epoch has one leader"
+    )]
+    LeaderInEpoch { topic: TopicName, number: usize, before: String, found: String, epoch: u64 },
+    // ---- of one version and the next
+    #[error(
+        "topic {topic} has another id: a topic's id never changes. For other data under this name remove the topic in one \
+         version and add it with its new id in the next"
+    )]
+    TopicId { topic: TopicName },
+    #[error(
+        "partition {number} of topic {topic}: {node} is to lead, and is not in the isr that is in force ({isr}): it may lack \
+         what was acknowledged. Choose one of those, or add it to the isr first, when it has caught up"
+    )]
+    LeaderNotInSync { topic: TopicName, number: usize, node: String, isr: String },
+    #[error(
+        "partition {number} of topic {topic}: {node} cannot join the isr yet, since {why}: first it catches up, and the \
+         leader's log says when it has"
+    )]
+    JoinsTooSoon { topic: TopicName, number: usize, node: String, why: &'static str },
+    #[error(
+        "node {node} has another id, so its data path is another and empty; but partition {number} of topic {topic} has it \
+         in its isr, where only those are that hold everything. Take it out until it has caught up"
+    )]
+    EmptyInSync { node: String, topic: TopicName, number: usize },
+}
+
+/// A difference, for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    NodeAdded { name: String },
+    NodeGone { name: String },
+    NodeChanged { name: String, what: String },
+    TopicAdded { name: TopicName },
+    TopicGone { topic: TopicRef },
+    Partition { topic: TopicName, number: usize, what: String },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::NodeAdded { name } => write!(f, "node {name} is new"),
+            Change::NodeGone { name } => write!(f, "node {name} is gone"),
+            Change::NodeChanged { name, what } => write!(f, "node {name}: {what}"),
+            Change::TopicAdded { name } => write!(f, "topic {name} is new"),
+            Change::TopicGone { topic } => write!(f, "topic {} is gone", topic.name),
+            Change::Partition { topic, number, what } => write!(f, "partition {number} of topic {topic}: {what}"),
+        }
+    }
+}
+
+/// What `new` changes; nothing when both say the same.
+pub fn compare(old: &ClusterFile, new: &ClusterFile) -> Result<Vec<Change>, Refusal> {
+    if old.cluster_id != new.cluster_id {
+        return Err(Refusal::OtherCluster);
+    }
+    if new.version < old.version {
+        return Err(Refusal::Older { found: new.version, in_force: old.version });
+    }
+    if new.version == old.version {
+        return match differences(old, new).first() {
+            None => Ok(vec![]),
+            Some(first) => Err(Refusal::SameVersion { version: new.version, first: first.to_string() }),
+        };
+    }
+    for topic in &new.topics {
+        check_topic(old, new, topic)?;
+    }
+    Ok(differences(old, new))
+}
+
+fn check_topic(old: &ClusterFile, new: &ClusterFile, topic: &FileTopic) -> Result<(), Refusal> {
+    let is_next = new.version == old.version + 1;
+    let name = || topic.info.name.clone();
+    if let Some(renamed) = old.topic_by_id(topic.info.id).filter(|o| o.info.name != topic.info.name) {
+        return Err(Refusal::TopicRenamed { topic: name(), before: renamed.info.name.clone() });
+    }
+    let Some(before) = old.topic(&topic.info.name) else { return Ok(()) };
+    if before.info.id != topic.info.id {
+        return if is_next { Err(Refusal::TopicId { topic: name() }) } else { Ok(()) };
+    }
+    let (count, found) = (before.info.partitions, topic.info.partitions);
+    if count != found {
+        return Err(Refusal::PartitionCount { topic: name(), before: count, found });
+    }
+    for (number, (was, is)) in before.partitions.iter().zip(&topic.partitions).enumerate() {
+        if is.epoch < was.epoch {
+            return Err(Refusal::EpochFell { topic: name(), number, before: was.epoch, found: is.epoch });
+        }
+        if is.leader != was.leader && is.epoch == was.epoch {
+            let (before, found) = (leader(old, was), leader(new, is));
+            return Err(Refusal::LeaderInEpoch { topic: name(), number, before, found, epoch: is.epoch });
+        }
+        if is_next {
+            check_step(old, new, topic, number, (was, is))?;
+        }
+    }
+    Ok(())
+}
+
+/// That nobody is taken for in sync who cannot be.
+fn check_step(
+    old: &ClusterFile,
+    new: &ClusterFile,
+    topic: &FileTopic,
+    number: usize,
+    (was, is): (&FilePartition, &FilePartition),
+) -> Result<(), Refusal> {
+    let topic = || topic.info.name.clone();
+    // Another id under a known name: the operator means the node of before, which had all of it.
+    let is_replaced = |id: &&NodeId| {
+        let before = new.node(**id).and_then(|n| old.nodes.iter().find(|o| o.name == n.name));
+        before.is_some_and(|o| o.id != **id)
+    };
+    if let Some(id) = is.isr.iter().find(is_replaced) {
+        return Err(Refusal::EmptyInSync { node: new.name(*id), topic: topic(), number });
+    }
+    if let Some(id) = is.leader.filter(|id| !was.isr.contains(id)) {
+        let isr = old.names(&was.isr).to_string();
+        return Err(Refusal::LeaderNotInSync { topic: topic(), number, node: new.name(id), isr });
+    }
+    for id in is.isr.iter().filter(|id| !was.isr.contains(id)) {
+        let why = match was.leader {
+            None => "nobody leads in the version in force, so nobody brings it up to date",
+            Some(_) if !was.replicas.contains(id) => "it is no replica in the version in force",
+            Some(_) => continue,
+        };
+        return Err(Refusal::JoinsTooSoon { topic: topic(), number, node: new.name(*id), why });
+    }
+    Ok(())
+}
+
+fn leader(file: &ClusterFile, p: &FilePartition) -> String {
+    p.leader.map_or_else(|| "nobody".into(), |id| file.name(id))
+}
+
+fn differences(old: &ClusterFile, new: &ClusterFile) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for node in &new.nodes {
+        let name = node.name.to_string();
+        match old.nodes.iter().find(|o| o.name == node.name) {
+            None => changes.push(Change::NodeAdded { name }),
+            Some(o) if o.id != node.id => {
+                changes.push(Change::NodeChanged { name, what: format!("id {} -> {}", o.id, node.id) });
+            }
+            Some(o) if o.peer_address != node.peer_address => {
+                let what = format!("peer_address {} -> {}", o.peer_address, node.peer_address);
+                changes.push(Change::NodeChanged { name, what });
+            }
+            Some(_) => {}
+        }
+    }
+    let gone = old.nodes.iter().filter(|o| new.nodes.iter().all(|n| n.name != o.name));
+    changes.extend(gone.map(|o| Change::NodeGone { name: o.name.to_string() }));
+    for topic in &new.topics {
+        let name = &topic.info.name;
+        let Some(before) = old.topic(name).filter(|b| b.info == topic.info) else {
+            changes.push(Change::TopicAdded { name: name.clone() });
+            continue;
+        };
+        for (number, (was, is)) in before.partitions.iter().zip(&topic.partitions).enumerate() {
+            let what = partition(old, was, new, is);
+            if !what.is_empty() {
+                changes.push(Change::Partition { topic: name.clone(), number, what });
+            }
+        }
+    }
+    changes.extend(gone_topics(old, new).map(|topic| Change::TopicGone { topic }));
+    changes
+}
+
+/// Topics of `old` that `new` does not have, by their ids.
+pub fn gone_topics<'a>(old: &'a ClusterFile, new: &'a ClusterFile) -> impl Iterator<Item = TopicRef> + 'a {
+    let is_gone = |t: &&FileTopic| new.topic_by_id(t.info.id).is_none();
+    old.topics.iter().filter(is_gone).map(|t| t.info.clone())
+}
+
+/// `leader a -> b, epoch 3 -> 4`; empty when nothing differs.
+fn partition(old: &ClusterFile, was: &FilePartition, new: &ClusterFile, is: &FilePartition) -> String {
+    let mut parts = Vec::new();
+    let mut add = |what: &str, was: String, is: String| {
+        if was != is {
+            parts.push(format!("{what} {was} -> {is}"));
+        }
+    };
+    add("leader", leader(old, was), leader(new, is));
+    add("epoch", was.epoch.to_string(), is.epoch.to_string());
+    add("isr", old.names(&was.isr).to_string(), new.names(&is.isr).to_string());
+    add("replicas", old.names(&was.replicas).to_string(), new.names(&is.replicas).to_string());
+    add("min_isr", was.min_isr.to_string(), is.min_isr.to_string());
+    parts.join(", ")
+}

@@ -1,0 +1,314 @@
+//! Says who the nodes of a cluster are and who replicates and leads which partition, from a file that an operator writes
+//! (`--cluster-file`, docs/cluster.md). Nothing is automatic: what the replicas would have changed is said in the log.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | file | the text of a cluster file, read and checked; pure |
+//! | change | whether a new file may follow the one in force, and what it changes; pure |
+//! | answers | the facts for one core, and the answers to what it asks; pure |
+//! | copy | the file in force, kept in the data path, so that a restart knows it |
+//! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
+//!
+//! It has no thread. The first thread of the node reads the file (at the start, and when SIGHUP came); each core looks at
+//! each turn whether another version is in force, which is one atomic load.
+
+pub mod answers;
+pub mod change;
+pub mod copy;
+pub mod file;
+#[cfg(test)]
+mod tests;
+
+use crate::base::Rng;
+use crate::config::Settings;
+use crate::disk::blocking::{Access, BlockingStorage};
+use crate::disk::lock::DATA_LOCK_WAIT;
+use crate::disk::{DataLock, LockError};
+use crate::log::recovery::RecoverError;
+use crate::log::recovery::node::{self, Identity, identify};
+use crate::replica::NodeId;
+use crate::replica::membership::GENERATION_MAX;
+use crate::shard::cluster::{Ask, ClusterOptions, Fact};
+use answers::{Answers, Note};
+use change::{Change, Refusal};
+use file::{BadFile, ClusterFile, FILE_BYTES_MAX};
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug, thiserror::Error)]
+pub enum CoordinatorError {
+    #[error("--cluster-file={path}: {source}")]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("--cluster-file={path}: it is longer than {FILE_BYTES_MAX} bytes, which no cluster file is")]
+    TooLong { path: PathBuf },
+    #[error("--cluster-file={path}, {error}")]
+    Bad { path: PathBuf, error: BadFile },
+    #[error("--cluster-file={path}: {error}. In force is what {copy} says", copy = copy.display())]
+    Refused { path: PathBuf, copy: PathBuf, error: Refusal },
+    #[error(
+        "--cluster-file={path} names no node with the id of {data}, which is {id}. Put it under a [[node]], with a name and the \
+         peer_address of this node, raise version, and bring the file to every node; or name the data path that the file means",
+        path = path.display(),
+        data = data.display()
+    )]
+    NotNamed { path: PathBuf, data: PathBuf, id: NodeId },
+    #[error(
+        "{data} has no node id yet: `ringmq node-id --data-path={data}` makes one and prints it; put it under a [[node]] of \
+         {path}, with a name and the peer_address of this node",
+        path = path.display(),
+        data = data.display()
+    )]
+    NoId { path: PathBuf, data: PathBuf },
+    #[error(
+        "node.meta of {data} does not hold, so nobody knows which node of the cluster this was. Move the data path away, begin \
+         with an empty one (ringmq node-id), and put its id into the cluster file as another node, outside of every isr: it \
+         then catches up",
+        data = data.display()
+    )]
+    IdLost { data: PathBuf },
+    #[error(
+        "{copy} does not hold ({what}): which cluster file was in force last cannot be told. When --cluster-file is the newest \
+         that any node has, remove {copy} and start again",
+        copy = copy.display()
+    )]
+    BadCopy { copy: PathBuf, what: String },
+    #[error("{path}: {source}; the data path must be writable", path = path.display())]
+    Copy { path: PathBuf, source: io::Error },
+    #[error(
+        "{data} belongs to a cluster ({copy} is the file that was in force), and there is no --cluster-file: alone the node would \
+         take messages that the cluster does not have. Start it with its cluster file. To make it a node of its own for good, \
+         remove {copy}: it cannot go back then",
+        data = data.display(),
+        copy = copy.display()
+    )]
+    BelongsToACluster { data: PathBuf, copy: PathBuf },
+    #[error(
+        "{data} cannot be of a cluster any more: its generation {generation} is above {GENERATION_MAX}, since it ran alone after \
+         it had been in one. Begin with an empty data path, as another node of the cluster: it then catches up",
+        data = data.display()
+    )]
+    GenerationUsedUp { data: PathBuf, generation: u64 },
+    #[error(transparent)]
+    Data(#[from] RecoverError),
+    #[error(transparent)]
+    Lock(#[from] LockError),
+}
+
+/// The file that is in force, for all cores.
+struct Board {
+    latest: Mutex<Arc<ClusterFile>>,
+    /// Of the latest.
+    version: AtomicU64,
+}
+
+/// The coordinator of a node.
+pub struct Coordinator {
+    path: PathBuf,
+    data: PathBuf,
+    me: NodeId,
+    /// Of the latest file, as it was read.
+    text: Mutex<String>,
+    board: Arc<Board>,
+}
+
+/// What came of reading the file again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reread {
+    /// It says what is in force.
+    Same { version: u64 },
+    /// Also with no other change than the version's.
+    Changed { version: u64, changes: Vec<Change> },
+}
+
+impl Coordinator {
+    /// Reads and checks all there is, and changes nothing. `None`: the node is alone.
+    pub fn open(settings: &Settings) -> Result<Option<Coordinator>, CoordinatorError> {
+        let data = PathBuf::from(&settings.data_path);
+        let copy = copy::path(&data);
+        if !settings.is_clustered() {
+            return match copy.exists() {
+                true => Err(CoordinatorError::BelongsToACluster { data, copy }),
+                false => Ok(None),
+            };
+        }
+        let path = PathBuf::from(&settings.cluster_file);
+        let (text, file) = read(&path)?;
+        let me = match read_identity(&data)? {
+            Identity::Known(id) => NodeId(id),
+            Identity::None => return Err(CoordinatorError::NoId { path, data }),
+            Identity::Lost => return Err(CoordinatorError::IdLost { data }),
+        };
+        if let Some(in_force) = copy::read(&data)? {
+            change::compare(&in_force, &file).map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
+        }
+        if file.node(me).is_none() {
+            return Err(CoordinatorError::NotNamed { path, data, id: me });
+        }
+        let version = AtomicU64::new(file.version);
+        let board = Arc::new(Board { latest: Mutex::new(Arc::new(file)), version });
+        Ok(Some(Coordinator { path, data, me, text: Mutex::new(text), board }))
+    }
+
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    pub fn file(&self) -> Arc<ClusterFile> {
+        self.board.latest()
+    }
+
+    /// The node is about to serve under this generation: from now on the file is in force, also for later starts.
+    pub fn begin(&self, generation: u64) -> Result<(), CoordinatorError> {
+        if generation > GENERATION_MAX {
+            return Err(CoordinatorError::GenerationUsedUp { data: self.data.clone(), generation });
+        }
+        let file = self.file();
+        copy::write(&self.data, &self.text.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let name = file.name(self.me);
+        tracing::info!(
+            name,
+            node = %self.me,
+            version = file.version,
+            nodes = file.nodes.len(),
+            topics = file.topics.len(),
+            "the cluster file is in force"
+        );
+        tell_resting(&file);
+        Ok(())
+    }
+
+    pub fn options(&self, generation: u64) -> ClusterOptions {
+        ClusterOptions { cluster_id: self.file().cluster_id, generation }
+    }
+
+    /// What each core talks to, one of its own.
+    pub fn of_cores(&self, generation: u64) -> Desk {
+        let answers = Answers::new(self.me, generation, self.file());
+        Desk { board: self.board.clone(), answers, seen: 0, waiting: vec![] }
+    }
+
+    /// SIGHUP: reads the file again. The log says what came of it; the cores hear of it with their next turn.
+    pub fn reread_and_tell(&self) {
+        match self.reread() {
+            Ok(Reread::Same { version }) => tracing::info!(version, "the cluster file says what is in force: nothing changes"),
+            Ok(Reread::Changed { version, changes }) => {
+                tracing::info!(version, changes = changes.len(), "another version of the cluster file is in force");
+                changes.iter().for_each(|change| tracing::info!(version, "{change}"));
+                tell_resting(&self.file());
+            }
+            Err(error) => tracing::error!("nothing changes: {error}"),
+        }
+    }
+
+    pub fn reread(&self) -> Result<Reread, CoordinatorError> {
+        let (text, file) = read(&self.path)?;
+        let in_force = self.file();
+        let (path, copy) = (self.path.clone(), copy::path(&self.data));
+        let changes =
+            change::compare(&in_force, &file).map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
+        if file.version == in_force.version {
+            return Ok(Reread::Same { version: file.version });
+        }
+        if file.node(self.me).is_none() {
+            return Err(CoordinatorError::NotNamed { path, data: self.data.clone(), id: self.me });
+        }
+        // First what a restart will know: no core acts on what it would not.
+        copy::write(&self.data, &text)?;
+        *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
+        let version = file.version;
+        self.board.put(file);
+        Ok(Reread::Changed { version, changes })
+    }
+}
+
+impl Board {
+    fn latest(&self) -> Arc<ClusterFile> {
+        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn put(&self, file: ClusterFile) {
+        let version = file.version;
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(file);
+        self.version.store(version, Ordering::Release);
+    }
+}
+
+/// Where one core asks the coordinator and hears of it. Lives on the core's thread.
+#[derive(Clone)]
+pub struct Desk {
+    board: Arc<Board>,
+    answers: Answers,
+    /// The version that the core knows; 0 before it knows any.
+    seen: u64,
+    /// Answers that the core has not heard yet.
+    waiting: Vec<Fact>,
+}
+
+impl Desk {
+    /// Gives what the core has not heard yet: all there is the first time.
+    pub fn news(&mut self, hear: &mut dyn FnMut(Fact)) {
+        if self.seen != self.board.version.load(Ordering::Acquire) {
+            let file = self.board.latest();
+            self.seen = file.version;
+            self.answers.adopt(file).into_iter().for_each(&mut *hear);
+        }
+        self.waiting.drain(..).for_each(hear);
+    }
+
+    pub fn has_news(&self) -> bool {
+        !self.waiting.is_empty() || self.seen != self.board.version.load(Ordering::Acquire)
+    }
+
+    /// What an operator is to know of it goes to the log; the answer is among the next news.
+    pub fn ask(&mut self, ask: Ask) {
+        let (fact, note) = self.answers.answer(ask);
+        match note {
+            Some(note @ Note::Wants { .. }) if note.is_good() => tracing::info!("{note}"),
+            Some(note @ Note::Wants { .. }) => tracing::warn!("{note}"),
+            Some(note) => tracing::error!("{note}"),
+            None => {}
+        }
+        self.waiting.extend(fact);
+    }
+}
+
+fn tell_resting(file: &ClusterFile) {
+    file.resting().iter().for_each(|what| tracing::warn!(version = file.version, "{what}: no publish is taken there"));
+}
+
+fn read(path: &Path) -> Result<(String, ClusterFile), CoordinatorError> {
+    let failed = |source| CoordinatorError::Unreadable { path: path.to_owned(), source };
+    let mut text = String::new();
+    let opened = std::fs::File::open(path).map_err(failed)?;
+    opened.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > FILE_BYTES_MAX {
+        return Err(CoordinatorError::TooLong { path: path.to_owned() });
+    }
+    let file = file::parse(&text).map_err(|error| CoordinatorError::Bad { path: path.to_owned(), error })?;
+    Ok((text, file))
+}
+
+/// The id of a data path. One that holds nothing yet gets its id now, durably, from `random`; true: it did.
+pub fn node_id(data: &Path, random: u64) -> Result<(NodeId, bool), CoordinatorError> {
+    if let Identity::Known(id) = read_identity(data)? {
+        return Ok((NodeId(id), false));
+    }
+    let _lock = DataLock::acquire(data, DATA_LOCK_WAIT)?;
+    let mut storage = BlockingStorage::new(data);
+    match identify(&mut storage)? {
+        Identity::Known(id) => Ok((NodeId(id), false)),
+        Identity::None => Ok((NodeId(node::create(&mut storage, &mut Rng::new(random))?), true)),
+        Identity::Lost => Err(CoordinatorError::IdLost { data: data.to_owned() }),
+    }
+}
+
+/// Whose the data path is; nothing is created.
+fn read_identity(data: &Path) -> Result<Identity, CoordinatorError> {
+    if !data.is_dir() {
+        return Ok(Identity::None);
+    }
+    let mut storage = BlockingStorage::with_access(data, Access::ReadOnly);
+    Ok(identify(&mut storage)?)
+}

@@ -1,0 +1,387 @@
+//! The file's text and its errors, what may follow what, the facts and answers of a core, and a node's coordinator over
+//! files of its own.
+
+use super::change::compare;
+use super::*;
+use crate::base::{Epoch, PartitionId, Ticks, TopicId};
+use crate::replica::Membership;
+use crate::replica::membership::static_epoch;
+use crate::replica::message::Route;
+use file::parse;
+
+const EXAMPLE: &str = include_str!("../../docs/cluster.example.toml");
+
+fn id(text: &str) -> NodeId {
+    NodeId(file::parse_id(&text.repeat(32)).unwrap())
+}
+
+/// Nodes a, b, c with the ids aa.., bb.., cc..; `topics` behind them.
+fn text(version: u64, topics: &str) -> String {
+    let mut text = format!("cluster_id = \"{}\"\nversion = {version}\n", "1".repeat(32));
+    for (i, name) in ["a", "b", "c"].iter().enumerate() {
+        let id = name.repeat(32);
+        text += &format!("[[node]]\nname = \"{name}\"\nid = \"{id}\"\npeer_address = \"127.0.0.1:{}\"\n", 4170 + i);
+    }
+    text + topics
+}
+
+fn topic(name: &str, id: &str, partitions: &[&str]) -> String {
+    let count = partitions.len();
+    let mut text = format!("[[topic]]\nname = \"{name}\"\nid = \"{}\"\npartitions = {count}\n", id.repeat(32));
+    for (number, partition) in partitions.iter().enumerate() {
+        text += &format!("[[topic.partition]]\nnumber = {number}\n{partition}\n");
+    }
+    text
+}
+
+/// `abc` for `["a", "b", "c"]`.
+fn list(names: &str) -> String {
+    format!("{:?}", names.chars().map(String::from).collect::<Vec<_>>())
+}
+
+fn partition(replicas: &str, isr: &str, leader: &str, epoch: u64) -> String {
+    let leader = if leader.is_empty() { String::new() } else { format!("leader = \"{leader}\"\n") };
+    format!("replicas = {}\nisr = {}\n{leader}epoch = {epoch}", list(replicas), list(isr))
+}
+
+fn one(version: u64, isr: &str, leader: &str, epoch: u64) -> String {
+    text(version, &topic("t", "7", &[&partition("abc", isr, leader, epoch)]))
+}
+
+#[test]
+fn the_example_of_the_docs_is_read() {
+    let file = parse(EXAMPLE).unwrap();
+    assert_eq!(file.nodes.iter().map(|n| &*n.name).collect::<Vec<_>>(), ["a", "b", "c"]);
+    let orders = file.topic(&crate::base::TopicName::new("orders").unwrap()).unwrap();
+    assert_eq!(orders.info.partitions, 2);
+    let p = orders.partition(PartitionId(1)).unwrap();
+    assert_eq!((p.replicas.len(), p.isr.len(), p.min_isr), (3, 3, 2));
+    assert_ne!(orders.partitions[0].leader, p.leader);
+    assert!(file.resting().is_empty());
+}
+
+#[test]
+fn two_files_that_say_the_same_in_another_order_are_equal() {
+    let first = parse(&one(1, "abc", "a", 1)).unwrap();
+    let second = one(1, "abc", "a", 1).replace(&list("abc"), &list("cab"));
+    assert_eq!(parse(&second).unwrap(), first);
+    let (head, nodes) = second.split_once("[[node]]").unwrap();
+    let (first_node, rest) = nodes.split_once("[[node]]").unwrap();
+    let (second_node, rest) = rest.split_once("[[node]]").unwrap();
+    let swapped = format!("{head}[[node]]{second_node}[[node]]{first_node}[[node]]{rest}");
+    assert_ne!(swapped, second);
+    assert_eq!(parse(&swapped).unwrap(), first);
+}
+
+#[test]
+fn every_error_names_its_line_and_what_would_be_right() {
+    let good = one(1, "abc", "a", 3);
+    assert!(parse(&good).is_ok());
+    let many = format!("{:?}", (0..17).map(|n| format!("n{n}")).collect::<Vec<_>>());
+    let many_nodes: String = (0..17)
+        .map(|n| format!("[[node]]\nname = \"n{n}\"\nid = \"{n:032x}\"\npeer_address = \"h:{}\"\n", n + 1))
+        .collect::<String>()
+        .replace(&"0".repeat(32), &"e".repeat(32));
+    for (was, is, line, wanted) in [
+        ("version = 1", "version = 0", 2, "versions are 1 to 17592186044415"),
+        ("version = 1", "version = 17592186044416", 2, "versions are 1 to"),
+        ("version = 1", "verion = 1", 2, "unknown field `verion`"),
+        ("version = 1", "version = \"x\"", 2, "invalid type"),
+        ("version = 1", "version = 1\nleader = 1", 3, "unknown field `leader`"),
+        (&"1".repeat(32), "11", 1, "cluster_id \"11\": 32 hex characters"),
+        (&"b".repeat(32), &"g".repeat(32), 9, "a node's id"),
+        (&"b".repeat(32), &"0".repeat(32), 9, "not all zero"),
+        (&"b".repeat(32), &"a".repeat(32), 9, "nodes a and b have the same id (ringmq node-id"),
+        ("name = \"b\"", "name = \"a\"", 8, "nodes a and a have the same name"),
+        ("name = \"b\"", "name = \"b b\"", 8, "1 to 64 characters"),
+        ("127.0.0.1:4171", "127.0.0.1:4170", 10, "nodes a and b have the same peer_address"),
+        ("127.0.0.1:4171", "127.0.0.1:0", 10, "host:port is expected"),
+        ("127.0.0.1:4171", "::1:5", 10, "host:port is expected"),
+        ("name = \"t\"", "name = \"t t\"", 16, "topic \"t t\": a name has 1 to 64"),
+        ("name = \"t\"", "name = \"t#ephemeral\"", 16, "ephemeral topics are not replicated"),
+        (&"7".repeat(32), "x", 17, "a topic's id \"x\""),
+        ("partitions = 1", "partitions = 0", 18, "0 partitions, 1 to 1024"),
+        ("partitions = 1", "partitions = 2", 16, "no [[topic.partition]] with number = 1"),
+        ("partitions = 1", "partitions = 1\nmin_isr = 4", 19, "min_isr 4: partition 0 of topic t has 3 replicas"),
+        ("partitions = 1", "partitions = 1\nmin_isr = 0", 19, "so 1 to 3 are possible"),
+        ("number = 0", "number = 1", 20, "partition 1 of topic t, which has those from 0 to 0"),
+        ("replicas = [\"a\", \"b\", \"c\"]", "replicas = [\"a\", \"d\"]", 21, "no [[node]] has the name \"d\" in its replicas"),
+        ("replicas = [\"a\", \"b\", \"c\"]", "replicas = [\"a\", \"a\"]", 21, "a stands in its replicas twice"),
+        ("replicas = [\"a\", \"b\", \"c\"]", "replicas = []", 21, "0 replicas, 1 to 16"),
+        ("replicas = [\"a\", \"b\", \"c\"]", "replicas = [\"a\", \"b\"]", 22, "c is in the isr and not among the replicas"),
+        ("isr = [\"a\", \"b\", \"c\"]", "isr = []", 22, "an empty isr"),
+        ("isr = [\"a\", \"b\", \"c\"]", "isr = [\"b\", \"c\"]", 23, "leader a is not in the isr"),
+        ("leader = \"a\"", "leader = \"x\"", 23, "no [[node]] has the name \"x\" in its leader"),
+        ("epoch = 3", "epoch = 0", 24, "epochs are 1 to 16777215"),
+        ("epoch = 3", "epoch = 16777216", 24, "epochs are 1 to 16777215"),
+        ("epoch = 3", "epoch = 3\nlider = \"a\"", 25, "unknown field `lider`"),
+        ("epoch = 3", "epoch = 3\n[[topic.partition]]\nnumber = 0\nreplicas = []", 25, "missing field `isr`"),
+    ] {
+        let bad = good.replacen(was, is, 1);
+        assert_ne!(bad, good, "{was}");
+        let error = parse(&bad).expect_err(is);
+        assert!(error.what.contains(wanted) && error.line == line, "{is:?}: {error}, and line {line} was expected: {wanted}");
+    }
+    let twice = format!("{good}[[topic.partition]]\nnumber = 0\n{}\n", partition("ab", "ab", "a", 1));
+    assert!(parse(&twice).unwrap_err().what.contains("partition 0 of topic t stands there twice"));
+    let same_name = format!("{good}{}", topic("t", "8", &[&partition("a", "a", "a", 1)]));
+    assert!(parse(&same_name).unwrap_err().what.contains("topic t stands in the file twice"));
+    let same_id = format!("{good}{}", topic("u", "7", &[&partition("a", "a", "a", 1)]));
+    assert!(parse(&same_id).unwrap_err().what.contains("topics t and u have the same id"));
+    let too_many = text(1, "") + &many_nodes + &topic("t", "7", &[&format!("replicas = {many}\nisr = [\"n1\"]\nepoch = 1")]);
+    assert!(parse(&too_many).unwrap_err().what.contains("17 replicas, 1 to 16"));
+}
+
+#[test]
+fn what_a_version_may_do_to_another() {
+    let old = parse(&one(5, "abc", "a", 3)).unwrap();
+    let judge = |new: &str| compare(&old, &parse(new).unwrap());
+    let changes = |new: &str| judge(new).unwrap().iter().map(|c| c.to_string()).collect::<Vec<_>>();
+    assert_eq!(changes(&one(5, "abc", "a", 3)), [] as [&str; 0]);
+    assert_eq!(changes(&one(6, "abc", "a", 3)), [] as [&str; 0], "the version alone");
+    assert_eq!(changes(&one(6, "ab", "a", 3)), [r#"partition 0 of topic t: isr ["a", "b", "c"] -> ["a", "b"]"#]);
+    assert_eq!(changes(&one(6, "abc", "b", 4)), ["partition 0 of topic t: leader a -> b, epoch 3 -> 4"]);
+    assert_eq!(changes(&one(6, "abc", "", 4)), ["partition 0 of topic t: leader a -> nobody, epoch 3 -> 4"]);
+    assert_eq!(changes(&text(6, "")), ["topic t is gone"]);
+    let moved = one(6, "abc", "a", 3).replace("4172", "9999");
+    assert_eq!(changes(&moved), ["node c: peer_address 127.0.0.1:4172 -> 127.0.0.1:9999"]);
+    let with_another = one(6, "abc", "a", 3) + &topic("u", "8", &[&partition("a", "a", "a", 1)]);
+    assert_eq!(changes(&with_another), ["topic u is new"]);
+
+    let refused = |new: &str, part: &str| {
+        let error = judge(new).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(&one(4, "abc", "a", 3), "version 4 is older than version 5");
+    refused(&one(5, "ab", "a", 3), "under the same version 5 (partition 0 of topic t: isr");
+    refused(&one(6, "abc", "a", 2), "epoch 2 is below 3");
+    refused(&one(6, "abc", "b", 3), "the leader changes from a to b in epoch 3");
+    refused(&one(6, "abc", "", 3), "the leader changes from a to nobody in epoch 3");
+    refused(&one(6, "abc", "a", 3).replace(&"1".repeat(32), &"2".repeat(32)), "of another cluster");
+    refused(&text(6, &topic("u", "7", &[&partition("abc", "abc", "a", 3)])), "has the id that topic t had");
+    let two = [partition("abc", "abc", "a", 3), partition("abc", "abc", "a", 3)];
+    refused(&text(6, &topic("t", "7", &[&two[0], &two[1]])), "has 2 partitions and had 1");
+
+    // Between neighbours only: a node that was away sees several steps as one.
+    let of_two = |version| parse(&one(version, "ab", "a", 3)).unwrap();
+    let steps = [
+        (text(6, &topic("t", "8", &[&partition("abc", "abc", "a", 3)])), "has another id"),
+        (one(6, "abc", "c", 4), "c is to lead, and is not in the isr that is in force ([\"a\", \"b\"])"),
+        (one(6, "ab", "a", 3).replace(&"b".repeat(32), &"d".repeat(32)), "node b has another id"),
+    ];
+    for (new, part) in steps {
+        let error = compare(&of_two(5), &parse(&new).unwrap()).expect_err(part).to_string();
+        assert!(error.contains(part), "{error}");
+        assert!(compare(&of_two(4), &parse(&new).unwrap()).is_ok(), "{part}");
+    }
+    let no_leader = parse(&one(5, "ab", "", 3)).unwrap();
+    let error = compare(&no_leader, &parse(&one(6, "abc", "a", 4)).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("c cannot join the isr yet, since nobody leads"), "{error}");
+    let fewer = parse(&text(5, &topic("t", "7", &[&partition("ab", "ab", "a", 3)]))).unwrap();
+    let error = compare(&fewer, &parse(&one(6, "abc", "a", 3)).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("c cannot join the isr yet, since it is no replica"), "{error}");
+    assert!(compare(&of_two(5), &parse(&one(6, "abc", "a", 3)).unwrap()).is_ok(), "it had time to catch up");
+}
+
+fn answers(me: &str, file: &str) -> Answers {
+    Answers::new(id(me), 9, Arc::new(parse(file).unwrap()))
+}
+
+const ROUTE: Route = Route { topic_id: TopicId([0x77; 16]), partition: PartitionId(0) };
+
+fn membership(fact: Option<Fact>) -> Membership {
+    match fact {
+        Some(Fact::Partition { topic, partition, membership }) => {
+            assert_eq!((topic.id, partition), (ROUTE.topic_id, ROUTE.partition));
+            membership
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_core_hears_nodes_topics_partitions_lease() {
+    let file = one(5, "ab", "a", 3) + &topic("u", "8", &[&partition("a", "a", "a", 1), &partition("b", "b", "b", 2)]);
+    let facts = answers("a", &file).facts();
+    let kinds: Vec<&str> = facts
+        .iter()
+        .map(|f| match f {
+            Fact::Nodes(_) => "nodes",
+            Fact::Topic(_) => "topic",
+            Fact::Partition { .. } => "partition",
+            Fact::Lease { until } => {
+                assert_eq!(*until, Ticks(u64::MAX));
+                "lease"
+            }
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(kinds, ["nodes", "topic", "topic", "partition", "partition", "partition", "lease"]);
+    let Fact::Nodes(nodes) = &facts[0] else { panic!() };
+    assert_eq!((nodes.len(), nodes[1].id, &*nodes[1].peer_address), (3, id("b"), "127.0.0.1:4171"));
+    let m = membership(Some(facts[3].clone()));
+    assert!(m.is_sane());
+    assert_eq!((m.version, m.leader, m.min_isr), (5 << 20, Some(id("a")), 2));
+    assert_eq!((m.replicas, m.isr), (vec![id("a"), id("b"), id("c")], vec![id("a"), id("b")]));
+    assert_eq!(m.epoch, static_epoch(3, 9, 0).unwrap(), "the leader's has its generation");
+    let elsewhere = answers("b", &file).facts()[3].clone();
+    assert_eq!(membership(Some(elsewhere)).epoch, static_epoch(3, 0, 0).unwrap());
+}
+
+#[test]
+fn an_epoch_is_given_once_and_above_what_was_promised() {
+    let mut answers = answers("a", &one(5, "abc", "a", 3));
+    let mut ask = |above| answers.answer(Ask::AskEpoch { route: ROUTE, above });
+    let first = membership(ask(static_epoch(3, 9, 0).unwrap()).0);
+    assert_eq!((first.epoch, first.version), (static_epoch(3, 9, 1).unwrap(), 5 << 20 | 1));
+    assert_eq!(membership(ask(Epoch(1)).0).epoch, static_epoch(3, 9, 2).unwrap(), "never the same again");
+    assert_eq!(membership(ask(static_epoch(3, 9, 500).unwrap()).0).epoch, static_epoch(3, 9, 501).unwrap());
+    assert_eq!(membership(ask(static_epoch(3, 8, 77_000).unwrap()).0).epoch, static_epoch(3, 9, 502).unwrap());
+    for above in [static_epoch(3, 10, 0).unwrap(), static_epoch(4, 1, 1).unwrap(), static_epoch(3, 9, (1 << 20) - 1).unwrap()] {
+        let (fact, note) = ask(above);
+        assert!(fact.is_none(), "{above:?}");
+        assert!(note.unwrap().to_string().contains("bring it to this node"), "{above:?}");
+    }
+    assert_eq!(ask(static_epoch(4, 1, 1).unwrap()).1, None, "it was said");
+    assert_eq!(membership(ask(Epoch(1)).0).epoch, static_epoch(3, 9, 503).unwrap());
+    // The count goes on under another version, and begins anew in another epoch, which is above all of the one before.
+    let next = answers.adopt(Arc::new(parse(&one(6, "ab", "a", 3)).unwrap()));
+    let m = next.into_iter().find(|f| matches!(f, Fact::Partition { .. }));
+    assert_eq!(membership(m.clone()).epoch, static_epoch(3, 9, 503).unwrap());
+    assert_eq!(membership(m).version, 6 << 20 | 503);
+    let next = answers.adopt(Arc::new(parse(&one(7, "ab", "a", 4)).unwrap()));
+    let m = membership(next.into_iter().find(|f| matches!(f, Fact::Partition { .. })));
+    assert_eq!((m.epoch, m.version), (static_epoch(4, 9, 0).unwrap(), 7 << 20));
+}
+
+#[test]
+fn who_does_not_lead_opens_nothing() {
+    let mut answers = answers("b", &one(5, "abc", "a", 3));
+    let m = membership(answers.answer(Ask::AskEpoch { route: ROUTE, above: Epoch(9) }).0);
+    assert_eq!((m.epoch, m.version, m.leader), (static_epoch(3, 0, 0).unwrap(), 5 << 20, Some(id("a"))));
+    let again = membership(answers.answer(Ask::Refresh { route: ROUTE }).0);
+    assert_eq!(again, m);
+    let elsewhere = Route { partition: PartitionId(1), ..ROUTE };
+    assert!(answers.answer(Ask::Refresh { route: elsewhere }).0.is_none());
+}
+
+#[test]
+fn what_a_leader_wants_is_refused_and_said_once() {
+    let mut answers = answers("a", &one(5, "ab", "a", 3));
+    let mut ask = |isr: &[&str]| {
+        let isr = isr.iter().map(|n| id(n)).collect();
+        let (fact, note) = answers.answer(Ask::Propose { route: ROUTE, version: 5 << 20, isr });
+        assert!(matches!(fact, Some(Fact::ProposalRefused { route: ROUTE, version }) if version == 5 << 20), "{fact:?}");
+        note.map(|n| (n.is_good(), n.to_string()))
+    };
+    let (is_good, said) = ask(&["a"]).unwrap();
+    assert!(!is_good && said.contains("b does not keep up") && said.contains(r#"isr = ["a"], version = 6"#), "{said}");
+    assert_eq!(ask(&["a"]), None, "a repeat is not said again");
+    let (is_good, said) = ask(&["c", "a", "b"]).unwrap();
+    assert!(is_good && said.contains("c has caught up") && said.contains(r#"isr = ["a", "b", "c"]"#), "{said}");
+    let (fact, note) = answers.answer(Ask::Resign { route: ROUTE });
+    let said = note.unwrap().to_string();
+    assert!(fact.is_none() && said.contains(r#"another one of ["b"], epoch = 4, version = 6"#), "{said}");
+    answers.adopt(Arc::new(parse(&one(6, "ab", "a", 3)).unwrap()));
+    assert!(answers.answer(Ask::Resign { route: ROUTE }).1.is_some(), "under another version it is");
+}
+
+#[test]
+fn a_topic_that_is_gone_is_told_first() {
+    let mut answers = answers("a", &one(5, "ab", "a", 3));
+    let facts = answers.adopt(Arc::new(parse(&text(6, "")).unwrap()));
+    assert!(matches!(&facts[0], Fact::TopicGone(t) if t.id == ROUTE.topic_id), "{facts:?}");
+    assert_eq!(facts.len(), 3, "and nodes, and lease");
+}
+
+/// A data path with an id, and a cluster file that names it as node a.
+struct Place {
+    _folder: tempfile::TempDir,
+    settings: Settings,
+    me: String,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let settings = Settings { data_path: path("data"), cluster_file: path("cluster"), ..Settings::default() };
+        let me = node_id(Path::new(&settings.data_path), 11).unwrap().0.to_string();
+        Place { _folder: folder, settings, me }
+    }
+
+    fn write(&self, text: &str) {
+        std::fs::write(&self.settings.cluster_file, text.replace(&"a".repeat(32), &self.me)).unwrap();
+    }
+
+    fn open(&self) -> Result<Coordinator, String> {
+        Coordinator::open(&self.settings).map(|c| c.expect("it has a cluster file")).map_err(|e| e.to_string())
+    }
+}
+
+#[test]
+fn a_restart_knows_which_file_was_in_force() {
+    let place = Place::new();
+    place.write(&one(5, "abc", "a", 3));
+    place.open().unwrap().begin(1).unwrap();
+    place.write(&one(4, "abc", "a", 3));
+    let error = place.open().err().unwrap();
+    assert!(error.contains("version 4 is older than version 5") && error.contains("data/cluster.toml"), "{error}");
+    place.write(&one(6, "abc", "b", 4));
+    place.open().unwrap(); // looking changes nothing
+    place.write(&one(5, "abc", "a", 3));
+    place.open().unwrap().begin(2).unwrap();
+    let alone = Settings { cluster_file: String::new(), ..place.settings.clone() };
+    let error = Coordinator::open(&alone).err().unwrap().to_string();
+    assert!(error.contains("belongs to a cluster"), "{error}");
+    let error = place.open().unwrap().begin(GENERATION_MAX + 1).err().unwrap().to_string();
+    assert!(error.contains("ran alone after"), "{error}");
+    // One bit of the copy.
+    let copy = copy::path(Path::new(&place.settings.data_path));
+    let mut bytes = std::fs::read(&copy).unwrap();
+    bytes[20] ^= 1;
+    std::fs::write(&copy, bytes).unwrap();
+    let error = place.open().err().unwrap();
+    assert!(error.contains("does not hold (its checksum is another)"), "{error}");
+    std::fs::remove_file(&copy).unwrap();
+    place.write(&text(9, "").replace(&"a".repeat(32), &"d".repeat(32)));
+    let error = place.open().err().unwrap();
+    assert!(error.contains(&format!("which is {}", place.me)), "{error}");
+}
+
+#[test]
+fn a_reread_reaches_the_cores_or_says_why_not() {
+    let place = Place::new();
+    place.write(&one(5, "abc", "a", 3));
+    let coordinator = place.open().unwrap();
+    coordinator.begin(1).unwrap();
+    let mut desk = coordinator.of_cores(1);
+    let hear = |desk: &mut Desk| {
+        let mut facts = vec![];
+        desk.news(&mut |fact| facts.push(fact));
+        facts
+    };
+    assert_eq!(hear(&mut desk).len(), 4, "everything at the start");
+    assert!(!desk.has_news() && hear(&mut desk).is_empty());
+    assert_eq!(coordinator.reread().unwrap(), Reread::Same { version: 5 });
+    for (bad, part) in [
+        ("version =", "line 1"),
+        (&one(6, "abc", "b", 3), "raise its epoch"),
+        (&one(4, "abc", "a", 3), "older"),
+        (&text(6, "").replace(&"a".repeat(32), &"d".repeat(32)), "names no node with the id"),
+    ] {
+        place.write(bad);
+        let error = coordinator.reread().err().unwrap().to_string();
+        assert!(error.contains(part), "{error}");
+        assert!(!desk.has_news() && coordinator.file().version == 5);
+    }
+    place.write(&one(6, "ab", "a", 3));
+    assert!(matches!(coordinator.reread().unwrap(), Reread::Changed { version: 6, changes } if changes.len() == 1));
+    assert!(desk.has_news());
+    assert_eq!(membership(hear(&mut desk).into_iter().nth(2)).isr.len(), 2);
+    place.write(&one(5, "abc", "a", 3));
+    assert!(place.open().is_err(), "the copy is of version 6 by now");
+    desk.ask(Ask::Refresh { route: ROUTE });
+    assert!(desk.has_news());
+    assert_eq!(hear(&mut desk).len(), 1);
+}
