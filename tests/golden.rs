@@ -9,13 +9,13 @@ use ringmq::journal::replay::slot_block;
 use ringmq::journal::ring::{Record, Ring};
 use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
 use ringmq::log::cursor::{CursorImage, Interval};
-use ringmq::log::format::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use ringmq::log::format::{COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::log::meta::{NodeMeta, TopicMeta};
 use ringmq::log::producers::{Place, Producer};
 use ringmq::log::recovery::scan::commit_record;
 use ringmq::log::snapshot::Snapshot;
 use ringmq::log::state::JournalIdentity;
-use ringmq::log::{BodyLimits, NativeBatch, Sequence};
+use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
 
@@ -88,7 +88,27 @@ fn snapshot(rng: &mut Rng) -> Snapshot {
         unix_ns: 0,
         channels: (0..rng.below(4)).map(|_| cursor(rng)).collect(),
         producers: vec![],
+        promised: Epoch(0),
+        epochs: None,
+        vouched: None,
     }
+}
+
+/// Of one replica of several: what it promised, its epochs, and where damage begins.
+fn snapshot_with_epochs(rng: &mut Rng) -> Snapshot {
+    let start = Position { offset: 0, ..position(rng) };
+    let (mut offset, mut epoch) = (0, 0);
+    let epochs = (0..rng.below(5)).map(|_| {
+        offset += 128 + rng.below(9999) as i64;
+        epoch += 1 + rng.below(1 << 40);
+        EpochEnd { epoch: Epoch(epoch), end: Position { offset, ..position(rng) }, chain_crc: rng.next_u64() as u32 }
+    });
+    let epochs: Vec<EpochEnd> = epochs.collect();
+    let end = Position { offset: offset + 200 + rng.below(1 << 30) as i64, ..position(rng) };
+    let (at, chain_crc) = (Position { offset: rng.below(200) as i64, ..position(rng) }, rng.next_u64() as u32);
+    let vouched = rng.chance(0.3).then_some(Tail { at, chain_crc, epoch: Epoch(epoch) });
+    let (epoch, promised) = (Epoch(epoch + 1), Epoch(epoch + rng.below(99)));
+    Snapshot { start, end, committed: position(rng), epoch, promised, epochs: Some(epochs), vouched, ..snapshot(rng) }
 }
 
 /// With idempotent producers, in the order in which they wrote last.
@@ -184,6 +204,25 @@ fn journal(rng: &mut Rng) -> Vec<u8> {
     out
 }
 
+/// The records of a partition with several replicas.
+fn replica_records(rng: &mut Rng) -> Vec<u8> {
+    let identity = JournalIdentity { journal_id: rng.bytes_16(), generation: 1, file_len: 1 << 20, slot_sequence: 2 };
+    let mut ring = Ring::new(CoreId(3), identity);
+    for kind in [RecordKind::Epoch, RecordKind::Truncate, RecordKind::Committed] {
+        let mut payload = zerocopy::IntoBytes::as_bytes(&RawPosition::from(position(rng))).to_vec();
+        match kind {
+            RecordKind::Epoch => payload = rng.next_u64().to_le_bytes().to_vec(),
+            RecordKind::Truncate => payload.extend_from_slice(&(rng.next_u64() & 0xffff_ffff).to_le_bytes()),
+            _ => {}
+        }
+        let (topic_id, sequence, epoch) = (TopicId(rng.bytes_16()), rng.next_u64(), rng.below(9));
+        let header = RecordHeader::new(kind, topic_id, 7, sequence, epoch, &payload);
+        ring.queue(Record { header, payload: payload.into(), slot: 0, end: position(rng), note: () });
+    }
+    let Some((_, DiskOp::Write { parts, .. })) = ring.pack(|_, _| {}) else { panic!("records are queued") };
+    parts.concat()
+}
+
 fn files(rng: &mut Rng) -> Vec<u8> {
     let dir =
         PartitionDir { topic: TopicName::new("t").expect("valid"), topic_id: TopicId(rng.bytes_16()), partition: PartitionId(3) };
@@ -231,6 +270,8 @@ fn encodings_do_not_drift() {
         ("files", hash(7, files)),
         ("snapshot with producers", hash(8, |r| snapshot_with_producers(r).encode())),
         ("native batch", hash(9, |r| native_batch(r).bytes.to_vec())),
+        ("snapshot with epochs", hash(11, |r| snapshot_with_epochs(r).encode())),
+        ("replica records", hash(12, replica_records)),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -244,6 +285,8 @@ fn encodings_do_not_drift() {
         ("files", 0x5412_2038_c07e_9c88),
         ("snapshot with producers", 0x4c58_dbbe_26c0_e841),
         ("native batch", 0x3e57_39ad_310f_73eb),
+        ("snapshot with epochs", 0x971e_82f7_e41d_5407),
+        ("replica records", 0xdd4c_8400_22ba_a783),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
@@ -276,6 +319,19 @@ fn fixtures_still_decode() {
     let bytes = fixture("snapshot-producers.bin", &s.encode()[..s.encoded_len()]);
     assert_eq!(Snapshot::decode(&bytes, s.topic_id, s.partition).expect("it holds"), s);
     assert_eq!(bytes[8], 2, "a build that knows no producers must not take it for damaged");
+
+    let mut of_replicas = Rng::new(101);
+    let wanted = |s: &Snapshot| s.vouched.is_some() && s.epochs.as_ref().is_some_and(|e| e.len() > 1);
+    let s = std::iter::repeat_with(|| snapshot_with_epochs(&mut of_replicas)).find(wanted).expect("some have all");
+    let bytes = fixture("snapshot-epochs.bin", &s.encode()[..s.encoded_len()]);
+    assert_eq!(Snapshot::decode(&bytes, s.topic_id, s.partition).expect("it holds"), s);
+    assert_eq!(bytes[8], 3, "a build that knows no epochs must not take it for damaged");
+
+    let bytes = fixture("journal-replica.bin", &replica_records(&mut Rng::new(102)));
+    let journal_id: [u8; 16] = bytes[16..32].try_into().expect("16 bytes");
+    let head = WriteHeader::parse(&bytes, &journal_id, CoreId(3), bytes.len()).expect("it holds");
+    let kinds: Vec<u16> = Records::new(&head, &bytes).map(|r| r.expect("it holds").0 as u16).collect();
+    assert_eq!(kinds, [11, 6, 12]);
 
     let t = topic(&mut rng);
     let bytes = fixture("topic.meta.bin", t.header().as_bytes());

@@ -4,7 +4,7 @@ use super::{InspectError, View};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, ProducerId, TopicId};
 use crate::log::batch::BatchHeader;
 use crate::log::cursor::CursorImage;
-use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
 use crate::log::recovery::headers;
 use crate::log::recovery::scan::{
     BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
@@ -13,6 +13,8 @@ use crate::log::snapshot::Snapshot;
 use crate::log::state::SegmentMeta;
 use crate::log::storage::read_range;
 use std::sync::Arc;
+use zerocopy::FromBytes;
+use zerocopy::little_endian::{U32, U64};
 
 impl View<'_> {
     pub fn partition(&mut self, dir: &Arc<PartitionDir>) -> Result<(), InspectError> {
@@ -64,9 +66,22 @@ impl View<'_> {
                             if s.suspect { ", suspect" } else { "" }
                         ),
                     )?;
+                    if s.promised > Epoch(0) {
+                        let (promised, committed) = (s.promised.0, s.committed);
+                        self.say(
+                            &file,
+                            format!("one replica of several: epoch {promised} is promised, committed up to {committed:?}"),
+                        )?;
+                    }
+                    if let Some(vouched) = s.vouched {
+                        self.say(&file, format!("damage begins at {:?}", vouched.at))?;
+                    }
                     if self.options.records {
                         for c in &s.channels {
                             self.say(&file, format!("  {}", show_cursor(c)))?;
+                        }
+                        for e in s.epochs.iter().flatten() {
+                            self.say(&file, format!("  epoch {} ends at {:?}, crc {:08x}", e.epoch.0, e.end, e.chain_crc))?;
                         }
                         for p in &s.producers {
                             self.say(
@@ -189,7 +204,7 @@ struct Walk {
     lost: u64,
 }
 
-fn show(h: &BatchHeader) -> String {
+pub(super) fn show(h: &BatchHeader) -> String {
     let lost = if h.is_lost() { " LOST" } else { "" };
     let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
     let producer = ProducerId::new(h.producer_id.get())
@@ -205,6 +220,17 @@ fn show_cursor(c: &CursorImage) -> String {
 
 pub fn batch_line(payload: &[u8], topic: TopicId, partition: u16) -> String {
     BatchHeader::parse(payload, topic, PartitionId(partition)).map_or_else(|bad| bad.to_string(), |h| show(&h))
+}
+
+/// The position that a record's payload begins with, and the crc behind it, if there is one.
+pub fn place_line(payload: &[u8]) -> String {
+    let Ok((at, rest)) = RawPosition::read_from_prefix(payload) else { return Bad::Short.to_string() };
+    let crc = U32::read_from_prefix(rest).map_or(String::new(), |(crc, _)| format!(", crc {:08x}", crc.get()));
+    format!("{:?}{crc}", Position::from(at))
+}
+
+pub fn epoch_line(payload: &[u8]) -> String {
+    U64::read_from_prefix(payload).map_or(Bad::Short.to_string(), |(epoch, _)| format!("epoch {epoch} is promised"))
 }
 
 pub fn cursor_line(payload: &[u8]) -> String {

@@ -143,14 +143,17 @@ pub enum RecordKind {
     TopicDelete = 9,
     /// `RawPosition` at which the topic's next first channel starts in this partition.
     CollectStart = 10,
+    /// The replica promised to follow no lower epoch: u64.
+    Epoch = 11,
+    /// The partition is committed that far, at least: `RawPosition`.
+    Committed = 12,
 }
 
 impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
-        [Batch, DirectBatch, Cursor, Finished, ChannelDelete, Truncate, Start, TopicCreate, TopicDelete, CollectStart]
-            .into_iter()
-            .find(|k| *k as u16 == kind)
+        let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
+        [Batch, DirectBatch, Truncate].into_iter().chain(small).find(|k| *k as u16 == kind)
     }
 }
 

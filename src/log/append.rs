@@ -28,12 +28,12 @@ impl Store {
         if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
             return Err(NotAppended { why: BatchRefusal::Store(why), batch });
         }
-        let (epoch, cost) = (self.options.epoch, batch_cost(len, self.direct_len));
+        let cost = batch_cost(len, self.direct_len);
         let part = self.part_mut(p);
         if !part.builder.is_empty() {
-            part.seal(epoch);
+            part.seal();
         }
-        let at = part.seal_native(epoch, now.unix_ns, batch, cost);
+        let at = part.seal_native(now.unix_ns, batch, cost);
         let ticket = part.last_ticket;
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
@@ -92,7 +92,7 @@ impl Store {
             // It begins the next segment, behind all that was appended before.
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {
-                part.seal(self.options.epoch);
+                part.seal();
             }
             part.roll();
             self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;

@@ -17,7 +17,7 @@ use super::partition::Mark;
 use super::snapshot::Snapshot;
 use super::store::{Op, Store};
 use super::writer::FileWriter;
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, Now, Ticks};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -339,7 +339,7 @@ impl Store {
             epoch: end.epoch,
             start: part.start,
             end: end.at,
-            committed: end.at,
+            committed: if part.promised == Epoch(0) { end.at } else { part.told_committed },
             collect_start: part.collect_start,
             chain_crc: end.chain_crc,
             segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
@@ -347,6 +347,9 @@ impl Store {
             unix_ns: end.unix_ns,
             channels,
             producers: part.committed_producers.iter().copied().collect(),
+            promised: part.promised,
+            epochs: Some(part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect()),
+            vouched: part.vouched.filter(|v| part.promised > Epoch(0) && v.at.offset < end.at.offset),
         };
         let image: Bytes = image.encode().into();
         assert_eq!(image.len() % BLOCK, 0);

@@ -6,7 +6,7 @@
 //! ```text
 //! segment      [header block 4 KiB][batch][batch]...            batch at file position 4096 + offset - base offset
 //! commit log   [header block 4 KiB][record 64 B]...             record i at 4096 + 64 i, one per batch of the segment
-//! snapshot     [header][channel]...[producer]...[padding to 4 KiB]           two files written in turn, the higher sequence wins
+//! snapshot     [header][channel]...[producer]...[epoch]...[padding to 4 KiB] two files written in turn, the higher sequence wins
 //! ```
 
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
@@ -215,7 +215,7 @@ impl CommitRecord {
     }
 }
 
-/// Start of a partition's snapshot. The crc covers the whole snapshot up to `len`, header channels and producers. 224 bytes.
+/// Start of a partition's snapshot. The crc covers the whole snapshot up to `len`, with all that stands behind it. 224 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct SnapshotHeader {
@@ -236,7 +236,7 @@ pub struct SnapshotHeader {
     pub start: RawPosition,
     /// End of what stands, synced, in segments and commit logs.
     pub end: RawPosition,
-    /// The committed end when the snapshot was taken, at most `end`.
+    /// The committed end when the snapshot was taken: beyond `end` only on a replica that lost something.
     pub committed: RawPosition,
     /// Where the topic's next first channel starts.
     pub collect_start: RawPosition,
@@ -245,19 +245,41 @@ pub struct SnapshotHeader {
     pub channels: U32,
     /// Base offset of the segment that holds `end`.
     pub segment_base: I64,
-    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery.
+    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery. Bits 1 and 2: see [`SNAPSHOT_EPOCHS`].
     pub flags: U32,
     /// Behind the channels.
     pub producers: U32,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub unix_ns: I64,
-    pub reserved: [u8; 40],
+    /// The highest epoch that the replica promised to follow; zero: it is none of several.
+    pub promised: U64,
+    /// Behind the producers: [`RawEpochEnd`], with [`SNAPSHOT_DAMAGED`] one more.
+    pub epochs: U32,
+    pub reserved: [u8; 28],
 }
 
 /// Of a snapshot with producers: a build that does not know them must not take it for damaged.
 pub const SNAPSHOT_VERSION_PRODUCERS: u16 = 2;
 
+/// Of a snapshot with a promise, epochs or a damaged place.
+pub const SNAPSHOT_VERSION_EPOCHS: u16 = 3;
+
 pub const SNAPSHOT_SUSPECT: u32 = 1;
+/// The epochs are told: all but the last one, perhaps none. Without it the snapshot is of an older build.
+pub const SNAPSHOT_EPOCHS: u32 = 2;
+/// Behind the epochs stands the end of what the replica vouches for: damage begins there.
+pub const SNAPSHOT_DAMAGED: u32 = 4;
+
+/// Where the batches of an epoch end, in a snapshot. 40 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawEpochEnd {
+    pub epoch: U64,
+    pub end: RawPosition,
+    /// Header crc of the batch that ends there.
+    pub chain_crc: U32,
+    pub reserved: U32,
+}
 
 /// One channel in a snapshot and in a cursor record: followed by the name, then `intervals` x [`RawInterval`],
 /// then zeros to a multiple of 8. 64 bytes.
@@ -359,6 +381,7 @@ const _: () = {
     assert!(size_of::<CommitRecord>() == 64);
     assert!(size_of::<SnapshotHeader>() == 224);
     assert!(size_of::<RawCursor>() == 64);
+    assert!(size_of::<RawEpochEnd>() == 40);
     assert!(size_of::<RawInterval>() == 32);
     assert!(size_of::<RawProducer>() == 32);
     assert!(size_of::<RawProducerBatch>() == 32);

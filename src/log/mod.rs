@@ -7,10 +7,12 @@ pub mod batch;
 pub mod cache;
 pub mod checkpoint;
 pub mod cursor;
+pub mod epochs;
 pub mod facts;
 pub mod failure;
 pub mod fetch;
 pub mod flush;
+mod follow;
 pub mod format;
 mod hold;
 pub mod meta;
@@ -29,6 +31,7 @@ pub mod space;
 pub mod state;
 pub mod storage;
 pub mod store;
+pub mod view;
 pub mod writer;
 
 pub use fetch::Fetch;
@@ -39,6 +42,7 @@ pub use notice::{
 };
 pub use producers::{ProducerLimits, Producers, Sequence, SequenceError};
 pub use store::Store;
+pub use view::{BatchId, EpochEnd, Tail, View};
 
 #[cfg(test)]
 mod tests;

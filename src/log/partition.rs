@@ -10,6 +10,7 @@
 //! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
 
 use super::batch::{Batch, BatchBuilder, Stamp};
+use super::epochs::Epochs;
 use super::flush::Flush;
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
 use super::native::NativeBatch;
@@ -17,6 +18,7 @@ use super::notice::{AppendTicket, LogStats};
 use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
 use super::state::{RecoveredPartition, SegmentMeta};
+use super::view::Tail;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
 use std::{collections::VecDeque, sync::Arc};
@@ -80,7 +82,22 @@ pub struct PartitionLog {
     pub suspect: bool,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
+    /// Where the first damage begins.
+    pub vouched: Option<Tail>,
+    // ---- as one replica of several
+    /// Of new own batches.
+    pub epoch: Epoch,
+    /// The highest epoch that was promised; zero: the partition has no other replica.
+    pub promised: Epoch,
+    /// How far it is committed, as was told, and as the journal or a snapshot says.
+    pub told_committed: Position,
+    pub recorded_committed: Position,
+    /// In the store's list for a turn's end.
+    pub is_commit_due: bool,
+    // ---- the log's marks
     pub end: Mark,
+    /// All epochs of the log but the last one, which ends at `end`.
+    pub epochs: Epochs,
     pub durable: Mark,
     pub written: Mark,
     pub synced: Mark,
@@ -152,7 +169,11 @@ impl PartitionLog {
             end: Position::START,
             collect_start: Position::START,
             chain_crc: 0,
-            epoch,
+            epoch: Epoch(0),
+            epochs: Epochs::default(),
+            promised: Epoch(0),
+            committed: Position::START,
+            vouched: None,
             suspect: false,
             record_sequence: 0,
             snapshot_sequence: 0,
@@ -171,7 +192,7 @@ impl PartitionLog {
         Self::new(nothing, epoch, unix_ns)
     }
 
-    /// `epoch`: of a segment that has to be begun.
+    /// `epoch`: of this start, also that of a segment that has to be begun.
     pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
         let mut segments: VecDeque<Segment> = r.segments.iter().map(|&meta| Segment { meta, last_unix_ns: None }).collect();
         let (mut segment_len, mut commit_len, mut batches) = (r.segment_len, r.commit_len, r.commit_records);
@@ -206,7 +227,15 @@ impl PartitionLog {
             low_water: r.start,
             suspect: r.suspect,
             lost: r.lost,
+            vouched: r.vouched,
+            // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
+            epoch: if r.promised == Epoch(0) { epoch } else { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) },
+            promised: r.promised,
+            told_committed: r.committed,
+            recorded_committed: r.committed,
+            is_commit_due: false,
             end,
+            epochs: r.epochs,
             durable: end,
             written: end,
             synced: end,
@@ -294,32 +323,48 @@ impl PartitionLog {
         (index, &self.segments[index])
     }
 
-    fn stamp(&self, epoch: Epoch) -> Stamp {
-        let (topic_id, partition) = (self.dir.topic_id, self.dir.partition);
+    fn stamp(&self) -> Stamp {
+        let (topic_id, partition, epoch) = (self.dir.topic_id, self.dir.partition, self.epoch);
         Stamp { topic_id, partition, epoch, at: self.end.at, prev_crc: self.end.chain_crc }
     }
 
     /// Makes the open batch a sealed one.
-    pub fn seal(&mut self, epoch: Epoch) {
-        let stamp = self.stamp(epoch);
+    pub fn seal(&mut self) {
+        let stamp = self.stamp();
         let batch = self.builder.seal(stamp);
         let cost = std::mem::take(&mut self.builder_cost);
         self.push(batch, (self.builder_ticket, self.last_ticket), cost);
     }
 
     /// Seals a client's batch behind the last one; there is no open one. Where it begins.
-    pub fn seal_native(&mut self, epoch: Epoch, now_unix_ns: i64, native: NativeBatch, cost: u64) -> Position {
+    pub fn seal_native(&mut self, now_unix_ns: i64, native: NativeBatch, cost: u64) -> Position {
         assert!(self.builder.is_empty(), "what came before stands before it");
         let at = self.end.at;
         let base_unix_ns = native.base_unix_ns(now_unix_ns, self.end.unix_ns);
-        let batch = native.seal(self.stamp(epoch), base_unix_ns);
+        let batch = native.seal(self.stamp(), base_unix_ns);
         self.producers.count(&batch.header);
         self.last_ticket.0 += 1;
         self.push(batch, (self.last_ticket, self.last_ticket), cost);
         at
     }
 
+    /// A peer's batch, as it is.
+    pub fn push_verbatim(&mut self, batch: Batch, cost: u64) -> AppendTicket {
+        self.producers.count(&batch.header);
+        self.last_ticket.0 += 1;
+        let (ticket, is_lost) = (self.last_ticket, batch.header.is_lost());
+        self.push(batch, (ticket, ticket), cost);
+        if is_lost {
+            // Its body takes no bytes in the segment: the log goes on in the next one.
+            self.roll();
+        }
+        ticket
+    }
+
     fn push(&mut self, batch: Batch, tickets: (AppendTicket, AppendTicket), cost: u64) {
+        if batch.header.epoch.get() != self.end.epoch.0 {
+            self.epochs.close(self.start, self.end.tail());
+        }
         self.end = self.end.after(&batch);
         self.segment_batches += 1;
         self.recent.push_back(Recent { batch, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });

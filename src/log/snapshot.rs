@@ -4,8 +4,13 @@
 //! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the higher sequence.
 
 use super::cursor::{CursorImage, INTERVALS_MAX};
-use super::format::{Bad, RawInterval, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION};
+use super::epochs::{EPOCHS_MAX, Epochs};
+use super::format::{
+    Bad, RawEpochEnd, RawInterval, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_VERSION_EPOCHS,
+    SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
+};
 use super::producers::{PRODUCERS_MAX, Producer};
+use super::view::{EpochEnd, Tail};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +35,7 @@ pub struct Snapshot {
     pub start: Position,
     /// End of what stands, synced, in segments and commit logs.
     pub end: Position,
-    /// The committed end, at most `end`.
+    /// A lower bound of what is committed: beyond `end` only on a replica that lost something.
     pub committed: Position,
     pub collect_start: Position,
     /// Header crc of the last batch before `end`.
@@ -43,6 +48,12 @@ pub struct Snapshot {
     pub channels: Vec<CursorImage>,
     /// As the batches before `end` tell them, the least recently used first.
     pub producers: Vec<Producer>,
+    /// The highest epoch that the replica promised to follow; zero: it is none of several.
+    pub promised: Epoch,
+    /// All epochs before `end` but the last one. `None`: an older build took the snapshot, nobody knows.
+    pub epochs: Option<Vec<EpochEnd>>,
+    /// The end of what the replica vouches for: damage begins there, before `end`.
+    pub vouched: Option<Tail>,
 }
 
 impl Snapshot {
@@ -56,6 +67,21 @@ impl Snapshot {
         size_of::<SnapshotHeader>()
             + self.channels.iter().map(CursorImage::encoded_len).sum::<usize>()
             + self.producers.iter().map(Producer::encoded_len).sum::<usize>()
+            + (self.epochs().len() + self.vouched.is_some() as usize) * size_of::<RawEpochEnd>()
+    }
+
+    fn epochs(&self) -> &[EpochEnd] {
+        self.epochs.as_deref().unwrap_or_default()
+    }
+
+    fn version(&self) -> u16 {
+        if self.promised > Epoch(0) || self.vouched.is_some() || !self.epochs().is_empty() {
+            SNAPSHOT_VERSION_EPOCHS
+        } else if self.producers.is_empty() {
+            VERSION
+        } else {
+            SNAPSHOT_VERSION_PRODUCERS
+        }
     }
 
     /// The whole snapshot, padded with zeros to blocks. Intervals that no reader would believe are left out.
@@ -68,10 +94,12 @@ impl Snapshot {
             self.channels.len() <= CHANNELS_MAX && self.producers.len() <= PRODUCERS_MAX,
             "a snapshot that no reader would believe"
         );
+        assert!(self.epochs().len() <= EPOCHS_MAX, "an epoch table that no reader would believe");
+        let flag = |is_set: bool, bit| if is_set { bit } else { 0 };
         let header = SnapshotHeader {
             magic: SNAPSHOT_MAGIC,
             crc: 0.into(),
-            version: if self.producers.is_empty() { VERSION } else { SNAPSHOT_VERSION_PRODUCERS }.into(),
+            version: self.version().into(),
             partition: self.partition.0.into(),
             len: (len as u32).into(),
             topic_id: self.topic_id.0,
@@ -85,10 +113,15 @@ impl Snapshot {
             chain_crc: self.chain_crc.into(),
             channels: (self.channels.len() as u32).into(),
             segment_base: self.segment_base.into(),
-            flags: if self.suspect { SNAPSHOT_SUSPECT } else { 0 }.into(),
+            flags: (flag(self.suspect, SNAPSHOT_SUSPECT)
+                | flag(self.epochs.is_some(), SNAPSHOT_EPOCHS)
+                | flag(self.vouched.is_some(), SNAPSHOT_DAMAGED))
+            .into(),
             producers: (self.producers.len() as u32).into(),
             unix_ns: self.unix_ns.into(),
-            reserved: [0; 40],
+            promised: self.promised.0.into(),
+            epochs: (self.epochs().len() as u32).into(),
+            reserved: [0; 28],
         };
         let mut out = Vec::with_capacity(block_up(len as u64) as usize);
         out.extend_from_slice(header.as_bytes());
@@ -97,6 +130,9 @@ impl Snapshot {
         }
         for producer in &self.producers {
             producer.encode(&mut out);
+        }
+        for end in self.epochs().iter().copied().chain(self.vouched.map(EpochEnd::from)) {
+            end.encode(&mut out);
         }
         let crc = crc32fast::hash(&out[8..]);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -127,8 +163,8 @@ impl Snapshot {
         }
         let len = h.len.get() as usize;
         let counts = (h.channels.get() as usize, h.producers.get() as usize);
-        if !(size_of::<SnapshotHeader>()..=SNAPSHOT_LEN_MAX).contains(&len) || counts.0 > CHANNELS_MAX || counts.1 > PRODUCERS_MAX
-        {
+        let is_long = counts.0 > CHANNELS_MAX || counts.1 > PRODUCERS_MAX || h.epochs.get() as usize > EPOCHS_MAX;
+        if !(size_of::<SnapshotHeader>()..=SNAPSHOT_LEN_MAX).contains(&len) || is_long {
             return Err(Bad::Bounds);
         }
         Ok(len)
@@ -139,8 +175,11 @@ impl Snapshot {
         let len = Self::len_of(bytes)?;
         let bytes = bytes.get(..len).ok_or(Bad::Short)?;
         let (h, mut rest) = SnapshotHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        // Both versions are read the same way: before there were producers, their number was a reserved zero.
-        let version = if h.version.get() == SNAPSHOT_VERSION_PRODUCERS { VERSION } else { h.version.get() };
+        // All versions are read the same way: what one does not know was a reserved zero.
+        let version = match h.version.get() {
+            SNAPSHOT_VERSION_PRODUCERS | SNAPSHOT_VERSION_EPOCHS => VERSION,
+            other => other,
+        };
         super::format::check(&h.magic, SNAPSHOT_MAGIC, bytes, version)?;
         if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
             return Err(Bad::Foreign);
@@ -157,6 +196,21 @@ impl Snapshot {
             producers.push(producer);
             rest = &rest[taken..];
         }
+        let mut epochs = Vec::new();
+        for _ in 0..h.epochs.get() {
+            let (end, after) = EpochEnd::decode(rest)?;
+            epochs.push(end);
+            rest = after;
+        }
+        let has = |bit| h.flags.get() & bit != 0;
+        let mut vouched = None;
+        if has(SNAPSHOT_DAMAGED) {
+            let (EpochEnd { epoch, end: at, chain_crc }, after) = EpochEnd::decode(rest)?;
+            (vouched, rest) = (Some(Tail { at, chain_crc, epoch }), after);
+        }
+        if !has(SNAPSHOT_EPOCHS) && !epochs.is_empty() {
+            return Err(Bad::Bounds);
+        }
         let snapshot = Snapshot {
             topic_id,
             partition,
@@ -169,13 +223,17 @@ impl Snapshot {
             collect_start: h.collect_start.into(),
             chain_crc: h.chain_crc.get(),
             segment_base: h.segment_base.get(),
-            suspect: h.flags.get() & SNAPSHOT_SUSPECT != 0,
+            suspect: has(SNAPSHOT_SUSPECT),
             unix_ns: h.unix_ns.get(),
             channels,
             producers,
+            promised: Epoch(h.promised.get()),
+            epochs: has(SNAPSHOT_EPOCHS).then_some(epochs),
+            vouched,
         };
         let positions = [snapshot.start, snapshot.end, snapshot.committed, snapshot.collect_start];
         if !snapshot.producers_agree()
+            || !snapshot.epochs_agree()
             || !rest.is_empty()
             || !positions.into_iter().all(Position::is_sane)
             || snapshot.start.offset > snapshot.end.offset
@@ -183,6 +241,13 @@ impl Snapshot {
             return Err(Bad::Bounds);
         }
         Ok(snapshot)
+    }
+
+    /// The ends rise, all lie within the log, and so does the place where damage begins.
+    fn epochs_agree(&self) -> bool {
+        let inside = |at: Position| at.offset < self.end.offset;
+        let last = self.epochs().last().is_none_or(|e| inside(e.end) && e.epoch < self.epoch);
+        last && self.vouched.is_none_or(|v| inside(v.at)) && Epochs::restore(self.epochs().to_vec()).is_some()
     }
 
     /// Each producer once, in the order of their last batches, all of them before the end.
@@ -233,6 +298,9 @@ mod tests {
             unix_ns: 77,
             channels: vec![channel("a", 0), channel("b-long-name", 200)],
             producers: vec![producer(9, 5, 1), producer(4, 700, PLACES_MAX)],
+            promised: Epoch(8),
+            epochs: Some(vec![EpochEnd { epoch: Epoch(1), end: at(20), chain_crc: 5 }]),
+            vouched: Some(Tail { at: at(150), chain_crc: 6, epoch: Epoch(3) }),
         }
     }
 

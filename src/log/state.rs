@@ -3,7 +3,9 @@
 //! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
 
 use super::cursor::CursorImage;
+use super::epochs::Epochs;
 use super::producers::Producers;
+use super::view::Tail;
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
 use std::sync::Arc;
 
@@ -29,8 +31,17 @@ pub struct RecoveredPartition {
     pub collect_start: Position,
     /// Header crc of the last batch before `end`; zero at the very start. After a lost batch it is that header's crc.
     pub chain_crc: u32,
-    /// Epoch of the last batch before `end`. New batches take the generation, which is higher.
+    /// Epoch of the last batch before `end`; zero at the very start. New batches of a partition without other replicas take the
+    /// generation, which is higher.
     pub epoch: Epoch,
+    /// All epochs before `end` but that one.
+    pub epochs: Epochs,
+    /// The highest epoch that the replica promised to follow; zero: the partition has no other replica.
+    pub promised: Epoch,
+    /// A lower bound of what is committed; without other replicas the end. Beyond the end only where something was lost.
+    pub committed: Position,
+    /// Where the first damage of the log begins, if there is some.
+    pub vouched: Option<Tail>,
     /// Something was cut, lost or set aside, now or before: not electable until it was compared.
     pub suspect: bool,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.

@@ -18,7 +18,7 @@ use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
 use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, FileId, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
+    BLOCK, DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
 use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
@@ -136,6 +136,8 @@ pub struct Store {
     stopping: Stopping,
     /// Partitions with appends that no turn's end has seen.
     dirty: Vec<PartitionIdx>,
+    /// Partitions whose committed end moved since the journal was told.
+    pub(super) commits_due: Vec<PartitionIdx>,
     last_record: RecordTicket,
     /// Bytes appended and not durable.
     pub(super) waiting_bytes: u64,
@@ -180,6 +182,7 @@ impl Store {
             closed: None,
             stopping: Stopping::No,
             dirty: vec![],
+            commits_due: vec![],
             last_record: RecordTicket(0),
             waiting_bytes: 0,
             unflushed_bytes: 0,
@@ -208,7 +211,8 @@ impl Store {
 
     /// A partition as recovery left it.
     pub fn open(&mut self, recovered: RecoveredPartition) -> PartitionIdx {
-        assert!(self.options.epoch >= recovered.epoch, "epochs never fall");
+        let is_alone = recovered.promised == Epoch(0);
+        assert!(!is_alone || self.options.epoch >= recovered.epoch, "epochs never fall");
         let part = PartitionLog::new(recovered, self.options.epoch, 0);
         PartitionIdx(self.partitions.insert(part) as u32)
     }
@@ -297,7 +301,7 @@ impl Store {
         if is_new {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
-                part.seal(self.options.epoch);
+                part.seal();
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
             part.builder.reserve(len);
@@ -344,11 +348,11 @@ impl Store {
         let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
-            let (direct_len, epoch) = (self.direct_len, self.options.epoch);
+            let direct_len = self.direct_len;
             let part = &mut self.partitions[p.0 as usize];
             let stays_open = is_busy && part.builder.len() < direct_len && !part.builder.is_empty();
             if !stays_open && !part.builder.is_empty() {
-                part.seal(epoch);
+                part.seal();
             }
             if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
@@ -363,6 +367,7 @@ impl Store {
             stays_open
         });
         self.dirty = dirty;
+        self.record_commits();
         self.drive(now, cursors, io);
     }
 

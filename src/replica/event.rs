@@ -10,33 +10,13 @@
 use super::error::{PeerError, ReplicaError};
 use super::membership::{Membership, NodeId};
 use super::message::{EpochEnd, Head, Message, Session};
-use crate::base::{ChannelName, Epoch, LogId, Position, Ticks};
+use crate::base::{ChannelName, Epoch, Position, Ticks};
 use crate::config::Settings;
 use crate::log::batch::Batch;
 use crate::log::cursor::CursorImage;
+pub use crate::log::view::{BatchId, Tail};
 use bytes::Bytes;
 use std::time::Duration;
-
-/// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tail {
-    pub at: Position,
-    pub chain_crc: u32,
-    pub epoch: Epoch,
-}
-
-impl Tail {
-    pub const START: Tail = Tail { at: Position::START, chain_crc: 0, epoch: Epoch(0) };
-}
-
-/// What names a batch: two batches with equal ones have the same bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BatchId {
-    pub epoch: Epoch,
-    pub log_id: LogId,
-    pub last_log_id: LogId,
-    pub header_crc: u32,
-}
 
 /// The replica's log, as the store of its core knows it without reading a file.
 pub trait LogView {

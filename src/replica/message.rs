@@ -31,6 +31,7 @@ use super::error::PeerError;
 use crate::base::{ChannelName, Epoch, PartitionId, Position, TopicId, TopicName};
 use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
 use crate::log::cursor::CursorImage;
+pub use crate::log::view::EpochEnd;
 use bytes::Bytes;
 
 /// Batch bytes of one [`Append`] or [`Pulled`] beyond the first batch; one batch may be as long as a batch can be.
@@ -112,16 +113,6 @@ pub struct Inquire {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EpochsAsk {
     pub below: Epoch,
-}
-
-/// Where the batches of one epoch end in a log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EpochEnd {
-    /// The batches' own.
-    pub epoch: Epoch,
-    pub end: Position,
-    /// Header crc of the batch that ends there.
-    pub chain_crc: u32,
 }
 
 /// A replica's log, as far as it vouches for it: up to its durable end, or to the first place where damage took something.

@@ -336,6 +336,9 @@ impl Engine {
             unix_ns: 0,
             channels: part.channels.clone(),
             producers: part.producers.iter().copied().collect(),
+            promised: Epoch(0),
+            epochs: None,
+            vouched: None,
         };
         let file = Snapshot::file(&part.dir, snapshot.sequence);
         let bytes = snapshot.encode();

@@ -12,11 +12,13 @@ use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
+use crate::log::epochs::Epochs;
 use crate::log::format::COMMIT_RECORD_LEN;
 use crate::log::producers::{ProducerLimits, Producers};
 use crate::log::snapshot::Snapshot;
 use crate::log::state::{RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
+use crate::log::view::Tail;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -109,6 +111,12 @@ pub struct Partition {
     /// The last batch is a lost one: the one behind it chains to what was there.
     pub chain_open: bool,
     pub epoch: Epoch,
+    /// All epochs before that one; `None` while nobody knows.
+    pub epochs: Option<Epochs>,
+    pub promised: Epoch,
+    pub committed: Position,
+    /// Where the first damage begins.
+    pub vouched: Option<Tail>,
     pub suspect: bool,
     pub record_sequence: u64,
     /// Which records are contained is unknown: redo all that are found.
@@ -169,6 +177,10 @@ impl Partition {
             chain_crc: 0,
             chain_open: false,
             epoch: Epoch(0),
+            epochs: Some(Epochs::default()),
+            promised: Epoch(0),
+            committed: Position::START,
+            vouched: None,
             suspect: false,
             record_sequence: 0,
             sequence_unknown: false,
@@ -229,6 +241,8 @@ impl Partition {
         (self.start, self.end, self.collect_start) = (s.start, s.end, s.collect_start);
         (self.chain_crc, self.epoch, self.suspect) = (s.chain_crc, s.epoch, s.suspect);
         (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
+        (self.promised, self.committed, self.vouched) = (s.promised, s.committed, s.vouched);
+        self.epochs = s.epochs.clone().and_then(Epochs::restore);
         self.channels = s.channels.clone();
         self.producers = Producers::restore(cx.producers, &s.producers);
         self.snapshot_producers = self.producers.clone();
@@ -313,6 +327,7 @@ impl Partition {
     /// Without a snapshot: the place comes from the segments and the last commit log.
     fn rebuild(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         (self.sequence_unknown, self.snapshot_sequence) = (true, cx.sequence_floor);
+        self.epochs = None;
         self.record_sequence = cx.sequence_floor;
         let file = FileId::Snapshot(self.dir.clone(), 0);
         self.damage(
@@ -357,6 +372,7 @@ impl Partition {
         self.clamp(cx);
         self.check_start(cx);
         self.clear_stale_records(cx)?;
+        self.find_epochs(cx)?;
         let is_new = self.on_disk.is_none() && self.touched;
         let snapshot = self.snapshot();
         let is_changed = self.on_disk.as_ref().map_or(is_new || self.damaged || self.end.offset > 0, |on_disk| {
@@ -422,7 +438,7 @@ impl Partition {
             epoch: self.epoch,
             start: self.start,
             end: self.end,
-            committed: self.end,
+            committed: self.committed_end(),
             collect_start: self.collect_start,
             chain_crc: self.chain_crc,
             segment_base: self.segments.last().map_or(0, |m| m.base.offset),
@@ -430,6 +446,22 @@ impl Partition {
             unix_ns: self.last_unix_ns,
             channels: self.channels.clone(),
             producers: self.producers.iter().copied().collect(),
+            promised: self.promised,
+            epochs: self.epochs.as_ref().map(|e| e.iter().collect()),
+            vouched: self.vouched.filter(|_| self.promised > Epoch(0)),
+        }
+    }
+
+    /// What has no other replica is committed when it is durable.
+    fn committed_end(&self) -> Position {
+        if self.promised == Epoch(0) { self.end } else { self.committed }
+    }
+
+    /// Damage begins at the end, if none was found before it.
+    pub fn unvouch(&mut self) {
+        let Partition { end: at, chain_crc, epoch, .. } = *self;
+        if self.vouched.is_none_or(|v| at.offset < v.at.offset) {
+            self.vouched = Some(Tail { at, chain_crc, epoch });
         }
     }
 
@@ -562,6 +594,7 @@ impl Partition {
             commit_tail = read_range(cx.storage, &commit, at, len)?;
             debug_assert!(commit_tail.len() % COMMIT_RECORD_LEN == 0);
         }
+        let committed = self.committed_end();
         Ok(RecoveredPartition {
             dir: self.dir,
             topic: self.topic,
@@ -570,6 +603,10 @@ impl Partition {
             collect_start: self.collect_start,
             chain_crc: self.chain_crc,
             epoch: self.epoch,
+            epochs: self.epochs.unwrap_or_default(),
+            promised: self.promised,
+            committed,
+            vouched: self.vouched,
             suspect: self.suspect,
             record_sequence: self.record_sequence,
             snapshot_sequence: self.snapshot_sequence,

@@ -18,7 +18,9 @@ use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
 use crate::log::state::SegmentMeta;
 use crate::log::storage::{overlay, read_range};
+use crate::log::view::Tail;
 use std::collections::BTreeMap;
+use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Redone bytes of a partition are written when there are as many.
@@ -72,6 +74,11 @@ impl Partition {
                     self.start = start;
                 }
             }
+            RecordKind::Epoch => {
+                let epoch = U64::read_from_prefix(&record.payload).map(|(e, _)| e.get()).expect("verified when it was read");
+                self.promised = self.promised.max(Epoch(epoch));
+            }
+            RecordKind::Committed => self.committed = place().expect("verified when it was read"),
             RecordKind::Truncate => {
                 let (to, chain) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
                 let chain = u32::from_le_bytes(chain[..4].try_into().expect("verified when it was read"));
@@ -277,7 +284,10 @@ impl Partition {
         self.damage(cx, file, Some(segment_at(base, before.offset)), what);
         self.touched = true;
         match (decide(SEGMENT_TABLE, found, Place::Promised, ()).then, header) {
-            (BatchAction::KeepHeader, Some(h)) if h.end() == record.end() => self.accept(cx, &h)?,
+            (BatchAction::KeepHeader, Some(h)) if h.end() == record.end() => {
+                self.unvouch();
+                self.accept(cx, &h)?;
+            }
             _ => {
                 self.bridge(cx, record.end())?;
                 self.flush(cx)?;
@@ -317,6 +327,7 @@ impl Partition {
     fn accept(&mut self, cx: &mut Context<'_>, h: &BatchHeader) -> Result<(), RecoverError> {
         assert!(self.pending.is_empty(), "nothing unwritten stands before a batch that is in place");
         if h.is_lost() {
+            self.unvouch();
             self.lost.push((h.start(), h.end()));
         }
         self.written.extend(self.segment_file());
@@ -344,6 +355,9 @@ impl Partition {
         }
         self.pending_records.extend_from_slice(commit_record(h, &self.dir).as_bytes());
         self.commit_count += 1;
+        if let Some(epochs) = self.epochs.as_mut().filter(|_| h.epoch.get() > self.epoch.0) {
+            epochs.close(self.start, Tail { at: self.end, chain_crc: self.chain_crc, epoch: self.epoch });
+        }
         (self.end, self.chain_crc, self.chain_open) = (h.end(), h.header_crc.get(), h.is_lost());
         self.epoch = self.epoch.max(Epoch(h.epoch.get()));
         self.producers.count(h);
@@ -522,6 +536,7 @@ impl Partition {
         headers::write(cx.storage, &dir, &SegmentMeta { base, prev_crc }, self.epoch, cx.now_unix_ns)?;
         let commit_len = cx.storage.len(&commit)?.unwrap_or(0);
         self.commit_len = wipe(cx, &commit, commit_at(0), commit_len)?;
+        self.epochs = None;
         self.written.extend([commit, FileId::Segment(dir.clone(), base.offset)]);
         (self.end, self.chain_crc, self.chain_open, self.commit_count) = (base, prev_crc, base.offset > 0 && prev_crc == 0, 0);
         let last_epoch = std::mem::take(&mut self.epoch);
@@ -537,6 +552,7 @@ impl Partition {
                 (BatchAction::Keep, Some(h)) => self.accept(cx, &h)?,
                 (BatchAction::KeepHeader, Some(h)) => {
                     self.damage(cx, FileId::Segment(dir.clone(), base.offset), Some(at), "the body of a batch is damaged");
+                    self.unvouch();
                     self.accept(cx, &h)?;
                 }
                 (BatchAction::Halt, _) => return Err(unknown(FileId::Segment(dir, base.offset), at)),

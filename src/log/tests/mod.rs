@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 mod faults;
+mod follow;
 mod model;
 mod native;
 mod paths;

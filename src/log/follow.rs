@@ -1,0 +1,107 @@
+//! What a partition with several replicas asks of its log beside what every partition does: the epoch of its own batches, a
+//! peer's batches as they are, what it promised, how far it is committed.
+//!
+//! A partition is one of several replicas from its first promise on ([`Store::log_epoch`]), also over restarts. Its epochs are the
+//! metadata's; the node's generation stays that of files and records.
+
+use super::batch::{BATCH_HEADER_LEN, Batch};
+use super::format::RawPosition;
+use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
+use super::store::{Store, batch_cost};
+use super::view::View;
+use crate::base::{Epoch, Position};
+use crate::journal::format::RecordKind;
+use bytes::Bytes;
+use zerocopy::IntoBytes;
+
+impl Store {
+    /// What the replica's machine sees of the log; everything in it is in memory.
+    pub fn log_view(&self, p: PartitionIdx) -> View<'_> {
+        View::new(self.part(p))
+    }
+
+    /// New own batches get this epoch, which is not below that of the log's last batch. What was appended before keeps the old one.
+    pub fn set_epoch(&mut self, p: PartitionIdx, epoch: Epoch) {
+        self.seal_open(p);
+        let part = self.part_mut(p);
+        assert!(epoch >= part.end.epoch, "epochs never fall");
+        part.epoch = epoch;
+    }
+
+    /// What is appended and open becomes a batch: the log's end says all that there is.
+    fn seal_open(&mut self, p: PartitionIdx) {
+        let part = self.part_mut(p);
+        if !part.builder.is_empty() {
+            part.seal();
+        }
+    }
+
+    /// Appends a peer's batch as it is, behind the end; its bytes, identity, place, chain and epoch were verified. It becomes
+    /// durable, is flushed and counts for producers like an own one. A refusal hands it back: the caller keeps it, and what
+    /// comes behind it, in order, until [`Notice::Room`](super::Notice::Room).
+    pub fn append_verbatim(&mut self, p: PartitionIdx, batch: Batch, io: &mut Io) -> Result<AppendTicket, (Refusal, Batch)> {
+        self.seal_open(p);
+        let (h, end) = (&batch.header, self.part(p).end);
+        assert_eq!((h.start(), h.prev_crc.get()), (end.at, end.chain_crc), "a peer's batch goes on where the log ends");
+        assert!(h.epoch.get() >= end.epoch.0, "epochs never fall");
+        let len = batch.bytes.len();
+        if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
+            return Err((why, batch));
+        }
+        let cost = batch_cost(len, self.direct_len);
+        let part = self.part_mut(p);
+        let ticket = part.push_verbatim(batch, cost);
+        self.unpacked += cost;
+        self.waiting_bytes += len as u64;
+        self.mark_unsealed(p);
+        Ok(ticket)
+    }
+
+    /// The sealed batches in memory from `from` to `end`, for a frame; both are borders of batches there. Each begins with its
+    /// header, which says its length (a lost batch is its header alone).
+    pub fn tail(&self, p: PartitionIdx, from: i64, end: i64) -> impl Iterator<Item = Bytes> + '_ {
+        let part = self.part(p);
+        let first = part.recent.partition_point(|r| r.batch.header.offset.get() < from);
+        let last = part.recent.partition_point(|r| r.batch.header.offset.get() < end);
+        part.recent.range(first..last.max(first)).map(|r| r.batch.bytes.clone())
+    }
+
+    /// Journals the promise to follow no lower epoch. What is open is sealed: a replica says where its log ends only afterwards.
+    pub fn log_epoch(&mut self, p: PartitionIdx, epoch: Epoch) -> RecordTicket {
+        self.seal_open(p);
+        let part = self.part_mut(p);
+        if part.promised == Epoch(0) {
+            // Until now it was alone: what is durable is committed.
+            part.told_committed = part.durable.at;
+        }
+        part.promised = part.promised.max(epoch);
+        self.fact(p, RecordKind::Epoch, epoch.0.to_le_bytes().to_vec())
+    }
+
+    /// The partition is committed up to `at`. The next turn that writes to the journal anyway says so there, at most once.
+    pub fn log_committed(&mut self, p: PartitionIdx, at: Position) {
+        let part = self.part_mut(p);
+        part.told_committed = at;
+        if at != part.recorded_committed && !std::mem::replace(&mut part.is_commit_due, true) {
+            self.commits_due.push(p);
+        }
+    }
+
+    /// At a turn's end: how far partitions are committed goes along with what is queued.
+    pub(super) fn record_commits(&mut self) {
+        if self.commits_due.is_empty() || self.ring.is_queue_empty() || !self.takes_facts() {
+            return;
+        }
+        for p in std::mem::take(&mut self.commits_due) {
+            let part = self.part_mut(p);
+            let at = part.told_committed;
+            (part.is_commit_due, part.recorded_committed) = (false, at);
+            self.fact(p, RecordKind::Committed, RawPosition::from(at).as_bytes().to_vec());
+        }
+    }
+
+    /// The replica was compared with another one and holds what it should: the next snapshot no longer says suspect.
+    pub fn clear_suspect(&mut self, p: PartitionIdx) {
+        self.part_mut(p).suspect = false;
+    }
+}

@@ -1,0 +1,138 @@
+//! What a replica may know of its log without reading a file: ends, epochs, and the batches in memory.
+//!
+//! The store's half of `replica::LogView`, with the same methods; the half that concerns channels is the shard's.
+
+use super::batch::{Batch, BatchHeader};
+use super::partition::{Mark, PartitionLog};
+use crate::base::{Epoch, LogId, Position};
+
+/// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tail {
+    pub at: Position,
+    pub chain_crc: u32,
+    pub epoch: Epoch,
+}
+
+impl Tail {
+    pub const START: Tail = Tail { at: Position::START, chain_crc: 0, epoch: Epoch(0) };
+}
+
+/// What names a batch: two batches with equal ones have the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BatchId {
+    pub epoch: Epoch,
+    pub log_id: LogId,
+    pub last_log_id: LogId,
+    pub header_crc: u32,
+}
+
+impl From<&BatchHeader> for BatchId {
+    fn from(h: &BatchHeader) -> Self {
+        BatchId {
+            epoch: Epoch(h.epoch.get()),
+            log_id: LogId(h.log_id.get()),
+            last_log_id: LogId(h.last_log_id.get()),
+            header_crc: h.header_crc.get(),
+        }
+    }
+}
+
+/// Where the batches of one epoch end in a log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochEnd {
+    /// The batches' own.
+    pub epoch: Epoch,
+    pub end: Position,
+    /// Header crc of the batch that ends there.
+    pub chain_crc: u32,
+}
+
+impl From<Tail> for EpochEnd {
+    fn from(t: Tail) -> Self {
+        EpochEnd { epoch: t.epoch, end: t.at, chain_crc: t.chain_crc }
+    }
+}
+
+impl Mark {
+    pub fn tail(&self) -> Tail {
+        Tail { at: self.at, chain_crc: self.chain_crc, epoch: self.epoch }
+    }
+}
+
+/// One partition's log as it is now.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    part: &'a PartitionLog,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(part: &'a PartitionLog) -> Self {
+        View { part }
+    }
+
+    /// First position still stored, and the header crc of the batch before it (zero where damage took what told it).
+    pub fn start(&self) -> (Position, u32) {
+        let first = &self.part.segments[0].meta;
+        let crc = if first.base == self.part.start { first.prev_crc } else { 0 };
+        (self.part.start, crc)
+    }
+
+    /// After all that was appended and sealed.
+    pub fn end(&self) -> Tail {
+        self.part.end.tail()
+    }
+
+    /// At most the end.
+    pub fn durable(&self) -> Tail {
+        self.part.durable.tail()
+    }
+
+    /// Up to where the replica vouches for its log: the end, or where the first damage begins.
+    pub fn vouched(&self) -> Position {
+        let end = self.end().at;
+        self.part.vouched.map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
+    }
+
+    /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
+    pub fn is_suspect(&self) -> bool {
+        self.part.suspect
+    }
+
+    /// The batch in memory that begins at `offset`, durable or not.
+    pub fn held(&self, offset: i64) -> Option<BatchId> {
+        let found = self.batch_at(offset)?.1;
+        Some(BatchId::from(&found.header))
+    }
+
+    /// The end of the longest run of batches from `from` on that is in memory and at most `bytes_max` long, one batch at least.
+    pub fn run_end(&self, from: i64, bytes_max: usize) -> Option<Position> {
+        let (index, first) = self.batch_at(from)?;
+        let limit = from.saturating_add(i64::try_from(bytes_max).unwrap_or(i64::MAX)).min(self.end().at.offset);
+        let after = self.part.recent.partition_point(|r| r.batch.header.end().offset <= limit);
+        let last = after.checked_sub(1).filter(|&last| last > index).and_then(|last| self.part.recent.get(last));
+        Some(last.map_or(first.header.end(), |r| r.batch.header.end()))
+    }
+
+    /// Adds the newest `max` epochs below `below` of what the log holds before [`View::vouched`], newest first. Whether there
+    /// are older ones.
+    pub fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        let (start, end) = (self.part.start.offset, self.end());
+        let vouched = self.part.vouched.filter(|v| v.at.offset < end.at.offset);
+        let last = vouched.unwrap_or(end);
+        let is_wanted = |e: &EpochEnd| below.is_none_or(|b| e.epoch < b);
+        let closed = self.part.epochs.newest_first().filter(|e| e.end.offset < last.at.offset);
+        let open = (last.at.offset > start).then_some(EpochEnd::from(last));
+        let mut found = open.into_iter().chain(closed).filter(is_wanted);
+        out.extend(found.by_ref().take(max));
+        found.next().is_some()
+    }
+
+    /// The sealed batch in memory that begins at `offset`, with its index there.
+    pub(super) fn batch_at(&self, offset: i64) -> Option<(usize, &'a Batch)> {
+        let recent = &self.part.recent;
+        let index = recent.partition_point(|r| r.batch.header.offset.get() < offset);
+        let found = recent.get(index).map(|r| &r.batch)?;
+        (found.header.offset.get() == offset && offset < self.end().at.offset).then_some((index, found))
+    }
+}
