@@ -17,7 +17,7 @@ const MANY: usize = 200;
 
 fn main() {
     let mut c = common::criterion();
-    let protocols: [(&str, Bench); 1] = [("codec, nsq", nsq::bench)];
+    let protocols: [(&str, Bench); 2] = [("codec, nsq", nsq::bench), ("codec, native", native::bench)];
     for (name, bench) in protocols {
         let mut group = c.benchmark_group(name);
         bench(&mut group);
@@ -68,7 +68,7 @@ mod nsq {
 
     /// Decodes `count` commands, and walks the bodies of a publish as the log does.
     fn commands(group: &mut Group<'_>, name: &str, limits: &Limits, state: State, bytes: &[u8], count: usize) {
-        let context = Context { limits, state, has_heartbeats: true };
+        let context = Context { limits, state, has_heartbeats: true, has_binary_ids: false };
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(name, |b| {
             b.iter(|| {
@@ -86,6 +86,81 @@ mod nsq {
                     decoded += 1;
                 }
                 assert_eq!(decoded, count);
+            })
+        });
+    }
+}
+
+mod native {
+    use super::*;
+    use ringmq::base::{LogId, PartitionId};
+    use ringmq::codec::native::{Encoder, Header, IdRange, Messages, Payload, Publish, Reply, Request, frame};
+
+    /// What a batch of [`MANY`] messages takes, whatever is in it: the codec does not look.
+    const PAYLOAD: usize = MANY * 112;
+
+    pub fn bench(group: &mut Group<'_>) {
+        let payload = vec![7; PAYLOAD];
+        let publish = Request::Publish(Publish {
+            topic: "bench",
+            partition: PartitionId(0),
+            num: MANY as u32,
+            producer_id: 7,
+            first_sequence: 1,
+        });
+        let messages = Reply::Messages(Messages {
+            subscription: 1,
+            log_id: LogId(1),
+            num: MANY as u32,
+            count: 0,
+            batch_offset: 0,
+            base_unix_ns: 1,
+            attempts: 1,
+        });
+        let range = IdRange { first: LogId(1), last: LogId(MANY as u64) };
+        let finish = Request::Finish { subscription: 1, ranges: vec![range] };
+
+        let mut encoder = Encoder::default();
+        let mut out = vec![];
+        group.throughput(Throughput::Bytes(PAYLOAD as u64));
+        group.bench_function("write a Publish of 22 KiB, checksum and copy of the payload", |b| {
+            b.iter(|| {
+                out.clear();
+                encoder.request(&mut out, 1, black_box(&publish), Payload::of(&payload));
+                out.extend_from_slice(&payload);
+                black_box(out.len())
+            })
+        });
+        decoding(group, "decode a Publish of 22 KiB, payload verified", &out, |header, metadata| {
+            black_box(Request::decode(header.kind, metadata).expect("it was written so"));
+        });
+        group.throughput(Throughput::Bytes(PAYLOAD as u64));
+        group.bench_function("write Messages of 22 KiB, checksum and copy of the payload", |b| {
+            b.iter(|| {
+                out.clear();
+                encoder.reply(&mut out, 0, black_box(&messages), Payload::of(&payload));
+                out.extend_from_slice(&payload);
+                black_box(out.len())
+            })
+        });
+        decoding(group, "decode Messages of 22 KiB, as a client", &out, |header, metadata| {
+            black_box(Reply::decode(header.kind, metadata).expect("it was written so"));
+        });
+        out.clear();
+        encoder.request(&mut out, 2, &finish, Payload::NONE);
+        decoding(group, "decode a Finish of a range", &out, |header, metadata| {
+            black_box(Request::decode(header.kind, metadata).expect("it was written so"));
+        });
+    }
+
+    fn decoding(group: &mut Group<'_>, name: &str, bytes: &[u8], each: impl Fn(&Header, &[u8])) {
+        group.throughput(Throughput::Bytes(bytes.len() as u64));
+        group.bench_function(name, |b| {
+            b.iter(|| {
+                let (header, metadata) =
+                    Header::parse(black_box(bytes), frame::FRAME_MAX).expect("well-formed").expect("a whole frame");
+                header.check_payload(&bytes[header.frame_len() - header.payload_len..]).expect("intact");
+                each(&header, metadata);
             })
         });
     }

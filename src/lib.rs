@@ -18,6 +18,7 @@ pub mod log;
 pub mod mesh;
 pub mod metrics;
 pub mod net;
+pub mod peer;
 pub mod replica;
 pub mod ring;
 pub mod runtime;

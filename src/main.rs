@@ -3,6 +3,7 @@
 //! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense.
 
 mod parts;
+mod seeds;
 
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Some(("inspect", matches)) => inspect(matches),
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
+        Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
 }
@@ -128,6 +130,7 @@ fn command() -> Command {
         .subcommand(inspect)
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
+        .subcommand(seeds::command())
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {

@@ -35,6 +35,7 @@ fn requests() -> Vec<Request<'static>> {
             channel: "archive",
             start: Start::Timestamp(1_700_000_000_000_000_000),
             message_timeout_ms: 60_000,
+            ordered: false,
         }),
         Request::Credit { subscription, messages: 2500, bytes: 1 << 33 },
         Request::Finish { subscription, ranges: ranges.clone() },

@@ -1,7 +1,7 @@
-//! Freezes the peer protocol: frames of version 1.0 that must still be read, and what this build makes of the same messages.
+//! Freezes the peer protocol: frames of each minor version that must still be read, and what this build makes of the same messages.
 //! `tests/golden_native.rs` holds generated code against its schema.
 //!
-//! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the frames anew; only before a release of the format.
+//! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the newest frames anew; only before a release of the format.
 
 use bytes::Bytes;
 use ringmq::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
@@ -17,9 +17,10 @@ fn at(n: i64) -> Position {
     Position { offset: n << 32, count: n * 1000, log_id: LogId(n as u64 * 1000 + 1) }
 }
 
-fn hello() -> Hello<'static> {
+/// As this minor version says it.
+fn hello(minor: u16) -> Hello<'static> {
     Hello {
-        version: Version { major: 1, minor: 0 },
+        version: Version { major: 1, minor },
         features: 5,
         node_id: NodeId([1; 16]),
         cluster_id: ClusterId([2; 16]),
@@ -28,6 +29,7 @@ fn hello() -> Hello<'static> {
         layout: Layout { cores: 4, core: 3, placement: Layout::BY_NAME },
         lanes: Lanes::ALL,
         heartbeat_ms: 1000,
+        to_core: if minor >= 1 { Some(7) } else { None },
     }
 }
 
@@ -123,8 +125,8 @@ const REJECT: Reject<'static> = Reject { code: RejectCode::OtherCluster, message
 
 fn encoded() -> Vec<u8> {
     let (mut pieces, mut encoder) = (vec![], Encoder::default());
-    encoder.hello(&mut pieces, &hello());
-    encoder.welcome(&mut pieces, &hello());
+    encoder.hello(&mut pieces, &hello(VERSION.minor));
+    encoder.welcome(&mut pieces, &hello(VERSION.minor));
     encoder.reject(&mut pieces, &REJECT);
     encoder.ping(&mut pieces);
     encoder.pong(&mut pieces);
@@ -134,24 +136,30 @@ fn encoded() -> Vec<u8> {
     pieces.concat()
 }
 
-/// Of the recorded frames of version 1.0.
-const FROZEN: u32 = 0x127f_8a65;
-/// Of what this build makes of the same messages: changes with a minor version that adds something to them.
-const ENCODED: u32 = FROZEN;
+/// Of the recorded frames of each minor version.
+const FROZEN: [u32; 2] = [0x127f_8a65, 0];
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {
-    assert_eq!(crc32fast::hash(&encoded()), ENCODED, "peers of this version would be sent other bytes");
+    let newest = FROZEN[VERSION.minor as usize];
+    assert_eq!(crc32fast::hash(&encoded()), newest, "peers of this version would be sent other bytes");
 }
 
 #[test]
-fn frames_of_version_1_0_are_read() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/peer-v1.0.bin");
-    if std::env::var_os("GOLDEN_WRITE").is_some() {
-        std::fs::write(&path, encoded()).expect("the fixture can be written");
+fn frames_of_every_minor_version_are_read() {
+    for (minor, frozen) in FROZEN.into_iter().enumerate() {
+        let name = format!("tests/golden/peer-v1.{minor}.bin");
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(&name);
+        if std::env::var_os("GOLDEN_WRITE").is_some() && minor == VERSION.minor as usize {
+            std::fs::write(&path, encoded()).expect("the fixture can be written");
+        }
+        let bytes = Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{name}: {e}")));
+        assert_eq!(crc32fast::hash(&bytes), frozen, "{name}: the recorded frames are not those of version 1.{minor}");
+        is_read(&bytes, minor as u16);
     }
-    let bytes = Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())));
-    assert_eq!(crc32fast::hash(&bytes), FROZEN, "the recorded frames are not those of version 1.0");
+}
+
+fn is_read(bytes: &Bytes, minor: u16) {
     let (mut at, mut seen) = (0, Sequences::default());
     let mut connection = vec![];
     let mut messages: [Vec<Addressed>; 3] = Default::default();
@@ -166,8 +174,11 @@ fn frames_of_version_1_0_are_read() {
             frame => connection.push(frame),
         }
     }
-    assert_eq!(connection, [Frame::Hello(hello()), Frame::Welcome(hello()), Frame::Reject(REJECT), Frame::Ping, Frame::Pong]);
+    let theirs = hello(minor);
+    assert_eq!(connection, [Frame::Hello(theirs), Frame::Welcome(theirs), Frame::Reject(REJECT), Frame::Ping, Frame::Pong]);
     let expected: Vec<_> = turns().into_iter().map(|(_, messages)| messages).collect();
     assert_eq!(messages.to_vec(), expected);
-    assert_eq!(hello().agree(&Hello { node_id: NodeId([8; 16]), ..hello() }).map(|a| a.version), Ok(VERSION));
+    let newest = Hello { node_id: NodeId([8; 16]), ..hello(VERSION.minor) };
+    let in_force = newest.agree(&theirs).map(|a| a.version);
+    assert_eq!(in_force, Ok(Version { major: 1, minor }), "the lower one of the two");
 }

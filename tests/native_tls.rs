@@ -164,6 +164,7 @@ fn batches_go_in_and_come_out_over_tls() {
         channel: "c",
         start: Start::Oldest,
         message_timeout_ms: 0,
+        ordered: false,
     };
     client.ask(&Request::Subscribe(subscribe), b"");
     client.ask(&Request::Credit { subscription: 1, messages: 1000, bytes: u64::MAX }, b"");

@@ -14,6 +14,8 @@ const NO_FAULTS: Faults = Faults {
     capacity: 0,
     late: 0.0,
     crash_after: None,
+    lost_write: 0.0,
+    misdirected_write: 0.0,
 };
 
 const CRASHES: Plan = Plan {
@@ -44,6 +46,8 @@ const FAILING_DISK: Plan = Plan {
     faults: Faults { late: 0.2, read_error: 0.01, write_error: 0.003, sync_error: 0.003, short_write: 0.002, ..NO_FAULTS },
     ..CRASHES
 };
+
+const PASSING_FAILING: Plan = Plan { ephemeral: 0.5, ..FAILING_DISK };
 
 const FULL_DISK: Plan = Plan { faults: Faults { late: 0.2, no_space: 0.02, ..NO_FAULTS }, space: 700 * 1024, ..CRASHES };
 
@@ -91,6 +95,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.removed += o.removed;
         total.read_only += o.read_only;
         total.moves += o.moves;
+        total.beside += o.beside;
         total.torn_sectors += o.torn_sectors;
         total.trace ^= o.trace;
     }
@@ -105,6 +110,7 @@ fn the_promise_holds_over_crashes() {
     if asked().is_none() {
         assert!(c.acknowledged > 50_000 && c.survived > 50_000 && c.gone > 20_000 && c.deleted > 20_000, "{o:?}");
         assert!(c.settled > 1000 && o.moves > 500 && o.recovery_crashes > 200 && o.torn_sectors > 10_000, "{o:?}");
+        assert!(o.beside > 100, "{o:?}");
     }
 }
 
@@ -114,8 +120,7 @@ fn the_promise_holds_over_crashes() {
 fn ephemeral_topics_come_and_go() {
     let o = sweep("PASSING", 3000..3080, PASSING);
     assert!(asked().is_some() || o.removed > 200 && o.counts.survived > 5_000, "{o:?}");
-    let failing = Plan { ephemeral: 0.5, ..FAILING_DISK };
-    sweep("PASSING_FAILING", 3100..3130, failing);
+    sweep("PASSING_FAILING", 3100..3130, PASSING_FAILING);
     let full = Plan { ephemeral: 0.5, ..FULL_DISK };
     sweep("PASSING_FULL", 3200..3240, full);
 }
@@ -175,6 +180,9 @@ fn kept_seeds() {
         ("a commit record is no promise where nothing is missing", "CRASHES", 185, CRASHES),
         ("nor where a torn write was cut", "FAILING_DISK", 20058, FAILING_DISK),
         ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
+        ("a partition is removed in the turn in which a read of it ended", "PASSING_FAILING", 1010588, PASSING_FAILING),
+        ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
+        ("the disk syncs what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");

@@ -14,6 +14,8 @@ const NO_FAULTS: Faults = Faults {
     capacity: 0,
     late: 0.0,
     crash_after: None,
+    lost_write: 0.0,
+    misdirected_write: 0.0,
 };
 
 fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> Outcome {

@@ -88,6 +88,18 @@ impl MessageId {
         std::array::from_fn(|i| DIGITS[(self.0 >> (60 - 4 * i)) as usize & 15])
     }
 
+    /// As the replicated NSQ has it: the id, and a trace id of zero.
+    pub fn binary(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.0.to_be_bytes());
+        bytes
+    }
+
+    pub fn from_binary(bytes: &[u8; 16]) -> Self {
+        let [id @ .., _, _, _, _, _, _, _, _] = *bytes;
+        MessageId(u64::from_be_bytes(id))
+    }
+
     /// `None` when a character is not lower-case hex.
     pub fn from_hex(hex: &[u8; 16]) -> Option<Self> {
         let mut id = 0;

@@ -17,13 +17,18 @@ pub type TopicRef = Arc<TopicInfo>;
 impl TopicInfo {
     /// The core that owns a partition when the node has `cores` of them. Files do not depend on it.
     pub fn core_of(&self, partition: PartitionId, cores: u16) -> CoreId {
-        CoreId(((home_hash(&self.name) + partition.0 as u64) % cores as u64) as u16)
+        core_of(&self.name, partition, cores)
     }
+}
+
+/// The core that owns a partition of the topic of this name.
+pub fn core_of(name: &str, partition: PartitionId, cores: u16) -> CoreId {
+    CoreId(((home_hash(name) + partition.0 as u64) % cores as u64) as u16)
 }
 
 /// The core that creates a topic of this name and keeps its metadata; it owns partition 0.
 pub fn home_core(name: &str, cores: u16) -> CoreId {
-    CoreId((home_hash(name) % cores as u64) as u16)
+    core_of(name, PartitionId(0), cores)
 }
 
 /// FNV-1a, folded: stable over versions, since operators see where a topic lives.

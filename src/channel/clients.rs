@@ -127,6 +127,15 @@ impl Clients {
         self.starve(number);
     }
 
+    /// Nobody has anything in flight any more; `dropped` is told who had how many messages.
+    pub fn drop_in_flight(&mut self, dropped: &mut impl FnMut(SubId, u32)) {
+        for (_, client) in self.slab.iter_mut().filter(|(_, c)| c.in_flight_count > 0) {
+            dropped(client.sub, u32::try_from(client.in_flight_count).unwrap_or(u32::MAX));
+            (client.in_flight, client.in_flight_count) = (List::EMPTY, 0);
+            client.runs.clear();
+        }
+    }
+
     pub fn remove(&mut self, number: u32) -> Client {
         let client = self.slab.remove(number as usize);
         self.numbers.remove(&client.sub);

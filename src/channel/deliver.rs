@@ -105,7 +105,7 @@ impl Turn {
 /// Why a part of the turn came to its end.
 #[derive(PartialEq, Eq)]
 enum Stop {
-    /// Nobody has credit and room.
+    /// Nobody has credit and room, or the channel is ordered and has a message out.
     NoClient,
     /// Nothing is there (yet), or the confirm window is full.
     NoMessage,
@@ -130,7 +130,7 @@ impl Channel {
 
     pub(super) fn deliver_turn(&mut self, mut turn: Turn, source: &mut impl Source, sink: &mut impl Sink) -> bool {
         self.awaits_read = false;
-        if self.paused {
+        if self.paused || self.is_held() {
             return false;
         }
         let more = self.deliver_all(&mut turn, source, sink);
@@ -149,6 +149,10 @@ impl Channel {
             }
         }
         self.waiting_held = held.min(self.waiting_count);
+        if self.ordered && self.waiting_count > 0 {
+            // It goes first, and cannot be had now.
+            return false;
+        }
         turn.has_begun = false;
         self.deliver_log(turn, source, sink) == Stop::TurnSpent
     }
@@ -174,7 +178,7 @@ impl Channel {
         // Batches that cannot be had now, and whether the device refuses them.
         let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);
         while let Some(key) = after {
-            if self.clients.next().is_none() {
+            if self.is_held() || self.clients.next().is_none() {
                 return Stop::NoClient;
             }
             if turn.is_spent() {
@@ -217,7 +221,8 @@ impl Channel {
                 continue;
             };
             let attempts = self.open.get(key).attempts.saturating_add(1);
-            match self.hand_out(&found.message, attempts, sink) {
+            let place = (offset + found.at as i64, (found.behind - found.at) as u32);
+            match self.hand_out(&found.message, attempts, place, sink) {
                 Handed::Taken => {
                     let taken = self.take_waiting_message(list, key, &found);
                     if taken != key {
@@ -361,6 +366,9 @@ impl Channel {
         let len = header.len() as u32;
         let bytes = &batch.bytes;
         while self.next.offset == offset {
+            if self.is_held() {
+                return Some(Stop::NoClient);
+            }
             if turn.is_spent() {
                 return Some(Stop::TurnSpent);
             }
@@ -398,7 +406,7 @@ impl Channel {
                 indexed: true,
             };
             let interval = open.interval();
-            match self.hand_out(&message, 1, sink) {
+            match self.hand_out(&message, 1, (offset + at as i64, (behind - at) as u32), sink) {
                 Handed::Taken => {
                     let key = self.open.insert(open);
                     self.begin_flight(key, turn.now);
@@ -422,7 +430,8 @@ impl Channel {
     }
 
     /// Gives a message to the next client that takes it; then that client stays first until [`Channel::begin_flight`].
-    fn hand_out(&mut self, message: &Message<'_>, attempts: u16, sink: &mut impl Sink) -> Handed {
+    /// `place` is where it stands in the log, and its bytes there.
+    fn hand_out(&mut self, message: &Message<'_>, attempts: u16, place: (i64, u32), sink: &mut impl Sink) -> Handed {
         let id = MessageId::new(self.partition, message.log_id);
         while let Some(number) = self.clients.next() {
             let client = self.clients.get(number);
@@ -431,11 +440,12 @@ impl Channel {
             }
             let rate = client.options.sample_rate as u64;
             // nsqd's rule: (rate + 1) percent. A redelivery is owed whatever the rate.
-            if attempts == 1 && rate > 0 && mix(message.log_id.0 ^ self.sample_salt) % 100 > rate {
+            if attempts == 1 && rate > 0 && !self.ordered && mix(message.log_id.0 ^ self.sample_salt) % 100 > rate {
                 self.clients.rotate();
                 return Handed::SampledOut;
             }
-            if sink.deliver(client.sub, message, id, attempts) {
+            let place = client.options.placed.then_some(place);
+            if sink.deliver(client.sub, message, id, attempts, place) {
                 return Handed::Taken;
             }
             self.clients.get_mut(number).blocked = true;

@@ -4,6 +4,7 @@ use super::clients::Clients;
 use super::confirmed::{Confirmed, Finished};
 use super::deliver::Place;
 use super::open::{List, Open, OpenSet, State};
+use super::ordered::Syncing;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::metrics::stats::ChannelStats;
@@ -39,13 +40,14 @@ pub struct Channel {
     pub(super) partition: PartitionId,
     name: ChannelName,
     pub(super) paused: bool,
-    ordered: bool,
+    pub(super) ordered: bool,
     first: bool,
     epoch: Epoch,
-    generation: u64,
+    pub(super) generation: u64,
 
     pub(super) confirmed: Confirmed,
-    finished: Finished,
+    pub(super) finished: Finished,
+    pub(super) syncing: Syncing,
     /// Messages before the place where the channel stood when it was made.
     began: i64,
 
@@ -69,7 +71,7 @@ pub struct Channel {
     pub(super) waiting: [List; 2],
     pub(super) waiting_count: u64,
     pub(super) in_flight_count: u64,
-    deferred_count: u64,
+    pub(super) deferred_count: u64,
     /// Keys of open messages that are in flight or deferred.
     pub(super) wheel: Wheel<u32>,
     pub(super) clients: Clients,
@@ -98,6 +100,7 @@ impl Channel {
             restored: confirmed.intervals().rev().collect(),
             confirmed,
             finished: Finished::default(),
+            syncing: Syncing::default(),
             place: None,
             awaits_read: false,
             is_log_held: false,
@@ -193,7 +196,7 @@ impl Channel {
     /// after it was lent credit and has spent it (or it was recalled). `end` is the log's durable end.
     pub fn hungry(&mut self, end: Position, tell: &mut impl FnMut(SubId)) {
         let unread = self.next.log_id < end.log_id && self.may_read() && !self.is_log_held;
-        if !self.paused && (self.waiting_count > self.waiting_held || unread) {
+        if !self.paused && !self.is_held() && (self.waiting_count > self.waiting_held || unread) {
             self.clients.tell_starved(tell);
         }
     }
@@ -211,6 +214,7 @@ impl Channel {
 
     // ---- messages
 
+    /// On an ordered channel it is not final before [`Channel::settle`]: [`Channel::finishing`].
     pub fn finish(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
             Some(key) => self.finish_entry(key),
@@ -245,6 +249,9 @@ impl Channel {
         self.clients.get_mut(open.client).finish_count += open.num as u64;
         self.wheel.cancel(open.timer);
         self.end_flight(key);
+        if self.ordered {
+            return self.begin_finish(key);
+        }
         let interval = self.open.remove(key).interval();
         self.confirm(interval);
     }
@@ -299,7 +306,7 @@ impl Channel {
                     due += num as u64;
                     DUE
                 }
-                State::Waiting => unreachable!("a waiting message has no timer"),
+                State::Waiting | State::Finishing => unreachable!("what waits has no timer"),
             };
             open.get_mut(key).timer = TimerId::NONE;
             open.push_back(&mut waiting[list], key);
@@ -316,7 +323,7 @@ impl Channel {
     }
 
     /// A single message; runs are looked for in `ranges`.
-    fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<u32> {
+    pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<u32> {
         let key = self.open.find(id)?;
         let open = self.open.get(key);
         let is_his = open.state == State::InFlight && self.clients.get(open.client).sub == sub;
@@ -336,7 +343,7 @@ impl Channel {
     }
 
     /// An entry that is in no list is to be delivered again.
-    fn wait(&mut self, list: usize, key: u32) {
+    pub(super) fn wait(&mut self, list: usize, key: u32) {
         let open = self.open.get_mut(key);
         (open.state, open.timer) = (State::Waiting, TimerId::NONE);
         self.waiting_count += open.num as u64;
@@ -363,8 +370,13 @@ impl Channel {
         !self.finished.is_empty()
     }
 
+    /// Nobody needs what lies before it, whatever comes of a change that is not settled.
     pub fn confirmed(&self) -> Position {
-        self.confirmed.position()
+        let here = self.confirmed.position();
+        match &self.syncing {
+            Syncing::Move(before) => std::cmp::min_by_key(here, before.position(), |p| p.log_id),
+            _ => here,
+        }
     }
 
     /// It was its topic's first channel.
@@ -372,7 +384,14 @@ impl Channel {
         self.first
     }
 
+    /// As it is journaled: with what is not settled.
     pub fn image(&self) -> CursorImage {
+        let with_finishing = self.finishing().map(|interval| {
+            let mut confirmed = self.confirmed.clone();
+            confirmed.insert(interval);
+            confirmed
+        });
+        let confirmed = with_finishing.as_ref().unwrap_or(&self.confirmed);
         CursorImage {
             name: self.name.clone(),
             paused: self.paused,
@@ -380,8 +399,8 @@ impl Channel {
             first: self.first,
             epoch: self.epoch,
             generation: self.generation,
-            confirmed: self.confirmed.position(),
-            intervals: self.confirmed.intervals().collect(),
+            confirmed: confirmed.position(),
+            intervals: confirmed.intervals().collect(),
         }
     }
 

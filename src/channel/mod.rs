@@ -14,6 +14,9 @@
 //! entry, whatever it holds, from its delivery to its last FIN: nothing is done per message, unless the run has to be cut
 //! (then the heads of a batch are walked) or falls to a client that is not ranged, message by message.
 //!
+//! On an *ordered* channel one message is open at a time (`ordered`); there, and when a cursor is set, nothing goes out
+//! before the change of the cursor is durable.
+//!
 //! Every message before the read position is confirmed or open; nothing after it is open. What the log lost (damage,
 //! retention, a gap in the ids) counts as confirmed once the read position meets it.
 
@@ -24,6 +27,9 @@ mod machine;
 #[cfg(test)]
 mod model;
 mod open;
+mod ordered;
+#[cfg(test)]
+mod ordered_tests;
 #[cfg(test)]
 mod range_tests;
 mod ranges;
@@ -50,8 +56,9 @@ pub trait Source {
 /// Where messages go.
 pub trait Sink {
     /// False: the client's output is full and the message was *not* taken. It goes to another client, and this one is
-    /// given nothing until [`Channel::block`] says that it has room again.
-    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool;
+    /// given nothing until [`Channel::block`] says that it has room again. `place`, for a client that wants it: where the
+    /// message stands in the log, and the bytes that it takes there.
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16, place: Option<(i64, u32)>) -> bool;
 
     /// As [`Sink::deliver`], to a ranged client, which gets nothing else: all of the run is taken, or nothing of it.
     fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool;

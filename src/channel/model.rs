@@ -199,7 +199,7 @@ impl Source for Shared<'_> {
 }
 
 impl Sink for Shared<'_> {
-    fn deliver(&mut self, to: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+    fn deliver(&mut self, to: SubId, message: &Message<'_>, id: MessageId, attempts: u16, _: Option<(i64, u32)>) -> bool {
         let model = &mut *self.0.borrow_mut();
         let log_id = id.log_id().0;
         assert_eq!((id.partition(), message.log_id.0, message.body), (PARTITION, log_id, &*body(log_id)));
@@ -420,6 +420,8 @@ impl Life {
                     msg_timeout_ms: timeout_ms,
                     sample_rate: 50 * ranged as u8,
                     ranged,
+                    ordered: false,
+                    placed: false,
                     client: ClientInfo::default(),
                 };
                 channel.subscribe(now, sub(client), options);

@@ -19,6 +19,8 @@ pub enum State {
     Waiting,
     /// Waiting once the timer fires. In no list.
     Deferred,
+    /// Finished on an ordered channel, and that is not settled. In no list.
+    Finishing,
 }
 
 /// A message, or a run: `num` consecutive messages of one batch that have all else in common.
@@ -107,6 +109,10 @@ pub struct OpenSet {
 const KEPT_ENTRIES: usize = 4096;
 
 impl OpenSet {
+    pub fn is_empty(&self) -> bool {
+        self.slab.is_empty()
+    }
+
     pub fn find(&self, id: LogId) -> Option<u32> {
         self.index.get(id)
     }

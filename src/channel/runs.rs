@@ -24,7 +24,7 @@ impl Channel {
         let number = self.clients.next().expect("the next client was seen");
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.last().map_or(u64::MAX, |i| i.start.0 - first.0);
-        let limit = (self.clients.run_max(number) as u64).min(until_restored).min(RUN_MAX as u64) as usize;
+        let limit = (self.clients.run_max(number) as u64).min(until_restored).min(self.run_limit() as u64) as usize;
         let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
         let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
         if !sink.deliver_range(self.clients.get(number).sub, &run) {
@@ -70,7 +70,7 @@ impl Channel {
         sink: &mut impl Sink,
     ) -> HandedRun {
         let number = self.clients.next().expect("the next client was seen");
-        let limit = (self.clients.run_max(number) as usize).min(RUN_MAX);
+        let limit = (self.clients.run_max(number) as usize).min(self.run_limit());
         let head = *self.open.get(key);
         let Some(cut) = cut(batch, at, head.id, limit.min(self.joined(key, limit)), turn) else { return HandedRun::Later };
         let run = Run {
@@ -90,6 +90,10 @@ impl Channel {
         self.waiting_count -= cut.num as u64;
         self.begin_flight(taken, turn.now);
         HandedRun::Taken(after)
+    }
+
+    fn run_limit(&self) -> usize {
+        if self.ordered { 1 } else { RUN_MAX }
     }
 
     /// Messages that lie side by side in the list as in the batch, from an entry on, up to about `limit`.

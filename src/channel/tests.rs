@@ -84,7 +84,7 @@ impl Got {
 }
 
 impl Sink for Got {
-    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16, _: Option<(i64, u32)>) -> bool {
         assert_eq!((id.log_id(), id.partition()), (message.log_id, PartitionId(2)));
         let has_room = !self.full.contains(&sub);
         if has_room {
@@ -134,7 +134,14 @@ pub(super) fn channel() -> Channel {
 }
 
 pub(super) fn options(sample_rate: u8) -> SubOptions {
-    SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate, ranged: false, client: ClientInfo::default() }
+    SubOptions {
+        msg_timeout_ms: TIMEOUT_MS,
+        sample_rate,
+        ranged: false,
+        ordered: false,
+        placed: false,
+        client: ClientInfo::default(),
+    }
 }
 
 pub(super) fn subscribe(channel: &mut Channel, sub: SubId, credit: u32) {

@@ -5,7 +5,7 @@ use super::link::{Answer, TopicMap};
 use super::node::unexpected;
 use super::{Client, Error};
 use crate::base::{PartitionId, Position};
-use crate::codec::native::{Request, Start};
+use crate::codec::native::{Request, SetOffset, Start, feature};
 
 impl Client {
     /// All topics and where their partitions live, in the order of their names.
@@ -44,6 +44,30 @@ impl Client {
     /// ```
     pub async fn find(&self, topic: &str, partition: u16, start: Start) -> Result<Position> {
         let request = Request::Find { topic, partition: PartitionId(partition), start };
+        match self.inner.ask_there(topic, partition, &request).await? {
+            Answer::Found(at) => Ok(at),
+            other => Err(unexpected(&*self.inner.any_link().await?, &other)),
+        }
+    }
+
+    /// Moves a channel of a partition to the place that `start` means, forwards or back, and says where that is. All before it
+    /// counts as finished and nothing after it; what is in flight comes again if it lies behind, and what its holders still
+    /// finish of it does not count. Refused while more than one consumer is subscribed, unless it is forced.
+    ///
+    /// ```no_run
+    /// # use ringmq::client::{Client, Error, Start};
+    /// # async fn f(client: Client) -> Result<(), Error> {
+    /// let at = client.set_offset("orders", 0, "billing", Start::Timestamp(1_700_000_000_000_000_000), false).await?;
+    /// println!("it goes on at the message that has {} before it", at.count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_offset(&self, topic: &str, partition: u16, channel: &str, start: Start, force: bool) -> Result<Position> {
+        Error::unless_it_fits("channel's name", channel)?;
+        let link = self.inner.link_for(topic, partition).await?;
+        if link.facts.features & feature::ORDERED == 0 {
+            return Err(Error::protocol(&link.facts.address, "it sets no offsets: it is of an older version"));
+        }
+        let request = Request::SetOffset(SetOffset { topic, partition: PartitionId(partition), channel, start, force });
         match self.inner.ask_there(topic, partition, &request).await? {
             Answer::Found(at) => Ok(at),
             other => Err(unexpected(&*self.inner.any_link().await?, &other)),

@@ -26,6 +26,7 @@ pub struct ConsumerBuilder {
     auto_ack: bool,
     ack_delay: Duration,
     message_timeout: Duration,
+    ordered: bool,
     create: bool,
 }
 
@@ -42,6 +43,7 @@ impl ConsumerBuilder {
             auto_ack: false,
             ack_delay: Duration::from_millis(2),
             message_timeout: Duration::ZERO,
+            ordered: false,
             create: true,
         }
     }
@@ -90,6 +92,14 @@ impl ConsumerBuilder {
         self
     }
 
+    /// In log order: of each partition one message at a time, and none before the one ahead of it is finished, durably. What
+    /// is requeued, times out or was held by a consumer that is gone comes again before any later one. It is the channel that
+    /// is ordered, for all its consumers and for good; what is finished is confirmed at once, whatever [`Self::ack_delay`] says.
+    pub fn ordered(mut self) -> Self {
+        self.ordered = true;
+        self
+    }
+
     /// A topic that is not there is an error, and is not made.
     pub fn must_exist(mut self) -> Self {
         self.create = false;
@@ -120,7 +130,8 @@ impl ConsumerBuilder {
             message_timeout: self.message_timeout,
             window_messages: (self.messages / n).max(1),
             window_bytes: (self.bytes / n as u64).max(1),
-            ack_delay: self.ack_delay,
+            ack_delay: if self.ordered { Duration::ZERO } else { self.ack_delay },
+            ordered: self.ordered,
         });
         // a connection subscribes once to each partition of a channel, and another consumer may have
         let inner = Arc::new(self.inner.apart(&settings.topic, map));

@@ -370,9 +370,7 @@ fn owned(reply: &Reply<'_>) -> Result<Answer> {
             let topics = t.topics.iter().map(|topic| {
                 let place =
                     |p: &crate::codec::native::PartitionInfo| Place { address: addresses[p.node as usize].clone(), core: p.core };
-                let mut partitions: Vec<_> = topic.partitions.iter().collect();
-                partitions.sort_by_key(|p| p.id);
-                TopicMap { name: topic.name.to_owned(), partitions: partitions.into_iter().map(place).collect() }
+                TopicMap { name: topic.name.to_owned(), partitions: topic.partitions.iter().map(place).collect() }
             });
             Answer::Topics { topics: topics.collect(), more: t.more }
         }

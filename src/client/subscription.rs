@@ -9,7 +9,7 @@ use super::error::{Error, Result};
 use super::link::{Answer, Link, SubEvent};
 use super::node::{Inner, pause_after, unexpected};
 use crate::base::PartitionId;
-use crate::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe};
+use crate::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe, feature};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -30,6 +30,7 @@ pub(super) struct Settings {
     pub window_messages: u32,
     pub window_bytes: u64,
     pub ack_delay: Duration,
+    pub ordered: bool,
 }
 
 /// What the holders of messages share with the task.
@@ -317,6 +318,9 @@ impl Task {
 
     async fn subscribed(&self, link: &Arc<Link>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
         let settings = &self.settings;
+        if settings.ordered && link.facts.features & feature::ORDERED == 0 {
+            return End::Fatal(Error::protocol(&link.facts.address, "it knows no ordered channels: it is of an older version"));
+        }
         let subscribe = Subscribe {
             subscription: number,
             topic: &settings.topic,
@@ -324,6 +328,7 @@ impl Task {
             channel: &settings.channel,
             start: settings.start,
             message_timeout_ms: u32::try_from(settings.message_timeout.as_millis()).unwrap_or(u32::MAX),
+            ordered: settings.ordered,
         };
         match link.ask(&Request::Subscribe(subscribe)).await {
             Ok(Answer::Subscribed) => {}

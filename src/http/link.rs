@@ -1,9 +1,9 @@
 //! Questions to the cores and their answers: a ticket per question, whatever else the mesh carries is not for us.
 
-use crate::base::CoreId;
+use crate::base::{CoreId, Position};
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::{MeshMessage, PublishError, Ticket};
+use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Ticket};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,6 +13,7 @@ pub enum Answer {
     Topic(Result<crate::base::TopicRef, PublishError>),
     Published(Result<(), PublishError>),
     Stats(Box<ShardStats>),
+    OffsetSet(Result<Position, SetOffsetError>),
 }
 
 /// The HTTP thread's end of the mesh. No borrow of it lives across an await.
@@ -86,6 +87,7 @@ impl Link {
                 MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
                 MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
                 MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
+                MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };
             if let Some(asker) = waiting.questions.remove(&ticket) {

@@ -1,10 +1,11 @@
-//! nsqd's HTTP API: /ping /info /stats, POST /pub and /mpub; hyper on one thread of its own.
+//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub and /channel/setoffset; hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
 //! Nothing a client does makes it grow: connections, bytes of bodies and the time for head, body and answer are bounded.
 
 mod body;
+mod channels;
 mod link;
 mod publish;
 mod routes;

@@ -1,4 +1,4 @@
-//! POST /pub and /mpub: nsqd's parameters and errors; acknowledged when the partition's core says that it is durable.
+//! POST /pub and /mpub: nsqd's parameters and errors, and the replicated NSQ's `partition`; acknowledged when the partition's core says that it is durable.
 
 use super::Node;
 use super::body::{self, BodyError, Paid};
@@ -37,10 +37,11 @@ pub async fn publish(node: &Node, query: Result<Query, Failure>, body: Incoming,
     }
     let query = query?;
     let topic = topic_of(&query)?;
+    let partition = partition_of(&query)?;
     refuse_deferred(node, &query)?;
     let ends = vec![paid.bytes.len() as u32];
     let Paid { bytes, budget } = paid;
-    let result = store(node, topic, OwnedBodies { bytes, ends }, began).await;
+    let result = store(node, topic, partition, OwnedBodies { bytes, ends }, began).await;
     drop(budget);
     result
 }
@@ -52,6 +53,7 @@ pub async fn publish_many(node: &Node, query: Result<Query, Failure>, body: Inco
     }
     let query = query?;
     let topic = topic_of(&query)?;
+    let partition = partition_of(&query)?;
     // An unknown value of `binary` means true, as in nsqd.
     let binary = query.get("binary").is_some_and(|value| !matches!(value, "false" | "0"));
     let paid = match body::read(node, body, node.settings.max_body_size).await {
@@ -66,15 +68,15 @@ pub async fn publish_many(node: &Node, query: Result<Query, Failure>, body: Inco
     if bodies.ends.is_empty() {
         return Ok(());
     }
-    let result = store(node, topic, bodies, began).await;
+    let result = store(node, topic, partition, bodies, began).await;
     drop(budget);
     result
 }
 
-fn body_failure(error: BodyError, too_big: &'static str) -> Failure {
+pub fn body_failure(error: BodyError, too_big: &'static str) -> Failure {
     match error {
         BodyError::TooBig => Failure::new(StatusCode::PAYLOAD_TOO_LARGE, too_big),
-        BodyError::NoRoom => publish_failure(PublishError::TooMuchWaiting),
+        BodyError::NoRoom => core_failure(PublishError::TooMuchWaiting),
         BodyError::TooSlow => Failure::new(StatusCode::REQUEST_TIMEOUT, "BODY_TIMEOUT"),
         BodyError::Broken => Failure::new(StatusCode::BAD_REQUEST, "BAD_BODY"),
     }
@@ -83,6 +85,13 @@ fn body_failure(error: BodyError, too_big: &'static str) -> Failure {
 fn topic_of(query: &Query) -> Result<TopicName, Failure> {
     let name = query.get("topic").ok_or(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_TOPIC"))?;
     TopicName::new(name).map_err(|_| Failure::new(StatusCode::BAD_REQUEST, "INVALID_TOPIC"))
+}
+
+/// The partition that is named, if any. Which there are is known later.
+pub fn partition_of(query: &Query) -> Result<Option<PartitionId>, Failure> {
+    let Some(number) = query.get("partition") else { return Ok(None) };
+    let number = number.parse().map_err(|_| Failure::new(StatusCode::BAD_REQUEST, "INVALID_ARG_PARTITION"))?;
+    Ok(Some(PartitionId(number)))
 }
 
 /// Durable deferred messages are a later issue; until then a deferred publish is refused, never published at once.
@@ -136,30 +145,45 @@ fn be_u32(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*head), rest))
 }
 
-/// Publishes to the next partition of the topic. One that was deleted is forgotten, so that the next publish creates it.
-async fn store(node: &Node, name: TopicName, bodies: OwnedBodies, began: Instant) -> Result<(), Failure> {
+/// Publishes to that partition of the topic, or the next one. One that was deleted is forgotten, so that the next publish creates it.
+async fn store(
+    node: &Node,
+    name: TopicName,
+    partition: Option<PartitionId>,
+    bodies: OwnedBodies,
+    began: Instant,
+) -> Result<(), Failure> {
     let mut result = Err(PublishError::TopicGone);
     if name.is_ephemeral() {
         // It may go between the answer to where it is and the publish: the next one of its name takes it then.
         for _ in 0..EPHEMERAL_TRIES {
-            result = store_once(node, &name, bodies.clone()).await;
+            result = store_once(node, &name, partition, bodies.clone()).await;
             if result != Err(PublishError::TopicGone) {
                 break;
             }
         }
     } else {
-        result = store_once(node, &name, bodies).await;
+        result = store_once(node, &name, partition, bodies).await;
     }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
         Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().known.remove(&name)),
         Err(_) => {}
     }
-    result.map_err(publish_failure)
+    result.map_err(core_failure)
 }
 
-async fn store_once(node: &Node, name: &TopicName, bodies: OwnedBodies) -> Result<(), PublishError> {
-    let (topic, partition) = route(node, name).await?;
+async fn store_once(
+    node: &Node,
+    name: &TopicName,
+    partition: Option<PartitionId>,
+    bodies: OwnedBodies,
+) -> Result<(), PublishError> {
+    let (topic, next) = route(node, name).await?;
+    let partition = partition.unwrap_or(next);
+    if partition.0 >= topic.partitions {
+        return Err(PublishError::NoPartition);
+    }
     let core = topic.core_of(partition, node.link.cores());
     let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies };
     match node.link.ask(core, ANSWER_LIMIT, publish).await {
@@ -208,7 +232,8 @@ impl Topics {
     }
 }
 
-fn publish_failure(error: PublishError) -> Failure {
+/// What a core says, as a status.
+pub fn core_failure(error: PublishError) -> Failure {
     let (status, code) = match error {
         PublishError::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, "DISK_FULL"),
         PublishError::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "READ_ONLY"),
@@ -219,6 +244,7 @@ fn publish_failure(error: PublishError) -> Failure {
         PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
+        PublishError::NoPartition => (StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
     };
     Failure::new(status, format!("{code}: {error}"))

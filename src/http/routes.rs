@@ -1,6 +1,6 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, publish, statistics};
+use super::{Node, channels, publish, statistics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -24,8 +24,14 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 5] =
-    [("/ping", Method::GET), ("/info", Method::GET), ("/stats", Method::GET), ("/pub", Method::POST), ("/mpub", Method::POST)];
+const ROUTES: [(&str, Method); 6] = [
+    ("/ping", Method::GET),
+    ("/info", Method::GET),
+    ("/stats", Method::GET),
+    ("/pub", Method::POST),
+    ("/mpub", Method::POST),
+    ("/channel/setoffset", Method::POST),
+];
 
 pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
     let (head, body) = request.into_parts();
@@ -45,6 +51,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
         "/info" => return json(info(node)),
         "/stats" => match query {
             Ok(query) => return statistics::stats(node, &query).await,
+            Err(failure) => Err(failure),
+        },
+        "/channel/setoffset" => match channels::set_offset(node, query, body).await {
+            Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },
         "/pub" => publish::publish(node, query, body, began).await,

@@ -1,11 +1,11 @@
 //! The HTTP room against cores that are a thread each and answer as they are told.
 
 use super::{HttpServer, HttpWake};
-use crate::base::{CoreId, TopicId, TopicInfo};
+use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
 use crate::metrics::stats::{PartitionStats, ShardStats};
-use crate::shard::message::{MeshMessage, PublishError};
+use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Start};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -21,6 +21,9 @@ struct World {
     mute: bool,
     sick: bool,
     partitions: u16,
+    /// Channels that were set: partition, place, forced.
+    set: Vec<(u16, Start, bool)>,
+    set_error: Option<(u16, SetOffsetError)>,
     /// Bodies by (topic, partition), in order.
     stored: BTreeMap<(String, u16), Vec<Vec<u8>>>,
     publishes: usize,
@@ -48,6 +51,24 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
         MeshMessage::EnsureTopic { ticket, name, .. } => {
             let partitions = world.partitions.max(1);
             Some(MeshMessage::Topic { ticket, result: Ok(Arc::new(TopicInfo { name, id: TopicId([1; 16]), partitions })) })
+        }
+        MeshMessage::FindTopic { ticket, name } => {
+            let partitions = world.partitions.max(1);
+            let info = || Arc::new(TopicInfo { name: name.clone(), id: TopicId([1; 16]), partitions });
+            let result = if &*name == "unknown" { Err(PublishError::NoTopic) } else { Ok(info()) };
+            Some(MeshMessage::Topic { ticket, result })
+        }
+        MeshMessage::SetOffset { ticket, set } => {
+            assert_eq!(set.topic.core_of(set.partition, cores), CoreId(core), "asked the partition's core");
+            let p = set.partition.0;
+            let result = match world.set_error {
+                Some((at, error)) if at == p => Err(error),
+                _ => Ok(Position { offset: 100 + p as i64, count: p as i64, log_id: LogId(1 + p as u64) }),
+            };
+            if result.is_ok() {
+                world.set.push((p, set.to, set.force));
+            }
+            Some(MeshMessage::OffsetSet { ticket, result })
         }
         MeshMessage::Publish { ticket, topic, partition, bodies } => {
             assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
@@ -201,6 +222,54 @@ fn publishes_reach_the_partitions_in_turn() {
     assert_eq!(all("t", 0), ["m0", "m3", "x", "y", "z"]);
     assert_eq!((all("t", 1), all("t", 2)), (vec!["m1".into(), "m4".into()], vec!["m2".into(), "m5".into()]));
     assert_eq!((all("u", 0), cores.world().publishes), (vec!["a".into(), "b".into()], 8));
+    cores.stop();
+}
+
+#[test]
+fn a_publish_may_name_its_partition() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 3;
+    assert_eq!(cores.post("/pub?topic=t&partition=2", b"a").body, "OK");
+    assert_eq!(cores.post("/mpub?topic=t&partition=2", b"b\nc").body, "OK");
+    cores.post("/pub?topic=t&partition=x", b"a").is(400, "INVALID_ARG_PARTITION");
+    assert_eq!(cores.post("/pub?topic=t&partition=3", b"a").status, 404);
+    assert_eq!(cores.world().stored[&("t".to_string(), 2)], [b"a", b"b", b"c"]);
+    assert_eq!(cores.world().stored.len(), 1);
+    cores.stop();
+}
+
+#[test]
+fn an_offset_is_set_in_one_partition_or_in_all() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 3;
+    let path = "/channel/setoffset?topic=t&channel=c";
+    let answer = cores.post(path, b"timestamp:2");
+    assert_eq!(answer.status, 200, "{answer:?}");
+    let json: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+    assert_eq!(json["partitions"][2], serde_json::json!({"partition": 2, "virtual_offset": 102, "count": 2, "log_id": 3}));
+    assert_eq!(cores.post(&format!("{path}&partition=1&force=true"), b"special:-1").status, 200);
+    let set = std::mem::take(&mut cores.world().set);
+    let second = Start::Timestamp(2_000_000_000);
+    assert_eq!(set, [(0, second, false), (1, second, false), (2, second, false), (1, Start::Newest, true)]);
+    cores.post("/channel/setoffset?channel=c", b"msgcount:1").is(400, "MISSING_ARG_TOPIC");
+    cores.post("/channel/setoffset?topic=a%20b&channel=c", b"msgcount:1").is(400, "INVALID_ARG_TOPIC");
+    cores.post("/channel/setoffset?topic=t", b"msgcount:1").is(400, "MISSING_ARG_CHANNEL");
+    cores.post("/channel/setoffset?topic=t&channel=a%20b", b"msgcount:1").is(400, "INVALID_ARG_CHANNEL");
+    cores.post(&format!("{path}&partition=3"), b"msgcount:1").is(404, "PARTITION_NOT_FOUND");
+    cores.post("/channel/setoffset?topic=unknown&channel=c", b"msgcount:1").is(404, "TOPIC_NOT_FOUND");
+    assert_eq!(cores.post(path, b"msgcount:-1").status, 400);
+    assert_eq!(cores.post(path, &[b'1'; 65]).status, 413);
+    assert!(cores.world().set.is_empty(), "nothing was set");
+    for (error, status) in [
+        (SetOffsetError::NoChannel, 404),
+        (SetOffsetError::NotFirstClient, 409),
+        (SetOffsetError::Unreadable, 500),
+        (SetOffsetError::Failed(PublishError::ReadOnly), 503),
+    ] {
+        cores.world().set_error = Some((1, error));
+        let answer = cores.post(path, b"msgcount:1");
+        assert!(answer.status == status && answer.body.contains("partition 1; set before: 0"), "{answer:?}");
+    }
     cores.stop();
 }
 

@@ -27,11 +27,8 @@ use zerocopy::IntoBytes;
 /// Slot of a record that concerns a topic as a whole.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Writes in flight at most, as recovery understands them.
+/// Writes in flight at most.
 pub const DEPTH: usize = 4;
-
-/// Writes in flight now: one. With four a simulated failing disk left a damaged batch behind (docs/testing.md).
-const DEPTH_IN_USE: usize = 1;
 
 /// One queued fact. `note` comes back when it is packed and when it is durable.
 pub struct Record<N> {
@@ -85,7 +82,6 @@ pub struct Ring<N> {
     touched: Vec<(u64, u32)>,
     poisoned: bool,
     write_max: usize,
-    depth: usize,
 }
 
 impl<N: Copy> Ring<N> {
@@ -115,7 +111,6 @@ impl<N: Copy> Ring<N> {
             touched: vec![],
             poisoned: false,
             write_max: (eighth - eighth % BLOCK).min(IO_BYTES_MAX),
-            depth: DEPTH_IN_USE,
         }
     }
 
@@ -171,7 +166,7 @@ impl<N: Copy> Ring<N> {
     pub fn takes_write(&self, more: u64) -> bool {
         match self.in_flight.len() {
             0 => true,
-            n => n < self.depth && self.queued_cost + more >= self.write_max as u64 / 8,
+            n => n < DEPTH && self.queued_cost + more >= self.write_max as u64 / 8,
         }
     }
 
@@ -513,7 +508,6 @@ mod tests {
     #[test]
     fn large_writes_go_side_by_side_and_become_durable_in_order() {
         let mut ring = ring();
-        ring.depth = DEPTH;
         let small = |n| record(0, n, 100);
         ring.queue(small(1));
         let (first, _) = ring.pack(|_, _| {}).unwrap();

@@ -108,6 +108,7 @@ impl Native {
                 channel,
                 start: Start::Default,
                 message_timeout_ms: 0,
+                ordered: false,
             });
             let asked = ask(&mut self.lanes[place.lane], &mut self.encoder, "Subscribe", &request, |reply| match reply {
                 Reply::Subscribed(_) => Some(()),

@@ -100,8 +100,8 @@ impl Nsq {
         let topic = &options.topics[index];
         self.turn = if self.turn + 1 == self.topics.len() { 0 } else { self.turn + 1 };
         match count {
-            1 if options.batch == 1 => request::publish_with(&mut self.wire.out, topic, |out| write(index, 0, out)),
-            _ => request::multi_publish_with(&mut self.wire.out, topic, count, |i, out| write(index, i, out)),
+            1 if options.batch == 1 => request::publish_with(&mut self.wire.out, topic, None, |out| write(index, 0, out)),
+            _ => request::multi_publish_with(&mut self.wire.out, topic, None, count, |i, out| write(index, i, out)),
         }
     }
 

@@ -172,6 +172,11 @@ impl ReadCache {
         self.unlink(key);
         let run = self.runs.remove(key as usize);
         self.bytes -= run.bytes;
+        if run.is_fresh {
+            // Its partition is gone in the turn in which it came.
+            self.fresh.retain(|&k| k != key);
+            self.fresh_bytes -= run.bytes;
+        }
         if !run.is_used_up {
             self.ahead = block_down((self.ahead / 2).max(AHEAD_MIN) as u64) as usize;
         }
@@ -250,5 +255,15 @@ mod tests {
         cache.insert(PartitionIdx(8), vec![batch(0)], 100);
         cache.forget(p);
         assert_eq!((cache.runs.len(), cache.index.len(), cache.bytes()), (1, 1, 100));
+        // What came in this turn goes with its partition too, and its place may be taken at once.
+        cache.insert(p, vec![batch(7)], 1000);
+        cache.forget(p);
+        assert_eq!(cache.fresh_bytes(), 100, "that of the other partition");
+        cache.end_turn(3000);
+        cache.insert(p, vec![batch(7)], 1000);
+        cache.forget(p);
+        cache.insert(PartitionIdx(8), vec![batch(1)], 100);
+        cache.end_turn(3000);
+        assert_eq!((cache.runs.len(), cache.bytes(), cache.fresh_bytes()), (2, 200, 0));
     }
 }

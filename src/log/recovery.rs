@@ -44,7 +44,7 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};
@@ -145,6 +145,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let node = node::read(storage, in_use, &mut rng, &mut report)?;
     let mut rings = Vec::new();
     for &core in &found_journals {
+        // A process that was killed may have left its last writes in the device's cache. What this start does by them (it
+        // removes the files of a deleted topic) must not outlive them when the power goes on its way.
+        storage.sync(&FileId::Journal(core))?;
         let ring = replay::scan(storage, core, node.meta.generation)?;
         note_ring(&ring, &mut report);
         rings.push(ring);

@@ -93,6 +93,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             seed: r.seed.wrapping_add(i as u64 + 1),
             connections_max,
             node_id,
+            cluster: None,
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

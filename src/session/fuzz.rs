@@ -1,8 +1,8 @@
 //! Entry points for random bytes: the fuzz targets and `cargo test` run the same. They check what must hold for any input:
 //! no panic, bounded memory, whole frames.
 
-use super::{Bodies, Host, Limits, NotInFlight, ReplySlot, Session, State, Taken};
-use crate::base::{ConnId, MessageId, Now, Peer, Rng, Ticks};
+use super::{Bodies, Host, Limits, NotInFlight, ReplySlot, Session, State, Subscribe, Taken};
+use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
 use crate::config::Settings;
@@ -33,13 +33,13 @@ impl RandomHost {
 }
 
 impl Host for RandomHost {
-    fn publish(&mut self, _: Now, _: ConnId, _: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+    fn publish(&mut self, _: Now, _: ConnId, _: &str, _: Option<PartitionId>, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
         assert_eq!(bodies.iter().count(), bodies.count());
         assert_eq!(bodies.iter().map(<[u8]>::len).sum::<usize>(), bodies.bytes());
         assert!(bodies.iter().all(|body| !body.is_empty()));
         self.take(slot)
     }
-    fn subscribe(&mut self, _: Now, _: ConnId, _: &str, _: &str, _: SubOptions, slot: ReplySlot) -> Taken {
+    fn subscribe(&mut self, _: Now, _: ConnId, _: Subscribe<'_>, _: SubOptions, slot: ReplySlot) -> Taken {
         self.take(slot)
     }
     fn ready(&mut self, _: Now, _: ConnId, _: u32) {}
@@ -103,8 +103,9 @@ pub fn session(bytes: &[u8], seed: u64) {
 /// Decodes `bytes` as commands in each state, and as frames.
 pub fn decoder(bytes: &[u8]) {
     let limits = limits();
-    for state in [State::Init, State::Subscribed, State::Closing] {
-        let context = Context { limits: &limits, state, has_heartbeats: true };
+    let states = [State::Init, State::Subscribed, State::Closing];
+    for (state, has_binary_ids) in states.into_iter().flat_map(|s| [(s, false), (s, true)]) {
+        let context = Context { limits: &limits, state, has_heartbeats: true, has_binary_ids };
         let mut rest = bytes;
         while let Decoded::Command { len, .. } = decode(rest, &mut Progress::default(), &context) {
             assert!(len > 0 && len <= rest.len());

@@ -1,6 +1,6 @@
 //! The session's seam to its shard: what it asks, and how it is answered.
 
-use crate::base::{ConnId, MessageId, Now};
+use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::shard::message::SubOptions;
 
@@ -19,6 +19,15 @@ pub enum Taken {
     Refused(ClientError),
 }
 
+/// A SUB or SUB_ORDERED.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subscribe<'a> {
+    pub topic: &'a str,
+    pub channel: &'a str,
+    /// `None`: all of the topic.
+    pub partition: Option<PartitionId>,
+}
+
 /// The message is not in flight for this client: unknown, timed out, finished, or another client's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NotInFlight;
@@ -26,12 +35,21 @@ pub struct NotInFlight;
 /// Implemented by the shard. Names, sizes and counts were checked; borrowed bytes are valid for the call only.
 /// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::not_in_flight`.
 pub trait Host {
-    /// All of `bodies` or none.
-    fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken;
+    /// All of `bodies` or none, to a partition or the one whose turn it is.
+    fn publish(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        topic: &str,
+        partition: Option<PartitionId>,
+        bodies: Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Taken;
     /// `Stall` also when the connection is to move first: the command then travels in what `Session::carry` returns.
-    fn subscribe(&mut self, now: Now, conn: ConnId, topic: &str, channel: &str, options: SubOptions, slot: ReplySlot) -> Taken;
+    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> Taken;
     /// At most the limit's `max_rdy_count`. May come before the reply to SUB.
     fn ready(&mut self, now: Now, conn: ConnId, count: u32);
+    /// On an ordered channel it may fail later, as on another core.
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
     /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight>;

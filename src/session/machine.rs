@@ -3,7 +3,7 @@
 mod input;
 mod time;
 
-use super::host::{Host, NotInFlight, ReplySlot, Taken};
+use super::host::{Host, NotInFlight, ReplySlot, Subscribe, Taken};
 use super::published::Published;
 use super::replies::{Asked, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
@@ -74,6 +74,8 @@ pub struct Session {
     /// The magic came.
     greeted: bool,
     state: State,
+    /// The SUB was a SUB_ORDERED: ids are binary, and messages come with their place.
+    is_placed: bool,
     /// Of the SUB that was accepted.
     sub_slot: Option<ReplySlot>,
     negotiated: Negotiated,
@@ -123,6 +125,7 @@ impl Session {
             limits,
             greeted: carried.greeted,
             state: State::Init,
+            is_placed: false,
             sub_slot: None,
             negotiated,
             identity: carried.identity,
@@ -184,9 +187,9 @@ impl Session {
     fn run(&mut self, now: Now, command: Command<'_>, host: &mut impl Host) -> bool {
         let conn = self.conn;
         match command {
-            Command::Publish { topic, bodies } => {
+            Command::Publish { topic, partition, bodies } => {
                 let asked = if matches!(bodies, Bodies::One(_)) { Asked::Publish } else { Asked::MultiPublish };
-                match host.publish(now, conn, topic, bodies, self.replies.next_slot()) {
+                match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
                     Taken::Accepted => {
                         self.published.add(topic, bodies.count());
                         self.replies.wait(asked);
@@ -196,23 +199,28 @@ impl Session {
                 }
             }
             Command::Finish(id) => {
-                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.finish(now, conn, id));
+                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.finish(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Finish);
             }
             Command::Requeue { id, delay_ms } => {
-                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
+                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
                 self.answer_in_flight(done, id, InFlightCommand::Requeue);
             }
             Command::Touch(id) => {
-                let done = MessageId::from_hex(id).map_or(Err(NotInFlight), |id| host.touch(now, conn, id));
+                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.touch(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Touch);
             }
             Command::Ready(count) => host.ready(now, conn, count),
-            Command::Subscribe { topic, channel } => {
+            Command::Subscribe { topic, channel, partition, is_ordered } => {
                 let slot = self.replies.next_slot();
-                match host.subscribe(now, conn, topic, channel, self.sub_options(), slot) {
+                if is_ordered && self.negotiated.sample_rate > 0 {
+                    self.answer_error(&ClientError::fatal("E_INVALID", "SUB_ORDERED does not go with a sample rate"));
+                    return true;
+                }
+                match host.subscribe(now, conn, Subscribe { topic, channel, partition }, self.sub_options(is_ordered), slot) {
                     Taken::Accepted => {
                         self.state = State::Subscribed;
+                        self.is_placed = is_ordered;
                         self.sub_slot = Some(slot);
                         self.replies.wait(Asked::Subscribe);
                     }
@@ -336,7 +344,8 @@ impl Session {
     /// behind the replies that are outstanding: a later publish's OK says that the FINs before it did not fail.
     pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand) {
         if !self.replies.is_closed() {
-            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id.hex(), command));
+            let id = if self.is_placed { id.binary() } else { id.hex() };
+            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command));
         }
     }
 
@@ -495,11 +504,22 @@ impl Session {
         ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s }
     }
 
-    fn sub_options(&self) -> SubOptions {
+    fn message_id(&self, id: &[u8; 16]) -> Option<MessageId> {
+        if self.is_placed { Some(MessageId::from_binary(id)) } else { MessageId::from_hex(id) }
+    }
+
+    /// Messages go out with binary ids and their place ([`frame::placed_message`]).
+    pub fn is_placed(&self) -> bool {
+        self.is_placed
+    }
+
+    fn sub_options(&self, is_ordered: bool) -> SubOptions {
         SubOptions {
             msg_timeout_ms: self.negotiated.msg_timeout_ms,
             sample_rate: self.negotiated.sample_rate,
             ranged: false,
+            ordered: is_ordered,
+            placed: is_ordered,
             client: self.client_info(),
         }
     }
@@ -521,7 +541,11 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
         Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
         Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
     };
-    let code = if why == PublishError::TooMuchWaiting { "E_PUB_TOO_MUCH_WAITING" } else { code };
+    let code = match why {
+        PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
+        PublishError::NoPartition => "E_TOPIC_NOT_EXIST",
+        _ => code,
+    };
     ClientError::fatal(code, format!("{name} failed {why}"))
 }
 

@@ -3,26 +3,27 @@
 //!
 //! ```text
 //! SUB ─> partition 0: finds or creates the channel; the first one's cursor says so (a flag)
-//!          durable ─> CreateChannel to the cores of the others: the first channel comes to be there, with or without its client
+//!          final ─> CreateChannel to the cores of the others: the first channel comes to be there, with or without its client
 //!                     (until they all have it, nobody hears that his channel is a later one)
-//!          durable ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
+//!          final ─> Subscribed, with the verdict ─> the client's core asks the other partitions, which follow it
 //! ```
 //! A crash in between leaves the flag at partition 0, and the start completes what it says (`log::recovery`). What a
 //! native client subscribes to is one partition: there the partition judges for itself, or begins where it is told.
 
+use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
-use super::message::{MeshMessage, PublishError, SubRequest};
+use super::message::{MeshMessage, PublishError, SubOptions, SubRequest};
 use super::partitions::ChannelKey;
 use super::removal::ParkedSub;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, SubId, TopicId, TopicRef};
+use crate::log::PartitionIdx;
 use crate::log::cursor::CursorImage;
-use crate::log::{PartitionIdx, RecordTicket};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-/// A SUB whose channel's record may not be durable yet.
+/// A SUB whose channel may not be final yet.
 #[derive(Clone, Copy)]
 struct Subscribing {
-    record: RecordTicket,
+    created: CursorRequest,
     sub: SubId,
     partition: PartitionId,
     topic: TopicId,
@@ -33,8 +34,8 @@ struct Subscribing {
 struct First {
     topic: TopicRef,
     channel: ChannelName,
-    record: RecordTicket,
-    /// Cores that have not answered; `None`: not asked, the record is not durable.
+    created: CursorRequest,
+    /// Cores that have not answered; `None`: not asked, the channel is not final.
     left: Option<usize>,
     /// SUBs of later channels.
     held: Vec<Subscribing>,
@@ -42,11 +43,11 @@ struct First {
 
 #[derive(Default)]
 pub(super) struct Attaching {
-    /// In the order of their records.
-    subscribing: VecDeque<Subscribing>,
+    /// In the order in which they came.
+    subscribing: Vec<Subscribing>,
     firsts: Vec<First>,
-    /// First channels of other cores' topics, created here: until durable, with the core that asked.
-    created: VecDeque<(RecordTicket, CoreId, TopicRef)>,
+    /// First channels of other cores' topics, created here: what of them is not final, with the core that asked.
+    created: Vec<(Vec<CursorRequest>, CoreId, TopicRef)>,
 }
 
 impl Engine {
@@ -65,44 +66,65 @@ impl Engine {
 
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
-        let SubRequest { sub, topic, partition, channel, options, first } = request;
+        let SubRequest { sub, topic, partition, channel, options, first, is_alone } = request;
         if self.stopping {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
         let idx = self.partition(now, &topic, partition);
+        let ordered = options.ordered;
         let (i, first) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, first.unwrap_or_else(|| self.was_first(idx, i))),
             None => {
-                let judges = first.is_none();
-                let first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
-                let i = match self.create_channel(idx, channel.clone(), None, Some(first)) {
+                let judges = first.is_none() && !is_alone;
+                let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
+                let flag = (!is_alone).then_some(is_first);
+                let i = match self.create_channel(now, idx, channel.clone(), None, flag, ordered) {
                     Ok(i) => i,
                     Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
                 };
-                if judges && first && topic.partitions > 1 && !channel.is_ephemeral() {
-                    let record = self.partitions.get(idx).channels[i as usize].created;
-                    let first = First { topic: topic.clone(), channel, record, left: None, held: vec![] };
+                if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
+                    let created = self.partitions.get(idx).channels[i as usize].created;
+                    let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
                     self.attaching.firsts.push(first);
                 }
-                (i, first)
+                (i, is_first)
             }
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        let c = self.partitions.channel_mut(key).expect("the channel was just found");
-        c.machine.subscribe(now.ticks, sub, options);
-        c.subs.push(sub);
-        let record = c.created;
+        self.join_channel(now, key, sub, options);
         self.sub_keys.insert((sub, partition), key);
-        let s = Subscribing { record, sub, partition, topic: topic.id, first };
-        if record <= self.durable_record {
-            self.subscribed(s);
-        } else if self.read_only.is_some() {
-            // The journal failed before the channel's record was in it, and takes nothing more.
+        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        let (created, is_uncertain) = (c.created, c.is_uncertain);
+        let s = Subscribing { created, sub, partition, topic: topic.id, first };
+        if self.syncs.is_pending(created) {
+            self.attaching.subscribing.push(s);
+        } else if is_uncertain {
+            // It cannot be journaled.
             self.tell_subscriber(sub, partition, Err(PublishError::ReadOnly));
         } else {
-            self.attaching.subscribing.push_back(s);
+            self.subscribed(s);
         }
         self.wake_channel(key);
+    }
+
+    /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
+    /// the channel's `created` is final.
+    pub fn join_channel(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
+        let c = self.partitions.channel_mut(key).expect("the channel was just found");
+        let made_ordered = options.ordered && !c.machine.is_ordered();
+        let mut dropped = vec![];
+        if made_ordered {
+            tracing::info!(channel = %c.name, "the channel is ordered from here on");
+            c.machine.set_ordered(true, &mut |sub, num| dropped.push((sub, num)));
+        }
+        c.machine.subscribe(now.ticks, sub, options);
+        c.subs.push(sub);
+        if made_ordered || c.is_uncertain {
+            c.is_uncertain = false;
+            let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered });
+            self.partitions.channel_mut(key).expect("it stays").created = created;
+        }
+        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
     }
 
     /// What partition 0 says of a channel that it has. A channel without the flag that is alone (a native client made it, or
@@ -125,10 +147,12 @@ impl Engine {
     /// `first` is the topic's verdict; without one the partition judges for itself.
     pub fn create_channel(
         &mut self,
+        now: Now,
         idx: PartitionIdx,
         name: ChannelName,
         begin: Option<Position>,
         first: Option<bool>,
+        ordered: bool,
     ) -> Result<u32, PublishError> {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
@@ -144,7 +168,7 @@ impl Engine {
         let image = CursorImage {
             name: name.clone(),
             paused: false,
-            ordered: false,
+            ordered,
             first: first == Some(true),
             epoch: self.epoch,
             generation: 0,
@@ -153,8 +177,11 @@ impl Engine {
         };
         let p = self.partitions.get(idx);
         tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");
-        let created = if name.is_ephemeral() { RecordTicket::default() } else { self.store.log_cursor(idx, &image) };
-        Ok(self.add_channel(idx, image, created))
+        let channel = self.add_channel(idx, image);
+        let key = ChannelKey { partition: idx.0, channel };
+        let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
+        self.partitions.channel_mut(key).expect("it was just added").created = created;
+        Ok(channel)
     }
 
     /// The client is gone, or leaves.
@@ -166,38 +193,36 @@ impl Engine {
         }
     }
 
-    /// Records up to here are durable.
-    pub fn attaching_durable(&mut self, now: Now, upto: RecordTicket) {
-        self.spread_firsts(now, upto);
-        while let Some(s) = self.attaching.subscribing.pop_front_if(|s| s.record <= upto) {
-            self.subscribed(s);
-        }
-        while let Some((_, core, topic)) = self.attaching.created.pop_front_if(|c| c.0 <= upto) {
-            self.pass(core, MeshMessage::ChannelCreated { topic });
-        }
-    }
-
-    /// No record becomes durable any more.
-    pub fn attaching_failed(&mut self) {
-        while let Some(s) = self.attaching.subscribing.pop_front() {
-            self.tell_subscriber(s.sub, s.partition, Err(PublishError::ReadOnly));
-        }
-        while let Some((_, core, topic)) = self.attaching.created.pop_front() {
-            self.pass(core, MeshMessage::ChannelCreated { topic });
-        }
-        // Who waits for a channel that never came to be.
-        for first in std::mem::take(&mut self.attaching.firsts) {
-            if first.left.is_some() {
-                self.attaching.firsts.push(first);
-            } else {
-                first.held.into_iter().for_each(|s| self.tell_subscriber(s.sub, s.partition, Ok(s.first)));
+    /// A channel is final, or will not be.
+    pub fn attaching_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
+        match result {
+            Ok(()) => self.spread_firsts(now, request),
+            // Who waits for a channel that never came to be.
+            Err(_) => {
+                let failed = |f: &mut First| f.left.is_none() && f.created == request;
+                let failed: Vec<First> = self.attaching.firsts.extract_if(.., failed).collect();
+                for s in failed.into_iter().flat_map(|f| f.held) {
+                    self.tell_subscriber(s.sub, s.partition, Ok(s.first));
+                }
             }
         }
+        let done: Vec<Subscribing> = self.attaching.subscribing.extract_if(.., |s| s.created == request).collect();
+        for s in done {
+            match result {
+                Ok(()) => self.subscribed(s),
+                Err(error) => self.tell_subscriber(s.sub, s.partition, Err(error)),
+            }
+        }
+        self.attaching.created.iter_mut().for_each(|c| c.0.retain(|r| *r != request));
+        let done: Vec<_> = self.attaching.created.extract_if(.., |c| c.0.is_empty()).collect();
+        for (_, core, topic) in done {
+            self.pass(core, MeshMessage::ChannelCreated { topic });
+        }
     }
 
-    /// First channels that are durable at partition 0 come to the other partitions.
-    fn spread_firsts(&mut self, now: Now, upto: RecordTicket) {
-        let due = self.attaching.firsts.iter_mut().filter(|f| f.left.is_none() && f.record <= upto);
+    /// First channels that are final at partition 0 come to the other partitions.
+    fn spread_firsts(&mut self, now: Now, request: CursorRequest) {
+        let due = self.attaching.firsts.iter_mut().filter(|f| f.left.is_none() && f.created == request);
         let due: Vec<_> = due
             .map(|f| {
                 let cores = (1..f.topic.partitions).map(|p| f.topic.core_of(PartitionId(p), self.cores));
@@ -215,23 +240,24 @@ impl Engine {
         self.release_held();
     }
 
-    /// In all partitions of this core; returns the last record of it.
-    fn create_first(&mut self, now: Now, topic: &TopicRef, channel: &ChannelName) -> RecordTicket {
-        let mut last = RecordTicket::default();
+    /// In all partitions of this core; returns what of it is not final.
+    fn create_first(&mut self, now: Now, topic: &TopicRef, channel: &ChannelName) -> Vec<CursorRequest> {
+        let mut requests = vec![];
         let (core, cores) = (self.core, self.cores);
         for partition in (0..topic.partitions).map(PartitionId).filter(|&p| topic.core_of(p, cores) == core) {
             let idx = self.partition(now, topic, partition);
             let found = self.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),
-                None => self.create_channel(idx, channel.clone(), None, Some(true)),
+                None => self.create_channel(now, idx, channel.clone(), None, Some(true), false),
             };
             // A core that cannot tells so to the client that asks it; the next start completes it.
             if let Ok(i) = created {
-                last = last.max(self.partitions.get(idx).channels[i as usize].created);
+                requests.push(self.partitions.get(idx).channels[i as usize].created);
             }
         }
-        last
+        requests.retain(|r| self.syncs.is_pending(*r));
+        requests
     }
 
     pub fn on_create_channel(&mut self, now: Now, from: CoreId, topic: TopicRef, channel: ChannelName) {
@@ -239,13 +265,11 @@ impl Engine {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.topic_known(&topic);
-        let record = self.create_first(now, &topic, &channel);
-        if record <= self.durable_record {
+        let requests = self.create_first(now, &topic, &channel);
+        if requests.is_empty() {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
-        let created = &mut self.attaching.created;
-        let at = created.partition_point(|c| c.0 <= record);
-        created.insert(at, (record, from, topic));
+        self.attaching.created.push((requests, from, topic));
     }
 
     pub fn on_channel_created(&mut self, topic: &TopicRef) {

@@ -1,13 +1,14 @@
 //! Subscriptions on the partition's core: channels come and go, credit is taken and given back, FINs reach the journal.
 
+use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::Engine;
 use super::message::MeshMessage;
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
 use crate::base::{LogId, Now, PartitionId, Position, SubId};
 use crate::channel::Channel;
+use crate::log::PartitionIdx;
 use crate::log::cursor::CursorImage;
-use crate::log::{PartitionIdx, RecordTicket};
 use std::time::Duration;
 
 /// FINs for which the journal has no room are given to it again after this time, or after the interval if that is longer.
@@ -24,12 +25,22 @@ impl Engine {
         }
     }
 
-    pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage, created: RecordTicket) -> u32 {
+    /// A channel that is journaled as it stands.
+    pub fn add_channel(&mut self, idx: PartitionIdx, image: CursorImage) -> u32 {
         let options = self.channel_options();
         let partition = self.partitions.get_mut(idx);
         let name = image.name.clone();
         let machine = Channel::new(options, partition.dir.partition, image);
-        let state = ChannelState { name, machine, queued: false, dirty: false, created, owed: Default::default(), subs: vec![] };
+        let state = ChannelState {
+            name,
+            machine,
+            queued: false,
+            dirty: false,
+            created: CursorRequest::default(),
+            is_uncertain: false,
+            owed: Default::default(),
+            subs: vec![],
+        };
         partition.low_water_stale = true;
         partition.channels.insert(state) as u32
     }
@@ -162,9 +173,13 @@ impl Engine {
         if c.machine.finish(now.ticks, sub, id).is_err() {
             return false;
         }
-        if c.dirty && c.queued && c.owed.is_empty() {
+        if c.dirty && c.queued && c.owed.is_empty() && !c.machine.is_ordered() {
             // The common case, in one look at the channel.
             c.machine.lend(sub, 1);
+            return true;
+        }
+        if c.machine.finishing().is_some() {
+            self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
             return true;
         }
         self.mark_dirty(now, key);
@@ -189,6 +204,10 @@ impl Engine {
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
         let Some(c) = self.partitions.channel_mut(key) else { return false };
+        if c.machine.is_ordered() && delay_ms > 0 {
+            // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
+            return c.machine.has_in_flight(sub, id);
+        }
         if c.machine.requeue(now.ticks, sub, id, Duration::from_millis(delay_ms)).is_err() {
             return false;
         }

@@ -46,15 +46,22 @@ struct Outputs<'a> {
     full: &'a mut Vec<(SubId, ChannelKey)>,
 }
 
+fn write_message(out: &mut Vec<u8>, message: &Message<'_>, id: MessageId, attempts: u16, place: Option<(i64, u32)>) {
+    match place {
+        None => frame::message(out, message.unix_ns, attempts, id, message.body),
+        Some(place) => frame::placed_message(out, message.unix_ns, attempts, id, place, message.body),
+    }
+}
+
 impl Sink for Outputs<'_> {
-    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16) -> bool {
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16, place: Option<(i64, u32)>) -> bool {
         if sub.core != self.core {
             let frames = self.frames.entry(sub).or_default();
             if frames.len() >= REMOTE_FRAMES_MAX {
                 self.full.push((sub, self.key));
                 return false;
             }
-            frame::message(frames, message.unix_ns, attempts, id, message.body);
+            write_message(frames, message, id, attempts, place);
             return true;
         }
         let Some(c) = self.conns.get_mut(&sub.conn) else { return false };
@@ -63,7 +70,7 @@ impl Sink for Outputs<'_> {
             return false;
         }
         let Client::Nsq(session) = &mut c.session else { return false };
-        frame::message(session.output(), message.unix_ns, attempts, id, message.body);
+        write_message(session.output(), message, id, attempts, place);
         if !c.touched {
             c.touched = true;
             self.touched.push(sub.conn);

@@ -2,9 +2,11 @@
 //! host, and answers other cores; what sessions are to hear of it is left in `replies`, `frames` and `resume`.
 
 use super::attach::Attaching;
+use super::cursors::{CursorRequest, CursorSyncs};
 use super::event::Effect;
 use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
+use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
 use super::removal::Removals;
 use super::subscription::LendAction;
@@ -17,7 +19,8 @@ use crate::base::{
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
-use crate::log::{Io, Notice, PartitionIdx, RecordTicket, Store};
+use crate::log::{Io, Notice, PartitionIdx, Store};
+use crate::peer::{LinkEvent, Links};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
@@ -60,6 +63,12 @@ pub(super) struct Engine {
     pub removals: Removals,
     /// What the others were told of this core's disk.
     pub told_full: bool,
+    /// With the other nodes of the cluster; `None`: this node is alone.
+    pub links: Option<Links>,
+    /// Topics of the cluster, by their ids.
+    pub cluster_topics: IdMap<TopicId, TopicRef>,
+    /// Scratch.
+    pub link_events: Vec<LinkEvent>,
     pub subs: IdMap<ConnId, Subscription>,
     /// Subscriptions of native connections.
     pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
@@ -67,8 +76,8 @@ pub(super) struct Engine {
     pub native_stalled: IdMap<ConnId, (u64, NativeBatch)>,
     /// Native connections whose output was full.
     pub native_blocked: rustc_hash::FxHashSet<ConnId>,
-    /// Native subscriptions whose channel's record is not durable yet: with the request and its answer.
-    pub native_subscribing: VecDeque<(RecordTicket, ConnId, u64, Answer)>,
+    /// Native subscriptions whose channel is not final yet: with the request and its answer.
+    pub native_subscribing: VecDeque<(CursorRequest, ConnId, u64, Answer)>,
     /// Searches by their token.
     pub finding: IdMap<u64, Finding>,
     pub tracks: IdMap<ConnId, Track>,
@@ -98,6 +107,8 @@ pub(super) struct Engine {
     /// Publishes of other cores that wait for room, oldest first.
     pub parked: VecDeque<Parked>,
     pub attaching: Attaching,
+    pub syncs: CursorSyncs,
+    pub offsets: Offsets,
     /// Connections whose SUB partition 0 has answered: the other partitions are next.
     pub opening: Vec<ConnId>,
     /// Frames for clients of other cores, sent at the end of the turn.
@@ -112,7 +123,6 @@ pub(super) struct Engine {
     pub remote_bytes: u64,
     pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
-    pub durable_record: RecordTicket,
     pub read_only: Option<String>,
 }
 
@@ -149,6 +159,9 @@ impl Engine {
             topic_counts: BTreeMap::new(),
             removals: Removals::default(),
             told_full: false,
+            links: None,
+            cluster_topics: IdMap::default(),
+            link_events: Vec::new(),
             subs: IdMap::default(),
             native_subs: IdMap::default(),
             native_blocked: Default::default(),
@@ -172,6 +185,8 @@ impl Engine {
             remote_waiters: VecDeque::new(),
             parked: VecDeque::new(),
             attaching: Attaching::default(),
+            syncs: CursorSyncs::default(),
+            offsets: Offsets::default(),
             opening: Vec::new(),
             frames: IdMap::default(),
             remote_blocked: Default::default(),
@@ -181,7 +196,6 @@ impl Engine {
             remote_bytes: 0,
             lend_scratch: Vec::new(),
             hungry_scratch: Vec::new(),
-            durable_record: RecordTicket::default(),
             read_only: None,
         }
     }
@@ -243,7 +257,6 @@ impl Engine {
                 }
             }
             Notice::RecordDurable { upto } => {
-                self.durable_record = upto;
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
                     let this = self.core;
@@ -252,12 +265,12 @@ impl Engine {
                     }
                 }
                 self.removals_durable(now, upto);
-                self.attaching_durable(now, upto);
-                self.native_channels_durable(now, false);
+                self.cursors_durable(now, upto);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
                 self.wake_channels(p);
+                self.read_offsets(now, p);
             }
             Notice::Room => self.on_room(now),
             Notice::Found { token, result } => self.on_found(now, token, result),
@@ -273,8 +286,7 @@ impl Engine {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
                 self.removals_failed(now);
-                self.attaching_failed();
-                self.native_channels_durable(now, true);
+                self.cursors_failed(now);
                 self.on_room(now);
             }
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),

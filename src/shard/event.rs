@@ -99,10 +99,12 @@ pub enum Effect {
         op: OpId,
         request: DiskOp,
     },
-    /// Connect to another node's listener for peers; [`Event::Dialed`] answers, with the same number.
+    /// Connect to another node's listener for peers; [`Event::Dialed`] answers, with the same number. With TLS its certificate
+    /// must be for the host of the address, or for the node's name.
     Dial {
         dial: u64,
         address: Arc<str>,
+        name: Arc<str>,
     },
     /// To the coordinator.
     Ask(Ask),

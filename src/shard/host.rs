@@ -2,25 +2,33 @@
 
 use super::engine::{Attempt, Engine};
 use super::message::SubOptions;
-use crate::base::{ChannelName, ConnId, MessageId, Now};
+use crate::base::{ChannelName, ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::session::{Asked, Host, NotInFlight, ReplySlot, Taken, failure};
+use crate::session::{Asked, Host, NotInFlight, ReplySlot, Subscribe, Taken, failure};
 
 impl Host for Engine {
-    fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+    fn publish(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        topic: &str,
+        partition: Option<PartitionId>,
+        bodies: Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Taken {
         let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
-        match Engine::publish(self, now, conn, topic, &bodies, slot) {
+        match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, asked),
             Attempt::Refused(error) => Taken::Refused(failure(asked, error)),
         }
     }
 
-    fn subscribe(&mut self, now: Now, conn: ConnId, topic: &str, channel: &str, options: SubOptions, slot: ReplySlot) -> Taken {
-        let Ok(channel) = ChannelName::new(channel) else {
+    fn subscribe(&mut self, now: Now, conn: ConnId, to: Subscribe<'_>, options: SubOptions, slot: ReplySlot) -> Taken {
+        let Ok(channel) = ChannelName::new(to.channel) else {
             return Taken::Refused(ClientError::fatal("E_BAD_CHANNEL", "SUB channel name is not valid"));
         };
-        match Engine::subscribe(self, now, conn, topic, channel, options, slot) {
+        match Engine::subscribe(self, now, conn, (to.topic, to.partition), channel, options, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, Asked::Subscribe),
             Attempt::Refused(error) => Taken::Refused(failure(Asked::Subscribe, error)),

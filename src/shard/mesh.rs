@@ -2,9 +2,11 @@
 
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
 use super::message::{InFlightCommand, MeshMessage, PublishError};
+use super::offsets::Setter;
 use super::partitions::Publisher;
 use super::topics::Wanted;
 use crate::base::{CoreId, MessageId, Now};
+use crate::peer::LinkEvent;
 
 impl Engine {
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
@@ -17,6 +19,13 @@ impl Engine {
                 Ok(false) => self.topics.wait_core(&name, Wanted { from, ticket, partitions }),
                 Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
             },
+            MeshMessage::FindTopic { ticket, name } => {
+                let result = self.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
+                self.pass(from, MeshMessage::Topic { ticket, result });
+            }
+            MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
+            // Cores do not ask each other; the HTTP thread does.
+            MeshMessage::OffsetSet { .. } => {}
             MeshMessage::Topic { ticket, result } => {
                 let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
                 match result {
@@ -110,6 +119,7 @@ impl Engine {
                 let id = MessageId::new(partition, id);
                 self.replies.push((sub.conn, Heard::NotInFlight(id, command)));
             }
+            MeshMessage::Peer { from, addressed } => self.on_link_event(now, LinkEvent::Message { from, addressed }),
             // The shard looks at these before it asks the engine.
             MeshMessage::Deliver { .. }
             | MeshMessage::Connection { .. }

@@ -1,6 +1,11 @@
 //! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
 
-use crate::base::{ChannelName, LogId, PartitionId, Peer, SubId, TopicName, TopicRef};
+use crate::base::{ChannelName, LogId, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
+use crate::codec::peer::Addressed;
+use crate::replica::NodeId;
+
+pub use super::offsets::SetOffset;
+pub use crate::codec::native::Start;
 
 /// Chosen by the asker, meaningful to it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -20,6 +25,8 @@ pub enum PublishError {
     TooMuchWaiting,
     #[error("the topic could not be created")]
     NoTopic,
+    #[error("the topic has no such partition")]
+    NoPartition,
     #[error("the topic was just removed with its last channel: try again")]
     TopicGone,
     #[error("the node has as many topics as --max-topics allows")]
@@ -32,6 +39,23 @@ pub enum PublishError {
     TooBig,
     #[error("the outcome is unknown: the write failed after it was issued")]
     Unknown,
+}
+
+/// Why a channel's offset was not set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetOffsetError {
+    #[error("the topic has no such partition")]
+    NoPartition,
+    #[error("the partition has no such channel")]
+    NoChannel,
+    #[error("more than one client is subscribed to the channel: unsubscribe them, or force it")]
+    NotFirstClient,
+    #[error("a place is needed: the oldest or newest message, an offset, a count, an id or a time")]
+    NoPlace,
+    #[error("the log cannot be read there: try again, and look at /stats")]
+    Unreadable,
+    #[error("{0}")]
+    Failed(PublishError),
 }
 
 /// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
@@ -61,6 +85,10 @@ pub struct SubOptions {
     pub sample_rate: u8,
     /// It takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
     pub ranged: bool,
+    /// The channel is to be ordered, if it is not yet (`log::cursor`).
+    pub ordered: bool,
+    /// Its messages go out with their place in the log and binary ids ([`placed_message`](crate::codec::nsq::frame)).
+    pub placed: bool,
     /// For /stats.
     pub client: ClientInfo,
 }
@@ -75,6 +103,8 @@ pub struct SubRequest {
     pub options: SubOptions,
     /// What partition 0 said: whether the channel is its topic's first one. Partition 0 itself is asked.
     pub first: Option<bool>,
+    /// The client reads this partition alone: it judges for itself.
+    pub is_alone: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -100,6 +130,7 @@ pub struct MovedSession {
 pub enum MovedState {
     Nsq(crate::session::Carried),
     Native(Box<crate::session::native::NativeCarried>),
+    Peer(crate::peer::Carried),
 }
 
 /// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
@@ -113,6 +144,11 @@ pub enum MeshMessage {
         name: TopicName,
         /// Of a topic that is new; 0: as many as the setting says.
         partitions: u16,
+    },
+    /// Answered by `Topic`, `NoTopic` when there is none: it is not created.
+    FindTopic {
+        ticket: Ticket,
+        name: TopicName,
     },
     Topic {
         ticket: Ticket,
@@ -257,6 +293,17 @@ pub enum MeshMessage {
         command: InFlightCommand,
     },
 
+    // ---- asked of the partition's core
+    SetOffset {
+        ticket: Ticket,
+        set: Box<SetOffset>,
+    },
+    /// Final: where the channel stands.
+    OffsetSet {
+        ticket: Ticket,
+        result: Result<Position, SetOffsetError>,
+    },
+
     // ---- connections
     /// Carried by the IO rooms: the receiving runtime registers the socket and turns it into `Event::Adopted` + `Bytes`.
     Connection {
@@ -265,6 +312,13 @@ pub enum MeshMessage {
         unread: Vec<u8>,
         /// What lies between the socket and the session, if anything does; what it has of bytes comes behind `unread`.
         layer: Option<Layer>,
+    },
+
+    // ---- other nodes
+    /// A message of another node for a partition of the receiving core.
+    Peer {
+        from: NodeId,
+        addressed: Addressed,
     },
 
     // ---- /stats

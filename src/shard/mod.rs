@@ -13,6 +13,7 @@ mod attach;
 mod channels;
 mod client;
 pub mod cluster;
+mod cursors;
 mod deliver;
 mod engine;
 pub mod event;
@@ -23,7 +24,9 @@ pub mod message;
 #[cfg(test)]
 mod model;
 mod native;
+mod offsets;
 mod partitions;
+mod peers;
 mod publish;
 mod removal;
 mod stats;
@@ -41,11 +44,13 @@ use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{Notice, RecordTicket, Store, StoreOptions};
+use crate::log::{Notice, Store, StoreOptions};
+use crate::peer::Links;
 use crate::replica::Replica;
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
 use client::Client;
+use cluster::ClusterOptions;
 use engine::{Engine, Heard};
 use message::{MeshMessage, MovedSession, MovedState, PublishError};
 use partitions::{ChannelKey, Partition};
@@ -73,8 +78,10 @@ pub struct ShardOptions {
     pub seed: u64,
     /// Connections this core takes; 0 is no limit.
     pub connections_max: usize,
-    /// Of the node, told to native clients.
+    /// Of the node, told to native clients and to other nodes.
     pub node_id: [u8; 16],
+    /// Of a node that is one of several.
+    pub cluster: Option<ClusterOptions>,
 }
 
 struct Conn {
@@ -122,11 +129,14 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id } = options;
+        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id, cluster } =
+            options;
         let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
+        let links = cluster.map(|cluster| peers::links(&cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
+        engine.links = links;
         for topic in topics {
             *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
@@ -138,7 +148,7 @@ impl Shard {
             let idx = engine.store.open(recovered);
             engine.partitions.insert(idx, Partition::new(topic, dir, Replica::new(epoch, end)));
             for image in channels {
-                engine.add_channel(idx, image, RecordTicket::default());
+                engine.add_channel(idx, image);
             }
             engine.update_low_water(idx);
         }
@@ -173,14 +183,16 @@ impl Shard {
                 let session = NativeSession::new(conn, peer, self.limits.clone(), self.node, now);
                 self.add(now, conn, Client::Native(Box::new(session)));
             }
-            Event::OpenedPeer { conn, .. } | Event::Dialed { result: Ok(conn), .. } => out.push(Effect::Close { conn }),
-            Event::Dialed { .. } | Event::Cluster(_) => {}
+            Event::OpenedPeer { conn, peer } => self.engine.peer_opened(now, conn, peer, out),
+            Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
+            Event::Cluster(fact) => self.engine.hear_fact(now, &fact),
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let MovedSession { peer, state } = *session;
                 let limits = self.limits.clone();
                 let client = match state {
+                    MovedState::Peer(carried) => return self.engine.peer_adopted(now, conn, peer, carried, out),
                     MovedState::Nsq(state) => Client::Nsq(Session::adopt(conn, peer, state, limits, now)),
                     MovedState::Native(state) => {
                         Client::Native(Box::new(NativeSession::adopt(conn, peer, *state, limits, self.node, now)))
@@ -192,6 +204,8 @@ impl Shard {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_bytes(now, bytes, &mut self.engine);
                     self.touch(conn);
+                } else if let Some(links) = &mut self.engine.links {
+                    links.bytes(now, conn, bytes);
                 }
             }
             Event::Sent { conn, bytes } => {
@@ -199,12 +213,17 @@ impl Shard {
                     c.session.on_sent(now, bytes);
                     c.session.go_on(now, &mut self.engine);
                     self.touch(conn);
+                } else if let Some(links) = &mut self.engine.links {
+                    links.sent(now, conn, bytes);
                 }
             }
-            Event::Closed { conn } => {
-                self.conns.remove(&conn);
-                self.engine.forget_conn(now, conn);
-            }
+            Event::Closed { conn } => match &mut self.engine.links {
+                Some(links) if links.owns(conn) => links.closed(now, conn),
+                _ => {
+                    self.conns.remove(&conn);
+                    self.engine.forget_conn(now, conn);
+                }
+            },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
             // What the store no longer waits for, such as space that was being allocated.
             Event::Disk { .. } if self.engine.stopped => {}
@@ -225,7 +244,8 @@ impl Shard {
             return Some(Ticks(0));
         }
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
-        self.engine.timers.next().into_iter().chain(store).min()
+        let links = self.engine.links.as_ref().and_then(Links::deadline);
+        self.engine.timers.next().into_iter().chain(store).chain(links).min()
     }
 
     /// Why this core takes no publish, if so.
@@ -281,6 +301,9 @@ impl Shard {
         if !self.engine.stopped && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
             e.store.tick(now, &e.partitions, &mut e.io, &mut e.notices);
+        }
+        if let Some(links) = &mut self.engine.links {
+            links.tick(now);
         }
         // A timer that is due again at once (more timeouts than one turn takes) waits for the next tick.
         let mut due = std::mem::take(&mut self.due);
@@ -349,6 +372,7 @@ impl Shard {
             self.engine.open_subscriptions(now);
             self.engine.answer_closes();
             self.engine.resume_parked_subs(now);
+            self.engine.hear_links(now);
             let e = &self.engine;
             if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() && e.opening.is_empty() {
                 return;
@@ -395,6 +419,7 @@ impl Shard {
         self.move_quiet(now, out);
         // The disk starts before the sockets are written.
         self.emit(out);
+        self.engine.end_links_turn(now, out);
         let mut touched = std::mem::take(&mut self.touched);
         for conn in touched.drain(..) {
             self.flush(now, conn, out);
@@ -498,9 +523,10 @@ impl Shard {
                 c.closing = true;
                 out.push(Effect::Close { conn: *conn });
             }
+            self.engine.stop_links(now, out);
         }
         if let Stop::Closing { until } = self.stop
-            && (now.ticks >= until || self.conns.is_empty())
+            && (now.ticks >= until || (self.conns.is_empty() && self.engine.links.as_ref().is_none_or(Links::is_idle)))
         {
             self.stop = Stop::Flushing;
             self.engine.journal_fins(now, true);

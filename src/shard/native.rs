@@ -1,8 +1,10 @@
 //! What native sessions ask of their core. Everything of a partition is asked on the partition's own core: a client
 //! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
 
+use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::{Engine, Heard};
-use super::message::{PublishError, SubOptions};
+use super::message::{PublishError, SetOffsetError, SubOptions};
+use super::offsets::{SetOffset, Setter};
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
@@ -12,7 +14,8 @@ use crate::log::native::{BadBody, BodyLimits, NativeBatch};
 use crate::log::producers::{Sequence, SequenceError};
 use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
 use crate::session::native::{
-    Answer, ClientIdentity, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry,
+    Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
+    TopicEntry,
 };
 use std::time::Duration;
 
@@ -34,7 +37,8 @@ pub(super) struct NativeSub {
 /// A search whose answer somebody waits for.
 #[derive(Debug)]
 pub(super) struct Finding {
-    conn: ConnId,
+    /// Whose it is: it goes with the connection. None: another core's.
+    conn: Option<ConnId>,
     pub idx: PartitionIdx,
     start: Start,
     what: FindingFor,
@@ -45,6 +49,7 @@ pub(super) struct Finding {
 enum FindingFor {
     Find { request: u64 },
     Subscribe { subscribe: NativeSubscribe, options: SubOptions },
+    Set { key: ChannelKey, set: SetOffset, setter: Setter },
 }
 
 /// Where a request's partition is.
@@ -154,10 +159,10 @@ impl Engine {
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
-            None => (self.create_channel(idx, channel, begin, None).map_err(failure_of)?, true),
+            None => (self.create_channel(now, idx, channel, begin, None, options.ordered).map_err(failure_of)?, true),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
-        if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].created > self.durable_record {
+        if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }
         let subs = self.native_subs.entry(conn).or_default();
@@ -168,33 +173,32 @@ impl Engine {
             ));
         }
         subs.push(NativeSub { number: subscribe.subscription, key, window: 0, granted: 0, sent: 0 });
+        self.join_channel(now, key, sub, options);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
-        c.machine.subscribe(now.ticks, sub, options);
-        c.subs.push(sub);
-        let (record, at) = (c.created, c.machine.confirmed());
+        let (request, at) = (c.created, c.machine.confirmed());
         let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
-        if record <= self.durable_record {
-            self.replies.push((conn, Heard::Native(subscribe.request, answer)));
+        if self.syncs.is_pending(request) {
+            self.native_subscribing.push_back((request, conn, subscribe.request, answer));
+        } else if c.is_uncertain {
+            self.native_unsubscribe(now, conn, subscribe.subscription);
+            return Err(failure_of(PublishError::ReadOnly));
         } else {
-            self.native_subscribing.push_back((record, conn, subscribe.request, answer));
+            self.replies.push((conn, Heard::Native(subscribe.request, answer)));
         }
         self.wake_channel(key);
         Ok(())
     }
 
-    /// Subscriptions whose channel's record is durable now; or never will be.
-    pub fn native_channels_durable(&mut self, now: Now, lost: bool) {
-        while let Some((record, ..)) = self.native_subscribing.front() {
-            if !lost && *record > self.durable_record {
-                break;
-            }
-            let (_, conn, request, answer) = self.native_subscribing.pop_front().expect("the front was looked at");
-            let answer = match answer {
-                Answer::Subscribed { subscription, .. } if lost => {
+    /// Subscriptions whose channel is final now; or never will be.
+    pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
+        while let Some(at) = self.native_subscribing.iter().position(|s| s.0 == done) {
+            let (_, conn, request, answer) = self.native_subscribing.remove(at).expect("it was just found");
+            let answer = match (answer, result) {
+                (Answer::Subscribed { subscription, .. }, Err(error)) => {
                     self.native_unsubscribe(now, conn, subscription);
-                    Answer::Failed(failure_of(PublishError::ReadOnly))
+                    Answer::Failed(failure_of(error))
                 }
-                answer => answer,
+                (answer, _) => answer,
             };
             self.replies.push((conn, Heard::Native(request, answer)));
         }
@@ -234,7 +238,7 @@ impl Engine {
             self.native_detach(now, conn, s.key);
         }
         self.native_subscribing.retain(|(_, c, ..)| *c != conn);
-        self.finding.retain(|_, f| f.conn != conn);
+        self.finding.retain(|_, f| f.conn != Some(conn));
     }
 
     fn native_detach(&mut self, now: Now, conn: ConnId, key: ChannelKey) {
@@ -263,12 +267,23 @@ impl Engine {
                 return self.search(SearchBy::Offset(before), finding);
             }
         }
+        let what = match what {
+            FindingFor::Set { key, set, setter } => {
+                return match result {
+                    Ok(batch) => self.offset_found(now, key, set, setter, batch.unwrap_or(end)),
+                    Err(_) => self.tell_setter(setter, Err(SetOffsetError::Unreadable)),
+                };
+            }
+            what => what,
+        };
         let found = match result {
             Ok(Some(batch)) => Ok(inside(batch, start, end)),
             Ok(None) => Ok(end),
             Err(error) => Err(Failure::new(Code::Other, Retry::Later, format!("the commit log cannot be read: {error}"))),
         };
+        let Some(conn) = conn else { return };
         match what {
+            FindingFor::Set { .. } => {}
             FindingFor::Find { request } => {
                 let answer = found.map_or_else(Answer::Failed, |at| Answer::Found { at });
                 self.replies.push((conn, Heard::Native(request, answer)));
@@ -283,8 +298,14 @@ impl Engine {
         }
     }
 
+    /// The same, for a channel that is to stand there.
+    pub(super) fn search_offset(&mut self, by: SearchBy, key: ChannelKey, set: SetOffset, setter: Setter) {
+        let start = set.to;
+        self.search(by, Finding { conn: None, idx: key.partition_idx(), start, what: FindingFor::Set { key, set, setter } });
+    }
+
     /// What `start` means without a search.
-    fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
+    pub(super) fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
         let committed = self.partitions.get(idx).replica.committed();
         let oldest = self.store.start(idx);
         Ok(match start {
@@ -348,15 +369,15 @@ impl NativeHost for Engine {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         let subs = self.native_subs.get(&conn);
-        let pending = self.finding.values().filter(|f| f.conn == conn).filter_map(|f| match &f.what {
+        let pending = self.finding.values().filter(|f| f.conn == Some(conn)).filter_map(|f| match &f.what {
             FindingFor::Subscribe { subscribe, .. } => Some(subscribe.subscription),
-            FindingFor::Find { .. } => None,
+            FindingFor::Find { .. } | FindingFor::Set { .. } => None,
         });
         if subs.into_iter().flatten().map(|s| s.number).chain(pending).any(|number| number == subscribe.subscription) {
             let why = format!("subscription {} is in use on this connection", subscribe.subscription);
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
         }
-        let searching = self.finding.values().filter(|f| f.conn == conn).count();
+        let searching = self.finding.values().filter(|f| f.conn == Some(conn)).count();
         if subs.map_or(0, Vec::len) + searching >= SUBSCRIPTIONS_MAX {
             let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
@@ -366,13 +387,19 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
-        let options =
-            SubOptions { msg_timeout_ms: subscribe.message_timeout_ms, sample_rate: 0, client: client.into(), ranged: true };
+        let options = SubOptions {
+            msg_timeout_ms: subscribe.message_timeout_ms,
+            sample_rate: 0,
+            client: client.into(),
+            ranged: true,
+            ordered: subscribe.ordered,
+            placed: false,
+        };
         let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
         let begin = match self.place_of(idx, subscribe.start) {
             Err(by) if is_new => {
                 let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
-                self.search(by, Finding { conn, idx, start: subscribe.start, what });
+                self.search(by, Finding { conn: Some(conn), idx, start: subscribe.start, what });
                 return NativeTaken::Accepted;
             }
             place => place.unwrap_or_default(),
@@ -416,22 +443,30 @@ impl NativeHost for Engine {
         true
     }
 
-    fn native_finish(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
+    fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
         let sub = SubId { core: self.core, conn };
-        let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(key) = self.native_sub(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
+        let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::NoSubscription };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
+        if num > 0 && c.machine.finishing().is_some() {
+            self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
+            return NativeFinished::Waits;
+        }
         if num > 0 {
             self.mark_dirty(now, key);
             self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
         }
-        Some(num)
+        NativeFinished::Done(num)
     }
 
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
         let c = self.partitions.channel_mut(key)?;
+        if c.machine.is_ordered() && delay_ms > 0 {
+            // as for REQ: they come again by their timeout
+            return Some(0);
+        }
         let delay = Duration::from_millis(delay_ms as u64);
         let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
         let deadline = c.machine.deadline();
@@ -450,7 +485,7 @@ impl NativeHost for Engine {
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
         let is_it = |s: &NativeSubscribe| s.subscription == subscription;
         let of_it =
-            |f: &Finding| f.conn == conn && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
+            |f: &Finding| f.conn == Some(conn) && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
         let searching = self.finding.iter().find(|(_, f)| of_it(f)).map(|(&token, _)| token);
         if let Some(Finding { what: FindingFor::Subscribe { subscribe, .. }, .. }) =
             searching.and_then(|token| self.finding.remove(&token))
@@ -533,8 +568,30 @@ impl NativeHost for Engine {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
                 self.replies.push((conn, Heard::Native(request, Answer::Found { at })));
             }
-            Err(by) => self.search(by, Finding { conn, idx, start, what: FindingFor::Find { request } }),
+            Err(by) => self.search(by, Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } }),
         }
+        NativeTaken::Accepted
+    }
+
+    fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken {
+        if self.stopping {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        if self.topics.known(&set.topic).is_none() && !self.topics.is_pending(&set.topic) {
+            return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {}", set.topic)));
+        }
+        match self.locate(now, conn, &set.topic, set.partition) {
+            Located::Here(_) => {}
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        }
+        let Ok(channel) = ChannelName::new(&set.channel) else {
+            return NativeTaken::Refused(Failure::never(Code::BadChannel, "the channel's name is not valid"));
+        };
+        let topic = self.topics.known(&set.topic).expect("it was just located").clone();
+        let setter = Setter::Native { conn, request: set.request };
+        let NativeSetOffset { partition, to, force, .. } = *set;
+        self.set_offset(now, SetOffset { topic, partition, channel, to, force }, setter);
         NativeTaken::Accepted
     }
 }
@@ -565,12 +622,25 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::ReadOnly => (Code::ReadOnly, Retry::Refresh),
         PublishError::TooMuchWaiting => (Code::TooMuchWaiting, Retry::Later),
         PublishError::NoTopic => (Code::BadTopic, Retry::Never),
+        PublishError::NoPartition => (Code::BadPartition, Retry::Never),
         PublishError::TopicGone => (Code::BadTopic, Retry::Refresh),
         PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
         PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
+    };
+    Failure::new(code, retry, error.to_string())
+}
+
+pub(super) fn set_failure(error: SetOffsetError) -> Failure {
+    let (code, retry) = match error {
+        SetOffsetError::Failed(error) => return failure_of(error),
+        SetOffsetError::NoPartition => (Code::BadPartition, Retry::Never),
+        SetOffsetError::NoChannel => (Code::BadChannel, Retry::Never),
+        SetOffsetError::NotFirstClient => (Code::BadSubscription, Retry::Never),
+        SetOffsetError::NoPlace => (Code::BadStart, Retry::Never),
+        SetOffsetError::Unreadable => (Code::Other, Retry::Later),
     };
     Failure::new(code, retry, error.to_string())
 }

@@ -1,10 +1,11 @@
 //! The partitions of this core: each with its replica, its channels, and who waits for what.
 
+use super::cursors::CursorRequest;
 use super::message::Ticket;
 use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, TopicRef};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
-use crate::log::{AppendTicket, CursorSource, PartitionIdx, RecordTicket};
+use crate::log::{AppendTicket, CursorSource, PartitionIdx};
 use crate::replica::Replica;
 use crate::session::ReplySlot;
 use slab::Slab;
@@ -45,8 +46,10 @@ pub struct ChannelState {
     pub queued: bool,
     /// In the list of channels whose FINs wait for the journal.
     pub dirty: bool,
-    /// The record of its creation; SUBs before it is durable wait for it.
-    pub created: RecordTicket,
+    /// The last change that SUBs wait for, if it is not final.
+    pub created: CursorRequest,
+    /// That change failed: it is journaled again before a SUB is answered.
+    pub is_uncertain: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
     pub subs: Vec<SubId>,
@@ -127,6 +130,11 @@ impl Partitions {
 
     pub fn get(&self, idx: PartitionIdx) -> &Partition {
         self.slots[idx.0 as usize].as_ref().expect("an index that the store knows has a partition")
+    }
+
+    /// The same, of an index that may be gone.
+    pub fn look(&self, idx: PartitionIdx) -> Option<&Partition> {
+        self.slots.get(idx.0 as usize)?.as_ref()
     }
 
     pub fn get_mut(&mut self, idx: PartitionIdx) -> &mut Partition {

@@ -139,8 +139,17 @@ impl Engine {
         }
     }
 
-    /// A publish that a connection of this core makes: here, or passed to the partition's core.
-    pub fn publish(&mut self, now: Now, conn: ConnId, topic: &str, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
+    /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or
+    /// passed to the partition's core.
+    pub fn publish(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        topic: &str,
+        partition: Option<PartitionId>,
+        bodies: &Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Attempt {
         if self.is_moving(conn) {
             return Attempt::Wait;
         }
@@ -152,7 +161,11 @@ impl Engine {
             }
             Err(error) => return Attempt::Refused(error),
         }
-        let (topic, partition, place) = self.topics.next_partition(topic).expect("the topic is known");
+        let found = match partition {
+            None => self.topics.next_partition(topic),
+            Some(partition) => self.topics.this_partition(topic, partition),
+        };
+        let Some((topic, partition, place)) = found else { return Attempt::Refused(PublishError::NoPartition) };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if let Some(idx) = place {

@@ -12,7 +12,7 @@ impl Engine {
         &mut self,
         now: Now,
         conn: ConnId,
-        topic: &str,
+        (topic, partition): (&str, Option<PartitionId>),
         channel: ChannelName,
         options: SubOptions,
         slot: ReplySlot,
@@ -32,13 +32,23 @@ impl Engine {
             Err(error) => return Attempt::Refused(error),
         }
         let topic = self.topics.known(topic).expect("the topic is known").clone();
-        if let Some(home) = self.best_core(&topic) {
+        if partition.is_some_and(|p| p.0 >= topic.partitions) {
+            return Attempt::Refused(PublishError::NoPartition);
+        }
+        let home = match partition {
+            None => self.best_core(&topic),
+            Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
+        };
+        if let Some(home) = home {
             self.go(conn, home);
             return Attempt::Wait;
         }
         let sub = SubId { core: self.core, conn };
-        self.subs.insert(conn, Subscription::new(topic.clone(), channel.clone(), options.clone(), slot, self.cores));
-        self.ask(now, SubRequest { sub, topic, partition: PartitionId(0), channel, options, first: None });
+        let subscription = Subscription::new(topic.clone(), partition, channel.clone(), options.clone(), slot, self.cores);
+        self.subs.insert(conn, subscription);
+        let is_alone = partition.is_some();
+        let partition = partition.unwrap_or(PartitionId(0));
+        self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
         Attempt::Accepted
     }
 
@@ -60,10 +70,10 @@ impl Engine {
             let (topic, channel, options) = (s.topic.clone(), s.channel.clone(), s.options.clone());
             let (first, blocked) = (s.first, s.blocked);
             let sub = SubId { core: self.core, conn };
-            for partition in (1..topic.partitions).map(PartitionId) {
-                let core = topic.core_of(partition, self.cores);
+            let others: Vec<(PartitionId, CoreId)> = s.parts[1..].iter().map(|p| (p.partition, p.core)).collect();
+            for (partition, core) in others {
                 let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
-                self.ask(now, SubRequest { sub, topic, partition, channel, options, first });
+                self.ask(now, SubRequest { sub, topic, partition, channel, options, first, is_alone: false });
                 if blocked {
                     self.tell_blocked(sub, partition, core, true);
                 }
@@ -235,7 +245,7 @@ impl Engine {
         let Some(s) = self.subs.get_mut(&sub.conn) else { return };
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
-        if partition == PartitionId(0) {
+        if partition == s.parts[0].partition {
             s.first = result.ok();
             match result {
                 Ok(_) => self.opening.push(sub.conn),

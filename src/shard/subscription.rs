@@ -40,21 +40,30 @@ pub struct Subscription {
     pub failed: Option<PublishError>,
     pub blocked: bool,
     pub options: SubOptions,
-    /// Partition 0 has answered and the others were asked; until then nothing is lent.
+    /// The first partition has answered and the others were asked; until then nothing is lent.
     is_open: bool,
-    /// What partition 0 said: whether the channel is its topic's first one.
+    /// What the first partition said: whether the channel is its topic's first one.
     pub first: Option<bool>,
     rdy: u32,
     hungry_seq: u64,
 }
 
 impl Subscription {
-    pub fn new(topic: TopicRef, channel: ChannelName, options: SubOptions, slot: ReplySlot, cores: u16) -> Self {
-        let part = |p| {
-            let partition = PartitionId(p);
-            Part { partition, core: topic.core_of(partition, cores), lent: 0, recalled: 0, hungry: None }
+    /// Of one partition, or of all of the topic.
+    pub fn new(
+        topic: TopicRef,
+        partition: Option<PartitionId>,
+        channel: ChannelName,
+        options: SubOptions,
+        slot: ReplySlot,
+        cores: u16,
+    ) -> Self {
+        let part = |partition| Part { partition, core: topic.core_of(partition, cores), lent: 0, recalled: 0, hungry: None };
+        let all = 0..topic.partitions;
+        let parts: Vec<Part> = match partition {
+            Some(partition) => vec![part(partition)],
+            None => all.map(PartitionId).map(part).collect(),
         };
-        let parts: Vec<Part> = (0..topic.partitions).map(part).collect();
         Subscription {
             is_open: parts.len() == 1,
             unanswered: parts.len(),
@@ -72,7 +81,7 @@ impl Subscription {
     }
 
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
-        let i = partition.0 as usize;
+        let i = partition.0.checked_sub(self.parts[0].partition.0)? as usize;
         (i < self.parts.len()).then_some(i)
     }
 
@@ -172,8 +181,15 @@ mod tests {
 
     fn subscription(partitions: u16) -> Subscription {
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([1; 16]), partitions };
-        let options = SubOptions { msg_timeout_ms: 1, sample_rate: 0, ranged: false, client: Default::default() };
-        let mut s = Subscription::new(topic.into(), ChannelName::new("c").expect("valid"), options, ReplySlot(0), 2);
+        let options = SubOptions {
+            msg_timeout_ms: 1,
+            sample_rate: 0,
+            ranged: false,
+            ordered: false,
+            placed: false,
+            client: Default::default(),
+        };
+        let mut s = Subscription::new(topic.into(), None, ChannelName::new("c").expect("valid"), options, ReplySlot(0), 2);
         s.open(&mut vec![]);
         s
     }

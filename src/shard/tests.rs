@@ -8,6 +8,7 @@ use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod ordered;
 mod reads;
 
 struct Node {
@@ -28,6 +29,8 @@ struct Node {
     held: Option<Vec<(usize, OpId, DiskOp)>>,
     /// First channels do not come to other cores: what says so waits here.
     held_creations: Option<Vec<(CoreId, CoreId, MeshMessage)>>,
+    /// Answers to the HTTP thread.
+    http: Vec<MeshMessage>,
 }
 
 impl Node {
@@ -51,6 +54,7 @@ impl Node {
             is_full: false,
             held: None,
             held_creations: None,
+            http: vec![],
         }
     }
 
@@ -83,6 +87,7 @@ impl Node {
                     let held = self.held_creations.as_mut().expect("just looked at");
                     held.push((CoreId(core as u16), to, message));
                 }
+                Effect::Pass { to: CoreId::HTTP, message } => self.http.push(message),
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Dial { .. } | Effect::Ask(_) => unreachable!("these nodes are alone"),
                 Effect::Halt { reason } => panic!("halted: {reason}"),

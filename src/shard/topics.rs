@@ -96,6 +96,12 @@ impl Topics {
         Some((topic, PartitionId(partition), places.get(partition as usize).copied().flatten()))
     }
 
+    /// The topic, and this partition of it, if it has so many.
+    pub fn this_partition(&self, name: &str, partition: PartitionId) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+        let Known { topic, places, .. } = &self.known[self.find(name)?];
+        (partition.0 < topic.partitions).then(|| (topic, partition, places.get(partition.0 as usize).copied().flatten()))
+    }
+
     /// Where a partition of a known topic is in this core's store, if it was used.
     pub fn place(&self, name: &str, partition: PartitionId) -> Option<PartitionIdx> {
         self.known[self.find(name)?].places.get(partition.0 as usize).copied().flatten()

@@ -4,6 +4,7 @@
 //! Model: a file is a row of 512-byte sectors. A write lands in the volatile image when it is issued, sector by sector,
 //! and is durable when it completes (with [`Durability::Durable`]) or when a later sync completes. At a crash every
 //! sector that is not durable keeps its old or one of its newer contents: all of them, a prefix, or any subset.
+//! Of a write that fails as much may stand in the image, not durable: a later sync makes durable what stands there.
 //! A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is, still not durable.
 //! Creating, growing, cutting, renaming and removing files is durable when it completes; one in flight at a crash
 //! happened or did not.
@@ -36,6 +37,10 @@ pub struct Faults {
     pub late: f64,
     /// The machine crashes when so many more operations were issued: every call fails from then on.
     pub crash_after: Option<u64>,
+    /// A write that the device says it has done, and that is not there.
+    pub lost_write: f64,
+    /// A write that the device says it has done, and that stands elsewhere in its file.
+    pub misdirected_write: f64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -57,8 +62,11 @@ pub struct Counts {
     pub faults: u64,
     pub torn_sectors: u64,
     pub crashes: u64,
+    /// Writes that were lost or misdirected.
+    pub damages: u64,
 }
 
+#[derive(Clone)]
 struct Pending {
     id: OpId,
     op: DiskOp,
@@ -66,11 +74,14 @@ struct Pending {
     is_late: bool,
 }
 
+#[derive(Clone)]
 pub struct SimDisk {
     files: BTreeMap<String, File>,
     pub faults: Faults,
     pub counts: Counts,
     rng: Rng,
+    /// What lands of a write that fails.
+    landing: Rng,
     pending: VecDeque<Pending>,
     next_number: u64,
     crashed: bool,
@@ -83,6 +94,7 @@ impl SimDisk {
             faults: Faults::default(),
             counts: Counts::default(),
             rng: Rng::new(seed),
+            landing: Rng::new(seed ^ 0x1a4d),
             pending: VecDeque::new(),
             next_number: 0,
             crashed: false,
@@ -157,12 +169,27 @@ impl SimDisk {
             DiskOp::Write { file, at, parts, durability } => {
                 let len: usize = parts.iter().map(Bytes::len).sum();
                 self.counts.writes += 1;
-                self.write_fault(&file, at, len)?;
-                let f = self.file(&file)?;
+                let fault = self.write_fault(&file, at, len);
+                let (is_up, rng) = (!self.crashed, &mut self.landing);
+                let f = self.files.get_mut(&file.to_string()).ok_or_else(|| DiskError::NotFound { file: file.clone() })?;
+                let sectors = f.in_flight.remove(&number);
+                if let Err(error) = fault {
+                    let landed = match error {
+                        DiskError::ShortWrite { written, .. } => Some((written / SECTOR) as u64),
+                        _ => None,
+                    };
+                    if let Some(sectors) = sectors.filter(|_| is_up) {
+                        f.fail(sectors, landed, rng);
+                    }
+                    return Err(error);
+                }
                 if at + len as u64 > f.image.len() as u64 {
                     return Err(io(&file, "write", 27, "past the allocated end"));
                 }
-                f.in_flight.remove(&number);
+                if self.lies(&file, at, len) {
+                    return Ok(DiskDone::Done);
+                }
+                let f = self.file(&file)?;
                 if durability == Durability::Durable {
                     f.make_durable(at / SECTOR as u64, (len / SECTOR) as u64);
                 }
@@ -313,6 +340,37 @@ impl SimDisk {
         Ok(())
     }
 
+    /// Whether the device loses this write, or puts it elsewhere, and says nothing.
+    fn lies(&mut self, file: &FileId, at: u64, len: usize) -> bool {
+        let Faults { lost_write, misdirected_write, .. } = self.faults;
+        if lost_write + misdirected_write == 0.0 {
+            return false;
+        }
+        let is_misdirected = self.rng.chance(misdirected_write);
+        if !is_misdirected && !self.rng.chance(lost_write) || *file == FileId::Node {
+            return false;
+        }
+        self.counts.damages += 1;
+        let shift = self.rng.next_u64();
+        let f = self.files.get_mut(&file.to_string()).expect("it was just there");
+        let (from, to) = (at as usize, at as usize + len);
+        let bytes = f.image[from..to].to_vec();
+        for sector in from / SECTOR..to / SECTOR {
+            f.dirty.remove(&(sector as u64));
+        }
+        f.image[from..to].copy_from_slice(&f.durable[from..to]);
+        let places = (f.image.len() - len) / BLOCK + 1;
+        let other = (shift % places as u64) as usize * BLOCK;
+        if is_misdirected && f.in_flight.is_empty() {
+            f.image[other..other + len].copy_from_slice(&bytes);
+            f.durable[other..other + len].copy_from_slice(&bytes);
+            for sector in other / SECTOR..(other + len) / SECTOR {
+                f.dirty.remove(&(sector as u64));
+            }
+        }
+        true
+    }
+
     fn file(&mut self, file: &FileId) -> Result<&mut File, DiskError> {
         self.files.get_mut(&file.to_string()).ok_or_else(|| DiskError::NotFound { file: file.clone() })
     }
@@ -340,6 +398,28 @@ impl File {
             let old: [u8; SECTOR] = self.image[from..from + SECTOR].try_into().expect("a sector");
             self.dirty.entry(number).or_default().push(old);
             self.image[from..from + SECTOR].copy_from_slice(sector);
+        }
+    }
+
+    /// A write has failed: of its sectors, the first `landed` are there; else all, none, a prefix, or any. What did not land may
+    /// still do so at a crash. None is in flight any more: a later sync makes durable what stands there.
+    fn fail(&mut self, (first, count): (u64, u64), landed: Option<u64>, rng: &mut Rng) {
+        let (style, prefix) = (rng.below(4), rng.below(count + 1));
+        for i in 0..count {
+            let is_there = match (landed, style) {
+                (Some(landed), _) => i < landed,
+                (None, 0) => true,
+                (None, 1) => false,
+                (None, 2) => i < prefix,
+                (None, _) => rng.chance(0.5),
+            };
+            let from = (first + i) as usize * SECTOR;
+            if !is_there && let Some(older) = self.dirty.get_mut(&(first + i)) {
+                let sector = &mut self.image[from..from + SECTOR];
+                let before = *older.last().expect("what stood there before");
+                older.push(sector.try_into().expect("a sector"));
+                sector.copy_from_slice(&before);
+            }
         }
     }
 
@@ -578,6 +658,42 @@ mod tests {
             lost += (disk.contents(&FileId::Journal(0)).unwrap()[0] == 0) as u32;
         }
         assert!(lost > 5);
+    }
+
+    #[test]
+    fn a_write_that_fails_lands_in_part_and_a_later_sync_covers_it() {
+        let (mut whole, mut none, mut partly, mut again) = (0, 0, 0, 0);
+        for seed in 0..200 {
+            let mut disk = SimDisk::new(seed);
+            disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+            disk.faults = match seed % 2 {
+                0 => Faults { write_error: 1.0, ..Faults::default() },
+                _ => Faults { short_write: 1.0, ..Faults::default() },
+            };
+            disk.submit(OpId(1), write(0, 1, Durability::Durable));
+            let error = disk.complete().unwrap().1.unwrap_err();
+            disk.faults = Faults::default();
+            let there = disk.contents(&FileId::Journal(0)).unwrap().to_vec();
+            let landed = there.iter().filter(|&&b| b == 1).count();
+            if let DiskError::ShortWrite { written, .. } = error {
+                assert!(landed == written && there[..written].iter().all(|&b| b == 1), "the first sectors, as it says");
+            }
+            match landed {
+                0 => none += 1,
+                BLOCK => whole += 1,
+                _ => partly += 1,
+            }
+            let is_synced = seed % 4 < 2;
+            if is_synced {
+                disk.submit(OpId(2), DiskOp::Sync { file: FileId::Journal(0) });
+                assert!(disk.complete().unwrap().1.is_ok());
+            }
+            disk.crash();
+            let is_as_before = disk.contents(&FileId::Journal(0)).unwrap() == there;
+            assert!(is_as_before || !is_synced, "what a sync covered stays");
+            again += !is_as_before as u32;
+        }
+        assert!(whole > 20 && none > 20 && partly > 50 && again > 20, "{whole} {none} {partly} {again}");
     }
 
     #[test]

@@ -66,5 +66,6 @@ pub fn first_start(core: u16, cores: u16, settings: &Arc<Settings>, seed: u64) -
         seed,
         connections_max: 0,
         node_id: [7; 16],
+        cluster: None,
     })
 }

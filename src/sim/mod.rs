@@ -3,6 +3,7 @@
 //! Pure, and only for tests: nothing here is used by a running node.
 
 pub mod check;
+pub mod cluster;
 pub mod disk;
 pub mod engine;
 pub mod fuzz;

@@ -6,12 +6,13 @@
 //! In the end it is healed, must drain, stop, and have forgotten nothing. Panics at the first broken promise, the name of
 //! the check first. Only for tests.
 
-mod any;
-mod book;
-mod client;
-mod native;
+pub(super) mod any;
+pub(super) mod book;
+pub(super) mod client;
+pub(super) mod native;
 mod producers;
-mod world;
+pub(super) mod reach;
+pub(super) mod world;
 
 use super::disk::{Faults, SimDisk};
 use crate::base::{Now, Rng, Ticks};
@@ -64,6 +65,8 @@ pub struct Outcome {
     pub removed: u64,
     pub read_only: u64,
     pub moves: u64,
+    /// Journal writes that were issued while another one of the same core was in flight.
+    pub beside: u64,
     pub torn_sectors: u64,
     /// Over every effect of every life, in order.
     pub trace: u64,

@@ -1518,6 +1518,7 @@ impl<'a> Subscribe<'a> {
   pub const VT_START_AT: ::flatbuffers::VOffsetT = 12;
   pub const VT_START: ::flatbuffers::VOffsetT = 14;
   pub const VT_MESSAGE_TIMEOUT_MS: ::flatbuffers::VOffsetT = 16;
+  pub const VT_ORDERED: ::flatbuffers::VOffsetT = 18;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1535,6 +1536,7 @@ impl<'a> Subscribe<'a> {
     if let Some(x) = args.topic { builder.add_topic(x); }
     builder.add_subscription(args.subscription);
     builder.add_partition(args.partition);
+    builder.add_ordered(args.ordered);
     builder.add_start_at(args.start_at);
     builder.finish()
   }
@@ -1589,6 +1591,13 @@ impl<'a> Subscribe<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<u32>(Subscribe::VT_MESSAGE_TIMEOUT_MS, Some(0)).unwrap()}
   }
+  #[inline]
+  pub fn ordered(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Subscribe::VT_ORDERED, Some(false)).unwrap()}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Subscribe<'_> {
@@ -1604,6 +1613,7 @@ impl ::flatbuffers::Verifiable for Subscribe<'_> {
      .visit_field::<StartAt>("start_at", Self::VT_START_AT, false)?
      .visit_field::<i64>("start", Self::VT_START, false)?
      .visit_field::<u32>("message_timeout_ms", Self::VT_MESSAGE_TIMEOUT_MS, false)?
+     .visit_field::<bool>("ordered", Self::VT_ORDERED, false)?
      .finish();
     Ok(())
   }
@@ -1616,6 +1626,7 @@ pub struct SubscribeArgs<'a> {
     pub start_at: StartAt,
     pub start: i64,
     pub message_timeout_ms: u32,
+    pub ordered: bool,
 }
 impl<'a> Default for SubscribeArgs<'a> {
   #[inline]
@@ -1628,6 +1639,7 @@ impl<'a> Default for SubscribeArgs<'a> {
       start_at: StartAt::Default,
       start: 0,
       message_timeout_ms: 0,
+      ordered: false,
     }
   }
 }
@@ -1666,6 +1678,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> SubscribeBuilder<'a, 'b, A> {
     self.fbb_.push_slot::<u32>(Subscribe::VT_MESSAGE_TIMEOUT_MS, message_timeout_ms, 0);
   }
   #[inline]
+  pub fn add_ordered(&mut self, ordered: bool) {
+    self.fbb_.push_slot::<bool>(Subscribe::VT_ORDERED, ordered, false);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> SubscribeBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     SubscribeBuilder {
@@ -1692,6 +1708,7 @@ impl ::core::fmt::Debug for Subscribe<'_> {
       ds.field("start_at", &self.start_at());
       ds.field("start", &self.start());
       ds.field("message_timeout_ms", &self.message_timeout_ms());
+      ds.field("ordered", &self.ordered());
       ds.finish()
   }
 }
@@ -3732,6 +3749,189 @@ impl ::core::fmt::Debug for Found<'_> {
       ds.field("offset", &self.offset());
       ds.field("count", &self.count());
       ds.field("log_id", &self.log_id());
+      ds.finish()
+  }
+}
+pub enum SetOffsetOffset {}
+#[derive(Copy, Clone, PartialEq)]
+
+pub struct SetOffset<'a> {
+  pub _tab: ::flatbuffers::Table<'a>,
+}
+
+impl<'a> ::flatbuffers::Follow<'a> for SetOffset<'a> {
+  type Inner = SetOffset<'a>;
+  #[inline]
+  unsafe fn follow(buf: &'a [u8], loc: usize) -> Self::Inner {
+    Self { _tab: unsafe { ::flatbuffers::Table::new(buf, loc) } }
+  }
+}
+
+impl<'a> SetOffset<'a> {
+  pub const VT_TOPIC: ::flatbuffers::VOffsetT = 4;
+  pub const VT_PARTITION: ::flatbuffers::VOffsetT = 6;
+  pub const VT_CHANNEL: ::flatbuffers::VOffsetT = 8;
+  pub const VT_START_AT: ::flatbuffers::VOffsetT = 10;
+  pub const VT_START: ::flatbuffers::VOffsetT = 12;
+  pub const VT_FORCE: ::flatbuffers::VOffsetT = 14;
+
+  #[inline]
+  pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
+    SetOffset { _tab: table }
+  }
+  #[allow(unused_mut)]
+  pub fn create<'bldr: 'args, 'args: 'mut_bldr, 'mut_bldr, A: ::flatbuffers::Allocator + 'bldr>(
+    _fbb: &'mut_bldr mut ::flatbuffers::FlatBufferBuilder<'bldr, A>,
+    args: &'args SetOffsetArgs<'args>
+  ) -> ::flatbuffers::WIPOffset<SetOffset<'bldr>> {
+    let mut builder = SetOffsetBuilder::new(_fbb);
+    builder.add_start(args.start);
+    if let Some(x) = args.channel { builder.add_channel(x); }
+    if let Some(x) = args.topic { builder.add_topic(x); }
+    builder.add_partition(args.partition);
+    builder.add_force(args.force);
+    builder.add_start_at(args.start_at);
+    builder.finish()
+  }
+
+
+  #[inline]
+  pub fn topic(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(SetOffset::VT_TOPIC, None).unwrap()}
+  }
+  #[inline]
+  pub fn partition(&self) -> u16 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(SetOffset::VT_PARTITION, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn channel(&self) -> &'a str {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<&str>>(SetOffset::VT_CHANNEL, None).unwrap()}
+  }
+  #[inline]
+  pub fn start_at(&self) -> StartAt {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<StartAt>(SetOffset::VT_START_AT, Some(StartAt::Default)).unwrap()}
+  }
+  #[inline]
+  pub fn start(&self) -> i64 {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<i64>(SetOffset::VT_START, Some(0)).unwrap()}
+  }
+  #[inline]
+  pub fn force(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(SetOffset::VT_FORCE, Some(false)).unwrap()}
+  }
+}
+
+impl ::flatbuffers::Verifiable for SetOffset<'_> {
+  #[inline]
+  fn run_verifier(
+    v: &mut ::flatbuffers::Verifier, pos: usize
+  ) -> Result<(), ::flatbuffers::InvalidFlatbuffer> {
+    v.visit_table(pos)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("topic", Self::VT_TOPIC, true)?
+     .visit_field::<u16>("partition", Self::VT_PARTITION, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<&str>>("channel", Self::VT_CHANNEL, true)?
+     .visit_field::<StartAt>("start_at", Self::VT_START_AT, false)?
+     .visit_field::<i64>("start", Self::VT_START, false)?
+     .visit_field::<bool>("force", Self::VT_FORCE, false)?
+     .finish();
+    Ok(())
+  }
+}
+pub struct SetOffsetArgs<'a> {
+    pub topic: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub partition: u16,
+    pub channel: Option<::flatbuffers::WIPOffset<&'a str>>,
+    pub start_at: StartAt,
+    pub start: i64,
+    pub force: bool,
+}
+impl<'a> Default for SetOffsetArgs<'a> {
+  #[inline]
+  fn default() -> Self {
+    SetOffsetArgs {
+      topic: None, // required field
+      partition: 0,
+      channel: None, // required field
+      start_at: StartAt::Default,
+      start: 0,
+      force: false,
+    }
+  }
+}
+
+pub struct SetOffsetBuilder<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> {
+  fbb_: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>,
+  start_: ::flatbuffers::WIPOffset<::flatbuffers::TableUnfinishedWIPOffset>,
+}
+impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> SetOffsetBuilder<'a, 'b, A> {
+  #[inline]
+  pub fn add_topic(&mut self, topic: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(SetOffset::VT_TOPIC, topic);
+  }
+  #[inline]
+  pub fn add_partition(&mut self, partition: u16) {
+    self.fbb_.push_slot::<u16>(SetOffset::VT_PARTITION, partition, 0);
+  }
+  #[inline]
+  pub fn add_channel(&mut self, channel: ::flatbuffers::WIPOffset<&'b  str>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(SetOffset::VT_CHANNEL, channel);
+  }
+  #[inline]
+  pub fn add_start_at(&mut self, start_at: StartAt) {
+    self.fbb_.push_slot::<StartAt>(SetOffset::VT_START_AT, start_at, StartAt::Default);
+  }
+  #[inline]
+  pub fn add_start(&mut self, start: i64) {
+    self.fbb_.push_slot::<i64>(SetOffset::VT_START, start, 0);
+  }
+  #[inline]
+  pub fn add_force(&mut self, force: bool) {
+    self.fbb_.push_slot::<bool>(SetOffset::VT_FORCE, force, false);
+  }
+  #[inline]
+  pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> SetOffsetBuilder<'a, 'b, A> {
+    let start = _fbb.start_table();
+    SetOffsetBuilder {
+      fbb_: _fbb,
+      start_: start,
+    }
+  }
+  #[inline]
+  pub fn finish(self) -> ::flatbuffers::WIPOffset<SetOffset<'a>> {
+    let o = self.fbb_.end_table(self.start_);
+    self.fbb_.required(o, SetOffset::VT_TOPIC,"topic");
+    self.fbb_.required(o, SetOffset::VT_CHANNEL,"channel");
+    ::flatbuffers::WIPOffset::new(o.value())
+  }
+}
+
+impl ::core::fmt::Debug for SetOffset<'_> {
+  fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+    let mut ds = f.debug_struct("SetOffset");
+      ds.field("topic", &self.topic());
+      ds.field("partition", &self.partition());
+      ds.field("channel", &self.channel());
+      ds.field("start_at", &self.start_at());
+      ds.field("start", &self.start());
+      ds.field("force", &self.force());
       ds.finish()
   }
 }

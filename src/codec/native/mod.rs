@@ -17,7 +17,7 @@ pub use frame::{FrameError, HEADER_LEN, Header, Payload};
 pub use generated::ringmq::native::{Code, Retry};
 pub use reply::{Found, Messages, NativeError, NodeInfo, PartitionInfo, Reply, Subscribed, TopicInfo, Topics, Welcome};
 pub use request::kind::PUBLISH;
-pub use request::{Hello, IdRange, Publish, Request, Start, Subscribe};
+pub use request::{Hello, IdRange, Publish, Request, SetOffset, Start, Subscribe};
 
 use generated::ringmq::native as fb;
 
@@ -29,7 +29,9 @@ pub const OLDEST_VERSION: u16 = 1;
 pub mod feature {
     /// The node keeps the state of idempotent producers.
     pub const IDEMPOTENT: u64 = 1;
-    pub const ALL: u64 = IDEMPOTENT;
+    /// Subscribe can make a channel ordered, and SetOffset sets one.
+    pub const ORDERED: u64 = 2;
+    pub const ALL: u64 = IDEMPOTENT | ORDERED;
 }
 
 /// Ranges in one Finish, Requeue or Touch: what fits the longest metadata, with room for the rest.

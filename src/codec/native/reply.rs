@@ -224,13 +224,14 @@ impl<'a> Reply<'a> {
     }
 }
 
+/// Every partition of the topic is there once, and there is one at least: clients choose among them by number.
 fn topic<'a>(t: fb::Topic<'a>) -> Result<TopicInfo<'a>, Malformed> {
     let partition = |p: &fb::Partition| PartitionInfo { id: PartitionId(p.id()), core: p.core(), node: p.node() };
-    Ok(TopicInfo {
-        name: t.name(),
-        id: TopicId(id_16("Topics", "topic_id", t.topic_id())?),
-        partitions: t.partitions().iter().map(partition).collect(),
-    })
+    let mut partitions: Vec<_> = t.partitions().iter().map(partition).collect();
+    partitions.sort_by_key(|p| p.id);
+    let are_all = partitions.iter().zip(0..).all(|(p, number)| p.id.0 == number);
+    check(!partitions.is_empty() && are_all, "Topics", "partitions")?;
+    Ok(TopicInfo { name: t.name(), id: TopicId(id_16("Topics", "topic_id", t.topic_id())?), partitions })
 }
 
 fn id_16(kind: &'static str, field: &'static str, found: flatbuffers::Vector<'_, u8>) -> Result<[u8; 16], Malformed> {

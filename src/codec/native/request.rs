@@ -18,6 +18,7 @@ pub mod kind {
     pub const CREATE_TOPIC: u8 = 10;
     pub const FIND: u8 = 11;
     pub const PING: u8 = 12;
+    pub const SET_OFFSET: u8 = 13;
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,7 @@ pub enum Request<'a> {
         start: Start,
     },
     Ping,
+    SetOffset(SetOffset<'a>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +107,20 @@ pub struct Subscribe<'a> {
     pub start: Start,
     /// 0: the node's default.
     pub message_timeout_ms: u32,
+    /// With [`feature::ORDERED`](super::feature::ORDERED): the channel becomes ordered, if it is not.
+    pub ordered: bool,
+}
+
+/// Where a channel is to stand in a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetOffset<'a> {
+    pub topic: &'a str,
+    pub partition: PartitionId,
+    pub channel: &'a str,
+    /// Not [`Start::Default`].
+    pub start: Start,
+    /// Also when several clients are subscribed.
+    pub force: bool,
 }
 
 /// A place in a partition.
@@ -154,6 +170,7 @@ impl<'a> Request<'a> {
                     channel: t.channel(),
                     start: Start::decode("Subscribe", t.start_at(), t.start())?,
                     message_timeout_ms: t.message_timeout_ms(),
+                    ordered: t.ordered(),
                 })
             }
             kind::CREDIT => {
@@ -193,6 +210,16 @@ impl<'a> Request<'a> {
                 Request::Find { topic: t.topic(), partition: PartitionId(t.partition()), start }
             }
             kind::PING => Request::Ping,
+            kind::SET_OFFSET => {
+                let t = table::<fb::SetOffset>("SetOffset", metadata)?;
+                Request::SetOffset(SetOffset {
+                    topic: t.topic(),
+                    partition: PartitionId(t.partition()),
+                    channel: t.channel(),
+                    start: Start::decode("SetOffset", t.start_at(), t.start())?,
+                    force: t.force(),
+                })
+            }
             kind => return Err(Malformed::UnknownKind(kind)),
         })
     }
@@ -309,6 +336,7 @@ impl Encoder {
                     start_at,
                     start,
                     message_timeout_ms: s.message_timeout_ms,
+                    ordered: s.ordered,
                 };
                 let root = fb::Subscribe::create(b, &args);
                 b.finish_minimal(root);
@@ -364,6 +392,20 @@ impl Encoder {
                 let root = fb::Find::create(b, &fb::FindArgs { topic, partition: partition.0, start_at, start });
                 b.finish_minimal(root);
                 kind::FIND
+            }
+            Request::SetOffset(s) => {
+                let (start_at, start) = s.start.encode();
+                let args = fb::SetOffsetArgs {
+                    topic: Some(b.create_string(s.topic)),
+                    partition: s.partition.0,
+                    channel: Some(b.create_string(s.channel)),
+                    start_at,
+                    start,
+                    force: s.force,
+                };
+                let root = fb::SetOffset::create(b, &args);
+                b.finish_minimal(root);
+                kind::SET_OFFSET
             }
             Request::Ping => {
                 let root = fb::Ping::create(b, &fb::PingArgs {});

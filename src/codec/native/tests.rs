@@ -36,6 +36,20 @@ fn open(bytes: &[u8]) -> (Header, &[u8]) {
     (header, meta)
 }
 
+#[test]
+fn a_topic_without_each_of_its_partitions_is_malformed() {
+    for ids in [vec![], vec![1], vec![0, 2], vec![0, 0]] {
+        let partitions = ids.iter().map(|id| PartitionInfo { id: PartitionId(*id), core: 0, node: 0 }).collect();
+        let topic = TopicInfo { name: "t", id: TopicId([1; 16]), partitions };
+        let nodes = vec![NodeInfo { id: [2; 16], address: "" }];
+        let mut out = vec![];
+        Encoder::default().reply(&mut out, 1, &Reply::Topics(Topics { topics: vec![topic], nodes, more: false }), Payload::NONE);
+        let (header, meta) = open(&out);
+        let decoded = Reply::decode(header.kind, meta);
+        assert_eq!(decoded, Err(Malformed::Field { kind: "Topics", field: "partitions" }), "{ids:?}");
+    }
+}
+
 fn goes_through(request: &Request<'_>) {
     // at any alignment
     for shift in 0..3 {
@@ -71,7 +85,8 @@ proptest! {
         }));
         let (producer_id, first_sequence) = (big[0], big[1] / 2);
         goes_through(&Request::Publish(Publish { topic, partition, num: number.max(1), producer_id, first_sequence }));
-        goes_through(&Request::Subscribe(Subscribe { subscription, topic, partition, channel: topic, start, message_timeout_ms: ms }));
+        goes_through(&Request::Subscribe(Subscribe { subscription, topic, partition, channel: topic, start, message_timeout_ms: ms, ordered: ms % 2 == 1 }));
+        goes_through(&Request::SetOffset(SetOffset { topic, partition, channel: topic, start, force: ms % 2 == 1 }));
         goes_through(&Request::Credit { subscription, messages: number, bytes: big[1] });
         goes_through(&Request::Finish { subscription, ranges: ranges.clone() });
         goes_through(&Request::Requeue { subscription, ranges: ranges.clone(), delay_ms: ms });
@@ -102,7 +117,7 @@ proptest! {
         }));
         comes_back(&Reply::Done { num: big });
         comes_back(&Reply::Unsubscribed { subscription, reason: &text });
-        let partitions = (0..n).map(|i| PartitionInfo { id: PartitionId(i), core, node: 0 }).collect();
+        let partitions = (0..n.max(1)).map(|i| PartitionInfo { id: PartitionId(i), core, node: 0 }).collect();
         let topic = TopicInfo { name: &text, id: TopicId(id), partitions };
         let nodes = vec![NodeInfo { id, address: &text }];
         comes_back(&Reply::Topics(Topics { topics: vec![topic.clone(), topic], nodes, more: flag }));

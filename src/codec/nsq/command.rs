@@ -5,6 +5,7 @@
 
 use super::error::{ClientError, quoted};
 use super::{Bodies, LINE_LEN_MAX, Limits, MpubBodies};
+use crate::base::PartitionId;
 use crate::base::name::is_valid_name;
 
 /// Where a connection is in the protocol; decides which commands it may give.
@@ -23,6 +24,8 @@ pub struct Context<'a> {
     pub state: State,
     /// A consumer must have them.
     pub has_heartbeats: bool,
+    /// Ids are 16 bytes of any value (`SUB_ORDERED`), spaces and newlines among them.
+    pub has_binary_ids: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,11 +34,17 @@ pub enum Command<'a> {
     Identify(&'a [u8]),
     Publish {
         topic: &'a str,
+        /// `None`: the one whose turn it is.
+        partition: Option<PartitionId>,
         bodies: Bodies<'a>,
     },
     Subscribe {
         topic: &'a str,
         channel: &'a str,
+        /// `None`: all of the topic.
+        partition: Option<PartitionId>,
+        /// `SUB_ORDERED`.
+        is_ordered: bool,
     },
     Ready(u32),
     /// Ids are as they came: 16 bytes that are no id of ours are simply not in flight.
@@ -79,6 +88,8 @@ pub struct Progress {
 /// the same bytes and more of them, else with a fresh one.
 pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_>) -> Decoded<'a> {
     let window = &bytes[..bytes.len().min(LINE_LEN_MAX)];
+    let id_end = if context.has_binary_ids { binary_id_end(window) } else { 0 };
+    progress.scanned = progress.scanned.max(id_end.min(window.len()) as u32);
     let Some(newline) = window[progress.scanned as usize..].iter().position(|&b| b == b'\n') else {
         if window.len() == LINE_LEN_MAX {
             return Decoded::LineTooLong;
@@ -89,7 +100,7 @@ pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_
     let newline = progress.scanned as usize + newline;
     progress.scanned = newline as u32;
     let line = &bytes[..newline];
-    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let line = if newline > id_end { line.strip_suffix(b"\r").unwrap_or(line) } else { line };
     let body = Body { bytes, start: newline + 1 };
     match command(line, body, progress, context) {
         Ok((command, len)) => {
@@ -100,6 +111,14 @@ pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_
         Err(Stop::Need { need, expect }) => Decoded::IncompleteBody { need, expect: expect.max(need) },
     }
 }
+
+/// Where the id of the command ends that `bytes` begin with; before that no byte ends a line.
+fn binary_id_end(bytes: &[u8]) -> usize {
+    let names: [&[u8]; 3] = [b"FIN ", b"REQ ", b"TOUCH "];
+    names.iter().find(|name| bytes.starts_with(name)).map_or(0, |name| name.len() + ID_LEN)
+}
+
+const ID_LEN: usize = 16;
 
 enum Stop {
     Fault(ClientError),
@@ -150,10 +169,15 @@ fn command<'a>(
     progress: &mut Progress,
     context: &Context<'_>,
 ) -> Result<(Command<'a>, usize), Stop> {
-    let mut params = line.split(|&b| b == b' ');
-    let name = params.next().expect("a split has a first part");
     let subscribed = context.state != State::Init;
     let end = body.start;
+    if context.has_binary_ids
+        && let Some(id) = binary_id_end(line).checked_sub(ID_LEN).and_then(|at| line.get(at..at + ID_LEN))
+    {
+        return Ok((with_binary_id(line, id.try_into().expect("it is 16 long"), context)?, end));
+    }
+    let mut params = line.split(|&b| b == b' ');
+    let name = params.next().expect("a split has a first part");
     match name {
         b"FIN" => Ok((Command::Finish(in_flight_id("FIN", subscribed, &mut params, 1)?.0), end)),
         b"RDY" => Ok((ready(params.next(), context)?, end)),
@@ -162,14 +186,15 @@ fn command<'a>(
             let delay = digits(delay).ok_or_else(|| invalid_echo("REQ could not parse timeout", delay))?;
             Ok((Command::Requeue { id, delay_ms: delay.min(context.limits.max_req_timeout_ms) }, end))
         }
-        b"PUB" => publish(params.next(), body, context.limits),
-        b"MPUB" => multi_publish(params.next(), body, progress, context.limits),
+        b"PUB" => publish(params.next(), only(&mut params), body, context.limits),
+        b"MPUB" => multi_publish(params.next(), only(&mut params), body, progress, context.limits),
         // Deferred publishes come with the durable delayed store. Until then the client must hear that its message was not
         // taken; where its body ends is not looked at, so the connection closes as for any unknown command.
         b"DPUB" => Err(invalid("DPUB is not supported by this version").into()),
         b"NOP" => Ok((Command::Nop, end)),
         b"TOUCH" => Ok((Command::Touch(in_flight_id("TOUCH", subscribed, &mut params, 1)?.0), end)),
-        b"SUB" => Ok((subscribe(params.next(), params.next(), context)?, end)),
+        b"SUB" => Ok((subscribe([params.next(), params.next(), only(&mut params)], false, context)?, end)),
+        b"SUB_ORDERED" => Ok((subscribe([params.next(), params.next(), params.next()], true, context)?, end)),
         b"CLS" if context.state == State::Subscribed => Ok((Command::Close, end)),
         b"CLS" => Err(invalid("cannot CLS in current state").into()),
         b"IDENTIFY" if subscribed => Err(invalid("cannot IDENTIFY in current state").into()),
@@ -185,6 +210,39 @@ fn command<'a>(
         }
         _ => Err(invalid_echo("invalid command", name).into()),
     }
+}
+
+/// FIN, REQ or TOUCH with an id that is found by its place.
+fn with_binary_id<'a>(line: &'a [u8], id: &'a [u8; ID_LEN], context: &Context<'_>) -> Result<Command<'a>, ClientError> {
+    let rest = &line[binary_id_end(line)..];
+    if rest.first().is_some_and(|&b| b != b' ') {
+        return Err(invalid("invalid message ID"));
+    }
+    Ok(match line[0] {
+        b'F' => Command::Finish(id),
+        b'T' => Command::Touch(id),
+        _ => {
+            let delay = rest.split(|&b| b == b' ').nth(1);
+            let delay = delay.ok_or_else(|| invalid("REQ insufficient number of params"))?;
+            let delay = digits(delay).ok_or_else(|| invalid_echo("REQ could not parse timeout", delay))?;
+            Command::Requeue { id, delay_ms: delay.min(context.limits.max_req_timeout_ms) }
+        }
+    })
+}
+
+/// A partition is named by a parameter that nothing follows; more of them are ignored, all, as nsqd ignores them.
+fn only<'a>(params: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+    params.next().filter(|_| params.next().is_none())
+}
+
+/// The number of a partition; one that no topic can have is the highest that a number can say.
+fn partition(param: Option<&[u8]>) -> Result<Option<PartitionId>, ClientError> {
+    // What the clients of the replicated NSQ send for "any".
+    let Some(number) = param.filter(|p| *p != b"-1") else { return Ok(None) };
+    let parsed = digits(number).filter(|_| !number.is_empty());
+    let parsed = parsed
+        .ok_or_else(|| ClientError::fatal("E_BAD_PARTITION", format!("topic partition is not valid: {}", quoted(number))))?;
+    Ok(Some(PartitionId(u16::try_from(parsed).unwrap_or(u16::MAX))))
 }
 
 /// The id, and for REQ the parameter after it.
@@ -232,20 +290,20 @@ fn valid_name(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|name| is_valid_name(name))
 }
 
-fn subscribe<'a>(topic: Option<&'a [u8]>, channel: Option<&'a [u8]>, context: &Context<'_>) -> Result<Command<'a>, ClientError> {
+fn subscribe<'a>(params: [Option<&'a [u8]>; 3], is_ordered: bool, context: &Context<'_>) -> Result<Command<'a>, ClientError> {
     if context.state != State::Init {
         return Err(invalid("cannot SUB in current state"));
     }
     if !context.has_heartbeats {
         return Err(invalid("cannot SUB with heartbeats disabled"));
     }
-    let (Some(topic), Some(channel)) = (topic, channel) else {
+    let [Some(topic), Some(channel), number] = params else {
         return Err(invalid("SUB insufficient number of parameters"));
     };
     let bad = |code, what, name| ClientError::fatal(code, format!("SUB {what} name {} is not valid", quoted(name)));
     let topic = valid_name(topic).ok_or_else(|| bad("E_BAD_TOPIC", "topic", topic))?;
     let channel = valid_name(channel).ok_or_else(|| bad("E_BAD_CHANNEL", "channel", channel))?;
-    Ok(Command::Subscribe { topic, channel })
+    Ok(Command::Subscribe { topic, channel, partition: partition(number)?, is_ordered })
 }
 
 /// A body that is one blob of at most the body limit.
@@ -261,10 +319,16 @@ fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u
     body.sized(size as usize)
 }
 
-fn publish<'a>(topic: Option<&'a [u8]>, body: Body<'a>, limits: &Limits) -> Result<(Command<'a>, usize), Stop> {
+fn publish<'a>(
+    topic: Option<&'a [u8]>,
+    number: Option<&'a [u8]>,
+    body: Body<'a>,
+    limits: &Limits,
+) -> Result<(Command<'a>, usize), Stop> {
     let topic = topic.ok_or_else(|| invalid("PUB insufficient number of parameters"))?;
     let topic = valid_name(topic)
         .ok_or_else(|| ClientError::fatal("E_BAD_TOPIC", format!("PUB topic name {} is not valid", quoted(topic))))?;
+    let partition = partition(number)?;
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_MESSAGE", text);
     if size <= 0 {
@@ -274,13 +338,14 @@ fn publish<'a>(topic: Option<&'a [u8]>, body: Body<'a>, limits: &Limits) -> Resu
         return Err(bad(format!("PUB message too big {size} > {}", limits.max_msg_size)).into());
     }
     let (bytes, end) = body.sized(size as usize)?;
-    Ok((Command::Publish { topic, bodies: Bodies::One(bytes) }, end))
+    Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
 }
 
 /// The messages are found by their count, as nsqd does; the body size that was announced only has to pass the limit.
 /// Unlike nsqd, what the messages take has to pass it too, else one MPUB could fill the memory.
 fn multi_publish<'a>(
     topic: Option<&'a [u8]>,
+    number: Option<&'a [u8]>,
     body: Body<'a>,
     progress: &mut Progress,
     limits: &Limits,
@@ -290,6 +355,7 @@ fn multi_publish<'a>(
         // The code stands twice in nsqd's frame.
         ClientError::fatal("E_BAD_TOPIC", format!("E_BAD_TOPIC MPUB topic name {} is not valid", quoted(topic)))
     })?;
+    let partition = partition(number)?;
     let bad = |code, text: String| ClientError::fatal(code, text);
     let size = body.number(0)?;
     if size <= 0 {
@@ -335,5 +401,5 @@ fn multi_publish<'a>(
     }
     let end = body.start + at;
     let bodies = MpubBodies::walked(&body.bytes[body.start + MESSAGES..end], count as u32);
-    Ok((Command::Publish { topic, bodies: Bodies::Many(bodies) }, end))
+    Ok((Command::Publish { topic, partition, bodies: Bodies::Many(bodies) }, end))
 }

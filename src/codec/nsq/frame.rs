@@ -17,6 +17,9 @@ pub const FRAME_HEAD_LEN: usize = 8;
 /// Timestamp, attempts and id, before a message's body.
 pub const MESSAGE_HEAD_LEN: usize = 8 + 2 + 16;
 
+/// Offset and size, before the body of a message for `SUB_ORDERED`.
+pub const PLACE_LEN: usize = 8 + 4;
+
 /// Bytes of the frame around a message body.
 pub const fn message_len(body: usize) -> usize {
     FRAME_HEAD_LEN + MESSAGE_HEAD_LEN + body
@@ -56,6 +59,18 @@ pub fn message(out: &mut Vec<u8>, unix_ns: i64, attempts: u16, id: MessageId, bo
     start[18..].copy_from_slice(&id.hex());
     out.reserve(start.len() + body.len());
     out.extend_from_slice(&start);
+    out.extend_from_slice(body);
+}
+
+/// A message as `SUB_ORDERED` gets it: the id in 16 bytes (the id, a trace id of zero), and before the body where the
+/// message stands in the log and the bytes that it takes there.
+pub fn placed_message(out: &mut Vec<u8>, unix_ns: i64, attempts: u16, id: MessageId, place: (i64, u32), body: &[u8]) {
+    head(out, MESSAGE, MESSAGE_HEAD_LEN + PLACE_LEN + body.len());
+    out.extend_from_slice(&unix_ns.to_be_bytes());
+    out.extend_from_slice(&attempts.to_be_bytes());
+    out.extend_from_slice(&id.binary());
+    out.extend_from_slice(&place.0.to_be_bytes());
+    out.extend_from_slice(&place.1.to_be_bytes());
     out.extend_from_slice(body);
 }
 

@@ -1,6 +1,7 @@
 //! What a client writes: the other half of [`super::command`], for tests, the simulator and the load generator.
 //! The magic ([`super::MAGIC`]) goes out once, before the first of these.
 
+use crate::base::PartitionId;
 use std::fmt::Display;
 
 fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
@@ -23,13 +24,35 @@ pub fn identify(out: &mut Vec<u8>, json: &[u8]) {
     sized(out, json);
 }
 
+/// The command and what follows it, and the partition if there is one.
+fn line_to(out: &mut Vec<u8>, parts: &[&[u8]], partition: Option<PartitionId>) {
+    line(out, parts);
+    if let Some(PartitionId(p)) = partition {
+        out.pop();
+        line(out, &[b"", &number(p)]);
+    }
+}
+
 pub fn publish(out: &mut Vec<u8>, topic: &str, body: &[u8]) {
-    line(out, &[b"PUB", topic.as_bytes()]);
+    publish_to(out, topic, None, body);
+}
+
+pub fn publish_to(out: &mut Vec<u8>, topic: &str, partition: Option<PartitionId>, body: &[u8]) {
+    line_to(out, &[b"PUB", topic.as_bytes()], partition);
     sized(out, body);
 }
 
 pub fn multi_publish<'a>(out: &mut Vec<u8>, topic: &str, bodies: impl Iterator<Item = &'a [u8]> + Clone) {
-    line(out, &[b"MPUB", topic.as_bytes()]);
+    multi_publish_to(out, topic, None, bodies);
+}
+
+pub fn multi_publish_to<'a>(
+    out: &mut Vec<u8>,
+    topic: &str,
+    partition: Option<PartitionId>,
+    bodies: impl Iterator<Item = &'a [u8]> + Clone,
+) {
+    line_to(out, &[b"MPUB", topic.as_bytes()], partition);
     let (count, bytes) = bodies.clone().fold((0u32, 4), |(n, b), body| (n + 1, b + 4 + body.len()));
     out.extend_from_slice(&(bytes as u32).to_be_bytes());
     out.extend_from_slice(&count.to_be_bytes());
@@ -37,8 +60,14 @@ pub fn multi_publish<'a>(out: &mut Vec<u8>, topic: &str, bodies: impl Iterator<I
 }
 
 /// MPUB of `count` messages that `write` appends one by one, each with its number: nothing is collected before.
-pub fn multi_publish_with(out: &mut Vec<u8>, topic: &str, count: u32, mut write: impl FnMut(u32, &mut Vec<u8>)) {
-    line(out, &[b"MPUB", topic.as_bytes()]);
+pub fn multi_publish_with(
+    out: &mut Vec<u8>,
+    topic: &str,
+    partition: Option<PartitionId>,
+    count: u32,
+    mut write: impl FnMut(u32, &mut Vec<u8>),
+) {
+    line_to(out, &[b"MPUB", topic.as_bytes()], partition);
     sized_with(out, |out| {
         out.extend_from_slice(&count.to_be_bytes());
         (0..count).for_each(|i| sized_with(out, |out| write(i, out)));
@@ -46,8 +75,8 @@ pub fn multi_publish_with(out: &mut Vec<u8>, topic: &str, count: u32, mut write:
 }
 
 /// PUB of the message that `write` appends.
-pub fn publish_with(out: &mut Vec<u8>, topic: &str, write: impl FnOnce(&mut Vec<u8>)) {
-    line(out, &[b"PUB", topic.as_bytes()]);
+pub fn publish_with(out: &mut Vec<u8>, topic: &str, partition: Option<PartitionId>, write: impl FnOnce(&mut Vec<u8>)) {
+    line_to(out, &[b"PUB", topic.as_bytes()], partition);
     sized_with(out, write);
 }
 
@@ -61,7 +90,15 @@ fn sized_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
 }
 
 pub fn subscribe(out: &mut Vec<u8>, topic: &str, channel: &str) {
-    line(out, &[b"SUB", topic.as_bytes(), channel.as_bytes()]);
+    subscribe_to(out, topic, channel, None);
+}
+
+pub fn subscribe_to(out: &mut Vec<u8>, topic: &str, channel: &str, partition: Option<PartitionId>) {
+    line_to(out, &[b"SUB", topic.as_bytes(), channel.as_bytes()], partition);
+}
+
+pub fn subscribe_ordered(out: &mut Vec<u8>, topic: &str, channel: &str, partition: Option<PartitionId>) {
+    line_to(out, &[b"SUB_ORDERED", topic.as_bytes(), channel.as_bytes()], partition);
 }
 
 fn number(n: impl Display) -> Vec<u8> {
@@ -101,9 +138,9 @@ mod tests {
         let bodies: [&[u8]; 3] = [b"a", b"bc", b""];
         let (mut whole, mut placed) = (Vec::new(), Vec::new());
         multi_publish(&mut whole, "t", bodies.iter().copied());
-        publish(&mut whole, "t", bodies[1]);
-        multi_publish_with(&mut placed, "t", 3, |i, out| out.extend_from_slice(bodies[i as usize]));
-        publish_with(&mut placed, "t", |out| out.extend_from_slice(bodies[1]));
+        publish_to(&mut whole, "t", Some(PartitionId(7)), bodies[1]);
+        multi_publish_with(&mut placed, "t", None, 3, |i, out| out.extend_from_slice(bodies[i as usize]));
+        publish_with(&mut placed, "t", Some(PartitionId(7)), |out| out.extend_from_slice(bodies[1]));
         assert_eq!(whole, placed);
     }
 }

@@ -1044,6 +1044,7 @@ impl<'a> Hello<'a> {
   pub const VT_PLACEMENT: ::flatbuffers::VOffsetT = 22;
   pub const VT_LANES: ::flatbuffers::VOffsetT = 24;
   pub const VT_HEARTBEAT_MS: ::flatbuffers::VOffsetT = 26;
+  pub const VT_TO_CORE: ::flatbuffers::VOffsetT = 28;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -1061,6 +1062,7 @@ impl<'a> Hello<'a> {
     if let Some(x) = args.node_version { builder.add_node_version(x); }
     if let Some(x) = args.cluster_id { builder.add_cluster_id(x); }
     if let Some(x) = args.node_id { builder.add_node_id(x); }
+    if let Some(x) = args.to_core { builder.add_to_core(x); }
     builder.add_placement(args.placement);
     builder.add_core(args.core);
     builder.add_cores(args.cores);
@@ -1155,6 +1157,13 @@ impl<'a> Hello<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<u32>(Hello::VT_HEARTBEAT_MS, Some(0)).unwrap()}
   }
+  #[inline]
+  pub fn to_core(&self) -> Option<u16> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<u16>(Hello::VT_TO_CORE, None)}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Hello<'_> {
@@ -1175,6 +1184,7 @@ impl ::flatbuffers::Verifiable for Hello<'_> {
      .visit_field::<u16>("placement", Self::VT_PLACEMENT, false)?
      .visit_field::<u8>("lanes", Self::VT_LANES, false)?
      .visit_field::<u32>("heartbeat_ms", Self::VT_HEARTBEAT_MS, false)?
+     .visit_field::<u16>("to_core", Self::VT_TO_CORE, false)?
      .finish();
     Ok(())
   }
@@ -1192,6 +1202,7 @@ pub struct HelloArgs<'a> {
     pub placement: u16,
     pub lanes: u8,
     pub heartbeat_ms: u32,
+    pub to_core: Option<u16>,
 }
 impl<'a> Default for HelloArgs<'a> {
   #[inline]
@@ -1209,6 +1220,7 @@ impl<'a> Default for HelloArgs<'a> {
       placement: 0,
       lanes: 0,
       heartbeat_ms: 0,
+      to_core: None,
     }
   }
 }
@@ -1267,6 +1279,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> HelloBuilder<'a, 'b, A> {
     self.fbb_.push_slot::<u32>(Hello::VT_HEARTBEAT_MS, heartbeat_ms, 0);
   }
   #[inline]
+  pub fn add_to_core(&mut self, to_core: u16) {
+    self.fbb_.push_slot_always::<u16>(Hello::VT_TO_CORE, to_core);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> HelloBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     HelloBuilder {
@@ -1299,6 +1315,7 @@ impl ::core::fmt::Debug for Hello<'_> {
       ds.field("placement", &self.placement());
       ds.field("lanes", &self.lanes());
       ds.field("heartbeat_ms", &self.heartbeat_ms());
+      ds.field("to_core", &self.to_core());
       ds.finish()
   }
 }

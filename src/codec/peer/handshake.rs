@@ -46,6 +46,8 @@ pub struct Hello<'a> {
     pub lanes: Lanes,
     /// The sender says something at least this often. At least 1.
     pub heartbeat_ms: u32,
+    /// From 1.1 on, of Hello: the number of the link. The connection is to live on this core of the receiver, modulo its cores.
+    pub to_core: Option<u16>,
 }
 
 /// What holds on a connection after the handshake.
@@ -77,6 +79,7 @@ impl<'a> Hello<'a> {
             layout: Layout { cores: t.cores(), core: t.core(), placement: t.placement() },
             lanes: Lanes(t.lanes()),
             heartbeat_ms: t.heartbeat_ms(),
+            to_core: t.to_core(),
         })
     }
 

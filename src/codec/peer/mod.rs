@@ -2,7 +2,7 @@
 //!
 //! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::replica::message`] what the messages mean. Both
 //! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
-//! given, and what is decoded are slices of the payload that was read. Not wired to sockets yet.
+//! given, and what is decoded are slices of the payload that was read.
 
 mod cursors;
 mod decode;
@@ -27,7 +27,7 @@ use crate::replica::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
 /// The version of the protocol that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 0 };
+pub const VERSION: Version = Version { major: 1, minor: 1 };
 
 /// Bits of `features`: what both sides have is in force.
 pub mod feature {

@@ -386,10 +386,12 @@ impl Partition {
         for file in &self.written {
             cx.storage.sync(file)?;
         }
+        if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
+            // The same goes for the snapshot; and before the other slot is written over, lest a power loss takes both.
+            cx.storage.sync(&Snapshot::file(&self.dir, on_disk.sequence))?;
+        }
         if is_changed {
             self.write_snapshot(cx, &snapshot)?;
-        } else if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
-            cx.storage.sync(&Snapshot::file(&self.dir, on_disk.sequence))?;
         }
         self.retire(cx)?;
         self.into_recovered(cx)

@@ -47,6 +47,38 @@ fn one_write_carries_all_partitions_and_the_next_turn_fills_behind_it() {
 }
 
 #[test]
+fn what_waits_behind_a_write_goes_beside_it_when_it_is_much() {
+    let mut rig = Rig::new(options());
+    let parts: Vec<_> = (0..8).map(|n| rig.create(&format!("t{n}"))).collect();
+    for &p in &parts {
+        rig.publish(p, b"first");
+    }
+    rig.settle();
+    rig.notices.clear();
+    let has_durable = |rig: &Rig| rig.notices.iter().any(|n| matches!(n, Notice::Durable { .. }));
+    let journal = |rig: &Rig| {
+        let is_journal = |op: &DiskOp| matches!(op, DiskOp::Write { file: FileId::Journal(_), .. });
+        rig.disk.pending.iter().enumerate().filter(|(_, (_, op))| is_journal(op)).map(|(i, _)| i).collect::<Vec<_>>()
+    };
+    for &p in &parts {
+        while rig.append(p, &[&vec![7; 20_000]]).is_err() {
+            let grows = rig.find(|op| matches!(op, DiskOp::Allocate { .. })).expect("it waits for space");
+            rig.complete(grows);
+        }
+        rig.turn_end();
+    }
+    assert_eq!(journal(&rig).len(), crate::journal::ring::DEPTH, "so many writes and no more");
+    while let [_, .., last] = journal(&rig)[..] {
+        rig.complete(last);
+        assert!(!has_durable(&rig), "nothing is durable before the first write");
+    }
+    rig.complete(journal(&rig)[0]);
+    assert!(has_durable(&rig));
+    rig.settle();
+    assert!(parts.iter().all(|&p| rig.store.durable_end(p).count == 2));
+}
+
+#[test]
 fn an_append_is_never_split_and_large_ones_go_straight_to_the_segment() {
     let mut rig = Rig::new(options());
     let p = rig.create("t");

@@ -98,6 +98,7 @@ impl Session {
                 limits: &self.limits,
                 state: self.state,
                 has_heartbeats: self.negotiated.heartbeat_interval_ms.is_some(),
+                has_binary_ids: self.is_placed,
             };
             match command::decode(&bytes[at..], &mut self.progress, &context) {
                 Decoded::IncompleteLine => {

@@ -1,12 +1,13 @@
 //! For fuzz/: bytes of a client that may be anything, cut anywhere, through frames, metadata and payload checks.
 
-use super::input::{Frame, Input, ROOM};
+use super::ROOM;
+use crate::codec::input::{Frame, Input};
 use crate::codec::native::{Header, Reply, Request, frame};
 
 /// The first byte says how the rest is cut into receives.
 pub fn native_input(data: &[u8]) {
     let Some((&cut, rest)) = data.split_first() else { return };
-    let mut input = Input::new(1 << 20);
+    let mut input = Input::new(1 << 20, ROOM);
     for mut bytes in rest.chunks(cut as usize + 1) {
         while !bytes.is_empty() {
             let before = bytes.len();

@@ -28,6 +28,19 @@ pub struct NativeSubscribe {
     pub start: Start,
     /// Within the node's bounds.
     pub message_timeout_ms: u64,
+    /// The channel is to be ordered, if it is not yet.
+    pub ordered: bool,
+}
+
+/// Where a channel is to stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NativeSetOffset {
+    pub request: u64,
+    pub topic: String,
+    pub partition: PartitionId,
+    pub channel: String,
+    pub to: Start,
+    pub force: bool,
 }
 
 /// Why a request was not carried out (or perhaps not), as the client is told.
@@ -66,6 +79,16 @@ pub enum NativeTaken {
     Refused(Failure),
 }
 
+/// What became of a Finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NativeFinished {
+    /// So many messages of the ranges were in flight for the subscription.
+    Done(u64),
+    /// On an ordered channel: [`Answer::Finished`] follows, if there is a request id, once it is final.
+    Waits,
+    NoSubscription,
+}
+
 /// A topic as [`NativeHost::topics`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicEntry {
@@ -89,8 +112,13 @@ pub enum Answer {
     },
     /// With this one topic.
     Created(TopicEntry),
+    /// Also where a channel stands that was set.
     Found {
         at: Position,
+    },
+    /// The answer to a Finish that had to wait.
+    Finished {
+        num: u64,
     },
     Failed(Failure),
 }
@@ -110,8 +138,8 @@ pub trait NativeHost {
     ) -> NativeTaken;
     /// False: there is no such subscription; the same goes for those below.
     fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool;
+    fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished;
     /// How many messages of the ranges were in flight for the subscription.
-    fn native_finish(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64>;
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
@@ -127,4 +155,6 @@ pub trait NativeHost {
         partition: PartitionId,
         start: Start,
     ) -> NativeTaken;
+    /// Answered with [`Answer::Found`].
+    fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken;
 }

@@ -1,8 +1,11 @@
 //! The session itself: frames to host calls, answers and messages to output.
 
-use super::host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
-use super::input::{Frame, Input};
+use super::ROOM;
+use super::host::{
+    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, TopicEntry,
+};
 use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
+use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
     Code, Encoder, FrameError, Hello, Malformed, Messages, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply,
@@ -83,6 +86,7 @@ enum Waiting {
     Subscribe(NativeSubscribe),
     CreateTopic { request: u64, topic: String, partitions: u16 },
     Find { request: u64, topic: String, partition: PartitionId, start: Start },
+    SetOffset(NativeSetOffset),
 }
 
 #[derive(Debug)]
@@ -157,7 +161,7 @@ impl NativeSession {
             agreed,
             identity,
             published,
-            input: Input::new(max),
+            input: Input::new(max, ROOM),
             stalled: None,
             unparsed: Vec::new(),
             ended: false,
@@ -210,7 +214,7 @@ impl NativeSession {
                 return self.unparsed.extend_from_slice(bytes);
             }
             // the input lends its buffer to the frame: it is out of the session meanwhile
-            let mut input = mem::replace(&mut self.input, Input::new(0));
+            let mut input = mem::replace(&mut self.input, Input::new(0, ROOM));
             let next = input.next(&mut bytes, |h| h.kind == crate::codec::native::PUBLISH, &mut |f| self.frame(now, f, host));
             input.max = if self.agreed.is_some() { frame_max(&self.limits) } else { HELLO_FRAME_MAX };
             self.input = input;
@@ -271,6 +275,10 @@ impl NativeSession {
                 if ChannelName::new(s.channel).is_err() {
                     return self.fail(id, &Failure::never(Code::BadChannel, "the channel's name is not valid"));
                 }
+                if s.ordered && self.features() & feature::ORDERED == 0 {
+                    let why = "ordered channels were not agreed on in the handshake";
+                    return self.fail(id, &Failure::never(Code::Malformed, why));
+                }
                 let timeout = match s.message_timeout_ms {
                     0 => self.limits.msg_timeout_ms,
                     ms => (ms as u64).min(self.limits.max_msg_timeout_ms),
@@ -283,6 +291,7 @@ impl NativeSession {
                     channel: s.channel.to_owned(),
                     start: s.start,
                     message_timeout_ms: timeout,
+                    ordered: s.ordered,
                 };
                 self.ask(now, Waiting::Subscribe(subscribe), host);
             }
@@ -292,10 +301,11 @@ impl NativeSession {
                     self.no_subscription(id, subscription);
                 }
             }
-            Request::Finish { subscription, ranges } => {
-                let num = host.native_finish(now, self.conn, subscription, &ranges);
-                self.done(id, subscription, num);
-            }
+            Request::Finish { subscription, ranges } => match host.native_finish(now, self.conn, id, subscription, &ranges) {
+                NativeFinished::Done(num) => self.done(id, subscription, Some(num)),
+                NativeFinished::Waits => self.outstanding += (id != 0) as usize,
+                NativeFinished::NoSubscription => self.done(id, subscription, None),
+            },
             Request::Requeue { subscription, ranges, delay_ms } => {
                 let delay_ms = delay_ms.min(u32::try_from(self.limits.max_req_timeout_ms).unwrap_or(u32::MAX));
                 let num = host.native_requeue(now, self.conn, subscription, &ranges, delay_ms);
@@ -319,6 +329,17 @@ impl NativeSession {
             },
             Request::Find { topic, partition, start } => {
                 self.ask(now, Waiting::Find { request: id, topic: topic.to_owned(), partition, start }, host);
+            }
+            Request::SetOffset(s) => {
+                let set = NativeSetOffset {
+                    request: id,
+                    topic: s.topic.to_owned(),
+                    partition: s.partition,
+                    channel: s.channel.to_owned(),
+                    to: s.start,
+                    force: s.force,
+                };
+                self.ask(now, Waiting::SetOffset(set), host);
             }
             Request::Ping => self.reply(id, &Reply::Pong),
         }
@@ -397,6 +418,7 @@ impl NativeSession {
             Waiting::Find { request, topic, partition, start } => {
                 host.native_find(now, conn, *request, topic, *partition, *start)
             }
+            Waiting::SetOffset(set) => host.native_set_offset(now, conn, set),
         };
         match taken {
             NativeTaken::Accepted => {
@@ -489,6 +511,7 @@ impl NativeSession {
                 self.reply(request, &Reply::Topics(Topics { topics: vec![info(&topic)], nodes, more: false }));
             }
             Answer::Found { at } => self.reply(request, &Reply::Found(crate::codec::native::Found { at })),
+            Answer::Finished { num } => self.reply(request, &Reply::Done { num }),
             Answer::Failed(failure) => self.fail(request, &failure),
         }
     }
@@ -654,6 +677,7 @@ impl Waiting {
             Waiting::Publish(p) => p.request,
             Waiting::Subscribe(s) => s.request,
             Waiting::CreateTopic { request, .. } | Waiting::Find { request, .. } => *request,
+            Waiting::SetOffset(set) => set.request,
         }
     }
 }

@@ -9,11 +9,14 @@
 
 pub mod fuzz;
 mod host;
-mod input;
 mod machine;
 #[cfg(test)]
 mod tests;
 
-pub use host::{Answer, Failure, NativeHost, NativePublish, NativeSubscribe, NativeTaken, TopicEntry};
-pub use input::ROOM;
+pub use host::{
+    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, TopicEntry,
+};
 pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
+
+/// Room in front of a payload: a batch's header.
+pub const ROOM: usize = crate::shard::message::BATCH_ROOM;

@@ -43,8 +43,12 @@ impl NativeHost for Fake {
         subscription == 1
     }
 
-    fn native_finish(&mut self, _now: Now, _conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
-        (subscription == 1).then(|| ranges.iter().map(|r| r.last.0 - r.first.0 + 1).sum())
+    fn native_finish(&mut self, _now: Now, _conn: ConnId, _: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
+        match subscription {
+            1 => NativeFinished::Done(ranges.iter().map(|r| r.last.0 - r.first.0 + 1).sum()),
+            2 => NativeFinished::Waits,
+            _ => NativeFinished::NoSubscription,
+        }
     }
 
     fn native_requeue(
@@ -80,6 +84,11 @@ impl NativeHost for Fake {
     }
 
     fn native_find(&mut self, _: Now, _: ConnId, _: u64, _: &str, _: PartitionId, _: Start) -> NativeTaken {
+        NativeTaken::Accepted
+    }
+
+    fn native_set_offset(&mut self, _: Now, _: ConnId, s: &NativeSetOffset) -> NativeTaken {
+        self.said.push(format!("set {} {} {:?} {}", s.topic, s.channel, s.to, s.force));
         NativeTaken::Accepted
     }
 }
@@ -147,6 +156,7 @@ fn a_conversation() {
         channel: "c",
         start: Start::Oldest,
         message_timeout_ms: 0,
+        ordered: false,
     };
     bytes.extend(frame(3, &Request::Subscribe(subscribe), b""));
     bytes.extend(frame(0, &Request::Credit { subscription: 1, messages: u32::MAX, bytes: 5 }, b""));

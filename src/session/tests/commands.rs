@@ -48,6 +48,52 @@ fn announced(line: &str, size: i32) -> Vec<u8> {
 }
 
 #[test]
+fn partitions_are_named() {
+    good("", with_body("PUB t 3", b"x"), &["pub t/3 x"], &["= OK"]);
+    good("", with_body("PUB t -1", b"x"), &["pub t x"], &["= OK"]);
+    good("", with_body("MPUB t 0", &sized(&[b"a", b"b"])), &["mpub t/0 a,b"], &["= OK"]);
+    good("", "SUB t c 12\r\n", &["sub t/12 c 60000 0"], &["= OK"]);
+    good("", "SUB t c extra params\n", &["sub t c 60000 0"], &["= OK"]);
+    good("", "SUB_ORDERED t c 1\n", &["sub t/1 c 60000 0 ordered"], &["= OK"]);
+    good("", "SUB_ORDERED t c\n", &["sub t c 60000 0 ordered"], &["= OK"]);
+    good("", with_body("PUB t 999999", b"x"), &["pub t/65535 x"], &["= OK"]);
+    fatal("", "PUB t one\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "one""#]);
+    fatal("", "MPUB t 1.5\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "1.5""#]);
+    fatal("", "SUB t c +1\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "+1""#]);
+    fatal("", "SUB_ORDERED t c  \n", &[r#"! E_BAD_PARTITION topic partition is not valid: """#]);
+    fatal("", "SUB_ORDERED t\n", &["! E_INVALID SUB insufficient number of parameters"]);
+    fatal(SUBSCRIBED, "SUB_ORDERED t c 1\n", &["! E_INVALID cannot SUB in current state"]);
+}
+
+#[test]
+fn an_ordered_sub_is_not_sampled() {
+    let sampled = [with_body("IDENTIFY", br#"{"sample_rate":50}"#), b"SUB_ORDERED t c 0\n".to_vec()].concat();
+    fatal("", sampled, &["= OK", "! E_INVALID SUB_ORDERED does not go with a sample rate"]);
+}
+
+/// Its ids are 16 bytes of any value, and end no line; wherever the bytes are cut.
+#[test]
+fn ids_of_an_ordered_sub_are_found_by_their_place() {
+    let id: [u8; 16] = *b"\n \n \n \n\x02 \n\r \n\r \r";
+    let input = [&b"FIN "[..], &id, b"\nREQ ", &id, b" 7\nTOUCH ", &id, b"\r\nNOP\nFIN ", &id, b"\r\nRDY 3\n"].concat();
+    for cut in 1..input.len() {
+        let (mut s, mut host) = (greeted(), MockHost::default());
+        s.on_bytes(at(0), b"SUB_ORDERED t c 0\n", &mut host);
+        host.calls.clear();
+        s.on_bytes(at(0), &input[..cut], &mut host);
+        s.on_bytes(at(0), &input[cut..], &mut host);
+        let hex = "a200a200a200a02";
+        let calls: Vec<String> = ["fin", "req 7", "touch", "fin"].iter().map(|c| format!("{c} {hex}")).collect();
+        assert_eq!((&host.calls[..4], &*host.calls[4]), (&calls[..], "rdy 3"), "cut at {cut}");
+        assert!(!s.is_closing());
+    }
+    let (mut s, mut host) = (greeted(), MockHost::default());
+    s.on_bytes(at(0), b"SUB_ORDERED t c 0\nFIN 0123456789abcdefg\n", &mut host);
+    s.reply_ok(host.waiting[0]);
+    assert_eq!(texts(&mut s), ["= OK", "! E_INVALID invalid message ID"]);
+}
+
+#[test]
 fn publishing() {
     good("", with_body("PUB t", b"hello"), &["pub t hello"], &["= OK"]);
     good("", with_body("PUB t#ephemeral", b"x"), &["pub t#ephemeral x"], &["= OK"]);

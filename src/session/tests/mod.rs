@@ -5,7 +5,7 @@ mod flow;
 mod random;
 
 use super::*;
-use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
+use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Ticks};
 use crate::codec::nsq::frame::{Frame, decode_all};
 use crate::config::Settings;
 use crate::shard::message::SubOptions;
@@ -37,16 +37,27 @@ impl MockHost {
 }
 
 impl Host for MockHost {
-    fn publish(&mut self, _: Now, _: ConnId, topic: &str, bodies: Bodies<'_>, slot: ReplySlot) -> Taken {
+    fn publish(
+        &mut self,
+        _: Now,
+        _: ConnId,
+        topic: &str,
+        partition: Option<PartitionId>,
+        bodies: Bodies<'_>,
+        slot: ReplySlot,
+    ) -> Taken {
         let all: Vec<_> = bodies.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect();
         assert_eq!((all.len(), bodies.iter().map(<[u8]>::len).sum()), (bodies.count(), bodies.bytes()));
         let kind = if matches!(bodies, Bodies::One(_)) { "pub" } else { "mpub" };
-        self.calls.push(format!("{kind} {topic} {}", all.join(",")));
+        let at = partition.map_or(String::new(), |p| format!("/{p}"));
+        self.calls.push(format!("{kind} {topic}{at} {}", all.join(",")));
         self.take(slot)
     }
 
-    fn subscribe(&mut self, _: Now, _: ConnId, topic: &str, channel: &str, o: SubOptions, slot: ReplySlot) -> Taken {
-        self.calls.push(format!("sub {topic} {channel} {} {}", o.msg_timeout_ms, o.sample_rate));
+    fn subscribe(&mut self, _: Now, _: ConnId, to: Subscribe<'_>, o: SubOptions, slot: ReplySlot) -> Taken {
+        let at = to.partition.map_or(String::new(), |p| format!("/{p}"));
+        let order = if o.ordered { " ordered" } else { "" };
+        self.calls.push(format!("sub {}{at} {} {} {}{order}", to.topic, to.channel, o.msg_timeout_ms, o.sample_rate));
         self.take(slot)
     }
 

@@ -1,6 +1,6 @@
 //! A client of either protocol, as the world sees it.
 
-use super::book::Book;
+use super::book::{Book, ChannelKey};
 use super::client::Client;
 use super::native::NativeClient;
 use crate::base::Rng;
@@ -53,6 +53,22 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.has_failed,
             AnyClient::Native(c) => c.has_failed,
+        }
+    }
+
+    /// Whether it takes all there is of a channel.
+    pub fn drains(&self, channel: &ChannelKey) -> bool {
+        match self {
+            AnyClient::Nsq(c) => c.consumes(channel),
+            AnyClient::Native(c) => c.consumes(channel),
+        }
+    }
+
+    /// Another node is to be asked.
+    pub fn wants_to_leave(&self) -> bool {
+        match self {
+            AnyClient::Nsq(c) => c.wants_to_leave,
+            AnyClient::Native(c) => c.wants_to_leave,
         }
     }
 

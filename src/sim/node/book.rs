@@ -64,15 +64,23 @@ struct Settled {
     _generation: u64,
 }
 
-/// What one start found of a topic.
+/// What one start found of all topics.
 #[derive(Default)]
-struct Found {
+pub struct Found {
     /// Message to its id, which names the partition.
-    stored: BTreeMap<usize, MessageId>,
+    pub stored: BTreeMap<usize, MessageId>,
     /// Of each partition: the first message that is stored still.
-    first: BTreeMap<(usize, u16), LogId>,
-    images: BTreeMap<(usize, u16), Vec<CursorImage>>,
+    pub first: BTreeMap<(usize, u16), LogId>,
+    pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
+    /// The sentence that is broken when something acknowledged is not there.
+    pub name: &'static str,
 }
+
+/// Whether a replica must hold what was acknowledged of a topic's partition; a partition that is not known is the last.
+pub type Keeps<'a> = &'a dyn Fn(usize, u16) -> bool;
+
+/// One that is not known, of [`Keeps`].
+pub const ANYWHERE: u16 = u16::MAX;
 
 #[derive(Default)]
 pub struct Book {
@@ -84,8 +92,8 @@ pub struct Book {
     /// Channels that somebody asked to begin inside a batch, perhaps.
     cut_channels: BTreeSet<ChannelKey>,
     pub producers: Vec<Producer>,
-    /// Of each topic that a client asked for: the core of each partition, in this life.
-    pub homes: BTreeMap<usize, Vec<u16>>,
+    /// Of each node and topic that a client asked for: the core of each partition, in this life.
+    pub homes: BTreeMap<(usize, usize), Vec<u16>>,
     /// A message's id, and what it names.
     ids: BTreeMap<(usize, MessageId), usize>,
     places: BTreeMap<usize, MessageId>,
@@ -139,6 +147,27 @@ pub struct Counts {
     pub native_claims: u64,
 }
 
+impl Counts {
+    /// Of several runs.
+    pub fn add(&mut self, c: &Counts) {
+        self.written += c.written;
+        self.acknowledged += c.acknowledged;
+        self.refused += c.refused;
+        self.delivered += c.delivered;
+        self.finished += c.finished;
+        self.settled += c.settled;
+        self.survived += c.survived;
+        self.gone += c.gone;
+        self.deleted += c.deleted;
+        self.firsts += c.firsts;
+        self.repeats += c.repeats;
+        self.duplicates += c.duplicates;
+        self.native_delivered += c.native_delivered;
+        self.native_channels += c.native_channels;
+        self.native_claims += c.native_claims;
+    }
+}
+
 pub fn topic_name(topic: usize) -> String {
     format!("topic{topic}")
 }
@@ -157,7 +186,7 @@ fn passing_of(body: &[u8]) -> (u64, u64) {
 }
 
 /// An ephemeral topic has none of the book's numbers.
-fn topic_number(name: &str) -> usize {
+pub fn topic_number(name: &str) -> usize {
     if name.ends_with("#ephemeral") {
         return usize::MAX;
     }
@@ -170,10 +199,6 @@ pub fn id_of(hex: [u8; 16]) -> MessageId {
 
 impl Book {
     // ---- what clients write and read
-
-    pub fn write(&mut self, topic: usize, rng: &mut Rng) -> usize {
-        self.write_to(topic, None, rng)
-    }
 
     /// `partition`: where the client wants it.
     pub fn write_to(&mut self, topic: usize, partition: Option<u16>, rng: &mut Rng) -> usize {
@@ -346,7 +371,7 @@ impl Book {
 
     /// What is stored or delivered was written by a client, to this topic, like this; and what was missing after a start
     /// never comes later.
-    fn none_invented(&self, topic: usize, body: &[u8]) -> usize {
+    pub fn none_invented(&self, topic: usize, body: &[u8]) -> usize {
         let number = body.split(|&b| b == b' ').next().and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
         let n: usize = number.unwrap_or_else(|| panic!("none_invented: a body without a number: {body:?}"));
         let message = self.messages.get(n).unwrap_or_else(|| panic!("none_invented: message {n}"));
@@ -382,9 +407,7 @@ impl Book {
         self.homes.clear();
         let found = self.look(disk, r);
         self.mpub_is_all_or_nothing(&found);
-        self.consumer_never_passes_commit(&found);
-        self.acked_survives(&found);
-        self.channels_survive(&found);
+        self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
@@ -398,8 +421,31 @@ impl Book {
         }
     }
 
+    /// What a disk must hold, of the partitions for which it must: all that was delivered or acknowledged, and the channels.
+    pub fn replica_keeps(&self, found: &Found, keeps: Keeps<'_>) {
+        self.consumer_never_passes_commit(found, keeps);
+        self.acked_survives(found, keeps);
+        self.channels_survive(found, keeps);
+    }
+
+    fn is_kept(&self, n: usize, keeps: Keeps<'_>) -> bool {
+        let m = &self.messages[n];
+        let partition = m.partition.or_else(|| self.places.get(&n).map(|id| id.partition().0));
+        keeps(m.topic, partition.unwrap_or(ANYWHERE))
+    }
+
+    /// Where a message stands, once a client was told or it was delivered.
+    pub fn place(&self, n: usize) -> Option<MessageId> {
+        self.places.get(&n).copied()
+    }
+
+    /// Whether it was acknowledged or delivered, and so is committed.
+    pub fn is_committed(&self, n: usize) -> bool {
+        self.messages[n].is_acknowledged || self.messages[n].is_delivered
+    }
+
     fn look(&mut self, disk: &SimDisk, r: &Recovered) -> Found {
-        let mut found = Found::default();
+        let mut found = Found { name: "acked_survives", ..Found::default() };
         for p in &r.partitions {
             let topic = topic_number(&p.topic.name);
             let key = (topic, p.dir.partition.0);
@@ -504,18 +550,21 @@ impl Book {
     }
 
     /// What was delivered before the node went down, acknowledged or not, exists after it.
-    fn consumer_never_passes_commit(&self, found: &Found) {
-        for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered) {
+    fn consumer_never_passes_commit(&self, found: &Found, keeps: Keeps<'_>) {
+        let delivered = self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered);
+        for (n, _) in delivered.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let exists = found.stored.contains_key(&n) || self.may_be_deleted(found, n);
             assert!(exists, "consumer_never_passes_commit: message {n} ({:?}) was delivered and is gone", self.places[&n]);
         }
     }
 
     /// An acknowledged message is stored, and no channel takes it for finished that did not finish it.
-    fn acked_survives(&self, found: &Found) {
-        for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
+    fn acked_survives(&self, found: &Found, keeps: Keeps<'_>) {
+        let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
+        for (n, _) in acknowledged.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let Some(id) = found.stored.get(&n) else {
-                assert!(self.may_be_deleted(found, n), "acked_survives: message {n} was acknowledged and is gone");
+                let at = self.places.get(&n);
+                assert!(self.may_be_deleted(found, n), "{}: message {n} ({at:?}) was acknowledged and is gone", found.name);
                 continue;
             };
             for channel in self.owed(n, Some(*id)).filter(|c| !self.channels[*c].finished.contains(&n)) {
@@ -532,10 +581,10 @@ impl Book {
     }
 
     /// A channel whose SUB was answered is on every partition of its topic; after a native Subscribe, on that one.
-    fn channels_survive(&self, found: &Found) {
+    fn channels_survive(&self, found: &Found, keeps: Keeps<'_>) {
         for (channel, known) in &self.channels {
             let partitions = found.images.keys().filter(|(topic, _)| *topic == channel.0);
-            for &(_, p) in partitions.filter(|(_, p)| known.is_whole || known.partitions.contains_key(p)) {
+            for &(_, p) in partitions.filter(|(t, p)| keeps(*t, *p) && (known.is_whole || known.partitions.contains_key(p))) {
                 self.image(found, channel, PartitionId(p));
             }
         }
@@ -572,12 +621,27 @@ impl Book {
 
     // ---- at rest
 
+    /// A message that was acknowledged and not yet finished by a channel that it is owed to.
+    pub fn owes(&self) -> Option<(usize, Option<MessageId>, &ChannelKey)> {
+        let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
+        acknowledged.map(|(n, _)| (n, self.place(n))).find_map(|(n, at)| {
+            let missing = self.owed(n, at.or(self.anywhere(n))).find(|c| !self.channels[*c].finished.contains(&n))?;
+            Some((n, at, missing))
+        })
+    }
+
+    /// Stands for the place of a message of which only the partition is known.
+    fn anywhere(&self, n: usize) -> Option<MessageId> {
+        self.messages[n].partition.map(|p| MessageId::new(PartitionId(p), LogId::FIRST))
+    }
+
     /// Every acknowledged message was delivered to, and finished by, every channel that was acknowledged before it; of a
     /// MPUB a channel got all or nothing.
     pub fn acked_survives_to_every_channel(&mut self) {
         self.one_channel_is_first();
         for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
-            let missing = self.owed(n, self.places.get(&n).copied()).find(|c| !self.channels[*c].finished.contains(&n));
+            let at = self.place(n).or(self.anywhere(n));
+            let missing = self.owed(n, at).find(|c| !self.channels[*c].finished.contains(&n));
             assert!(missing.is_none(), "acked_survives: message {n} was acknowledged and never came to {missing:?}");
         }
         for (channel, known) in self.channels.iter().filter(|(c, _)| !self.cut_channels.contains(*c)) {

@@ -1,6 +1,7 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
 use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, id_of, passing_name, topic_name};
+use super::reach::Reach;
 use crate::base::Rng;
 use crate::codec::nsq::frame::{self, Frame};
 use crate::codec::nsq::request;
@@ -30,7 +31,7 @@ enum Expect {
 pub struct Client {
     conn: u64,
     role: Role,
-    topics: u64,
+    pub reach: Reach,
     /// Commands that are to be written.
     pub out: Vec<u8>,
     got: Vec<u8>,
@@ -39,6 +40,8 @@ pub struct Client {
     subscription: Option<ChannelKey>,
     is_subscribed: bool,
     pub has_failed: bool,
+    /// Another node is to be asked.
+    pub wants_to_leave: bool,
     rdy: u32,
     held: BTreeSet<[u8; 16]>,
     /// All FINs of this connection in order.
@@ -50,17 +53,18 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(conn: u64, role: Role, topics: u64) -> Self {
+    pub fn new(conn: u64, role: Role, reach: Reach) -> Self {
         Client {
             conn,
             role,
-            topics,
+            reach,
             out: b"  V2".to_vec(),
             got: vec![],
             expects: VecDeque::new(),
             subscription: None,
             is_subscribed: false,
             has_failed: false,
+            wants_to_leave: false,
             rdy: 0,
             held: BTreeSet::new(),
             fins: vec![],
@@ -83,6 +87,10 @@ impl Client {
     fn ready(&mut self, rdy: u32) {
         request::ready(&mut self.out, rdy);
         self.rdy = rdy;
+    }
+
+    pub fn consumes(&self, channel: &ChannelKey) -> bool {
+        self.subscription.as_ref() == Some(channel) && !self.has_failed
     }
 
     pub fn is_passing(&self) -> bool {
@@ -118,7 +126,7 @@ impl Client {
 
     /// Says something random that fits.
     pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
-        if self.has_failed || self.expects.len() > 70 {
+        if self.has_failed || self.wants_to_leave || self.expects.len() > 70 {
             return;
         }
         match self.role {
@@ -134,33 +142,36 @@ impl Client {
     }
 
     fn publish(&mut self, book: &mut Book, rng: &mut Rng) {
-        let topic = rng.below(self.topics) as usize;
+        let topic = self.reach.topic(rng);
         match rng.below(12) {
             0 if self.subscription.is_none() => {
                 request::identify(&mut self.out, br#"{"client_id":"x","feature_negotiation":true}"#);
                 self.expects.push_back(Expect::Identified);
             }
             1 | 2 => {
-                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write(topic, rng)).collect();
+                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
                 request::multi_publish(&mut self.out, &topic_name(topic), numbers.iter().map(|&n| book.body(n)));
                 book.group(numbers.clone());
                 self.expects.push_back(Expect::Published(numbers, self.fins.len()));
             }
             // Many in a row to one topic: the connection moves there.
-            3 => (0..rng.below(50)).for_each(|_| self.publish_one(book, 0, rng)),
+            3 => {
+                let topic = self.reach.topics[0];
+                (0..rng.below(50)).for_each(|_| self.publish_one(book, topic, rng));
+            }
             _ => self.publish_one(book, topic, rng),
         }
     }
 
     /// Reaches every partition of every topic.
     pub fn publish_to_all(&mut self, book: &mut Book, rng: &mut Rng) {
-        for topic in 0..self.topics as usize {
+        for topic in self.reach.topics.clone() {
             (0..4).for_each(|_| self.publish_one(book, topic, rng));
         }
     }
 
     fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
-        let n = book.write(topic, rng);
+        let n = book.write_to(topic, self.reach.partition, rng);
         request::publish(&mut self.out, &topic_name(topic), book.body(n));
         self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
     }
@@ -175,7 +186,7 @@ impl Client {
     fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.subscription.is_none() {
             let channel = ["a", "b"][rng.below(2) as usize].to_owned();
-            let topic = rng.below(self.topics) as usize;
+            let topic = self.reach.topic(rng);
             book.subscribes(topic);
             return self.subscribe((topic, channel), rng.below(12) as u32);
         }
@@ -252,7 +263,11 @@ impl Client {
             }
             (Some(Expect::Subscribed), b"OK") => {
                 self.is_subscribed = true;
-                book.subscribed(self.subscription.clone().expect("it asked"));
+                let channel = self.subscription.clone().expect("it asked");
+                match self.reach.partition {
+                    Some(partition) => book.subscribed_to(channel, partition, None),
+                    None => book.subscribed(channel),
+                }
             }
             (Some(Expect::Identified), [b'{', ..]) => {}
             (expect, _) => panic!("{} answers {expect:?}", String::from_utf8_lossy(response)),
@@ -270,9 +285,16 @@ impl Client {
             "E_REQ_FAILED" | "E_TOUCH_FAILED" => return,
             _ => {}
         }
-        self.has_failed = true;
         book.counts.refused += 1;
+        if self.reach.is_clustered && code.starts_with("E_FAILED_ON_NOT_") {
+            // whether it ends the connection, the node decides; what it was asked for may be done or not
+            self.expects.pop_front();
+            self.wants_to_leave = true;
+            return;
+        }
+        self.has_failed = true;
         match (self.expects.front(), code) {
+            (Some(_), "E_TOPIC_NOT_EXIST") if self.reach.is_clustered => {}
             (Some(Expect::Published(..)), "E_PUB_TOO_MUCH_WAITING") => {}
             (Some(Expect::Published(n, _)), "E_PUB_FAILED") if n.len() == 1 => {}
             (Some(Expect::Published(..)), "E_MPUB_FAILED") => {}

@@ -4,6 +4,7 @@
 
 use super::book::{Book, ChannelKey, topic_name};
 use super::producers::Producer;
+use super::reach::Reach;
 use crate::base::{LogId, MessageId, PartitionId, Rng};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
@@ -70,7 +71,7 @@ struct Sub {
 pub struct NativeClient {
     conn: u64,
     role: NativeRole,
-    topics: u64,
+    pub reach: Reach,
     /// What is to be written.
     pub out: Vec<u8>,
     got: Vec<u8>,
@@ -89,14 +90,16 @@ pub struct NativeClient {
     /// What was refused for now is not tried again before this age.
     again_at_ms: u64,
     pub has_failed: bool,
+    /// Another node is to be asked.
+    pub wants_to_leave: bool,
 }
 
 impl NativeClient {
-    pub fn new(conn: u64, role: NativeRole, topics: u64, core: Option<u16>) -> Self {
+    pub fn new(conn: u64, role: NativeRole, reach: Reach, core: Option<u16>) -> Self {
         let mut client = NativeClient {
             conn,
             role,
-            topics,
+            reach,
             out: vec![],
             got: vec![],
             encoder: Encoder::default(),
@@ -110,6 +113,7 @@ impl NativeClient {
             age_ms: 0,
             again_at_ms: 0,
             has_failed: false,
+            wants_to_leave: false,
         };
         let hello = Hello {
             version: VERSION,
@@ -132,6 +136,10 @@ impl NativeClient {
         self.pending.is_empty() || self.has_failed
     }
 
+    pub fn consumes(&self, channel: &ChannelKey) -> bool {
+        !self.has_failed && self.subs.values().any(|s| s.channel == *channel)
+    }
+
     fn ask(&mut self, request: &Request<'_>, pending: Pending) {
         self.encoder.request(&mut self.out, self.next_request, request, Payload::NONE);
         self.pending.insert(self.next_request, pending);
@@ -144,11 +152,11 @@ impl NativeClient {
 
     /// Says something random that fits.
     pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
-        if self.has_failed || self.core.is_none() || self.pending.len() > 40 {
+        if self.has_failed || self.wants_to_leave || self.core.is_none() || self.pending.len() > 40 {
             return;
         }
-        let topic = rng.below(self.topics) as usize;
-        if !book.homes.contains_key(&topic) {
+        let topic = self.reach.topic(rng);
+        if self.homes(book, topic).is_none() {
             return self.ask_topic(topic);
         }
         match self.role {
@@ -195,13 +203,22 @@ impl NativeClient {
 
     /// A partition of the topic on this core; at times, or when there is none, of another.
     fn pick(&self, book: &Book, rng: &mut Rng, topic: usize) -> (u16, bool) {
-        let homes = &book.homes[&topic];
+        let homes = self.homes(book, topic).expect("it was asked for");
         let here: Vec<u16> = (0..homes.len() as u16).filter(|&p| Some(homes[p as usize]) == self.core).collect();
         let partition = match here.is_empty() || rng.chance(0.02) {
             true => rng.below(homes.len() as u64) as u16,
             false => here[rng.below(here.len() as u64) as usize],
         };
         (partition, here.contains(&partition))
+    }
+
+    /// The cores of a topic's partitions on this node.
+    fn homes<'a>(&self, book: &'a Book, topic: usize) -> Option<&'a Vec<u16>> {
+        book.homes.get(&(self.reach.node, topic))
+    }
+
+    fn home(&self, book: &Book, (topic, partition): (usize, u16)) -> Option<u16> {
+        Some(self.homes(book, topic)?[partition as usize])
     }
 
     // ---- publishing
@@ -338,6 +355,7 @@ impl NativeClient {
             channel: &channel.1,
             start,
             message_timeout_ms: 0,
+            ordered: false,
         };
         self.ask(&Request::Subscribe(request), Pending::Subscribe(number));
         let (end, held) = (book.end_known(channel.0, partition), BTreeSet::new());
@@ -438,11 +456,11 @@ impl NativeClient {
             (Pending::Hello, Reply::Welcome(w)) => self.core = Some(w.core),
             (Pending::Topic(topic), Reply::Topics(t)) => {
                 let homes = t.topics[0].partitions.iter().map(|p| p.core).collect();
-                book.homes.insert(topic, homes);
+                book.homes.insert((self.reach.node, topic), homes);
             }
             (Pending::Publish { to, messages }, &Reply::Published { at, duplicate }) => {
                 let at = at.expect("what is new has a place");
-                assert!(!duplicate && Some(book.homes[&to.0][to.1 as usize]) == self.core, "{reply:?}");
+                assert!(!duplicate && self.home(book, to) == self.core, "{reply:?}");
                 for (i, &n) in messages.iter().enumerate() {
                     book.placed(n, MessageId::new(PartitionId(to.1), LogId(at.log_id.0 + i as u64)));
                     book.acknowledged(n);
@@ -489,7 +507,10 @@ impl NativeClient {
 
     fn refused(&mut self, book: &mut Book, pending: Pending, e: &NativeError<'_>) {
         book.counts.refused += 1;
-        let is_ending = matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
+        let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
+        self.wants_to_leave |= is_elsewhere;
+        let is_ending =
+            is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
         if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) {
             self.again_at_ms = self.age_ms + 100;
         }
@@ -500,8 +521,8 @@ impl NativeClient {
                 Pending::Subscribe(number) => (self.subs[number].channel.0, self.subs[number].partition),
                 other => panic!("{e:?} answers {other:?}"),
             };
-            let home = book.homes[&to.0][to.1 as usize];
-            assert!(home == e.core && Some(home) != self.core && e.retry == Retry::Refresh, "{e:?}: it is on core {home}");
+            let home = self.home(book, to);
+            assert!(home == Some(e.core) && home != self.core && e.retry == Retry::Refresh, "{e:?}: it is on core {home:?}");
         }
         match pending {
             Pending::Publish { messages, .. } if e.retry != Retry::Unknown => {
@@ -519,7 +540,7 @@ impl NativeClient {
             // it was ended, by either side
             Pending::Done { sub, .. } | Pending::Unsubscribe(sub) => {
                 let is_gone = self.subs.get(&sub).is_none_or(|s| !s.is_live);
-                assert!(is_gone && e.code == Code::BadSubscription, "{e:?}");
+                assert!(is_elsewhere || is_gone && e.code == Code::BadSubscription, "{e:?}");
             }
             Pending::Hello | Pending::Ping => panic!("{e:?} answers Hello or Ping"),
         }

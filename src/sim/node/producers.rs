@@ -42,7 +42,7 @@ pub struct Producer {
     is_draining: bool,
     /// A recovery has found batches of it.
     is_stored: bool,
-    /// Two connections of this life sent for it: the answers to one say nothing of the other's.
+    /// Two connections of this life of the node, or to several nodes, sent for it: the answers to one say nothing of the other's.
     has_rival: bool,
     /// Refused until a restart: its partition is read-only.
     is_stuck: bool,
@@ -185,6 +185,12 @@ impl Book {
             Code::ReadOnly | Code::Stopping => {
                 assert_eq!(error.retry, Retry::Refresh, "{error:?}");
                 p.is_stuck = true;
+                if p.owner == conn {
+                    (p.owner, p.has_rival) = (0, true);
+                }
+            }
+            // another node is asked
+            Code::NotLeader | Code::WrongCore | Code::BadTopic => {
                 if p.owner == conn {
                     (p.owner, p.has_rival) = (0, true);
                 }

@@ -5,9 +5,11 @@ mod natives;
 use super::any::AnyClient;
 use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
+use super::reach::Reach;
 use super::{Outcome, Plan};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
 use crate::config::Settings;
+use crate::journal::format::RING_START;
 use crate::log::recovery::Recovered;
 use crate::shard::message::{MeshMessage, MovedSession, Ticket};
 use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
@@ -40,6 +42,17 @@ struct Socket {
     client: AnyClient,
 }
 
+#[derive(Clone, Copy)]
+struct UnderWay {
+    core: usize,
+    /// The core's own number.
+    op: OpId,
+    /// It writes a journal.
+    is_journal: bool,
+    /// Its ring, and no slot.
+    is_ring: bool,
+}
+
 pub struct World<'a> {
     plan: &'a Plan,
     topics: u64,
@@ -49,8 +62,8 @@ pub struct World<'a> {
     book: &'a mut Book,
     outcome: &'a mut Outcome,
     shards: Vec<Shard>,
-    /// Operations under way: core, its own number, and whether it is a journal's write.
-    ops: BTreeMap<OpId, (usize, OpId, bool)>,
+    /// Operations under way.
+    ops: BTreeMap<OpId, UnderWay>,
     next_op: u64,
     mail: BTreeMap<(usize, usize), VecDeque<Mail>>,
     sockets: BTreeMap<u64, Socket>,
@@ -112,6 +125,7 @@ impl<'a> World<'a> {
                 seed: rng.next_u64(),
                 connections_max: 0,
                 node_id: [7; 16],
+                cluster: None,
             }));
         }
         disk.faults = plan.faults;
@@ -172,7 +186,7 @@ impl<'a> World<'a> {
         for channel in self.book.channels() {
             // a SUB fails as a whole where a read-only core cannot make the channel
             let natively = self.plan.native > 0.0 && (self.rng.chance(self.plan.native) || !self.book.is_whole(&channel));
-            if natively && self.book.homes.contains_key(&channel.0) {
+            if natively && self.book.homes.contains_key(&(0, channel.0)) {
                 self.drain_natively(&channel);
                 continue;
             }
@@ -375,19 +389,23 @@ impl<'a> World<'a> {
     fn submit(&mut self, core: usize, op: OpId, request: DiskOp) {
         assert!(!self.is_stopped[core], "nothing is written after the stop: {:?}", request.file());
         let file = request.file().map_or(0, |f| crc32fast::hash(f.to_string().as_bytes()) as u64);
-        let (what, is_journal) = match &request {
+        let mut under_way = UnderWay { core, op, is_journal: false, is_ring: false };
+        let what = match &request {
             DiskOp::Write { file, at, parts, .. } => {
                 let crc = parts.iter().fold(0, |crc, p| crc << 1 ^ crc32fast::hash(p) as u64);
-                (at ^ crc << 20, matches!(file, FileId::Journal(_)))
+                under_way.is_journal = matches!(file, FileId::Journal(_));
+                under_way.is_ring = under_way.is_journal && *at >= RING_START;
+                at ^ crc << 20
             }
-            DiskOp::Read { at, .. } => (*at, false),
-            DiskOp::Allocate { len, .. } | DiskOp::Truncate { len, .. } => (*len, false),
-            _ => (0, false),
+            DiskOp::Read { at, .. } => *at,
+            DiskOp::Allocate { len, .. } | DiskOp::Truncate { len, .. } => *len,
+            _ => 0,
         };
+        self.outcome.beside += (under_way.is_ring && self.ops.values().any(|o| o.core == core && o.is_ring)) as u64;
         self.trace([5, core as u64, file, what]);
         self.outcome.removed += matches!(&request, DiskOp::Remove { files } if matches!(files[..], [FileId::Topic(_)])) as u64;
         self.next_op += 1;
-        self.ops.insert(OpId(self.next_op), (core, op, is_journal));
+        self.ops.insert(OpId(self.next_op), under_way);
         self.disk.submit(OpId(self.next_op), request);
     }
 
@@ -424,7 +442,7 @@ impl<'a> World<'a> {
             return None;
         }
         let (id, mut outcome) = self.disk.complete()?;
-        let (core, op, is_journal) = self.ops.remove(&id).expect("every operation completes once");
+        let UnderWay { core, op, is_journal, .. } = self.ops.remove(&id).expect("every operation completes once");
         if is_journal && !self.is_healed && self.rng.chance(self.plan.journal_error) {
             let file = FileId::Journal(core as u16);
             outcome = Err(DiskError::Io { file, call: "write", errno: 5, message: "injected".into() });
@@ -505,7 +523,7 @@ impl<'a> World<'a> {
     fn connect(&mut self, role: Role) -> u64 {
         self.next_conn += 1;
         let conn = self.next_conn;
-        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, self.topics)));
+        let core = self.add_socket(AnyClient::Nsq(Client::new(conn, role, Reach::alone(self.topics))));
         self.step(core, Event::Opened { conn: ConnId(conn), peer: Peer("test:1".into()) });
         conn
     }

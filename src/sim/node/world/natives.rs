@@ -7,11 +7,12 @@ use crate::shard::Event;
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::ChannelKey;
 use crate::sim::node::native::{NativeClient, NativeRole};
+use crate::sim::node::reach::Reach;
 
 impl World<'_> {
     fn native_client(&mut self, role: NativeRole, core: Option<u16>) -> NativeClient {
         self.next_conn += 1;
-        NativeClient::new(self.next_conn, role, self.topics, core)
+        NativeClient::new(self.next_conn, role, Reach::alone(self.topics), core)
     }
 
     fn open(&mut self, client: NativeClient) {
@@ -38,7 +39,7 @@ impl World<'_> {
         self.drain_all();
         for k in 0..self.book.producers.len() {
             let p = &self.book.producers[k];
-            let Some(homes) = self.book.homes.get(&p.topic).filter(|_| !p.is_done()) else { continue };
+            let Some(homes) = self.book.homes.get(&(0, p.topic)).filter(|_| !p.is_done()) else { continue };
             let core = homes[p.partition as usize];
             let client = self.native_client(NativeRole::Finish(k), Some(core));
             self.open(client);
@@ -48,7 +49,7 @@ impl World<'_> {
 
     /// A client at each partition of the channel.
     pub(super) fn drain_natively(&mut self, channel: &ChannelKey) {
-        let homes = self.book.homes[&channel.0].clone();
+        let homes = self.book.homes[&(0, channel.0)].clone();
         for (partition, core) in homes.into_iter().enumerate() {
             let mut client = self.native_client(NativeRole::Drain, Some(core));
             client.subscribe(self.book, channel.clone(), partition as u16, Start::Default);
@@ -58,7 +59,7 @@ impl World<'_> {
 
     /// A batch to each partition.
     pub(super) fn publish_natively(&mut self) {
-        for (topic, homes) in self.book.homes.clone() {
+        for ((_, topic), homes) in self.book.homes.clone() {
             for (partition, core) in homes.into_iter().enumerate() {
                 let mut client = self.native_client(NativeRole::Publisher, Some(core));
                 client.publish_to(self.book, self.rng, topic, partition as u16);

@@ -1,18 +1,21 @@
 //! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
-//! with room in front for the header that the node writes. Never holds more than one frame, and no more of it than came.
+//! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
+//! what came: a length alone costs none.
 
-use crate::codec::native::{FrameError, HEADER_LEN, Header};
+use super::frame::{FrameError, HEADER_LEN, Header};
 
-/// Room in front of a payload: a batch's header.
-pub const ROOM: usize = crate::shard::message::BATCH_ROOM;
-
-/// What a payload reserves before its bytes are there: a length alone must not cost memory.
+/// What a payload reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
+
+/// What it reserves then, beside each byte that came.
+const RESERVE_FACTOR: usize = 3;
 
 #[derive(Debug)]
 pub struct Input {
     /// The longest frame that is taken.
     pub max: usize,
+    /// Zeros in front of each payload.
+    room: usize,
     /// Header and metadata, as far as they came.
     head: Vec<u8>,
     body: Option<Body>,
@@ -34,13 +37,13 @@ struct Body {
 pub struct Frame<'a> {
     pub header: Header,
     pub metadata: &'a [u8],
-    /// [`ROOM`] zeros, then the payload; empty when there is none, or when it was dropped.
+    /// The room's zeros, then the payload; empty when there is none, or when it was dropped.
     pub payload: Vec<u8>,
 }
 
 impl Input {
-    pub fn new(max: usize) -> Input {
-        Input { max, head: Vec::new(), body: None }
+    pub fn new(max: usize, room: usize) -> Input {
+        Input { max, room, head: Vec::new(), body: None }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -60,7 +63,7 @@ impl Input {
         *bytes = rest;
         if body.kept {
             if body.payload.len() + now.len() > body.payload.capacity() {
-                body.payload.reserve_exact(body.missing);
+                body.payload.reserve_exact(body.missing.min(RESERVE_FACTOR * body.payload.len() + now.len()));
             }
             body.payload.extend_from_slice(now);
         }
@@ -107,8 +110,8 @@ impl Input {
                     let (head, kept) = (std::mem::take(&mut self.head), keeps(&header));
                     let mut payload = Vec::new();
                     if kept {
-                        payload.reserve_exact(ROOM + header.payload_len.min(RESERVE_FIRST));
-                        payload.resize(ROOM, 0);
+                        payload.reserve_exact(self.room + header.payload_len.min(RESERVE_FIRST));
+                        payload.resize(self.room, 0);
                     }
                     self.body = Some(Body { header, head, payload, missing: header.payload_len, kept });
                     return Ok(true);
@@ -119,7 +122,7 @@ impl Input {
         }
     }
 
-    #[cfg(test)]
+    /// Between two frames.
     pub fn is_idle(&self) -> bool {
         self.head.is_empty() && self.body.is_none()
     }
@@ -141,6 +144,8 @@ mod tests {
     use crate::codec::native::frame::{encode, payload_crc};
     use proptest::prelude::*;
 
+    const ROOM: usize = 128;
+
     proptest! {
         /// However the stream is cut, the same frames come out.
         #[test]
@@ -155,7 +160,7 @@ mod tests {
                 stream.extend_from_slice(&payload);
                 expected.push((kind, meta, if kind % 3 == 0 { vec![] } else { payload }));
             }
-            let (mut input, mut found, mut cuts) = (Input::new(1 << 20), vec![], cuts.into_iter().cycle());
+            let (mut input, mut found, mut cuts) = (Input::new(1 << 20, ROOM), vec![], cuts.into_iter().cycle());
             let mut rest = &stream[..];
             while !rest.is_empty() {
                 let (mut now, after) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
@@ -177,11 +182,14 @@ mod tests {
     fn a_length_alone_costs_no_memory() {
         let mut stream = vec![];
         encode(&mut stream, 2, 1, &[0; 8], 60 << 20, 0);
-        let mut input = Input::new(64 << 20);
+        let mut input = Input::new(64 << 20, 0);
         let mut rest = &stream[..];
         assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
         assert!(input.held_bytes() < 100 * 1024);
+        let mut rest = &[0; 100 * 1024][..];
+        assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
+        assert!(input.held_bytes() < 1024 * 1024, "it grows by what came");
         let mut rest = &stream[..];
-        assert!(matches!(Input::new(1 << 20).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
+        assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
     }
 }

@@ -1,0 +1,254 @@
+//! One connection: bytes to frames, and the messages that wait for its socket to frames.
+
+use super::nodes::Place;
+use super::{DATA_UNSENT_MAX, LinkOptions};
+use crate::base::{CoreId, Peer, Ticks};
+use crate::codec::frame::FrameError;
+use crate::codec::input::{Frame as Raw, Input};
+use crate::codec::peer::frame::{FRAME_MAX, Header};
+use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences};
+use crate::log::cursor::CursorImage;
+use crate::replica::message::{Body, Lane, Message};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// What a message takes beside its batches, about.
+const MESSAGE_BYTES: usize = 160;
+
+/// Highest priority first.
+const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// It was accepted; who it is comes first.
+    Stranger {
+        until: Ticks,
+    },
+    /// It was dialled for these lanes, and Hello was said.
+    Hello {
+        place: Place,
+        asked: Lanes,
+        until: Ticks,
+    },
+    Open {
+        place: Place,
+        lanes: Lanes,
+        silence_max: Duration,
+    },
+    /// To another core, at the end of the turn.
+    Leaving {
+        to: CoreId,
+    },
+    /// Closed at the end of the turn, or being closed.
+    Ended,
+}
+
+/// What came in a frame.
+#[derive(Debug)]
+pub(super) enum Got {
+    Messages(Vec<Addressed>),
+    Ping,
+    Pong,
+    Reject(RejectCode, String),
+    /// A second Hello or Welcome.
+    Greeting,
+    /// Of a later version.
+    Unknown,
+}
+
+/// Why nothing more can be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+}
+
+impl Fault {
+    pub fn code(&self) -> RejectCode {
+        if matches!(self, Fault::Sequence(_)) { RejectCode::Sequence } else { RejectCode::Malformed }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub peer: Peer,
+    pub phase: Phase,
+    /// It came over from another core.
+    pub has_moved: bool,
+    /// In the list of connections that have something for the turn's end.
+    pub is_touched: bool,
+    pub is_close_told: bool,
+    // ---- input
+    /// Bytes before the handshake is done.
+    pub held: Vec<u8>,
+    /// Messages that came before the link was up, and their bytes.
+    pub early: Vec<Addressed>,
+    pub early_bytes: usize,
+    input: Input,
+    pub seen: Sequences,
+    pub heard_at: Ticks,
+    // ---- output
+    pub encoder: Encoder,
+    /// Frames for the socket.
+    pub pieces: Vec<Bytes>,
+    /// By priority.
+    queues: [VecDeque<Addressed>; 3],
+    /// Bytes of the messages in them.
+    queued: usize,
+    /// What the socket has and did not take.
+    unsent: usize,
+    pub said_at: Ticks,
+    /// When the socket last took something, or had nothing.
+    pub taken_at: Ticks,
+}
+
+impl Conn {
+    pub fn new(peer: Peer, phase: Phase, now: Ticks) -> Conn {
+        Conn {
+            peer,
+            phase,
+            has_moved: false,
+            is_touched: false,
+            is_close_told: false,
+            held: vec![],
+            early: vec![],
+            early_bytes: 0,
+            input: Input::new(FRAME_MAX, 0),
+            seen: Sequences::default(),
+            heard_at: now,
+            encoder: Encoder::default(),
+            pieces: vec![],
+            queues: Default::default(),
+            queued: 0,
+            unsent: 0,
+            said_at: now,
+            taken_at: now,
+        }
+    }
+
+    pub fn place(&self) -> Option<Place> {
+        match self.phase {
+            Phase::Hello { place, .. } | Phase::Open { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+
+    /// Takes the next frame from `bytes`; `None`: it is not whole.
+    pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<Got>, Fault> {
+        let Conn { input, seen, .. } = self;
+        let mut got = None;
+        input.next(bytes, |_| true, &mut |raw| got = Some(look(seen, raw)))?;
+        got.transpose()
+    }
+
+    pub fn queue(&mut self, lane: Lane, message: Addressed) {
+        self.queued += weight(&message.message);
+        self.queues[place_of(lane)].push_back(message);
+    }
+
+    pub fn queued(&self) -> usize {
+        self.queued
+    }
+
+    pub fn has_unsent(&self) -> bool {
+        self.unsent > 0
+    }
+
+    /// Nothing more of what waits goes out.
+    pub fn drop_queues(&mut self) {
+        self.queues.iter_mut().for_each(VecDeque::clear);
+        self.queued = 0;
+        (self.early, self.held) = (vec![], vec![]);
+    }
+
+    pub fn sent(&mut self, now: Ticks, bytes: usize) {
+        self.unsent = self.unsent.saturating_sub(bytes);
+        self.taken_at = now;
+    }
+
+    /// What the socket gets at the end of a turn: control first, then data, then catch-up, the latter two as far as the socket
+    /// takes what it has.
+    pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Vec<u8>> {
+        if self.queued > 0 {
+            self.encode(options.catch_up_unsent_max);
+        }
+        if self.pieces.is_empty() {
+            return None;
+        }
+        let bytes = self.pieces.concat();
+        self.pieces.clear();
+        if self.unsent == 0 {
+            self.taken_at = now;
+        }
+        self.unsent += bytes.len();
+        self.said_at = now;
+        Some(bytes)
+    }
+
+    fn encode(&mut self, catch_up_unsent_max: usize) {
+        let len = |pieces: &[Bytes]| pieces.iter().map(Bytes::len).sum::<usize>();
+        let mut ahead = self.unsent + len(&self.pieces);
+        for (lane, most) in LANES.into_iter().zip([usize::MAX, DATA_UNSENT_MAX, catch_up_unsent_max.max(1)]) {
+            let queue = &mut self.queues[place_of(lane)];
+            while !queue.is_empty() && ahead < most {
+                let (mut num, mut bytes) = (0, 0);
+                while let Some(next) = queue.get(num)
+                    && (num == 0 || bytes + weight(&next.message) <= most - ahead)
+                {
+                    bytes += weight(&next.message);
+                    num += 1;
+                }
+                let run: Vec<Addressed> = queue.drain(..num).collect();
+                let before = self.pieces.len();
+                self.encoder.messages(&mut self.pieces, lane, &run);
+                self.queued -= bytes;
+                ahead += len(&self.pieces[before..]);
+            }
+        }
+    }
+}
+
+fn place_of(lane: Lane) -> usize {
+    match lane {
+        Lane::Control => 0,
+        Lane::Data => 1,
+        Lane::CatchUp => 2,
+    }
+}
+
+/// Memory that a message keeps, about.
+pub(super) fn weight(message: &Message) -> usize {
+    MESSAGE_BYTES
+        + match &message.body {
+            Body::Append(m) => m.batches.len(),
+            Body::Pulled(m) => m.batches.len(),
+            Body::Cursors(m) => m.cursors.iter().map(CursorImage::encoded_len).sum::<usize>() + m.deleted.len() * 64,
+            Body::Standing(m) => m.epochs.len() * 48,
+            _ => 0,
+        }
+}
+
+fn look(seen: &mut Sequences, raw: Raw<'_>) -> Result<Got, Fault> {
+    let Raw { header, metadata, payload } = raw;
+    look_at(seen, &header, metadata, &Bytes::from(payload))
+}
+
+/// Of a frame that came whole.
+fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<Got, Fault> {
+    header.check_payload(payload)?;
+    seen.check(header)?;
+    Ok(match Frame::decode(header, metadata, payload) {
+        Ok(Frame::Messages(messages)) => Got::Messages(messages),
+        Ok(Frame::Ping) => Got::Ping,
+        Ok(Frame::Pong) => Got::Pong,
+        Ok(Frame::Reject(reject)) => Got::Reject(reject.code, reject.message.to_owned()),
+        Ok(Frame::Hello(_) | Frame::Welcome(_)) => Got::Greeting,
+        Err(Malformed::UnknownKind(_)) => Got::Unknown,
+        Err(e) => return Err(e.into()),
+    })
+}

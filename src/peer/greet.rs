@@ -1,0 +1,299 @@
+//! Hello, Welcome, Reject: who is at the other end, which link a connection is for, and on which core it lives.
+
+use super::conn::{Conn, Fault, Phase};
+use super::links::{Links, Loss};
+use super::nodes::{Dial, Link, Place};
+use super::{HANDSHAKE_MAX, LinkOptions};
+use crate::base::{ConnId, CoreId, Now, Peer, Ticks};
+use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
+use crate::codec::peer::{Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
+use bytes::Bytes;
+
+/// What moves with a connection to another core, beside its bytes, which have the Hello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// When its handshake must be done.
+    pub(super) until: Ticks,
+}
+
+/// Of a Hello or Welcome, what is used after it.
+#[derive(Clone, Copy, Debug)]
+struct Them {
+    place: Place,
+    lanes: Lanes,
+    generation: u64,
+    cores: u16,
+    heartbeat_ms: u32,
+}
+
+/// Why a connection is not gone on with.
+struct Refusal {
+    code: RejectCode,
+    why: String,
+}
+
+fn refusal(code: RejectCode, why: impl Into<String>) -> Refusal {
+    Refusal { code, why: why.into() }
+}
+
+/// The records of TLS begin like this, and frames do so once in many thousand.
+fn looks_like_tls(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x14..=0x17, 3, ..])
+}
+
+const SPEAKS_TLS: &str = "it speaks TLS, and this node does not with its peers: --peer-tls-cert, --peer-tls-key, --peer-tls-ca";
+
+/// Why a connection that is over before its handshake may be so.
+pub(super) fn ended_early(held: &[u8]) -> &'static str {
+    if looks_like_tls(held) { SPEAKS_TLS } else { "the other side closed the connection during the handshake" }
+}
+
+/// The other side said Reject.
+pub(super) fn rejected(code: RejectCode, message: &str) -> Loss {
+    let name = code.variant_name().unwrap_or("Other");
+    let why = match code {
+        RejectCode::Stopping => "it is stopping".to_owned(),
+        _ => format!("it refuses this node ({name}): {message}"),
+    };
+    let is_hopeless = matches!(
+        code,
+        RejectCode::BadVersion | RejectCode::OtherCluster | RejectCode::SameNode | RejectCode::BadLanes | RejectCode::Malformed
+    );
+    Loss { why, is_hopeless, is_orderly: code == RejectCode::Stopping }
+}
+
+fn hello(o: &LinkOptions, lanes: Lanes, to_core: Option<u16>) -> Hello<'_> {
+    Hello {
+        version: VERSION,
+        features: feature::ALL,
+        node_id: o.node,
+        cluster_id: o.cluster,
+        generation: o.generation,
+        node_version: &o.node_version,
+        layout: Layout { cores: o.cores, core: o.core.0, placement: Layout::BY_NAME },
+        lanes,
+        heartbeat_ms: u32::try_from(o.heartbeat.as_millis()).unwrap_or(u32::MAX).max(1),
+        to_core,
+    }
+}
+
+impl Links {
+    /// We connected: the first frame is ours.
+    pub(super) fn say_hello(&mut self, now: Now, conn: ConnId, place: Place) {
+        let Some(node) = self.nodes.get_mut(&place.node) else { return };
+        let (address, until) = (node.address.clone(), now.ticks + HANDSHAKE_MAX);
+        let Some(link) = node.links.get_mut(&place.number) else { return };
+        link.dial = Dial::Greeting;
+        let asked = link.missing();
+        let mut c = Conn::new(Peer(address), Phase::Hello { place, asked, until }, now.ticks);
+        let Conn { encoder, pieces, .. } = &mut c;
+        encoder.hello(pieces, &hello(&self.options, asked, Some(place.number)));
+        self.add(conn, c);
+        self.at_most(until);
+    }
+
+    /// Bytes before the handshake is done.
+    pub(super) fn greet(&mut self, now: Now, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        let held = std::mem::take(&mut c.held);
+        let mut seen = c.seen.clone();
+        let first = match Header::parse(&held, HELLO_FRAME_MAX) {
+            Err(e) => Err(Fault::Frame(e)),
+            Ok(Some((header, metadata))) if held.len() >= header.frame_len() => {
+                let payload = Bytes::copy_from_slice(&held[header.frame_len() - header.payload_len..header.frame_len()]);
+                let checked = header.check_payload(&payload).map_err(Fault::Frame);
+                let checked = checked.and_then(|()| seen.check(&header).map_err(Fault::Sequence));
+                let frame = Frame::decode(&header, metadata, &payload).map_err(Fault::Malformed);
+                checked.and(frame.map(|frame| (frame, header.frame_len())))
+            }
+            Ok(_) => {
+                c.held = held;
+                return;
+            }
+        };
+        let (frame, len) = match first {
+            Ok(first) => first,
+            Err(fault) => {
+                let is_tls = looks_like_tls(&held) && matches!(fault, Fault::Frame(_));
+                let why = if is_tls { SPEAKS_TLS.to_owned() } else { fault.to_string() };
+                return self.refuse(now, conn, None, &refusal(fault.code(), why));
+            }
+        };
+        let phase = c.phase;
+        c.seen = seen;
+        match (frame, phase) {
+            (Frame::Hello(hello), Phase::Stranger { .. }) => match self.judge(&hello, conn) {
+                Ok((_, to)) if to != self.options.core => {
+                    if let Some(c) = self.conns.get_mut(&conn) {
+                        c.phase = Phase::Leaving { to };
+                        c.held = held;
+                        self.touch(conn);
+                    }
+                }
+                Ok((them, _)) => self.welcome(now, conn, them, hello.node_version, &held[len..]),
+                Err(refusal) => self.refuse(now, conn, Some(&hello), &refusal),
+            },
+            (Frame::Welcome(welcome), Phase::Hello { place, asked, .. }) => match self.accept(&welcome, place, asked) {
+                Ok(them) => {
+                    self.open(now, conn, them);
+                    self.whole(now, them.place, welcome.node_version);
+                    self.read(now, conn, &held[len..]);
+                }
+                Err(refusal) => self.refuse(now, conn, Some(&welcome), &refusal),
+            },
+            (Frame::Reject(reject), Phase::Hello { place, .. }) => self.down(now, place, &rejected(reject.code, reject.message)),
+            (_, Phase::Stranger { .. }) => {
+                self.refuse(now, conn, None, &refusal(RejectCode::Malformed, "the first frame must be Hello"));
+            }
+            _ => {
+                self.refuse(now, conn, None, &refusal(RejectCode::Malformed, "the answer to Hello is Welcome or Reject"));
+            }
+        }
+    }
+
+    /// What is wrong with one who says this, for either side.
+    fn common(&self, theirs: &Hello<'_>, lanes: Lanes) -> Result<Lanes, Refusal> {
+        let mine = hello(&self.options, lanes, None);
+        let agreed = mine.agree(theirs).map_err(|code| {
+            let why = match code {
+                RejectCode::BadVersion => {
+                    let (theirs, mine) = (theirs.version, mine.version);
+                    format!(
+                        "it speaks version {}.{} of the peer protocol, this node {}.{}",
+                        theirs.major, theirs.minor, mine.major, mine.minor
+                    )
+                }
+                RejectCode::OtherCluster => "it belongs to another cluster (cluster_id)".to_owned(),
+                RejectCode::SameNode => {
+                    "it has the id of this node: an address leads back here, or a data path was copied".to_owned()
+                }
+                RejectCode::BadLanes => "it has none of the lanes".to_owned(),
+                _ => "its layout or heartbeat is out of bounds".to_owned(),
+            };
+            refusal(code, why)
+        })?;
+        Ok(agreed.lanes)
+    }
+
+    /// A Hello, and the core that its connection is for.
+    fn judge(&self, theirs: &Hello<'_>, conn: ConnId) -> Result<(Them, CoreId), Refusal> {
+        let lanes = self.common(theirs, Lanes::ALL)?;
+        if self.is_stopping {
+            return Err(refusal(RejectCode::Stopping, "this node is stopping"));
+        }
+        let id = theirs.node_id;
+        let Some(node) = self.nodes.get(&id) else {
+            return Err(refusal(RejectCode::UnknownNode, format!("node {id} is not known to the metadata here (yet)")));
+        };
+        if node.is_dialled {
+            return Err(refusal(RejectCode::Other, "of two nodes the one with the lower id connects"));
+        }
+        let (own, other) = (self.options.cores, theirs.layout.cores);
+        let number = theirs.to_core.unwrap_or(theirs.layout.core);
+        if number >= own.max(other) {
+            return Err(refusal(RejectCode::Malformed, format!("there is no link {number} with {own} and {other} cores")));
+        }
+        if node.generation().is_some_and(|newest| newest > theirs.generation) {
+            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
+        }
+        let to = CoreId(number % own);
+        if to != self.options.core && self.conns.get(&conn).is_some_and(|c| c.has_moved) {
+            return Err(refusal(RejectCode::Malformed, "the connection has moved already"));
+        }
+        let place = Place { node: id, number };
+        let them = Them { place, lanes, generation: theirs.generation, cores: other, heartbeat_ms: theirs.heartbeat_ms };
+        Ok((them, to))
+    }
+
+    /// Answers Hello with Welcome. An older connection for the same is dead, whatever its state is here.
+    fn welcome(&mut self, now: Now, conn: ConnId, them: Them, version: &str, rest: &[u8]) {
+        self.outlive(now, them);
+        let has = self.link(them.place).map_or(Lanes(0), Link::lanes);
+        if has.0 & them.lanes.0 != 0 {
+            self.down(now, them.place, &Loss::of("the other side connected anew"));
+        }
+        let Some(Conn { encoder, pieces, .. }) = self.conns.get_mut(&conn) else { return };
+        encoder.welcome(pieces, &hello(&self.options, them.lanes, None));
+        self.touch(conn);
+        self.open(now, conn, them);
+        self.whole(now, them.place, version);
+        self.read(now, conn, rest);
+    }
+
+    /// A Welcome, from the node that was dialled.
+    fn accept(&self, welcome: &Hello<'_>, place: Place, asked: Lanes) -> Result<Them, Refusal> {
+        let lanes = self.common(welcome, asked)?;
+        if welcome.node_id != place.node {
+            let why =
+                format!("node {} answers there, and {} was expected: look at its peer_address", welcome.node_id, place.node);
+            return Err(refusal(RejectCode::Other, why));
+        }
+        let newest = self.nodes.get(&place.node).and_then(|node| node.generation());
+        if newest.is_some_and(|newest| newest > welcome.generation) {
+            return Err(refusal(RejectCode::Other, "a later life of this node is connected"));
+        }
+        let (generation, cores) = (welcome.generation, welcome.layout.cores);
+        Ok(Them { place, lanes, generation, cores, heartbeat_ms: welcome.heartbeat_ms })
+    }
+
+    /// Links of an older life of the node are dead.
+    fn outlive(&mut self, now: Now, them: Them) {
+        let node = self.nodes.get(&them.place.node);
+        let is_old = |link: &Link| link.lanes().0 != 0 && link.generation < them.generation;
+        let old = node.into_iter().flat_map(|node| node.links.iter()).filter(|(_, link)| is_old(link));
+        for number in old.map(|(number, _)| *number).collect::<Vec<_>>() {
+            let place = Place { node: them.place.node, number };
+            self.down(now, place, &Loss::of("the other node has started anew"));
+        }
+    }
+
+    /// The handshake of a connection is done.
+    fn open(&mut self, now: Now, conn: ConnId, them: Them) {
+        self.outlive(now, them);
+        let Some(node) = self.nodes.get_mut(&them.place.node) else { return };
+        if node.cores.replace(them.cores) != Some(them.cores) {
+            self.arrange(now, them.place.node);
+        }
+        let Some(link) = self.link_mut(them.place) else { return self.end(conn) };
+        link.generation = them.generation;
+        link.carry(them.lanes, conn);
+        let silence_max = Links::silence_max(them.heartbeat_ms);
+        let heartbeat = self.options.heartbeat;
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.phase = Phase::Open { place: them.place, lanes: them.lanes, silence_max };
+            (c.heard_at, c.said_at) = (now.ticks, now.ticks);
+        }
+        self.at_most(now.ticks + heartbeat.min(silence_max));
+    }
+
+    /// Says that the link is up, or dials for what is missing.
+    fn whole(&mut self, now: Now, place: Place, version: &str) {
+        let is_dialled = self.nodes.get(&place.node).is_some_and(|node| node.is_dialled);
+        let Some(link) = self.link_mut(place) else { return };
+        if link.is_whole() {
+            self.said.welcomed(place.node);
+            self.up(now, place, version);
+        } else if is_dialled {
+            link.dial = Dial::Wait { until: now.ticks };
+            self.at_most(now.ticks);
+        }
+    }
+
+    /// Says Reject, and why to the log.
+    fn refuse(&mut self, now: Now, conn: ConnId, them: Option<&Hello<'_>>, refusal: &Refusal) {
+        let Refusal { code, why } = refusal;
+        let Some(c) = self.conns.get(&conn) else { return };
+        let (peer, phase) = (c.peer.clone(), c.phase);
+        self.reject(conn, *code, why);
+        match (phase, them) {
+            (Phase::Hello { place, .. }, _) => {
+                self.down(now, place, &Loss { is_hopeless: true, ..Loss::of(format!("this node refuses it: {why}")) });
+            }
+            (_, Some(them)) => self.said.refused(self.options.core.0, &peer, them.node_id, *code, why),
+            (_, None) => {
+                self.said.stranger(now.ticks, &peer, why);
+                self.at_most_of_said();
+            }
+        }
+    }
+}

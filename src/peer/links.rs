@@ -1,0 +1,586 @@
+//! [`Links`]: what happens on the connections with other nodes, and what is to be done.
+
+use super::conn::{Conn, Fault, Got, Phase, weight};
+use super::nodes::{Dial, Link, Node, Place, numbers};
+use super::said::Said;
+use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
+use crate::base::{ConnId, IdMap, Now, Peer, Rng, Ticks};
+use crate::codec::peer::{Addressed, Reject, RejectCode};
+use crate::replica::NodeId;
+use crate::replica::message::{Lane, Message, Route};
+use crate::shard::cluster::ClusterNode;
+use crate::shard::event::{DialError, Effect, Effects};
+use crate::shard::message::{MovedSession, MovedState};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The links of one core.
+#[derive(Debug)]
+pub struct Links {
+    pub(super) options: LinkOptions,
+    pub(super) nodes: BTreeMap<NodeId, Node>,
+    pub(super) conns: IdMap<ConnId, Conn>,
+    /// Attempts that were not answered yet.
+    dials: IdMap<u64, Place>,
+    next_dial: u64,
+    touched: Vec<ConnId>,
+    effects: Effects,
+    events: Vec<LinkEvent>,
+    /// Nothing is due before; something may be then.
+    due: Option<Ticks>,
+    rng: Rng,
+    pub(super) said: Said,
+    pub(super) is_stopping: bool,
+    unknown_frames: u64,
+}
+
+/// Why a link goes down, and whether another attempt can be better soon.
+pub(super) struct Loss {
+    pub why: String,
+    pub is_hopeless: bool,
+    /// Nothing that an operator has to look at.
+    pub is_orderly: bool,
+}
+
+impl Loss {
+    pub fn of(why: impl Into<String>) -> Loss {
+        Loss { why: why.into(), is_hopeless: false, is_orderly: false }
+    }
+}
+
+impl Links {
+    pub fn new(options: LinkOptions) -> Links {
+        let rng = Rng::new(options.seed);
+        Links {
+            options,
+            nodes: BTreeMap::new(),
+            conns: IdMap::default(),
+            dials: IdMap::default(),
+            next_dial: 0,
+            touched: vec![],
+            effects: vec![],
+            events: vec![],
+            due: None,
+            rng,
+            said: Said::default(),
+            is_stopping: false,
+            unknown_frames: 0,
+        }
+    }
+
+    /// All nodes of the cluster. Those that are no longer among them are parted with.
+    pub fn set_nodes(&mut self, now: Now, nodes: &[ClusterNode]) {
+        let is_there = |id: &NodeId| nodes.iter().any(|n| n.id == *id);
+        let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !is_there(id)).copied().collect();
+        for id in gone {
+            let why = "it is no longer a node of the cluster";
+            let numbers: Vec<u16> = self.nodes[&id].links.keys().copied().collect();
+            for number in numbers {
+                self.part(Place { node: id, number }, RejectCode::UnknownNode, why);
+                self.down(now, Place { node: id, number }, &Loss { is_orderly: true, ..Loss::of(why) });
+            }
+            self.nodes.remove(&id);
+        }
+        let own = self.options.node;
+        for node in nodes.iter().filter(|n| n.id != own) {
+            let (name, address) = (node.name.clone(), node.peer_address.clone());
+            match self.nodes.get_mut(&node.id) {
+                Some(known) if known.address == address => known.name = name,
+                Some(known) => {
+                    (known.name, known.address) = (name, address);
+                    for link in known.links.values_mut() {
+                        link.is_steady();
+                        if let Dial::Wait { until } = &mut link.dial {
+                            *until = now.ticks;
+                        }
+                    }
+                    self.at_most(now.ticks);
+                }
+                None => {
+                    let is_dialled = self.options.node < node.id;
+                    let (links, cores, said) = (BTreeMap::new(), None, None);
+                    let node_ = Node { name, address, is_dialled, cores, links, is_connected: false, said };
+                    self.nodes.insert(node.id, node_);
+                    self.arrange(now, node.id);
+                }
+            }
+        }
+    }
+
+    /// Queues a message on its lane. Dropped while the node is not connected.
+    pub fn send(&mut self, to: NodeId, route: Route, message: Message) {
+        self.send_on(to, message.body.lane(), route, message);
+    }
+
+    /// The same on another lane that the message may take: an `Append` of catch-up.
+    pub fn send_on(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
+        let Some(node) = self.nodes.get(&to).filter(|node| node.is_connected) else { return };
+        let Some(conn) = node.link_for(route).and_then(|link| link.conn(lane)) else { return };
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.queue(lane, Addressed { route, message });
+        self.touch(conn);
+    }
+
+    /// Whether messages reach the node.
+    pub fn is_connected(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.is_connected)
+    }
+
+    pub fn connected(&self) -> impl Iterator<Item = NodeId> {
+        self.nodes.iter().filter(|(_, node)| node.is_connected).map(|(id, _)| *id)
+    }
+
+    pub fn owns(&self, conn: ConnId) -> bool {
+        self.conns.contains_key(&conn)
+    }
+
+    /// Frames of kinds that this version does not know, skipped since the start.
+    pub fn unknown_frames(&self) -> u64 {
+        self.unknown_frames
+    }
+
+    /// No connection is there or on its way.
+    pub fn is_idle(&self) -> bool {
+        self.conns.is_empty() && self.dials.is_empty()
+    }
+
+    pub fn take(&mut self, events: &mut Vec<LinkEvent>) {
+        events.append(&mut self.events);
+    }
+
+    // ---- what happened
+
+    /// Another node connected.
+    pub fn opened(&mut self, now: Now, conn: ConnId, peer: Peer) {
+        let strangers = self.conns.values().filter(|c| matches!(c.phase, Phase::Stranger { .. })).count();
+        let until = now.ticks + HANDSHAKE_MAX;
+        let is_taken = !self.is_stopping && strangers < STRANGERS_MAX;
+        self.add(conn, Conn::new(peer, if is_taken { Phase::Stranger { until } } else { Phase::Ended }, now.ticks));
+        self.at_most(until);
+    }
+
+    /// A connection came over from another core; its unread bytes follow.
+    pub fn adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried) {
+        self.opened(now, conn, peer);
+        let Carried { until } = carried;
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.has_moved = true;
+            if let Phase::Stranger { until: at } = &mut c.phase {
+                *at = until.min(*at);
+            }
+        }
+    }
+
+    /// The answer to [`Effect::Dial`].
+    pub fn dialed(&mut self, now: Now, dial: u64, result: Result<ConnId, DialError>) {
+        let place = self.dials.remove(&dial);
+        let is_wanted = |p: &Place| {
+            let link = self.nodes.get(&p.node).and_then(|node| node.links.get(&p.number));
+            !self.is_stopping && link.is_some_and(|link| link.dial == Dial::Dialing)
+        };
+        let place = place.filter(is_wanted);
+        match (place, result) {
+            (Some(place), Ok(conn)) => self.say_hello(now, conn, place),
+            (Some(place), Err(error)) => self.down(now, place, &Loss::of(error.to_string())),
+            (None, Ok(conn)) => self.add(conn, Conn::new(Peer("unknown".into()), Phase::Ended, now.ticks)),
+            (None, Err(_)) => {}
+        }
+    }
+
+    /// Bytes came on a connection of ours.
+    pub fn bytes(&mut self, now: Now, conn: ConnId, bytes: &[u8]) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.heard_at = now.ticks;
+        match c.phase {
+            Phase::Stranger { .. } | Phase::Hello { .. } => {
+                c.held.extend_from_slice(bytes);
+                self.greet(now, conn);
+            }
+            Phase::Leaving { .. } => c.held.extend_from_slice(bytes),
+            Phase::Open { .. } => self.read(now, conn, bytes),
+            Phase::Ended => {}
+        }
+    }
+
+    /// The kernel took this much of what was sent.
+    pub fn sent(&mut self, now: Now, conn: ConnId, bytes: usize) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.sent(now.ticks, bytes);
+        if c.queued() > 0 {
+            self.touch(conn);
+        }
+    }
+
+    /// The connection is gone.
+    pub fn closed(&mut self, now: Now, conn: ConnId) {
+        let Some(c) = self.conns.remove(&conn) else { return };
+        match c.phase {
+            Phase::Open { place, .. } => self.down(now, place, &Loss::of("the other side closed the connection")),
+            Phase::Hello { place, .. } => {
+                let why = super::greet::ended_early(&c.held);
+                self.down(now, place, &Loss::of(why));
+            }
+            Phase::Stranger { .. } if !c.held.is_empty() => {
+                self.said.stranger(now.ticks, &c.peer, super::greet::ended_early(&c.held));
+                self.at_most_of_said();
+            }
+            _ => {}
+        }
+    }
+
+    /// Frames of an open connection.
+    pub(super) fn read(&mut self, now: Now, conn: ConnId, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let Some(c) = self.conns.get_mut(&conn) else { return };
+            let Phase::Open { place, .. } = c.phase else { return };
+            match c.receive(&mut bytes) {
+                Ok(Some(got)) => self.on_frame(now, conn, place, got),
+                Ok(None) => {}
+                Err(fault) => self.broken(now, conn, place, fault),
+            }
+        }
+    }
+
+    fn on_frame(&mut self, now: Now, conn: ConnId, place: Place, got: Got) {
+        let is_up = self.link(place).is_some_and(Link::is_up);
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        match got {
+            Got::Messages(messages) if is_up => {
+                let from = place.node;
+                self.events.extend(messages.into_iter().map(|addressed| LinkEvent::Message { from, addressed }));
+            }
+            Got::Messages(messages) => {
+                // the other side has the last Welcome behind it, which is still on its way here
+                c.early_bytes += messages.iter().map(|m| weight(&m.message)).sum::<usize>();
+                c.early.extend(messages);
+                if c.early_bytes > self.options.queue_bytes_max {
+                    let why = "it sends messages before all lanes are there";
+                    self.part(place, RejectCode::Malformed, why);
+                    self.down(now, place, &Loss::of(why));
+                }
+            }
+            Got::Ping => {
+                let c_pieces = &mut c.pieces;
+                c.encoder.pong(c_pieces);
+                self.touch(conn);
+            }
+            Got::Pong => {}
+            Got::Unknown => self.unknown_frames += 1,
+            Got::Greeting => {
+                let why = "Hello and Welcome come once";
+                self.part(place, RejectCode::Malformed, why);
+                self.down(now, place, &Loss::of(why));
+            }
+            Got::Reject(code, message) => self.down(now, place, &super::greet::rejected(code, &message)),
+        }
+    }
+
+    fn broken(&mut self, now: Now, conn: ConnId, place: Place, fault: Fault) {
+        self.reject(conn, fault.code(), &fault.to_string());
+        self.down(now, place, &Loss::of(fault.to_string()));
+    }
+
+    // ---- time
+
+    /// When [`Self::tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        // what the end of a turn led to is heard at once
+        if self.events.is_empty() { self.due } else { Some(Ticks(0)) }
+    }
+
+    pub fn tick(&mut self, now: Now) {
+        if self.due.is_none_or(|due| due > now.ticks) {
+            return;
+        }
+        self.due = None;
+        self.said.tick(now.ticks);
+        self.at_most_of_said();
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            self.tick_conn(now, conn);
+        }
+        self.start_dials(now);
+    }
+
+    fn tick_conn(&mut self, now: Now, conn: ConnId) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        match c.phase {
+            Phase::Stranger { until } if until <= now.ticks => {
+                let why = "it did not say who it is";
+                self.said.stranger(now.ticks, &c.peer.clone(), why);
+                self.at_most_of_said();
+                self.reject(conn, RejectCode::Other, why);
+            }
+            Phase::Hello { place, until, .. } if until <= now.ticks => {
+                let why = "it does not answer the handshake";
+                self.reject(conn, RejectCode::Other, why);
+                self.down(now, place, &Loss::of(why));
+            }
+            Phase::Stranger { until } | Phase::Hello { until, .. } => self.at_most(until),
+            Phase::Open { place, silence_max, .. } => {
+                let silent_until = c.heard_at + silence_max;
+                // the socket must take something as often as the other side must hear something
+                let stuck_until = c.taken_at + self.options.heartbeat * SILENT_MAX;
+                let is_stuck = c.has_unsent() && stuck_until <= now.ticks;
+                if silent_until <= now.ticks || is_stuck {
+                    let why = if is_stuck { "it takes nothing" } else { "it is silent" };
+                    let since = now.ticks.since(if is_stuck { c.taken_at } else { c.heard_at });
+                    self.down(now, place, &Loss::of(format!("{why} for {} ms", since.as_millis())));
+                    return;
+                }
+                let say_at = c.said_at + self.options.heartbeat;
+                if say_at <= now.ticks {
+                    let c_pieces = &mut c.pieces;
+                    c.encoder.ping(c_pieces);
+                    c.said_at = now.ticks;
+                    self.touch(conn);
+                }
+                let Some(c) = self.conns.get(&conn) else { return };
+                let stuck = if c.has_unsent() { Some(stuck_until) } else { None };
+                let next = (c.said_at + self.options.heartbeat).min(silent_until);
+                self.at_most(stuck.map_or(next, |at| at.min(next)));
+            }
+            Phase::Leaving { .. } | Phase::Ended => {}
+        }
+    }
+
+    fn start_dials(&mut self, now: Now) {
+        let places = self.nodes.iter().filter(|(_, node)| node.is_dialled).flat_map(|(id, node)| {
+            let number = |number: &u16| Place { node: *id, number: *number };
+            node.links.keys().map(number).collect::<Vec<_>>()
+        });
+        for place in places.collect::<Vec<_>>() {
+            let Some(node) = self.nodes.get_mut(&place.node) else { continue };
+            let Some(link) = node.links.get_mut(&place.number) else { continue };
+            match link.dial {
+                Dial::Wait { until } if until <= now.ticks => {
+                    link.dial = Dial::Dialing;
+                    self.next_dial += 1;
+                    let (dial, address, name) = (self.next_dial, node.address.clone(), node.name.clone());
+                    self.dials.insert(dial, place);
+                    self.effects.push(Effect::Dial { dial, address, name });
+                }
+                Dial::Wait { until } => self.at_most(until),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn at_most(&mut self, at: Ticks) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    pub(super) fn at_most_of_said(&mut self) {
+        if let Some(at) = self.said.faults_at {
+            self.at_most(at);
+        }
+    }
+
+    // ---- links
+
+    pub(super) fn link(&self, place: Place) -> Option<&Link> {
+        self.nodes.get(&place.node)?.links.get(&place.number)
+    }
+
+    pub(super) fn link_mut(&mut self, place: Place) -> Option<&mut Link> {
+        self.nodes.get_mut(&place.node)?.links.get_mut(&place.number)
+    }
+
+    /// Gives the node the links that it has with its number of cores.
+    pub(super) fn arrange(&mut self, now: Now, id: NodeId) {
+        let (core, cores) = (self.options.core.0, self.options.cores);
+        let Some(node) = self.nodes.get(&id) else { return };
+        let wanted: Vec<u16> = numbers(core, cores, node.cores).collect();
+        let extra: Vec<u16> = node.links.keys().filter(|number| !wanted.contains(number)).copied().collect();
+        let is_dialled = node.is_dialled;
+        for number in extra {
+            let place = Place { node: id, number };
+            self.part(place, RejectCode::Other, "this link is no longer needed");
+            self.down(now, place, &Loss { is_orderly: true, ..Loss::of("the other node has fewer cores now") });
+            self.nodes.get_mut(&id).and_then(|node| node.links.remove(&number));
+        }
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        for number in wanted {
+            let dial = if is_dialled { Dial::Wait { until: now.ticks } } else { Dial::Off };
+            node.links.entry(number).or_insert_with(|| Link::new(dial));
+        }
+        if is_dialled {
+            self.at_most(now.ticks);
+        }
+    }
+
+    /// Says Reject on every connection of a link that is about to go.
+    pub(super) fn part(&mut self, place: Place, code: RejectCode, why: &str) {
+        for conn in self.link(place).map(Link::conns).unwrap_or_default() {
+            self.reject(conn, code, why);
+        }
+    }
+
+    /// The link is lost, or could not be had: its connections are closed, and who dials tries again.
+    pub(super) fn down(&mut self, now: Now, place: Place, loss: &Loss) {
+        // one that shakes hands for this link goes with it
+        let greeting = self.conns.iter().filter(|(_, c)| matches!(c.phase, Phase::Hello { place: p, .. } if p == place));
+        let greeting: Vec<ConnId> = greeting.map(|(conn, _)| *conn).collect();
+        let Some(node) = self.nodes.get_mut(&place.node) else { return };
+        let Some(link) = node.links.get_mut(&place.number) else { return };
+        if link.up_since.is_some_and(|since| now.ticks.since(since) >= PAUSE_MAX) {
+            link.is_steady();
+        }
+        let conns = link.clear();
+        let mut next = None;
+        if node.is_dialled && !self.is_stopping {
+            let until = now.ticks + link.pause(&mut self.rng, loss.is_hopeless);
+            link.dial = Dial::Wait { until };
+            next = Some(until);
+        }
+        let (core, name, why) = (self.options.core.0, &node.name, loss.why.as_str());
+        if node.is_connected {
+            node.is_connected = false;
+            node.said = Some(loss.why.clone());
+            self.events.push(LinkEvent::Disconnected(place.node));
+            match loss.is_orderly {
+                true => tracing::info!(core, peer = %name, "a peer is disconnected: {why}"),
+                false => tracing::warn!(core, peer = %name, "the connection to a peer is lost: {why}"),
+            }
+        } else if node.said.as_deref() != Some(why) {
+            node.said = Some(loss.why.clone());
+            let address = &node.address;
+            if node.is_dialled {
+                tracing::warn!(core, peer = %name, %address, "no connection to a peer: {why}; tried again, said once");
+            } else {
+                tracing::warn!(core, peer = %name, "no connection with a peer: {why}");
+            }
+        }
+        for conn in conns.into_iter().chain(greeting) {
+            self.end(conn);
+        }
+        if let Some(until) = next {
+            self.at_most(until);
+        }
+    }
+
+    /// All lanes of a link are there.
+    pub(super) fn up(&mut self, now: Now, place: Place, version: &str) {
+        let Some(node) = self.nodes.get_mut(&place.node) else { return };
+        let Some(link) = node.links.get_mut(&place.number) else { return };
+        link.up_since = Some(now.ticks);
+        link.dial = Dial::Off;
+        let conns = link.conns();
+        if node.is_whole() && !node.is_connected {
+            node.is_connected = true;
+            node.said = None;
+            let (core, name, cores) = (self.options.core.0, &node.name, node.cores);
+            tracing::info!(core, peer = %name, node = %place.node, cores, version, "connected to a peer");
+            self.events.push(LinkEvent::Connected(place.node));
+        }
+        for conn in conns {
+            let Some(c) = self.conns.get_mut(&conn) else { continue };
+            let (from, early) = (place.node, std::mem::take(&mut c.early));
+            c.early_bytes = 0;
+            self.events.extend(early.into_iter().map(|addressed| LinkEvent::Message { from, addressed }));
+        }
+    }
+
+    // ---- connections
+
+    pub(super) fn add(&mut self, conn: ConnId, c: Conn) {
+        let old = self.conns.insert(conn, c);
+        assert!(old.is_none(), "a connection's number is never reused");
+        self.touch(conn);
+    }
+
+    pub(super) fn touch(&mut self, conn: ConnId) {
+        if let Some(c) = self.conns.get_mut(&conn)
+            && !c.is_touched
+        {
+            c.is_touched = true;
+            self.touched.push(conn);
+        }
+    }
+
+    /// Says why, and closes.
+    pub(super) fn reject(&mut self, conn: ConnId, code: RejectCode, message: &str) {
+        if let Some(c) = self.conns.get_mut(&conn)
+            && c.phase != Phase::Ended
+        {
+            let Conn { encoder, pieces, .. } = c;
+            encoder.reject(pieces, &Reject { code, message });
+            self.end(conn);
+        }
+    }
+
+    /// Closes it once what was encoded is out.
+    pub(super) fn end(&mut self, conn: ConnId) {
+        if let Some(c) = self.conns.get_mut(&conn) {
+            c.phase = Phase::Ended;
+            c.drop_queues();
+            self.touch(conn);
+        }
+    }
+
+    // ---- the end of a turn
+
+    /// What the sockets are to do: the turn's frames, dials, closes, moves.
+    pub fn turn_end(&mut self, now: Now, out: &mut Effects) {
+        out.append(&mut self.effects);
+        // what closing one connection does to others of its link comes to the list while it is read
+        let mut at = 0;
+        while let Some(&conn) = self.touched.get(at) {
+            at += 1;
+            self.flush(now, conn, out);
+        }
+        self.touched.clear();
+    }
+
+    fn flush(&mut self, now: Now, conn: ConnId, out: &mut Effects) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.is_touched = false;
+        if let Phase::Leaving { to } = c.phase {
+            let Some(c) = self.conns.remove(&conn) else { return };
+            let state = MovedState::Peer(Carried { until: now.ticks + HANDSHAKE_MAX });
+            out.push(Effect::Move { conn, to, session: Box::new(MovedSession { peer: c.peer, state }), unread: c.held });
+            return;
+        }
+        if c.queued() > self.options.queue_bytes_max
+            && let Some(place) = c.place()
+        {
+            let why = format!("{} bytes wait for its socket, which is more than is ever in flight", c.queued());
+            return self.down(now, place, &Loss::of(why));
+        }
+        if let Some(bytes) = c.take_output(now.ticks, &self.options) {
+            out.push(Effect::Send { conn, bytes });
+        }
+        if c.phase == Phase::Ended && !std::mem::replace(&mut c.is_close_told, true) {
+            out.push(Effect::Close { conn });
+        }
+    }
+
+    /// The node stops: every connection is told so, and none is taken or dialled any more.
+    pub fn stop(&mut self, now: Now) {
+        if std::mem::replace(&mut self.is_stopping, true) {
+            return;
+        }
+        let why = "this node is stopping";
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        for conn in conns {
+            self.reject(conn, RejectCode::Stopping, why);
+        }
+        let places = |(id, node): (&NodeId, &Node)| {
+            let node_ = *id;
+            node.links.keys().map(move |number| Place { node: node_, number: *number }).collect::<Vec<_>>()
+        };
+        for place in self.nodes.iter().flat_map(places).collect::<Vec<_>>() {
+            if self.link(place).is_some_and(|link| !link.conns().is_empty()) {
+                self.down(now, place, &Loss { is_orderly: true, ..Loss::of(why) });
+            }
+            if let Some(link) = self.link_mut(place) {
+                link.dial = Dial::Off;
+            }
+        }
+    }
+
+    /// How long the other side may be silent that says something every `heartbeat_ms`.
+    pub(super) fn silence_max(heartbeat_ms: u32) -> Duration {
+        Duration::from_millis(heartbeat_ms as u64).saturating_mul(SILENT_MAX)
+    }
+}

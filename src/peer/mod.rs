@@ -1,0 +1,110 @@
+//! Connections between the nodes of a cluster: who dials whom, the handshake, heartbeats, and the frames of each turn. Pure: the
+//! shard gives it what happened on the sockets and carries out its effects; docs/peer.md has the rules of the wire.
+//!
+//! A [`Links`] lives on each core. **A link** joins a core of this node with a core of another. Link `k` of two nodes lives on core
+//! `k mod cores` of each, for `k` below the larger number of cores, so that every core has one, and with equal numbers core `i`
+//! talks to core `i`. A link has a connection for the lanes control and data, and one for catch-up, so that catch-up never
+//! delays a commit. The node with the lower id dials.
+//!
+//! ```text
+//!   dialler   Wait ─ its time ─> Dialing ─ Dialed ─> Hello sent ─ Welcome ─> open ─ lanes are missing ─> Wait (for the other one)
+//!              ^                     │ refused            │ Reject, silence    │ all lanes are there
+//!              └──── a pause ────────┴────────────────────┴──────────┐         v
+//!   acceptor  opened ─ Hello ─> (moves to its core) ─ Welcome ─> open ──────> link up ─ either connection is lost ─> both closed
+//! ```
+//! A node is **connected**, for this core, while all links of this core to it are up. What is sent otherwise is dropped:
+//! [`LinkEvent::Connected`] begins new sessions of the replicas. A partition's messages always take the same link of the core.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | links | what happens, and what is to be done: the whole interface |
+//! | nodes | the other nodes, their links, and when to dial |
+//! | greet | Hello, Welcome, Reject |
+//! | conn | one connection: frames in, queues and frames out |
+//! | said | lines for the log, without floods |
+
+mod conn;
+pub mod fuzz;
+mod greet;
+mod links;
+mod nodes;
+mod said;
+#[cfg(test)]
+mod tests;
+
+pub use greet::Carried;
+pub use links::Links;
+
+use crate::base::CoreId;
+use crate::codec::peer::{Addressed, ClusterId};
+use crate::replica::NodeId;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What is said at least this often, if only a Ping.
+pub const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Heartbeats of silence after which a connection is given up.
+const SILENT_MAX: u32 = 2;
+
+/// From a connection to the end of its handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+
+/// Pauses between attempts double from the one to the other, and are cut by up to a half at random.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Connections that have not said who they are; further ones are closed.
+const STRANGERS_MAX: usize = 256;
+
+/// Bytes of the data lane that the socket has and did not take: so much stands in front of a control frame.
+const DATA_UNSENT_MAX: usize = 1024 * 1024;
+
+#[derive(Clone, Debug)]
+pub struct LinkOptions {
+    pub node: NodeId,
+    pub cluster: ClusterId,
+    /// Of the node: rises durably with each start.
+    pub generation: u64,
+    pub core: CoreId,
+    pub cores: u16,
+    pub heartbeat: Duration,
+    /// Of the program, for logs.
+    pub node_version: Arc<str>,
+    /// For pauses between attempts.
+    pub seed: u64,
+    /// Bytes of catch-up that a socket has and did not take, above which none follow.
+    pub catch_up_unsent_max: usize,
+    /// Bytes of messages that wait for a socket, above which its connection is closed. What the machines have in flight is less.
+    pub queue_bytes_max: usize,
+}
+
+impl LinkOptions {
+    /// With the usual bounds.
+    pub fn new(node: NodeId, cluster: ClusterId, generation: u64, core: CoreId, cores: u16, seed: u64) -> LinkOptions {
+        LinkOptions {
+            node,
+            cluster,
+            generation,
+            core,
+            cores,
+            heartbeat: HEARTBEAT,
+            node_version: env!("CARGO_PKG_VERSION").into(),
+            seed,
+            catch_up_unsent_max: 1024 * 1024,
+            queue_bytes_max: 512 * 1024 * 1024,
+        }
+    }
+}
+
+/// What the replicas of a core hear of its links, in order.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LinkEvent {
+    Connected(NodeId),
+    /// What was sent and what the other node sent may be lost.
+    Disconnected(NodeId),
+    Message {
+        from: NodeId,
+        addressed: Addressed,
+    },
+}

@@ -1,0 +1,337 @@
+//! `ringmq sim`: runs seeds of the cluster simulator, in processes of their own, so that a failure ends one seed and not the
+//! rest; makes a failing seed smaller, and shows one step by step.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ringmq::sim::cluster::plan::{Coordination, Plan};
+use ringmq::sim::cluster::shrink::{Cut, shrink};
+use ringmq::sim::cluster::run;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, ExitCode, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Seeds of one process.
+const CHUNK: u64 = 50;
+const PROGRESS: Duration = Duration::from_secs(10);
+
+pub fn command() -> Command {
+    let number = |name: &'static str, what: &'static str| {
+        Arg::new(name).long(name).value_name("number").value_parser(value_parser!(u64)).help(what)
+    };
+    Command::new("sim")
+        .about("Run a simulated cluster of the real code under faults, seed by seed, and check what it promises")
+        .long_about(
+            "Run a simulated cluster of the real code under faults, seed by seed, and check what it promises (docs/promise.md). \
+             One seed decides everything: nodes, clients, network, disks, clocks, metadata store and faults. It touches no file \
+             and no socket. A seed that fails is made smaller (fewer faults, less time, fewer clients) and printed with the \
+             command that shows it.",
+        )
+        .arg(number("seeds", "How many seeds to run [default: 100]"))
+        .arg(number("start", "The first one [default: 0]"))
+        .arg(number("jobs", "How many at a time [default: the CPUs]"))
+        .arg(number("trace", "Run this seed alone and print what happens, step by step"))
+        .arg(number("nodes", "Nodes of each cluster, 1 to 5 [default: as each seed draws]"))
+        .arg(number("span-ms", "How long faults come, in simulated milliseconds [default: as each seed draws]"))
+        .arg(number("clients", "Clients at a time [default: as each seed draws]"))
+        .arg(
+            Arg::new("by")
+                .long("by")
+                .value_parser(["store", "file", "alone"])
+                .help("Who says what a node leads: a metadata store, static files, or nobody, for one node alone"),
+        )
+        .arg(
+            Arg::new("without")
+                .long("without")
+                .value_name("fault,fault")
+                .value_delimiter(',')
+                .help("Faults that are left out, as the plan names them"),
+        )
+        .arg(Arg::new("keep-going").long("keep-going").action(ArgAction::SetTrue).help("Do not make failing seeds smaller"))
+        .arg(Arg::new("worker").long("worker").action(ArgAction::SetTrue).hide(true))
+        .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called in a way that makes no sense.")
+}
+
+/// What was asked, as far as it changes what a seed is.
+#[derive(Clone, Default)]
+struct Asked {
+    nodes: usize,
+    by: Option<Coordination>,
+    without: Vec<String>,
+    span_ms: Option<u64>,
+    clients: Option<usize>,
+}
+
+impl Asked {
+    fn parse(matches: &ArgMatches) -> Result<Asked, String> {
+        let number = |name| matches.get_one::<u64>(name).copied();
+        let by = matches.get_one::<String>("by").map(|by| match by.as_str() {
+            "store" => Coordination::Store,
+            "file" => Coordination::File,
+            _ => Coordination::Alone,
+        });
+        let without = matches.get_many::<String>("without").into_iter().flatten().cloned().collect();
+        let asked = Asked {
+            nodes: number("nodes").unwrap_or(0) as usize,
+            by,
+            without,
+            span_ms: number("span-ms"),
+            clients: number("clients").map(|n| n as usize),
+        };
+        if asked.nodes > 5 {
+            return Err("a cluster has 1 to 5 nodes".into());
+        }
+        asked.plan(0)?;
+        Ok(asked)
+    }
+
+    fn plan(&self, seed: u64) -> Result<Plan, String> {
+        let mut plan = Plan::draw(seed, self.nodes, self.by);
+        let cut = Cut {
+            without: self.without.clone(),
+            span_ms: self.span_ms.unwrap_or(plan.span_ms),
+            clients: self.clients.unwrap_or(plan.clients),
+        };
+        cut.apply(&mut plan).map_err(|name| format!("there is no fault {name}"))?;
+        Ok(plan)
+    }
+
+    /// The same, smaller.
+    fn cut(&self, cut: &Cut) -> Asked {
+        let mut without = self.without.clone();
+        without.extend(cut.without.iter().cloned());
+        Asked { without, span_ms: Some(cut.span_ms), clients: Some(cut.clients), ..self.clone() }
+    }
+
+    fn args(&self) -> Vec<String> {
+        let mut args = vec![];
+        let mut give = |name: &str, value: String| args.push(format!("--{name}={value}"));
+        if self.nodes > 0 {
+            give("nodes", self.nodes.to_string());
+        }
+        if let Some(by) = self.by {
+            give("by", format!("{by:?}").to_lowercase());
+        }
+        if !self.without.is_empty() {
+            give("without", self.without.join(","));
+        }
+        if let Some(span) = self.span_ms {
+            give("span-ms", span.to_string());
+        }
+        if let Some(clients) = self.clients {
+            give("clients", clients.to_string());
+        }
+        args
+    }
+}
+
+pub fn sim(matches: &ArgMatches) -> ExitCode {
+    let asked = match Asked::parse(matches) {
+        Ok(asked) => asked,
+        Err(error) => {
+            eprintln!("ringmq: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let number = |name| matches.get_one::<u64>(name).copied();
+    let (start, seeds) = (number("start").unwrap_or(0), number("seeds").unwrap_or(100));
+    if let Some(seed) = number("trace") {
+        return show(&asked, seed);
+    }
+    if matches.get_flag("worker") {
+        return work(&asked, start, seeds);
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let jobs = number("jobs").unwrap_or(cpus).max(1);
+    sweep(&asked, start..start.saturating_add(seeds), jobs, !matches.get_flag("keep-going"))
+}
+
+fn show(asked: &Asked, seed: u64) -> ExitCode {
+    let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).without_time();
+    log.with_writer(std::io::stdout).init();
+    let plan = asked.plan(seed).expect("it was tried");
+    let outcome = run(&plan, Some(Box::new(|line| println!("{line}"))));
+    println!("seed {seed} passed: {outcome:#?}");
+    ExitCode::SUCCESS
+}
+
+/// Runs seeds one after the other, and says so; the first that fails ends the process.
+fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
+    for seed in start..start + seeds {
+        println!("begin {seed}");
+        let plan = asked.plan(seed).expect("it was tried");
+        let outcome = run(&plan, None);
+        println!("done {seed} {} {} {:016x}", outcome.counts.acknowledged, outcome.effects, outcome.trace);
+    }
+    ExitCode::SUCCESS
+}
+
+/// What a process says.
+enum Said {
+    Done { acknowledged: u64, effects: u64 },
+    Failed { seed: u64, why: String },
+    /// It takes no more.
+    Over,
+}
+
+fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -> ExitCode {
+    let (tell, hear) = channel();
+    let begun = Instant::now();
+    let all = seeds.end - seeds.start;
+    for job in 0..jobs {
+        let (tell, asked, seeds) = (tell.clone(), asked.clone(), seeds.clone());
+        std::thread::spawn(move || {
+            let mut at = seeds.start + job * CHUNK;
+            while at < seeds.end {
+                run_chunk(&asked, at..seeds.end.min(at + CHUNK), &tell);
+                at += jobs * CHUNK;
+            }
+            let _ = tell.send(Said::Over);
+        });
+    }
+    let (mut done, mut acknowledged, mut effects, mut over) = (0, 0, 0, 0);
+    let mut failed = vec![];
+    let mut spoke = begun;
+    while over < jobs {
+        match hear.recv_timeout(Duration::from_secs(1)) {
+            Ok(Said::Done { acknowledged: a, effects: e }) => (done, acknowledged, effects) = (done + 1, acknowledged + a, effects + e),
+            Ok(Said::Failed { seed, why }) => {
+                done += 1;
+                println!("seed {seed} failed: {why}");
+                failed.push((seed, why));
+            }
+            Ok(Said::Over) => over += 1,
+            Err(_) => {}
+        }
+        if spoke.elapsed() > PROGRESS {
+            spoke = Instant::now();
+            let rate = done as f64 / begun.elapsed().as_secs_f64();
+            println!("{done} of {all} seeds, {rate:.2} seeds/s, {} failed", failed.len());
+        }
+    }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!(
+        "{done} seeds in {seconds:.1} s ({:.2} seeds/s), {acknowledged} publishes acknowledged, {effects} effects, {} failed",
+        done as f64 / seconds,
+        failed.len()
+    );
+    failed.sort();
+    for (seed, why) in &failed {
+        let smaller = if shrinks { made_smaller(asked, *seed, why) } else { asked.clone() };
+        println!("seed {seed}: {why}\n  ringmq sim --trace={seed} {}", smaller.args().join(" "));
+    }
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
+    let mut command = std::process::Command::new(std::env::current_exe()?);
+    command.arg("sim").arg("--worker").arg(format!("--start={start}")).arg(format!("--seeds={seeds}")).args(asked.args());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+}
+
+/// In a process; in another one behind each seed that fails.
+fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, tell: &Sender<Said>) {
+    let mut at = seeds.start;
+    while at < seeds.end {
+        let mut child = match start(asked, at, seeds.end - at) {
+            Ok(child) => child,
+            Err(error) => {
+                let _ = tell.send(Said::Failed { seed: at, why: format!("no process could be started: {error}") });
+                return;
+            }
+        };
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        // both pipes are emptied at the same time, so that neither fills
+        let complaint = std::thread::spawn(move || {
+            let mut text = vec![];
+            let _ = err.map(|mut err| err.read_to_end(&mut text));
+            String::from_utf8_lossy(&text).into_owned()
+        });
+        let begun = out.map_or(at, |out| follow(out, at, tell));
+        let is_well = child.wait().is_ok_and(|status| status.success());
+        let text = complaint.join().unwrap_or_default();
+        if is_well {
+            return;
+        }
+        let _ = tell.send(Said::Failed { seed: begun, why: reason(&text) });
+        at = begun + 1;
+    }
+}
+
+/// Reads what a worker says; the seed that it began last.
+fn follow(out: ChildStdout, first: u64, tell: &Sender<Said>) -> u64 {
+    let mut begun = first;
+    for line in BufReader::new(out).lines().map_while(Result::ok) {
+        let mut words = line.split(' ');
+        let (what, seed) = (words.next(), words.next().and_then(|n| n.parse().ok()));
+        match (what, seed) {
+            (Some("begin"), Some(seed)) => begun = seed,
+            (Some("done"), Some(_)) => {
+                let mut number = || words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+                let _ = tell.send(Said::Done { acknowledged: number(), effects: number() });
+            }
+            _ => {}
+        }
+    }
+    begun
+}
+
+/// The first line that a panic says, behind where it was.
+fn reason(text: &str) -> String {
+    let mut lines = text.lines().skip_while(|line| !line.contains("panicked at"));
+    let place = lines.next().unwrap_or("it ended without a word");
+    let what = lines.next().unwrap_or("");
+    format!("{what} ({})", place.rsplit("panicked at ").next().unwrap_or(place).trim_end_matches(':'))
+}
+
+/// The name of the check, or the place of a panic: what must stay the same when a seed gets smaller.
+fn kind(why: &str) -> &str {
+    why.split([':', '(']).next().unwrap_or(why)
+}
+
+fn made_smaller(asked: &Asked, seed: u64, why: &str) -> Asked {
+    let plan = asked.plan(seed).expect("it was tried");
+    let mut runs = 0;
+    let cut = shrink(&plan, &mut |cut| {
+        runs += 1;
+        let (tell, hear) = channel();
+        run_chunk(&asked.cut(cut), seed..seed + 1, &tell);
+        drop(tell);
+        hear.iter().any(|said| matches!(said, Said::Failed { why: other, .. } if kind(&other) == kind(why)))
+    });
+    println!("seed {seed} was made smaller in {runs} runs");
+    asked.cut(&cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(args: &[&str]) -> Result<Asked, String> {
+        Asked::parse(&command().try_get_matches_from([&["sim"], args].concat()).map_err(|e| e.to_string())?)
+    }
+
+    #[test]
+    fn what_is_asked_goes_on_to_the_workers() {
+        let given = ["--nodes=3", "--by=file", "--without=crash,pause", "--span-ms=500", "--clients=2"];
+        let asked = asked(&given).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(asked.args(), given);
+        let plan = asked.plan(9).expect("it was tried");
+        assert_eq!((plan.nodes, plan.coordination, plan.span_ms, plan.clients), (3, Coordination::File, 500, 2));
+        assert!(plan.faults.crash == 0.0 && plan.faults.pause == 0.0);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        assert!(asked(&["--without=weather"]).is_err_and(|e| e.contains("weather")));
+        assert!(asked(&["--nodes=9"]).is_err() && asked(&["--by=vote"]).is_err());
+    }
+
+    #[test]
+    fn a_panic_is_told_by_its_check() {
+        let text = "thread 'main' panicked at src/sim/x.rs:7:5:\nacked_survives: message 3 is gone\nnote: run with\n";
+        let why = reason(text);
+        assert_eq!(why, "acked_survives: message 3 is gone (src/sim/x.rs:7:5)");
+        assert_eq!(kind(&why), "acked_survives");
+        assert_eq!(reason(""), " (it ended without a word)");
+    }
+}

@@ -1,0 +1,190 @@
+//! Sets the offset of a channel: finds the place, moves the cursor there, and answers when that is final.
+//!
+//! ```text
+//! SetOffset ─> place known, or searched in the commit logs ─> the batch is read: the border of a message
+//!           ─> once no other change of the cursor waits: moved, journaled ─> final ─> answered with where it stands
+//! ```
+//! What is in flight, waits or is deferred is dropped: it comes again if it lies behind the place. The channel hands out
+//! nothing until the change is final. Each partition is set by its own core.
+
+use super::cursors::CursorChange;
+use super::engine::{Engine, Heard};
+use super::message::{MeshMessage, PublishError, SetOffsetError, Start, Ticket};
+use super::native::set_failure;
+use super::partitions::ChannelKey;
+use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::log::PartitionIdx;
+use crate::log::batch::{BATCH_HEADER_LEN, Batch, Messages};
+use crate::log::fetch::Fetch;
+use crate::session::native::Answer;
+
+/// Where a channel is to stand in one partition.
+#[derive(Clone, Debug)]
+pub struct SetOffset {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub to: Start,
+    /// Also when several clients are subscribed.
+    pub force: bool,
+}
+
+/// Who hears of it.
+#[derive(Debug)]
+pub(super) enum Setter {
+    Core(CoreId, Ticket),
+    Native { conn: ConnId, request: u64 },
+}
+
+#[derive(Default)]
+pub(super) struct Offsets {
+    /// The batch at the place is being read.
+    reading: Vec<Wanted>,
+    /// Another change of the cursor is not final.
+    waiting: Vec<Wanted>,
+}
+
+struct Wanted {
+    key: ChannelKey,
+    set: SetOffset,
+    setter: Setter,
+    at: Position,
+}
+
+impl Engine {
+    pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
+        match self.may_set_offset(&set) {
+            Ok(key) => match self.place_of(key.partition_idx(), set.to) {
+                Ok(Some(at)) => self.move_channel(now, Wanted { key, set, setter, at }),
+                Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
+                Err(by) => self.search_offset(by, key, set, setter),
+            },
+            Err(error) => self.tell_setter(setter, Err(error)),
+        }
+    }
+
+    fn may_set_offset(&mut self, set: &SetOffset) -> Result<ChannelKey, SetOffsetError> {
+        if self.stopping {
+            return Err(SetOffsetError::Failed(PublishError::Stopping));
+        }
+        if set.partition.0 >= set.topic.partitions {
+            return Err(SetOffsetError::NoPartition);
+        }
+        let dir = PartitionDir { topic: set.topic.name.clone(), topic_id: set.topic.id, partition: set.partition };
+        let idx = self.partitions.find(&dir).ok_or(SetOffsetError::NoChannel)?;
+        let channel = self.partitions.get(idx).channel(&set.channel).ok_or(SetOffsetError::NoChannel)?;
+        let key = ChannelKey { partition: idx.0, channel };
+        if self.read_only.is_some() && !set.channel.is_ephemeral() {
+            return Err(SetOffsetError::Failed(PublishError::ReadOnly));
+        }
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        if c.subs.len() > 1 && !set.force {
+            return Err(SetOffsetError::NotFirstClient);
+        }
+        Ok(key)
+    }
+
+    /// A search has found where the batch begins that holds the place, or is the last before it.
+    pub(super) fn offset_found(&mut self, now: Now, key: ChannelKey, set: SetOffset, setter: Setter, at: Position) {
+        self.read_offset(now, Wanted { key, set, setter, at });
+    }
+
+    /// The partition was read.
+    pub(super) fn read_offsets(&mut self, now: Now, p: PartitionIdx) {
+        let those: Vec<Wanted> = self.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
+        those.into_iter().for_each(|w| self.read_offset(now, w));
+    }
+
+    /// Looks into the batch for the message.
+    fn read_offset(&mut self, now: Now, mut wanted: Wanted) {
+        // It may have gone meanwhile.
+        if let Err(error) = self.may_set_offset(&wanted.set) {
+            return self.tell_setter(wanted.setter, Err(error));
+        }
+        let idx = wanted.key.partition_idx();
+        let committed = self.partitions.get(idx).replica.committed();
+        let found =
+            if wanted.at.offset >= committed.offset { Fetch::End } else { self.store.fetch(idx, wanted.at.offset, &mut self.io) };
+        wanted.at = match found {
+            Fetch::Batch(batch) => border(&batch, wanted.set.to),
+            Fetch::Pending => return self.offsets.reading.push(wanted),
+            Fetch::Held => return self.tell_setter(wanted.setter, Err(SetOffsetError::Unreadable)),
+            Fetch::End => committed,
+            Fetch::Lost { to, .. } => to,
+            Fetch::Below { start } => start,
+        };
+        if wanted.at.log_id > committed.log_id {
+            wanted.at = committed;
+        }
+        self.move_channel(now, wanted);
+    }
+
+    fn move_channel(&mut self, now: Now, wanted: Wanted) {
+        // A client may have come, or the channel may have gone, since it was asked for.
+        let key = match self.may_set_offset(&wanted.set) {
+            Ok(key) => key,
+            Err(error) => return self.tell_setter(wanted.setter, Err(error)),
+        };
+        let idx = key.partition_idx();
+        let oldest = self.store.start(idx);
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        if c.machine.is_syncing() {
+            return self.offsets.waiting.push(Wanted { key, ..wanted });
+        }
+        let Wanted { set, setter, at, .. } = wanted;
+        let at = if at.log_id < oldest.log_id { oldest } else { at };
+        let mut dropped = vec![];
+        c.machine.move_to(at, &mut |sub, num| dropped.push((sub, num)));
+        let needed = c.machine.confirmed();
+        let image = c.machine.image();
+        tracing::info!(
+            topic = %set.topic.name, partition = %set.partition, channel = %set.channel,
+            offset = at.offset, count = at.count, generation = image.generation, "setting the channel's offset"
+        );
+        self.store.lower_low_water(idx, needed);
+        self.partitions.get_mut(idx).low_water_stale = true;
+        self.sync_cursor(now, key, CursorChange::Set { setter, at });
+        dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
+    }
+
+    /// A change of this channel's cursor was settled.
+    pub(super) fn go_on_setting(&mut self, now: Now, key: ChannelKey) {
+        if let Some(at) = self.offsets.waiting.iter().position(|w| w.key == key) {
+            let wanted = self.offsets.waiting.remove(at);
+            self.move_channel(now, wanted);
+        }
+    }
+
+    pub(super) fn tell_setter(&mut self, setter: Setter, result: Result<Position, SetOffsetError>) {
+        match setter {
+            Setter::Core(core, ticket) => self.pass(core, MeshMessage::OffsetSet { ticket, result }),
+            Setter::Native { conn, request } => {
+                let answer = result.map_or_else(|error| Answer::Failed(set_failure(error)), |at| Answer::Found { at });
+                self.replies.push((conn, Heard::Native(request, answer)));
+            }
+        }
+    }
+}
+
+/// The first message of the batch that `to` means, or where the batch ends.
+fn border(batch: &Batch, to: Start) -> Position {
+    let header = &batch.header;
+    let (start, end) = (header.start(), header.end());
+    let mut messages = Messages::resume(&batch.bytes[BATCH_HEADER_LEN..], start.log_id, header.base_unix_ns.get());
+    let mut index = 0;
+    while let Some(message) = messages.next() {
+        let behind = start.offset + (batch.bytes.len() - messages.rest_len()) as i64;
+        let is_it = match to {
+            Start::Offset(offset) => behind > offset,
+            Start::Timestamp(unix_ns) => message.unix_ns >= unix_ns,
+            Start::Count(count) => start.count + index >= count,
+            Start::LogId(id) => message.log_id >= id,
+            Start::Default | Start::Oldest | Start::Newest => true,
+        };
+        if is_it {
+            return Position { offset: start.offset, count: start.count + index, log_id: LogId(start.log_id.0 + index as u64) };
+        }
+        index += 1;
+    }
+    end
+}

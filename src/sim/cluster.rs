@@ -1,0 +1,93 @@
+//! A whole cluster in one thread from one seed: 1 to 5 nodes with their cores, real recovery, the simulated disks, the bytes
+//! between nodes and of clients, a metadata store (or static files) that says who leads.
+//!
+//! ```text
+//! Plan (a seed draws it) ─> World: nodes ── wires ── nodes, clients      Meta: memberships, leases, watches
+//!   safety: faults of each kind that the plan has, at random times; every check holds at every moment
+//!   then all is healed, and the cluster must converge, drain and stop
+//! ```
+//! Time is simulated: everything that happens stands in one queue, by its time. What is checked, and under which name of
+//! docs/promise.md: [`check`]. Panics at the first broken promise, the name of the check first. Only for tests.
+
+mod check;
+mod clients;
+mod events;
+mod faults;
+mod meta;
+mod node;
+pub mod plan;
+mod quiet;
+pub mod shrink;
+mod tap;
+mod wires;
+mod world;
+
+use crate::sim::node::book::Counts;
+use plan::Plan;
+use world::World;
+
+/// What a run has seen, so that a test can ask whether it was worth anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    pub counts: Counts,
+    pub starts: u64,
+    pub crashes: u64,
+    pub stops: u64,
+    pub recovery_crashes: u64,
+    pub pauses: u64,
+    pub cuts: u64,
+    pub resets: u64,
+    pub dials: u64,
+    /// Leaders that the controller or operator named.
+    pub elections: u64,
+    /// Memberships that the store changed for a leader.
+    pub proposals: u64,
+    pub replica_changes: u64,
+    pub read_only: u64,
+    pub damages: u64,
+    /// Disks that were looked at while their node ran.
+    pub probes: u64,
+    pub peer_bytes: u64,
+    pub batches_replicated: u64,
+    /// Effects of all nodes.
+    pub effects: u64,
+    /// Over every effect of every node, in order.
+    pub trace: u64,
+}
+
+impl Outcome {
+    /// Of several runs.
+    pub fn add(&mut self, o: &Outcome) {
+        self.counts.add(&o.counts);
+        self.starts += o.starts;
+        self.crashes += o.crashes;
+        self.stops += o.stops;
+        self.recovery_crashes += o.recovery_crashes;
+        self.pauses += o.pauses;
+        self.cuts += o.cuts;
+        self.resets += o.resets;
+        self.dials += o.dials;
+        self.elections += o.elections;
+        self.proposals += o.proposals;
+        self.replica_changes += o.replica_changes;
+        self.read_only += o.read_only;
+        self.damages += o.damages;
+        self.probes += o.probes;
+        self.peer_bytes += o.peer_bytes;
+        self.batches_replicated += o.batches_replicated;
+        self.effects += o.effects;
+        self.trace ^= o.trace;
+    }
+}
+
+/// Where a readable trace goes, line by line.
+pub type Sink = Box<dyn FnMut(&str)>;
+
+/// Runs a plan from its seed. Panics when a check fails.
+pub fn run(plan: &Plan, sink: Option<Sink>) -> Outcome {
+    let mut world = World::new(plan, sink);
+    world.live();
+    world.converge();
+    world.end();
+    world.outcome()
+}

@@ -1,0 +1,202 @@
+//! What must hold of the disks, at every moment: each check is named after the sentence of docs/promise.md that it holds. What
+//! clients are told is held by their book ([`crate::sim::node::book`]), what nodes tell each other by the [`super::tap`].
+//!
+//! | check | when |
+//! |---|---|
+//! | acked_is_on_every_isr_disk | a disk of an ISR member, looked at as if it lost power now, has all that was acknowledged or delivered |
+//! | acked_survives, consumer_never_passes_commit | the same at each start; and at rest every channel got all that it is owed |
+//! | committed_prefixes_are_equal_bytes | batches up to what was acknowledged or delivered are the same on all members, and stay so |
+//! | virtual_offset_never_rewinds | no member's log ends before what was committed |
+//! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
+//! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
+
+use super::meta::Key;
+use super::node::recover_options;
+use super::world::{MS, World};
+use crate::base::{Epoch, LogId, MessageId, PartitionId};
+use crate::log::batch::BatchHeader;
+use crate::log::recovery::{Recovered, recover};
+use crate::sim::check::{Found as Batches, log_of};
+use crate::sim::disk::SimDisk;
+use crate::sim::node::book::{ANYWHERE, Book, Found, topic_number};
+use std::collections::BTreeMap;
+
+/// Why a disk is looked at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Look {
+    Start,
+    Probe,
+    End,
+}
+
+/// What is known of all logs together.
+pub struct Checker {
+    topics: usize,
+    /// Last log id and header crc of a batch.
+    batches: BTreeMap<(Key, Epoch, LogId), (LogId, u32)>,
+    /// The committed batch at an offset: its header crc, and where it ends.
+    committed: BTreeMap<(Key, i64), (u32, i64)>,
+    ends: BTreeMap<Key, i64>,
+}
+
+impl Checker {
+    pub fn new(topics: usize) -> Checker {
+        Checker { topics, batches: BTreeMap::new(), committed: BTreeMap::new(), ends: BTreeMap::new() }
+    }
+
+    /// The number of a topic that clients use.
+    pub fn topic(&self, name: &str) -> Option<usize> {
+        Some(topic_number(name)).filter(|t| *t < self.topics)
+    }
+
+    /// A batch that some node has, or sends.
+    pub fn batch(&mut self, key: Key, h: &BatchHeader) {
+        let id = (LogId(h.last_log_id.get()), h.header_crc.get());
+        let (epoch, first) = (Epoch(h.epoch.get()), LogId(h.log_id.get()));
+        let known = *self.batches.entry((key, epoch, first)).or_insert(id);
+        assert_eq!(known, id, "one_batch_per_epoch_and_log_id: {key:?} {epoch:?} {first:?}");
+    }
+
+    fn committed(&mut self, key: Key, h: &BatchHeader, of: usize) {
+        let is = (h.header_crc.get(), h.end().offset);
+        let known = *self.committed.entry((key, h.offset.get())).or_insert(is);
+        assert_eq!(known, is, "committed_prefixes_are_equal_bytes: {key:?} offset {} on node{of}", h.offset);
+        let end = self.ends.entry(key).or_default();
+        *end = (*end).max(is.1);
+    }
+}
+
+/// A disk's logs, by partition.
+pub type Logs = BTreeMap<Key, Vec<Batches>>;
+
+/// What a disk holds of the clients' messages.
+fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_damaged: bool, n: usize) -> (Found, Logs) {
+    let (mut found, mut logs) = (Found::default(), Logs::new());
+    for p in &r.partitions {
+        let Some(topic) = check.topic(&p.topic.name) else { continue };
+        let key = (topic, p.dir.partition.0);
+        let log = match log_of(disk, p) {
+            Ok(log) => log,
+            Err(_) if is_damaged => continue,
+            Err(e) => panic!("damage_is_repaired_or_reported: node{n} {key:?}: {e}"),
+        };
+        found.first.insert(key, log.first().map_or(p.end.log_id, |(h, _)| LogId(h.log_id.get())));
+        found.images.insert(key, p.channels.clone());
+        for (h, batch) in &log {
+            if h.is_lost() || batch.is_none() {
+                assert!(is_damaged, "damage_is_repaired_or_reported: node{n} {key:?} lacks the batch at {}", h.offset);
+                continue;
+            }
+            check.batch(key, h);
+            for m in batch.iter().flat_map(|b| b.messages()) {
+                let id = MessageId::new(PartitionId(key.1), m.log_id);
+                let n = book.none_invented(topic, m.body);
+                let twice = found.stored.insert(n, id);
+                assert!(twice.is_none(), "no_duplicate_from_idempotent_producer: message {n} stands at {twice:?} and {id:?}");
+            }
+        }
+        logs.insert(key, log);
+    }
+    (found, logs)
+}
+
+impl World {
+    fn must_keep(&self, key: Key, n: usize) -> bool {
+        !self.nodes[n].is_damaged && self.meta.is_in_sync(key, n)
+    }
+
+    /// Holds what a recovery of a node's disk found against all that is known.
+    pub fn look_at(&mut self, n: usize, r: &Recovered, look: Look) -> Logs {
+        let disk = self.nodes[n].disk.clone();
+        self.look_at_disk(n, &disk, r, look)
+    }
+
+    fn look_at_disk(&mut self, n: usize, disk: &SimDisk, r: &Recovered, look: Look) -> Logs {
+        // whether a write was lost is known to the disk alone
+        self.nodes[n].is_damaged |= disk.counts.damages > 0;
+        let is_damaged = self.nodes[n].is_damaged;
+        let report = &r.report;
+        assert!(is_damaged || !report.has_damage(), "damage_is_repaired_or_reported: nothing was damaged: {report:?}");
+        let (mut found, logs) = read(&mut self.check, &self.book, disk, r, is_damaged, n);
+        found.name = if look == Look::Probe { "acked_is_on_every_isr_disk" } else { "acked_survives" };
+        let keeps: BTreeMap<Key, bool> = self.meta.keys().into_iter().map(|key| (key, self.must_keep(key, n))).collect();
+        for (&key, log) in logs.iter().filter(|(key, _)| keeps[*key]) {
+            self.committed_prefix(key, log, n);
+            let end = log.last().map_or(0, |(h, _)| h.end().offset);
+            let known = self.check.ends.get(&key).copied().unwrap_or(0);
+            assert!(end >= known, "virtual_offset_never_rewinds: {key:?} on node{n} ends at {end}, {known} was committed");
+        }
+        let keeps = |topic: usize, partition: u16| partition != ANYWHERE && keeps.get(&(topic, partition)) == Some(&true);
+        self.book.replica_keeps(&found, &keeps);
+        logs
+    }
+
+    /// All before a batch with something that was acknowledged or delivered is committed.
+    fn committed_prefix(&mut self, key: Key, log: &[Batches], n: usize) {
+        let book = &self.book;
+        let is_committed = |batch: &Batches| {
+            let messages = batch.1.iter().flat_map(|b| b.messages());
+            let mut numbers = messages.map(|m| (book.none_invented(key.0, m.body), m.log_id));
+            numbers.any(|(message, log_id)| {
+                let id = MessageId::new(PartitionId(key.1), log_id);
+                let place = book.place(message).filter(|_| book.is_committed(message));
+                assert!(
+                    place.is_none_or(|at| at == id),
+                    "ids_and_offsets_never_repeat: message {message} is at {place:?} and on node{n} at {id:?}"
+                );
+                book.is_committed(message)
+            })
+        };
+        let top = log.iter().rposition(is_committed).map_or(0, |at| at + 1);
+        for (h, _) in &log[..top] {
+            self.check.committed(key, h, n);
+        }
+    }
+
+    /// A running node's disk, as if the node went down now.
+    pub fn probe(&mut self, n: usize) {
+        let mut disk = self.nodes[n].disk.clone();
+        if self.rng.chance(0.5) { disk.crash() } else { disk.kill() }
+        disk.faults = Default::default();
+        let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
+        let options = recover_options(self.nodes[n].cores, unix_ns, self.rng.next_u64(), self.is_clustered());
+        let recovered = recover(&mut disk, &options).unwrap_or_else(|e| panic!("recovery of node{n} gave up: {e}"));
+        self.outcome.probes += 1;
+        self.look_at_disk(n, &disk, &recovered, Look::Probe);
+    }
+
+    pub fn probe_some(&mut self) {
+        let at = self.now + 300 * MS + self.rng.below(1500 * MS);
+        self.queue.put(at, super::events::Happening::Probe);
+        let running: Vec<usize> = (0..self.nodes.len()).filter(|n| self.nodes[*n].running.is_some()).collect();
+        if !running.is_empty() {
+            let n = running[self.rng.below(running.len() as u64) as usize];
+            self.probe(n);
+        }
+    }
+
+    /// At the end every replica of a partition has the same bytes, from where all still have them.
+    pub fn replicas_are_equal(&self, logs: &[Logs]) {
+        for (key, entry) in &self.meta.entries {
+            let replicas: Vec<usize> = entry.now.replicas.iter().map(|id| self.meta.index(*id)).collect();
+            let of = |n: usize| logs[n].get(key).map_or(&[][..], |l| &l[..]);
+            let start = replicas.iter().filter_map(|n| of(*n).first()).map(|(h, _)| h.offset.get()).max().unwrap_or(0);
+            let crcs = |n: usize| -> Vec<(i64, u32, bool)> {
+                let from = of(n).iter().filter(|(h, _)| h.offset.get() >= start);
+                from.map(|(h, b)| (h.offset.get(), h.header_crc.get(), b.is_some())).collect()
+            };
+            for pair in replicas.windows(2) {
+                let (a, b) = (crcs(pair[0]), crcs(pair[1]));
+                let apart = a.iter().zip(&b).find(|(a, b)| a != b);
+                assert!(
+                    a == b,
+                    "quiet_cluster_converges: {key:?} differs on node{} ({} batches) and node{} ({}), first at {apart:?}",
+                    pair[0],
+                    a.len(),
+                    pair[1],
+                    b.len()
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! The clients of the cluster. They are those of a single node; here they are sent to the node that leads what they want,
+//! as far as the metadata says, and go elsewhere when it does not.
+
+use super::events::Happening;
+use super::meta::Key;
+use super::plan::Coordination;
+use super::world::{MS, Phase, US, World};
+use crate::sim::node::any::AnyClient;
+use crate::sim::node::client::{Client, Role};
+use crate::sim::node::native::{NativeClient, NativeRole};
+use crate::sim::node::reach::Reach;
+
+/// A client and where it is.
+pub struct Visitor {
+    pub client: AnyClient,
+    pub node: usize,
+    /// For ever: it drains a channel, or finishes what a producer began.
+    pub key: Key,
+    pub since: u64,
+}
+
+impl World {
+    /// A client comes, if there are not enough.
+    pub fn visit(&mut self) {
+        let is_faulty = self.phase == Phase::Faulty;
+        let every = if is_faulty { 10 * MS + self.rng.below(25 * MS) } else { 200 * MS };
+        let at = self.now + every;
+        self.queue.put(at, Happening::Visit);
+        if !is_faulty || self.clients.len() >= self.plan.clients {
+            return;
+        }
+        let keys = self.meta.keys();
+        let key = keys[self.rng.below(keys.len() as u64) as usize];
+        let node = match self.meta.leader(key) {
+            Some(leader) if self.rng.chance(0.92) => leader,
+            _ => self.rng.below(self.nodes.len() as u64) as usize,
+        };
+        self.random_client(key, node);
+    }
+
+    fn random_client(&mut self, key: Key, node: usize) {
+        if !self.takes_clients(node) {
+            return;
+        }
+        let partitions = self.meta.topics[key.0].partitions;
+        let is_native = self.rng.chance(self.plan.native) || partitions > 1;
+        if is_native {
+            use NativeRole::{Both, Consumer, Idempotent, Publisher};
+            let roles = [Publisher, Publisher, Idempotent, Idempotent, Consumer, Consumer, Both];
+            let role = roles[self.rng.below(roles.len() as u64) as usize].clone();
+            self.native_client(role, key, node);
+        } else {
+            let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
+            let role = roles[self.rng.below(roles.len() as u64) as usize];
+            self.nsq_client(role, key, node);
+        }
+    }
+
+    pub fn takes_clients(&self, node: usize) -> bool {
+        self.nodes[node].running.as_ref().is_some_and(|r| !r.is_stopping)
+    }
+
+    fn reach(&self, key: Key, node: usize) -> Reach {
+        let is_clustered = self.plan.coordination != Coordination::Alone;
+        Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered }
+    }
+
+    pub fn nsq_client(&mut self, role: Role, key: Key, node: usize) -> u64 {
+        let wire = self.connect(node, false);
+        let client = AnyClient::Nsq(Client::new(wire, role, self.reach(key, node)));
+        self.came(wire, client, node, key)
+    }
+
+    pub fn native_client(&mut self, role: NativeRole, key: Key, node: usize) -> u64 {
+        let wire = self.connect(node, true);
+        let cores = self.nodes[node].cores;
+        let topic = &self.meta.topics[key.0];
+        let home = topic.core_of(crate::base::PartitionId(key.1), cores).0;
+        let core = if self.rng.chance(0.95) { Some(home) } else { Some(self.rng.below(cores as u64) as u16) };
+        let client = NativeClient::new(wire, role, self.reach(key, node), core);
+        self.came(wire, AnyClient::Native(Box::new(client)), node, key)
+    }
+
+    fn came(&mut self, wire: u64, client: AnyClient, node: usize, key: Key) -> u64 {
+        self.clients.insert(wire, Visitor { client, node, key, since: self.now });
+        let at = self.soon(MS);
+        self.queue.put(at, Happening::Act { wire });
+        wire
+    }
+
+    pub fn act(&mut self, wire: u64) {
+        let Some(v) = self.clients.get_mut(&wire) else { return };
+        if let AnyClient::Native(c) = &mut v.client {
+            c.age_ms = (self.now - v.since) / MS;
+        }
+        match self.phase {
+            Phase::Faulty => v.client.act(&mut self.book, &mut self.rng),
+            _ => v.client.act_quick(&mut self.book),
+        }
+        let is_old = self.phase == Phase::Faulty && self.rng.chance(0.004);
+        let leaves = is_old || v.client.wants_to_leave() && (v.client.is_satisfied() || self.rng.chance(0.2));
+        self.flush(wire);
+        if leaves {
+            return self.hang_up(wire);
+        }
+        let at = match self.phase {
+            Phase::Faulty => self.now + 500 * US + self.rng.below(12 * MS),
+            _ => self.now + 20 * MS,
+        };
+        self.queue.put(at, Happening::Act { wire });
+    }
+
+    /// What it wants written goes on its way.
+    pub fn flush(&mut self, wire: u64) {
+        let Some(v) = self.clients.get_mut(&wire) else { return };
+        let bytes = std::mem::take(v.client.out());
+        self.put_on_wire(wire, 0, bytes);
+    }
+
+    pub fn client_receives(&mut self, wire: u64, bytes: &[u8]) {
+        let Some(v) = self.clients.get_mut(&wire) else { return };
+        v.client.receive(&mut self.book, bytes);
+        if self.phase != Phase::Faulty {
+            v.client.act_quick(&mut self.book);
+        }
+        self.flush(wire);
+    }
+
+    pub fn client_gone(&mut self, wire: u64) {
+        if self.clients.remove(&wire).is_some() {
+            self.book.hung_up(wire);
+        }
+    }
+}

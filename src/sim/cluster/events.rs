@@ -1,0 +1,119 @@
+//! What will happen, by its time. What concerns a node's process dies with it, and waits while it stands still.
+
+use crate::shard::cluster::{Ask, Fact};
+use std::collections::BTreeMap;
+
+pub enum Happening {
+    /// One operation of the node's disk completes.
+    Disk { node: usize, life: u64 },
+    /// The next message from one core to another.
+    Mail { node: usize, life: u64, from: usize, to: usize },
+    TurnEnd { node: usize, life: u64, core: usize },
+    Tick { node: usize, life: u64, core: usize },
+    Fact { node: usize, life: u64, core: usize, fact: Fact },
+    /// What a core asked reaches the store.
+    Ask { node: usize, life: u64, ask: Ask },
+    /// A node renews its lease; then the store's answer, with the moment by the node's clock at which it asked.
+    Renew { node: usize, life: u64 },
+    Renewed { node: usize, life: u64, asked: u64 },
+    /// A node reads all that the store has.
+    Look { node: usize, life: u64 },
+    /// The answer to a dial; `wire` is there when it was taken.
+    Dialed { node: usize, life: u64, core: usize, dial: u64, wire: Option<u64> },
+    /// The other end takes a connection.
+    Accept { wire: u64 },
+    /// A piece arrives that `side` sent.
+    Arrive { wire: u64, side: usize },
+    /// The kernel has taken what `side` sent.
+    Sent { wire: u64, side: usize, bytes: usize },
+    /// `side` goes on reading.
+    Read { wire: u64, side: usize },
+    /// A close that waited for what was sent has waited long enough.
+    CloseNow { wire: u64, side: usize },
+    /// `side` hears that the connection is gone.
+    Closed { wire: u64, side: usize },
+    /// A client says something.
+    Act { wire: u64 },
+    /// A client comes.
+    Visit,
+    /// The controller looks.
+    Control,
+    /// A fault of [`super::plan::FIELDS`], by its place there.
+    Fault(usize),
+    /// What a fault did to a node or between two is over.
+    Mended(Mend),
+    Start { node: usize },
+    /// The operator's newest file arrives.
+    Install { node: usize, version: u64 },
+    /// A disk is looked at.
+    Probe,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Mend {
+    Cut(usize, usize),
+    Slow(usize, usize),
+    StoreAway(usize),
+}
+
+impl Happening {
+    /// Of which process, if it concerns one.
+    pub fn process(&self) -> Option<(usize, u64)> {
+        use Happening::*;
+        match self {
+            Disk { node, life }
+            | Mail { node, life, .. }
+            | TurnEnd { node, life, .. }
+            | Tick { node, life, .. }
+            | Fact { node, life, .. }
+            | Renew { node, life }
+            | Renewed { node, life, .. }
+            | Look { node, life }
+            | Dialed { node, life, .. } => Some((*node, *life)),
+            // it has left the node
+            Ask { .. } => None,
+            _ => None,
+        }
+    }
+}
+
+/// In the order of time; at one moment in that in which they were put in.
+#[derive(Default)]
+pub struct Queue {
+    events: BTreeMap<(u64, u64), Happening>,
+    next: u64,
+}
+
+impl Queue {
+    pub fn put(&mut self, at: u64, happening: Happening) {
+        self.events.insert((at, self.next), happening);
+        self.next += 1;
+    }
+
+    pub fn pop(&mut self) -> Option<(u64, Happening)> {
+        let ((at, _), happening) = self.events.pop_first()?;
+        Some((at, happening))
+    }
+
+    pub fn next_at(&self) -> Option<u64> {
+        self.events.first_key_value().map(|((at, _), _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_orders_and_then_the_order_of_putting() {
+        let mut queue = Queue::default();
+        for (at, node) in [(5, 1), (3, 2), (5, 3)] {
+            queue.put(at, Happening::Start { node });
+        }
+        assert_eq!(queue.next_at(), Some(3));
+        let order: Vec<usize> = std::iter::from_fn(|| queue.pop())
+            .map(|(_, h)| if let Happening::Start { node } = h { node } else { panic!("only starts") })
+            .collect();
+        assert_eq!(order, [2, 1, 3]);
+    }
+}

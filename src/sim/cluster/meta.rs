@@ -1,0 +1,381 @@
+//! Who leads and who is in sync, as something outside of the nodes says: a metadata store that compares and swaps, with leases
+//! and a controller that elects from the ISR, or files that an operator changes.
+//!
+//! The store is linearizable: it is one value here. That its word comes late, twice or not at all is the world's doing.
+
+use super::plan::{Coordination, Plan};
+use crate::base::{Epoch, PartitionId, Rng, TopicRef};
+use crate::replica::membership::static_epoch;
+use crate::replica::message::Route;
+use crate::replica::{Membership, NodeId};
+use crate::shard::cluster::{Ask, ClusterNode, Fact};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A topic's number and a partition.
+pub type Key = (usize, u16);
+
+/// A node's lease in the store, in nanoseconds. A node takes its own for over earlier.
+pub const LEASE: u64 = 1_500_000_000;
+
+/// A version of a static file holds room for so many openings of a leader.
+const OPENINGS_BITS: u32 = 20;
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub now: Membership,
+    pub history: Vec<Membership>,
+}
+
+/// What an [`Ask`] leads to.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The partition's metadata is another now: every watch says so.
+    pub changed: Option<Key>,
+    /// For the node that asked alone.
+    pub fact: Option<Fact>,
+}
+
+pub struct Meta {
+    coordination: Coordination,
+    pub nodes: Arc<[ClusterNode]>,
+    pub topics: Vec<TopicRef>,
+    pub entries: BTreeMap<Key, Entry>,
+    /// Until when the store takes a node for alive.
+    leases: Vec<u64>,
+    /// Static files: the version of each node's file, and how often it opened in this life.
+    files: Vec<u64>,
+    openings: BTreeMap<(usize, Key), u64>,
+    /// The generation of each node's life.
+    pub generations: Vec<u64>,
+    replicas_max: usize,
+    pub elections: u64,
+    pub proposals: u64,
+    pub replica_changes: u64,
+}
+
+impl Meta {
+    pub fn new(plan: &Plan, ids: &[NodeId], topics: Vec<TopicRef>, rng: &mut Rng) -> Meta {
+        let node = |(n, id): (usize, &NodeId)| ClusterNode {
+            id: *id,
+            name: format!("node{n}").into(),
+            peer_address: format!("node{n}:4170").into(),
+        };
+        let mut entries = BTreeMap::new();
+        for (t, topic) in topics.iter().enumerate() {
+            for p in 0..topic.partitions {
+                let first = rng.below(ids.len() as u64) as usize;
+                let replicas: Vec<NodeId> = (0..plan.replicas).map(|i| ids[(first + i) % ids.len()]).collect();
+                let leader = Some(replicas[rng.below(replicas.len() as u64) as usize]);
+                let isr = replicas.clone();
+                let now = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, min_isr: plan.min_isr };
+                entries.insert((t, p), Entry { history: vec![now.clone()], now });
+            }
+        }
+        Meta {
+            coordination: plan.coordination,
+            nodes: ids.iter().enumerate().map(node).collect(),
+            topics,
+            entries,
+            leases: vec![0; ids.len()],
+            files: vec![1; ids.len()],
+            openings: BTreeMap::new(),
+            generations: vec![0; ids.len()],
+            replicas_max: (plan.replicas + 1).min(plan.nodes),
+            elections: 0,
+            proposals: 0,
+            replica_changes: 0,
+        }
+    }
+
+    pub fn index(&self, id: NodeId) -> usize {
+        self.nodes.iter().position(|n| n.id == id).expect("nodes stay")
+    }
+
+    /// The node that an address names.
+    pub fn node_at(&self, address: &str) -> Option<usize> {
+        self.nodes.iter().position(|n| *n.peer_address == *address)
+    }
+
+    pub fn key(&self, route: Route) -> Option<Key> {
+        let topic = self.topics.iter().position(|t| t.id == route.topic_id)?;
+        self.entries.contains_key(&(topic, route.partition.0)).then_some((topic, route.partition.0))
+    }
+
+    pub fn keys(&self) -> Vec<Key> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// In sync by the newest word there is.
+    pub fn is_in_sync(&self, key: Key, node: usize) -> bool {
+        let id = self.nodes[node].id;
+        self.entries.get(&key).is_some_and(|e| e.now.is_in_sync(id))
+    }
+
+    pub fn leader(&self, key: Key) -> Option<usize> {
+        self.entries.get(&key)?.now.leader.map(|id| self.index(id))
+    }
+
+    // ---- what nodes are told
+
+    /// What a start of a node reads, in order.
+    pub fn all_facts(&self, node: usize) -> Vec<Fact> {
+        let topics = self.topics.iter().map(|t| Fact::Topic(t.clone()));
+        let partitions = self.entries.keys().map(|key| self.fact(node, *key));
+        std::iter::once(Fact::Nodes(self.nodes.clone())).chain(topics).chain(partitions).collect()
+    }
+
+    /// The newest of a partition, as this node is told it.
+    pub fn fact(&self, node: usize, key: Key) -> Fact {
+        let entry = &self.entries[&key];
+        match self.coordination {
+            Coordination::File => {
+                let version = self.files[node];
+                let of_file = entry.history.iter().rev().find(|m| m.version <= version).unwrap_or(&entry.history[0]);
+                self.fact_of(node, key, &Membership { version, ..of_file.clone() })
+            }
+            _ => self.fact_of(node, key, &entry.now),
+        }
+    }
+
+    /// A version of a partition's metadata, as this node is told it.
+    pub fn fact_of(&self, node: usize, key: Key, membership: &Membership) -> Fact {
+        let mut membership = membership.clone();
+        if self.coordination == Coordination::File {
+            let openings = self.openings.get(&(node, key)).copied().unwrap_or(0);
+            let leads = membership.leader == Some(self.nodes[node].id);
+            let (generation, opening) = if leads { (self.generations[node], openings) } else { (0, 0) };
+            membership.epoch = static_epoch(membership.epoch.0, generation, opening).expect("a run has few of each");
+            membership.version = membership.version << OPENINGS_BITS | openings;
+        }
+        Fact::Partition { topic: self.topics[key.0].clone(), partition: PartitionId(key.1), membership }
+    }
+
+    /// A start of a node.
+    pub fn started(&mut self, node: usize, generation: u64) {
+        self.generations[node] = generation;
+        self.openings.retain(|(n, _), _| *n != node);
+    }
+
+    // ---- what nodes ask
+
+    pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> Answer {
+        let route = match &ask {
+            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route } => *route,
+        };
+        let Some(key) = self.key(route) else { return Answer::default() };
+        let id = self.nodes[from].id;
+        let m = &self.entries[&key].now;
+        let is_file = self.coordination == Coordination::File;
+        match ask {
+            Ask::Propose { version, isr, .. } => {
+                let proposed = Membership { isr, ..m.clone() };
+                if !is_file && m.version == version && m.leader == Some(id) && proposed.is_sane() {
+                    self.proposals += 1;
+                    return self.swap(key, proposed);
+                }
+                Answer { fact: Some(Fact::ProposalRefused { route, version }), changed: None }
+            }
+            Ask::AskEpoch { .. } if is_file => {
+                *self.openings.entry((from, key)).or_default() += 1;
+                Answer { fact: Some(self.fact(from, key)), changed: None }
+            }
+            Ask::AskEpoch { above, .. } if m.leader == Some(id) => {
+                let epoch = Epoch(m.epoch.0.max(above.0) + 1);
+                let m = Membership { epoch, ..m.clone() };
+                self.swap(key, m)
+            }
+            Ask::Resign { .. } if !is_file && m.leader == Some(id) => {
+                let changed = self.elect(key, Some(from), now, rng).then_some(key);
+                Answer { changed, fact: None }
+            }
+            Ask::Refresh { .. } | Ask::AskEpoch { .. } | Ask::Resign { .. } => {
+                Answer { fact: Some(self.fact(from, key)), changed: None }
+            }
+        }
+    }
+
+    fn swap(&mut self, key: Key, membership: Membership) -> Answer {
+        let entry = self.entries.get_mut(&key).expect("a known partition");
+        let version = entry.now.version + 1;
+        entry.now = Membership { version, ..membership };
+        assert!(entry.now.is_sane(), "the store holds what makes sense: {:?}", entry.now);
+        entry.history.push(entry.now.clone());
+        Answer { changed: Some(key), fact: None }
+    }
+
+    // ---- leases and elections
+
+    pub fn renew(&mut self, node: usize, now: u64) {
+        self.leases[node] = now + LEASE;
+    }
+
+    pub fn is_alive(&self, node: usize, now: u64) -> bool {
+        self.leases[node] > now || self.coordination != Coordination::Store
+    }
+
+    /// A member of the ISR that is alive leads, in a new epoch; not `instead_of`, if there is another.
+    pub fn elect(&mut self, key: Key, instead_of: Option<usize>, now: u64, rng: &mut Rng) -> bool {
+        let m = self.entries[&key].now.clone();
+        let alive: Vec<NodeId> = m.isr.iter().copied().filter(|id| self.is_alive(self.index(*id), now)).collect();
+        let others: Vec<NodeId> = alive.iter().copied().filter(|id| Some(self.index(*id)) != instead_of).collect();
+        let of = if others.is_empty() { &alive } else { &others };
+        if of.is_empty() {
+            return false;
+        }
+        let leader = Some(of[rng.below(of.len() as u64) as usize]);
+        let epoch = Epoch(m.epoch.0 + 1);
+        self.elections += 1;
+        self.swap(key, Membership { leader, epoch, ..m });
+        true
+    }
+
+    /// The controller looks at all: a leader whose lease is over is replaced. What it changed.
+    pub fn control(&mut self, now: u64, rng: &mut Rng) -> Vec<Key> {
+        let lacks = |key: &Key| self.leader(*key).is_none_or(|n| !self.is_alive(n, now));
+        let lacking: Vec<Key> = self.keys().into_iter().filter(lacks).collect();
+        lacking.into_iter().filter(|key| self.elect(*key, None, now, rng)).collect()
+    }
+
+    /// A replica comes or goes. `may_go`: another member of the ISR keeps a good copy.
+    pub fn change_replicas(&mut self, key: Key, node: usize, may_go: bool, rng: &mut Rng) -> bool {
+        let (id, mut m) = (self.nodes[node].id, self.entries[&key].now.clone());
+        if !m.is_replica(id) {
+            if m.replicas.len() >= self.replicas_max {
+                return false;
+            }
+            m.replicas.push(id);
+        } else {
+            let others: Vec<NodeId> = m.isr.iter().copied().filter(|n| *n != id).collect();
+            let is_needed = m.is_in_sync(id) && (others.len() < m.min_isr || !may_go);
+            if is_needed || m.replicas.len() <= m.min_isr || rng.chance(0.5) {
+                return false;
+            }
+            m.replicas.retain(|n| *n != id);
+            m.isr = others;
+            if m.leader == Some(id) {
+                (m.leader, m.epoch) = (None, Epoch(m.epoch.0 + 1));
+            }
+        }
+        self.replica_changes += 1;
+        self.swap(key, m);
+        true
+    }
+
+    /// Every node is a replica again as far as the plan has room for it.
+    pub fn restore_replicas(&mut self, key: Key, wanted: usize) -> bool {
+        let mut m = self.entries[&key].now.clone();
+        let before = m.replicas.len();
+        for n in self.nodes.iter().map(|n| n.id) {
+            if m.replicas.len() < wanted && !m.is_replica(n) {
+                m.replicas.push(n);
+            }
+        }
+        let changed = m.replicas.len() != before;
+        if changed {
+            self.swap(key, m);
+        }
+        changed
+    }
+
+    // ---- static files
+
+    /// The operator writes a new file in which this node leads: whoever is in the ISR of a static file may.
+    pub fn write_file(&mut self, key: Key, leader: usize) {
+        let version = self.entries.values().map(|e| e.now.version).max().unwrap_or(0) + 1;
+        let entry = self.entries.get_mut(&key).expect("a known partition");
+        let (leader, epoch) = (Some(self.nodes[leader].id), Epoch(entry.now.epoch.0 + 1));
+        entry.now = Membership { version, leader, epoch, ..entry.now.clone() };
+        entry.history.push(entry.now.clone());
+        self.elections += 1;
+    }
+
+    pub fn newest_file(&self) -> u64 {
+        self.entries.values().map(|e| e.now.version).max().unwrap_or(1)
+    }
+
+    /// The newest file arrives at a node. Whether it is newer than the one there.
+    pub fn install_file(&mut self, node: usize, version: u64) -> bool {
+        let is_newer = version > self.files[node];
+        self.files[node] = self.files[node].max(version);
+        is_newer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{TopicId, TopicInfo, TopicName};
+
+    fn meta(coordination: Coordination) -> (Meta, Rng, Route) {
+        let mut rng = Rng::new(1);
+        let plan = Plan { replicas: 3, min_isr: 2, nodes: 3, ..Plan::draw(1, 3, Some(coordination)) };
+        let ids: Vec<NodeId> = (0..3).map(|n| NodeId([n + 1; 16])).collect();
+        let topic = TopicInfo { name: TopicName::new("t").unwrap(), id: TopicId([9; 16]), partitions: 1 };
+        let route = Route { topic_id: topic.id, partition: PartitionId(0) };
+        let mut meta = Meta::new(&plan, &ids, vec![Arc::new(topic)], &mut rng);
+        (0..3).for_each(|n| meta.renew(n, 0));
+        (meta, rng, route)
+    }
+
+    #[test]
+    fn only_the_leader_swaps_the_isr_and_only_of_the_version_it_names() {
+        let (mut meta, mut rng, route) = meta(Coordination::Store);
+        let leader = meta.leader((0, 0)).unwrap();
+        let isr = vec![meta.nodes[leader].id];
+        let propose = |version| Ask::Propose { route, version, isr: isr.clone() };
+        assert!(meta.ask((leader + 1) % 3, propose(1), 0, &mut rng).changed.is_none(), "another node");
+        assert!(meta.ask(leader, propose(2), 0, &mut rng).changed.is_none(), "another version");
+        assert_eq!(meta.ask(leader, propose(1), 0, &mut rng).changed, Some((0, 0)));
+        assert!((0..3).all(|n| meta.is_in_sync((0, 0), n) == (n == leader)));
+        let again = meta.ask(leader, propose(1), 0, &mut rng);
+        assert!(matches!(again.fact, Some(Fact::ProposalRefused { version: 1, .. })), "a repeat is refused");
+    }
+
+    #[test]
+    fn a_leader_whose_lease_is_over_is_replaced_by_an_isr_member_that_is_alive() {
+        let (mut meta, mut rng, _) = meta(Coordination::Store);
+        let (key, old) = ((0, 0), meta.leader((0, 0)).unwrap());
+        assert!(meta.control(LEASE - 1, &mut rng).is_empty());
+        (0..3).filter(|n| *n != old).for_each(|n| meta.renew(n, LEASE));
+        let epoch = meta.entries[&key].now.epoch;
+        assert_eq!(meta.control(LEASE + 1, &mut rng), [key]);
+        let new = meta.leader(key).unwrap();
+        assert!(new != old && meta.entries[&key].now.epoch > epoch);
+        assert!(meta.control(3 * LEASE, &mut rng).is_empty(), "nobody is alive: no leader rather than a dead one");
+    }
+
+    #[test]
+    fn an_isr_member_goes_only_when_enough_stay() {
+        let (mut meta, mut rng, _) = meta(Coordination::Store);
+        for _ in 0..200 {
+            let node = rng.below(3) as usize;
+            meta.change_replicas((0, 0), node, true, &mut rng);
+            let m = &meta.entries[&(0, 0)].now;
+            assert!(m.isr.len() >= 2 && m.is_sane(), "{m:?}");
+        }
+        assert!(meta.replica_changes > 2);
+        assert!(!meta.change_replicas((0, 0), 0, false, &mut rng) || !meta.is_in_sync((0, 0), 0));
+    }
+
+    #[test]
+    fn static_files_give_each_opening_an_epoch_of_its_own_and_reach_nodes_one_by_one() {
+        let (mut meta, mut rng, route) = meta(Coordination::File);
+        let key = (0, 0);
+        let leader = meta.leader(key).unwrap();
+        meta.started(leader, 5);
+        let epoch_of = |fact: &Fact| match fact {
+            Fact::Partition { membership, .. } => (membership.version, membership.epoch),
+            other => panic!("{other:?}"),
+        };
+        let first = epoch_of(&meta.fact(leader, key));
+        let asked = meta.ask(leader, Ask::AskEpoch { route, above: first.1 }, 0, &mut rng).fact.unwrap();
+        assert!(epoch_of(&asked) > first && epoch_of(&asked).1 > first.1);
+        let other = (leader + 1) % 3;
+        meta.write_file(key, other);
+        assert_eq!(epoch_of(&meta.fact(leader, key)), epoch_of(&asked), "its file is the old one");
+        assert!(meta.install_file(leader, meta.newest_file()) && !meta.install_file(leader, 1));
+        let Fact::Partition { membership, .. } = meta.fact(leader, key) else { panic!("a partition") };
+        assert!(membership.leader == Some(meta.nodes[other].id) && membership.epoch > epoch_of(&asked).1);
+    }
+}

@@ -1,0 +1,288 @@
+//! A node: its disk, which stays, and its process, which comes and goes.
+
+use super::check::Look;
+use super::events::Happening;
+use super::plan::Coordination;
+use super::world::{MS, Phase, World};
+use crate::base::{CoreId, Epoch, Now, OpId, Ticks};
+use crate::config::Settings;
+use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
+use crate::replica::NodeId;
+use crate::shard::cluster::{ClusterOptions, Fact};
+use crate::shard::message::{MeshMessage, MovedSession};
+use crate::shard::{Event, Shard, ShardOptions};
+use crate::sim::disk::{Faults, SimDisk};
+use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub struct Node {
+    pub disk: SimDisk,
+    pub id: NodeId,
+    pub life: u64,
+    pub running: Option<Running>,
+    /// It stands still until then.
+    pub paused_until: u64,
+    /// Its disk completes nothing until then.
+    pub disk_stands_until: u64,
+    /// Its clocks beside the simulation's time: when it was switched on, and what its wall clock is wrong by.
+    pub ticks_base: u64,
+    pub wall_skew: i64,
+    pub is_store_away: bool,
+    /// What was durable on it was damaged.
+    pub is_damaged: bool,
+    pub cores: u16,
+    pub generation: u64,
+}
+
+pub enum Mail {
+    Mesh(MeshMessage),
+    Moved { wire: u64, side: usize, session: Box<MovedSession>, unread: Vec<u8> },
+}
+
+/// A node's process.
+pub struct Running {
+    pub shards: Vec<Shard>,
+    /// Operations under way: core, its own number, and whether it is a journal's write.
+    pub ops: BTreeMap<OpId, (usize, OpId, bool)>,
+    pub next_op: u64,
+    pub mail: BTreeMap<(usize, usize), VecDeque<Mail>>,
+    pub is_turn_open: Vec<bool>,
+    pub is_stopped: Vec<bool>,
+    pub is_stopping: bool,
+    /// When each core's next Tick stands in the queue.
+    pub tick_at: Vec<u64>,
+    /// The effect at which it goes down.
+    pub effects_left: Option<u64>,
+    /// Partitions that its recovery found suspect.
+    pub suspects: BTreeSet<super::meta::Key>,
+}
+
+impl Node {
+    pub fn new(disk: SimDisk, id: NodeId, ticks_base: u64) -> Node {
+        Node {
+            disk,
+            id,
+            life: 0,
+            running: None,
+            paused_until: 0,
+            disk_stands_until: 0,
+            ticks_base,
+            wall_skew: 0,
+            is_store_away: false,
+            is_damaged: false,
+            cores: 1,
+            generation: 0,
+        }
+    }
+
+    /// Its two clocks.
+    pub fn clocks(&self, now: u64) -> Now {
+        Now {
+            ticks: Ticks(self.ticks_base + now),
+            unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew,
+        }
+    }
+}
+
+/// What recovery is asked for.
+pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, is_clustered: bool) -> RecoverOptions {
+    RecoverOptions {
+        cores,
+        journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
+        segment_bytes: SEGMENT_BYTES,
+        now_unix_ns: unix_ns,
+        producers: Default::default(),
+        seed,
+        accept_lost_journal: 0,
+        is_clustered,
+    }
+}
+
+impl World {
+    pub fn is_clustered(&self) -> bool {
+        self.plan.coordination != Coordination::Alone
+    }
+
+    pub fn start(&mut self, n: usize) {
+        if self.nodes[n].running.is_some() {
+            return;
+        }
+        let cores = 1 + self.rng.below(self.plan.cores_max) as u16;
+        let recovered = self.recover_somehow(n, cores);
+        self.outcome.starts += 1;
+        self.say(|| format!("node{n} starts with {cores} cores, generation {}", recovered.generation));
+        self.look_at(n, &recovered, Look::Start);
+        let node = &mut self.nodes[n];
+        assert!(recovered.generation > node.generation, "ids_and_offsets_never_repeat: the generation did not rise");
+        assert_eq!(recovered.node_id, node.id.0, "a node keeps its id");
+        (node.generation, node.cores, node.life) = (recovered.generation, cores, node.life + 1);
+        self.meta.started(n, recovered.generation);
+        self.book.homes.retain(|(node, _), _| *node != n);
+        let suspects = recovered.partitions.iter().filter(|p| p.suspect);
+        let suspects = suspects.filter_map(|p| Some((self.check.topic(&p.topic.name)?, p.dir.partition.0))).collect();
+        let shards = self.make_shards(n, recovered);
+        let faults = self.disk_faults(n);
+        let node = &mut self.nodes[n];
+        node.disk.faults = faults;
+        let all = cores as usize;
+        node.running = Some(Running {
+            shards,
+            ops: BTreeMap::new(),
+            next_op: 0,
+            mail: BTreeMap::new(),
+            is_turn_open: vec![false; all],
+            is_stopped: vec![false; all],
+            is_stopping: false,
+            tick_at: vec![u64::MAX; all],
+            effects_left: None,
+            suspects,
+        });
+        (0..all).for_each(|core| self.arm_tick(n, core));
+        if self.is_clustered() {
+            let life = self.nodes[n].life;
+            let at = self.soon(5 * MS);
+            self.queue.put(at, Happening::Look { node: n, life });
+            match self.plan.coordination {
+                Coordination::Store => self.queue.put(at, Happening::Renew { node: n, life }),
+                _ => self.tell_all_cores(n, &Fact::Lease { until: Ticks(u64::MAX) }),
+            }
+        }
+    }
+
+    /// Recovers, going down on the way now and then.
+    fn recover_somehow(&mut self, n: usize, cores: u16) -> Recovered {
+        let is_faulty = self.phase == Phase::Faulty;
+        let (chance, late) = if is_faulty { (self.faults.recovery_crash, self.faults.late) } else { (0.0, 0.0) };
+        for round in 0.. {
+            let cut_short = round < 3 && self.rng.chance(chance);
+            let crash_after = cut_short.then(|| self.rng.below(200));
+            let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
+            let options = recover_options(cores, unix_ns, self.rng.next_u64(), self.is_clustered());
+            let disk = &mut self.nodes[n].disk;
+            disk.faults = Faults { late, crash_after, ..Faults::default() };
+            match recover(disk, &options) {
+                Ok(recovered) => {
+                    disk.faults.crash_after = None;
+                    return recovered;
+                }
+                Err(e) => {
+                    assert!(disk.is_crashed(), "recovery gave up: {e}");
+                    self.outcome.recovery_crashes += 1;
+                    if self.rng.chance(0.4) { disk.kill() } else { disk.crash() }
+                }
+            }
+        }
+        unreachable!("the last rounds do not crash")
+    }
+
+    /// What the disk of a running node does wrong.
+    pub fn disk_faults(&self, n: usize) -> Faults {
+        if self.phase != Phase::Faulty {
+            return Faults { late: self.faults.late, ..Faults::default() };
+        }
+        let f = &self.faults;
+        let is_victim = self.victim == Some(n);
+        Faults {
+            read_error: f.read_error,
+            write_error: f.write_error,
+            sync_error: f.sync_error,
+            short_write: f.short_write,
+            no_space: f.no_space,
+            capacity: 0,
+            late: f.late,
+            crash_after: None,
+            lost_write: if is_victim { f.lost_write } else { 0.0 },
+            misdirected_write: if is_victim { f.misdirected_write } else { 0.0 },
+        }
+    }
+
+    fn settings(&mut self, journal_bytes: u64) -> Settings {
+        let rng = &mut self.rng;
+        Settings {
+            partitions: 1,
+            journal_bytes,
+            max_bytes_per_file: SEGMENT_BYTES,
+            max_pub_waiting_size: 64 * 1024,
+            direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
+            flush_bytes: [2000, 20_000][rng.below(2) as usize],
+            read_cache_bytes: 1 << 20,
+            tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
+            msg_timeout_ms: MSG_TIMEOUT_MS,
+            max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
+            max_confirm_win: 20,
+            ..Settings::default()
+        }
+    }
+
+    fn make_shards(&mut self, n: usize, recovered: Recovered) -> Vec<Shard> {
+        let settings = Arc::new(self.settings(recovered.journals[0].file_len));
+        let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
+        let cores = journals.len() as u16;
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: [0xc1; 16], generation });
+        let mut shards = vec![];
+        for (core, &journal) in journals.iter().enumerate() {
+            let core = CoreId(core as u16);
+            let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
+            shards.push(Shard::new(ShardOptions {
+                core,
+                cores,
+                settings: settings.clone(),
+                epoch: Epoch(generation),
+                journal,
+                topics: known.clone(),
+                partitions: own,
+                seed: self.rng.next_u64(),
+                connections_max: 0,
+                node_id: self.nodes[n].id.0,
+                cluster: cluster.clone(),
+            }));
+        }
+        shards
+    }
+
+    /// Power goes, or the process is killed. What was sent may still arrive.
+    pub fn go_down(&mut self, n: usize, is_kill: bool) {
+        if self.nodes[n].running.take().is_none() {
+            return;
+        }
+        self.say(|| format!("node{n} goes down ({})", if is_kill { "killed" } else { "power" }));
+        self.outcome.crashes += 1;
+        let node = &mut self.nodes[n];
+        if is_kill { node.disk.kill() } else { node.disk.crash() }
+        (node.paused_until, node.disk_stands_until) = (0, 0);
+        self.drop_wires_of(n, is_kill);
+        let at = self.now + 10 * MS + self.rng.below(1500 * MS);
+        self.queue.put(at, Happening::Start { node: n });
+    }
+
+    pub fn begin_stop(&mut self, n: usize) {
+        let Some(r) = &mut self.nodes[n].running else { return };
+        if std::mem::replace(&mut r.is_stopping, true) {
+            return;
+        }
+        self.say(|| format!("node{n} is told to stop"));
+        for core in 0..self.nodes[n].cores as usize {
+            self.step(n, core, Event::Stop);
+        }
+    }
+
+    /// All its cores have stopped: the process ends.
+    pub fn has_stopped(&mut self, n: usize) {
+        let running = self.nodes[n].running.take();
+        assert!(running.is_some_and(|r| r.is_stopped.iter().all(|s| *s)), "it was asked");
+        self.say(|| format!("node{n} has stopped"));
+        self.outcome.stops += 1;
+        self.nodes[n].disk.kill();
+        self.drop_wires_of(n, true);
+        if self.phase != Phase::Ending {
+            let at = self.now + 10 * MS + self.rng.below(800 * MS);
+            self.queue.put(at, Happening::Start { node: n });
+        }
+    }
+
+    /// Cores that are read-only stay so until a restart.
+    pub fn is_read_only(&self, n: usize) -> bool {
+        self.nodes[n].running.as_ref().is_some_and(|r| r.shards.iter().any(|s| s.read_only().is_some()))
+    }
+}

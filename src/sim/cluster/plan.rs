@@ -1,0 +1,221 @@
+//! What one run is like: how many nodes, whose word they follow, which faults come and how often. A seed draws it; what a
+//! seed drew can be taken away again, fault by fault, which is how a failing run is made smaller.
+
+use crate::base::Rng;
+
+/// Who tells the nodes what they lead.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coordination {
+    /// One node that leads everything.
+    Alone,
+    /// A metadata store with leases and a controller.
+    Store,
+    /// A file on each node, changed by an operator.
+    File,
+}
+
+/// Each a fault. Unless said otherwise: how often it comes, in the whole cluster, per second of simulated time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Faults {
+    /// A node loses power or is killed, at a random effect.
+    pub crash: f64,
+    /// A node is stopped as an operator does.
+    pub stop: f64,
+    /// Probability that a recovery is cut short, for each attempt.
+    pub recovery_crash: f64,
+    /// A node stands still for up to several leases.
+    pub pause: f64,
+    /// A node's wall clock jumps.
+    pub clock_jump: f64,
+    /// Two nodes, or one and all others, do not hear each other for a while.
+    pub partition: f64,
+    /// The same in one direction.
+    pub one_way: f64,
+    /// A connection is lost.
+    pub reset: f64,
+    /// All that a node sends to another takes long, for a while.
+    pub slow_link: f64,
+    /// A node does not reach the metadata store for a while.
+    pub store_away: f64,
+    /// Probability that what a watch says comes late, comes twice, or does not come before the next look at the whole.
+    pub watch_late: f64,
+    pub watch_twice: f64,
+    pub watch_compacted: f64,
+    /// Another leader is named.
+    pub leader_move: f64,
+    /// A replica is taken away or added.
+    pub membership: f64,
+    /// A node's disk completes nothing for a while.
+    pub slow_disk: f64,
+    /// Per operation of the disk.
+    pub late: f64,
+    pub read_error: f64,
+    pub write_error: f64,
+    pub sync_error: f64,
+    pub short_write: f64,
+    pub no_space: f64,
+    /// Per write of a journal: it fails after it was issued, and what it wrote may be there or not.
+    pub journal_error: f64,
+    /// On one node, never on another: stored bits flip.
+    pub rot: f64,
+    /// On the same node: a write that the device says it has done is not there, or is elsewhere.
+    pub lost_write: f64,
+    pub misdirected_write: f64,
+}
+
+/// A fault's name, how likely a seed has it, and the most of it.
+type Field = (&'static str, f64, f64, fn(&mut Faults) -> &mut f64);
+
+pub const FIELDS: &[Field] = &[
+    ("crash", 0.5, 0.6, |f| &mut f.crash),
+    ("stop", 0.2, 0.2, |f| &mut f.stop),
+    ("recovery_crash", 0.3, 0.5, |f| &mut f.recovery_crash),
+    ("pause", 0.3, 0.4, |f| &mut f.pause),
+    ("clock_jump", 0.2, 0.5, |f| &mut f.clock_jump),
+    ("partition", 0.35, 0.4, |f| &mut f.partition),
+    ("one_way", 0.25, 0.4, |f| &mut f.one_way),
+    ("reset", 0.4, 2.0, |f| &mut f.reset),
+    ("slow_link", 0.25, 0.5, |f| &mut f.slow_link),
+    ("store_away", 0.3, 0.3, |f| &mut f.store_away),
+    ("watch_late", 0.4, 0.4, |f| &mut f.watch_late),
+    ("watch_twice", 0.4, 0.4, |f| &mut f.watch_twice),
+    ("watch_compacted", 0.4, 0.4, |f| &mut f.watch_compacted),
+    ("leader_move", 0.4, 0.7, |f| &mut f.leader_move),
+    ("membership", 0.35, 0.6, |f| &mut f.membership),
+    ("slow_disk", 0.3, 0.4, |f| &mut f.slow_disk),
+    ("late", 0.6, 0.3, |f| &mut f.late),
+    ("read_error", 0.15, 0.01, |f| &mut f.read_error),
+    ("write_error", 0.12, 0.001, |f| &mut f.write_error),
+    ("sync_error", 0.12, 0.002, |f| &mut f.sync_error),
+    ("short_write", 0.12, 0.001, |f| &mut f.short_write),
+    ("no_space", 0.15, 0.02, |f| &mut f.no_space),
+    ("journal_error", 0.15, 0.002, |f| &mut f.journal_error),
+    ("rot", 0.12, 1.0, |f| &mut f.rot),
+    ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
+    ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
+];
+
+impl Faults {
+    /// The names of those that there are.
+    pub fn names(mut self) -> Vec<&'static str> {
+        FIELDS.iter().filter(|(.., field)| *field(&mut self) > 0.0).map(|(name, ..)| *name).collect()
+    }
+
+    /// Without one; of an unknown name `false`.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let found = FIELDS.iter().find(|(known, ..)| *known == name);
+        found.map(|(.., field)| *field(self) = 0.0).is_some()
+    }
+
+    /// Faults that take what was durable on one node: the others must keep it.
+    pub fn damage(&self) -> bool {
+        self.rot + self.lost_write + self.misdirected_write > 0.0
+    }
+
+    /// A core may become read-only, or a channel hold, without a crash.
+    pub fn fail_disks(&self) -> bool {
+        self.write_error + self.sync_error + self.short_write + self.journal_error > 0.0 || self.damage()
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    pub seed: u64,
+    pub coordination: Coordination,
+    pub nodes: usize,
+    /// Of each partition, at most the nodes there are.
+    pub replicas: usize,
+    pub min_isr: usize,
+    pub cores_max: u64,
+    pub topics: usize,
+    pub partitions_max: u64,
+    /// Clients at a time, and how many of them speak the native protocol.
+    pub clients: usize,
+    pub native: f64,
+    /// How long faults come, in simulated milliseconds.
+    pub span_ms: u64,
+    pub faults: Faults,
+}
+
+impl Plan {
+    /// `nodes`: 0 draws the number.
+    pub fn draw(seed: u64, nodes: usize, coordination: Option<Coordination>) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x9151);
+        let drawn = [1, 2, 3, 3, 3, 3, 4, 5][rng.below(8) as usize];
+        let nodes = if nodes == 0 { drawn } else { nodes };
+        let by = if rng.chance(0.2) { Coordination::File } else { Coordination::Store };
+        let coordination = coordination.unwrap_or(by);
+        let nodes = if coordination == Coordination::Alone { 1 } else { nodes };
+        let replicas = if rng.chance(0.75) { nodes } else { 1 + rng.below(nodes as u64) as usize };
+        let majority = replicas / 2 + 1;
+        let min_isr = if rng.chance(0.75) { majority } else { 1 + rng.below(replicas as u64) as usize };
+        let mut faults = Faults::default();
+        let is_calm = rng.chance(0.05);
+        for (_, likely, most, field) in FIELDS {
+            // drawn in any case, so that a new fault changes no other
+            let (has_it, much) = (rng.chance(*likely), rng.below(1000) as f64 / 1000.0);
+            if has_it && !is_calm {
+                *field(&mut faults) = most * (0.05 + 0.95 * much * much);
+            }
+        }
+        let mut plan = Plan {
+            seed,
+            coordination,
+            nodes,
+            replicas,
+            min_isr,
+            cores_max: 1 + rng.below(3),
+            topics: 1 + rng.below(2) as usize,
+            partitions_max: 1 + rng.below(3),
+            clients: 3 + rng.below(6) as usize,
+            native: [0.0, 0.4, 0.8][rng.below(3) as usize],
+            span_ms: 3_000 + rng.below(9_000),
+            faults,
+        };
+        plan.keep_survivable();
+        plan
+    }
+
+    /// Takes away the faults that this cluster cannot survive: with one node, or with an ISR that may be one node, nobody
+    /// has what a damaged disk lost.
+    pub fn keep_survivable(&mut self) {
+        if self.replicas < 3 || self.min_isr < 2 || self.coordination == Coordination::File {
+            (self.faults.rot, self.faults.lost_write, self.faults.misdirected_write) = (0.0, 0.0, 0.0);
+        }
+        if self.nodes == 1 {
+            let f = &mut self.faults;
+            (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        }
+        if self.coordination != Coordination::Store {
+            let f = &mut self.faults;
+            (f.store_away, f.watch_late, f.watch_twice, f.watch_compacted, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
+        }
+        if self.coordination == Coordination::Alone {
+            self.faults.leader_move = 0.0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_fault_is_drawn_by_some_seed_and_can_be_taken_away() {
+        let plans: Vec<Plan> = (0..300).map(|seed| Plan::draw(seed, 0, None)).collect();
+        for (name, ..) in FIELDS {
+            let with = plans.iter().find(|p| p.faults.names().contains(name));
+            let mut faults = with.unwrap_or_else(|| panic!("no seed has {name}")).faults;
+            assert!(faults.remove(name) && !faults.names().contains(name));
+        }
+        assert!(plans.iter().any(|p| p.faults == Faults::default()) && !Faults::default().remove("weather"));
+        assert_eq!(Plan::draw(7, 0, None), Plan::draw(7, 0, None));
+    }
+
+    #[test]
+    fn what_one_copy_cannot_survive_is_not_drawn() {
+        for plan in (0..500).map(|seed| Plan::draw(seed, 0, None)).filter(|p| p.faults.damage()) {
+            assert!(plan.min_isr >= 2 && plan.replicas >= 3, "{plan:?}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! After the faults: `quiet_cluster_converges`. Every replica is in sync and every leader takes writes again, every idempotent
+//! producer gets its answers, every channel all that it is owed; then the nodes stop and all logs are the same.
+
+use super::check::Look;
+use super::meta::Key;
+use super::node::recover_options;
+use super::world::{MS, Phase, SECOND, World};
+use crate::base::CoreId;
+use crate::codec::native::Start;
+use crate::log::recovery::recover;
+use crate::shard::Event;
+use crate::shard::message::{MeshMessage, Ticket};
+use crate::sim::node::any::AnyClient;
+use crate::sim::node::book::ChannelKey;
+use crate::sim::node::client::Role;
+use crate::sim::node::native::NativeRole;
+
+/// In simulated time; a partition opens and catches up within a few seconds.
+const PATIENCE: u64 = 90 * SECOND;
+
+impl World {
+    pub fn converge(&mut self) {
+        let all: Vec<u64> = self.clients.keys().copied().collect();
+        all.into_iter().for_each(|wire| self.hang_up(wire));
+        self.heal();
+        let until = self.now + PATIENCE;
+        self.wait(until, "all nodes are up and in sync", World::is_in_step);
+        self.wait(until, "every producer has its answers", World::has_finished_producers);
+        self.wait(until, "every channel has what it is owed", World::has_drained);
+        self.publish_at_rest();
+        self.wait(until, "what is published at rest comes", World::has_drained);
+        self.book.producers_converge(false);
+        self.book.acked_survives_to_every_channel();
+    }
+
+    /// Lets time pass until it is so.
+    fn wait(&mut self, until: u64, what: &str, is_so: fn(&mut World) -> bool) {
+        while !is_so(self) {
+            if self.now > until {
+                let text = self.describe();
+                panic!("quiet_cluster_converges: not so after {} s: {what}\n{text}", PATIENCE / SECOND);
+            }
+            self.run_until(self.now + 200 * MS);
+        }
+        self.say(|| format!("now {what}"));
+    }
+
+    fn is_in_step(&mut self) -> bool {
+        let runs = |n: usize| self.nodes[n].running.as_ref().is_some_and(|r| !r.is_stopping) && !self.is_read_only(n);
+        let are_up = (0..self.nodes.len()).all(runs);
+        let is_whole = |key: &Key| {
+            let m = &self.meta.entries[key].now;
+            m.leader.is_some() && m.isr.len() == m.replicas.len()
+        };
+        are_up && self.meta.keys().iter().all(is_whole)
+    }
+
+    fn has_finished_producers(&mut self) -> bool {
+        let open: Vec<usize> = (0..self.book.producers.len()).filter(|k| !self.book.producers[*k].is_done()).collect();
+        for &k in &open {
+            let p = &self.book.producers[k];
+            let key = (p.topic, p.partition);
+            let is_served = p.owner != 0 && self.clients.contains_key(&p.owner);
+            let Some(leader) = self.meta.leader(key).filter(|n| !is_served && self.takes_clients(*n)) else { continue };
+            self.native_client(NativeRole::Finish(k), key, leader);
+        }
+        open.is_empty()
+    }
+
+    /// A client at each partition of each channel, where its leader is, until nothing is owed.
+    fn has_drained(&mut self) -> bool {
+        for key in self.meta.keys() {
+            for channel in self.book.channels().into_iter().filter(|(topic, _)| *topic == key.0) {
+                if self.book.is_on(&channel, key.1) {
+                    self.drain(channel, key);
+                }
+            }
+        }
+        self.book.owes().is_none() && self.clients.values().all(|v| v.client.is_satisfied())
+    }
+
+    fn drain(&mut self, channel: ChannelKey, key: Key) {
+        let Some(leader) = self.meta.leader(key).filter(|n| self.takes_clients(*n)) else { return };
+        let is_served = self.clients.values().any(|v| v.key == key && v.node == leader && v.client.drains(&channel));
+        if is_served {
+            return;
+        }
+        let natively = self.meta.topics[key.0].partitions > 1 || self.rng.chance(self.plan.native);
+        if natively {
+            let wire = self.native_client(NativeRole::Drain, key, leader);
+            let visitor = self.clients.get_mut(&wire).expect("it just came");
+            if let AnyClient::Native(client) = &mut visitor.client {
+                client.subscribe(&mut self.book, channel, key.1, Start::Default);
+            }
+            return self.flush(wire);
+        }
+        let wire = self.nsq_client(Role::Drain, key, leader);
+        if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
+            client.subscribe(channel, 50);
+        }
+        self.flush(wire);
+    }
+
+    /// Every partition takes a publish now.
+    fn publish_at_rest(&mut self) {
+        let before = self.book.counts.acknowledged;
+        let keys = self.meta.keys();
+        for key in keys.clone() {
+            let leader = self.meta.leader(key).expect("it is in step");
+            if self.meta.topics[key.0].partitions == 1 && self.rng.chance(0.5) {
+                let wire = self.nsq_client(Role::Publisher, key, leader);
+                if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
+                    client.publish_to_all(&mut self.book, &mut self.rng);
+                }
+                self.flush(wire);
+                continue;
+            }
+            let wire = self.native_client(NativeRole::Publisher, key, leader);
+            if let AnyClient::Native(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
+                client.publish_to(&mut self.book, &mut self.rng, key.0, key.1);
+            }
+            self.flush(wire);
+        }
+        self.run_until(self.now + 5 * SECOND);
+        let acknowledged = self.book.counts.acknowledged - before;
+        let text = self.describe();
+        assert!(acknowledged >= keys.len() as u64, "quiet_cluster_converges: {acknowledged} publishes were taken\n{text}");
+    }
+
+    /// All nodes stop; what they leave is compared.
+    pub fn end(&mut self) {
+        let all: Vec<u64> = self.clients.keys().copied().collect();
+        all.into_iter().for_each(|wire| self.hang_up(wire));
+        // what was committed last reaches every replica, and what is marked is written
+        self.run_until(self.now + 3 * SECOND);
+        self.phase = Phase::Ending;
+        (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
+        let until = self.now + 20 * SECOND;
+        while self.nodes.iter().any(|n| n.running.is_some()) {
+            assert!(self.now < until, "quiet_cluster_converges: a node does not stop\n{}", self.describe());
+            self.run_until(self.now + 100 * MS);
+        }
+        let mut logs = vec![];
+        for n in 0..self.nodes.len() {
+            let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
+            let options = recover_options(self.nodes[n].cores, unix_ns, 1, self.is_clustered());
+            self.nodes[n].disk.faults = Default::default();
+            let recovered = recover(&mut self.nodes[n].disk, &options).unwrap_or_else(|e| panic!("recovery gave up: {e}"));
+            logs.push(self.look_at(n, &recovered, Look::End));
+        }
+        self.replicas_are_equal(&logs);
+    }
+
+    pub fn ask_what_is_left(&mut self, n: usize) {
+        for core in 0..self.nodes[n].cores as usize {
+            let message = MeshMessage::StatsRequest { ticket: Ticket(1), topic: None, channel: None, clients: false };
+            self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });
+        }
+    }
+
+    /// What a node says of its partitions.
+    pub fn note_left(&mut self, n: usize, message: MeshMessage) {
+        let MeshMessage::Stats { stats, .. } = message else { return };
+        self.left.push(format!("node{n} {stats:?}"));
+    }
+
+    /// The state of all, for the message of a failure.
+    pub fn describe(&mut self) -> String {
+        self.left.clear();
+        for n in 0..self.nodes.len() {
+            self.ask_what_is_left(n);
+        }
+        let nodes = self.nodes.iter().enumerate().map(|(n, node)| {
+            let state = match &node.running {
+                Some(r) if r.is_stopping => "is stopping",
+                Some(_) => "runs",
+                None => "is down",
+            };
+            format!("node{n} {:?} {state}, generation {}, read-only {}\n", node.id, node.generation, self.is_read_only(n))
+        });
+        let nodes: String = nodes.collect();
+        let entries: String = self.meta.entries.iter().map(|(key, e)| format!("{key:?} {:?}\n", e.now)).collect();
+        let clients: Vec<&AnyClient> = self.clients.values().map(|v| &v.client).filter(|c| !c.is_satisfied()).take(4).collect();
+        format!("{nodes}{entries}owed: {:?}\nunanswered: {clients:?}\n{}", self.book.owes(), self.left.join("\n"))
+    }
+}

@@ -1,0 +1,26 @@
+//! Where a client may go: what it was told by whoever connected it.
+
+use crate::base::Rng;
+
+#[derive(Clone, Debug)]
+pub struct Reach {
+    /// The node that it is connected to, for its owner.
+    pub node: usize,
+    /// The topics that it uses, by their numbers.
+    pub topics: Vec<usize>,
+    /// Where all that it publishes goes, and what its SUB covers, when that is known.
+    pub partition: Option<u16>,
+    /// The node is one of several: another may lead what it asks for.
+    pub is_clustered: bool,
+}
+
+impl Reach {
+    /// The only node there is.
+    pub fn alone(topics: u64) -> Reach {
+        Reach { node: 0, topics: (0..topics as usize).collect(), partition: None, is_clustered: false }
+    }
+
+    pub fn topic(&self, rng: &mut Rng) -> usize {
+        self.topics[rng.below(self.topics.len() as u64) as usize]
+    }
+}
