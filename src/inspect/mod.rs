@@ -6,6 +6,7 @@
 //!
 //! Every line begins with the file; a line about damage has the byte position and `DAMAGE`.
 
+pub mod compare;
 mod files;
 mod partition;
 
@@ -14,6 +15,7 @@ use crate::journal::format::{RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::format::Bad;
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::recovery::RecoverError;
 use crate::log::recovery::topics::dir;
 use crate::log::storage::{Storage, read_range};
 use files::Files;
@@ -37,21 +39,27 @@ pub enum InspectError {
     NotADataPath { path: String },
     #[error(transparent)]
     Disk(#[from] DiskError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
 }
 
 /// Prints to `out`. False: something is damaged, or was lost before.
 pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut files = Files::new(data_path);
-    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
-    if !is_one {
-        return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
-    }
+    let mut files = data_path_files(data_path)?;
     for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
         writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
     }
     inspect(&mut files, options, out)
+}
+
+fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
+    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
+    if !is_one {
+        return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
+    }
+    Ok(Files::new(data_path))
 }
 
 /// The same over any storage.

@@ -204,7 +204,7 @@ struct Walk {
     lost: u64,
 }
 
-fn show(h: &BatchHeader) -> String {
+pub(super) fn show(h: &BatchHeader) -> String {
     let lost = if h.is_lost() { " LOST" } else { "" };
     let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
     let producer = ProducerId::new(h.producer_id.get())

@@ -179,13 +179,14 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     }
     partitions.lose_journals(&mut cx, &lost, node.meta.journals);
     partitions.complete_firsts(&topics);
-    let partitions = partitions.finish(&mut cx)?;
+    let mut partitions = partitions.finish(&mut cx)?;
 
     let epochs = match options.is_clustered {
         true => 0,
         false => partitions.iter().map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0),
     };
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
+    partitions.iter_mut().for_each(|p| settle(p, options, generation));
     let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
     node::write(storage, &NodeMeta { node_id, sequence, generation, journals: 0 })?;
@@ -196,6 +197,17 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     }
     node::reserve(storage, &mut report)?;
     Ok(Recovered { node_id, generation, topics, partitions, journals, report })
+}
+
+/// Whether a partition is one replica of several follows from the node, since its own word may be lost with a snapshot.
+fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64) {
+    if !options.is_clustered {
+        // Alone, what is durable is committed.
+        (p.promised, p.committed) = (Epoch(0), p.end);
+    } else if p.epoch.0 > generation {
+        // Who stored a batch had promised to follow its epoch.
+        p.promised = p.promised.max(p.epoch);
+    }
 }
 
 fn note_ring(ring: &Ring, report: &mut Report) {
