@@ -8,13 +8,16 @@ use crate::base::{CoreId, Epoch, Now, OpId, Ticks};
 use crate::config::Settings;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::replica::NodeId;
-use crate::shard::cluster::Fact;
+use crate::shard::cluster::{ClusterOptions, Fact};
 use crate::shard::message::{MeshMessage, MovedSession};
 use crate::shard::{Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
 use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+
+/// The cluster's id.
+const CLUSTER: [u8; 16] = [0xc5; 16];
 
 pub struct Node {
     pub disk: SimDisk,
@@ -86,7 +89,7 @@ impl Node {
 }
 
 /// What recovery is asked for.
-pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, _is_clustered: bool) -> RecoverOptions {
+pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, is_clustered: bool) -> RecoverOptions {
     RecoverOptions {
         cores,
         journal_bytes: JOURNAL_BYTES_MIN + 64 * 1024,
@@ -95,6 +98,7 @@ pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, _is_clustered: bool)
         producers: Default::default(),
         seed,
         accept_lost_journal: 0,
+        is_clustered,
     }
 }
 
@@ -210,6 +214,13 @@ impl World {
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
+            replica_window_bytes: [64 * 1024, 8 << 20][rng.below(2) as usize],
+            catch_up_rate: [0, 0, 400_000][rng.below(3) as usize],
+            replica_retry_ms: 20 + rng.below(80),
+            replica_heartbeat_ms: 20 + rng.below(80),
+            follower_limit_ms: 300 + rng.below(500),
+            replica_write_limit_ms: 1000 + rng.below(800),
+            cursor_sync_interval_ms: 5 + rng.below(40),
             ..Settings::default()
         }
     }
@@ -233,6 +244,7 @@ impl World {
                 seed: self.rng.next_u64(),
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
+                cluster: self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation }),
             }));
         }
         shards
@@ -245,12 +257,22 @@ impl World {
         }
         self.say(|| format!("node{n} goes down ({})", if is_kill { "killed" } else { "power" }));
         self.outcome.crashes += 1;
+        self.terms_end(n);
         let node = &mut self.nodes[n];
         if is_kill { node.disk.kill() } else { node.disk.crash() }
         (node.paused_until, node.disk_stands_until) = (0, 0);
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
         self.queue.put(at, Happening::Start { node: n });
+    }
+
+    /// What it led is led by another life, or another node.
+    fn terms_end(&mut self, n: usize) {
+        for key in self.meta.keys() {
+            if self.meta.leader(key) == Some(n) || !self.is_clustered() {
+                self.book.term_ends(key.0, key.1);
+            }
+        }
     }
 
     pub fn begin_stop(&mut self, n: usize) {
@@ -268,6 +290,7 @@ impl World {
     pub fn has_stopped(&mut self, n: usize) {
         let running = self.nodes[n].running.take();
         assert!(running.is_some_and(|r| r.is_stopped.iter().all(|s| *s)), "it was asked");
+        self.terms_end(n);
         self.say(|| format!("node{n} has stopped"));
         self.outcome.stops += 1;
         self.nodes[n].disk.kill();
