@@ -11,6 +11,7 @@ pub(super) mod book;
 pub(super) mod client;
 pub(super) mod native;
 pub(super) mod order;
+pub(super) mod ordered;
 mod producers;
 pub(super) mod reach;
 pub(super) mod world;

@@ -68,6 +68,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.consumes(channel),
             AnyClient::Native(c) => c.consumes(channel),
+            AnyClient::Reader(_) => false,
         }
     }
 
@@ -76,6 +77,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.wants_to_leave,
             AnyClient::Native(c) => c.wants_to_leave,
+            AnyClient::Reader(_) => false,
         }
     }
 

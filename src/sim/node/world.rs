@@ -205,7 +205,7 @@ impl<'a> World<'a> {
             }
             let conn = self.connect(Role::Drain);
             if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
-                client.subscribe(channel, 50);
+                client.subscribe(self.book, channel, 50);
             }
         }
         self.drain_all();
