@@ -144,15 +144,15 @@ impl Engine {
         if self.is_moving(conn) {
             return Attempt::Wait;
         }
-        match self.ensure_topic(now, topic) {
-            Ok(true) => {}
-            Ok(false) => {
-                self.topics.wait_conn(topic, conn);
-                return Attempt::Wait;
-            }
-            Err(error) => return Attempt::Refused(error),
-        }
-        let (topic, partition, place) = self.topics.next_partition(topic).expect("the topic is known");
+        let Some((topic, partition, place)) = self.topics.next_partition(topic, conn) else {
+            return match self.ensure_topic(now, topic) {
+                Ok(_) => {
+                    self.topics.wait_conn(topic, conn);
+                    Attempt::Wait
+                }
+                Err(error) => Attempt::Refused(error),
+            };
+        };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if let Some(idx) = place {
