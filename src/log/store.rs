@@ -136,6 +136,10 @@ pub struct Store {
     stopping: Stopping,
     /// Partitions with appends that no turn's end has seen.
     dirty: Vec<PartitionIdx>,
+    /// Some of them have more than an open batch that may stay open.
+    pub(super) has_sealed: bool,
+    /// Scratch: what a journal write has made durable.
+    touched: Vec<PartitionIdx>,
     last_record: RecordTicket,
     /// Bytes appended and not durable.
     pub(super) waiting_bytes: u64,
@@ -180,6 +184,8 @@ impl Store {
             closed: None,
             stopping: Stopping::No,
             dirty: vec![],
+            has_sealed: false,
+            touched: vec![],
             last_record: RecordTicket(0),
             waiting_bytes: 0,
             unflushed_bytes: 0,
@@ -298,6 +304,7 @@ impl Store {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
                 part.seal(self.options.epoch);
+                self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
             part.builder.reserve(len);
@@ -311,6 +318,7 @@ impl Store {
         }
         let grown = part.builder.len() - before;
         assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        self.has_sealed |= part.builder.len() >= direct_len;
         let cost = batch_cost(part.builder.len(), direct_len);
         let more = cost - part.builder_cost;
         part.builder_cost = cost;
@@ -342,6 +350,11 @@ impl Store {
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
         let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
+        if is_busy && !self.has_sealed {
+            // Each of them has an open batch, and nothing else.
+            return self.drive(now, cursors, io);
+        }
+        self.has_sealed = false;
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
             let (direct_len, epoch) = (self.direct_len, self.options.epoch);
@@ -350,6 +363,7 @@ impl Store {
             if !stays_open && !part.builder.is_empty() {
                 part.seal(epoch);
             }
+            part.is_dirty = stays_open;
             if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
@@ -359,7 +373,6 @@ impl Store {
                 part.released = part.end.number;
                 self.advance(p);
             }
-            self.partitions[p.0 as usize].is_dirty = stays_open;
             stays_open
         });
         self.dirty = dirty;
@@ -385,7 +398,7 @@ impl Store {
             let number = part.enqueued;
             let is_synced = part.synced.number > number;
             let sequence = part.record_sequence + 1;
-            let dir = part.dir.clone();
+            let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
             let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
                 false => (RecordKind::Batch, r.batch.bytes.clone()),
@@ -395,7 +408,7 @@ impl Store {
             r.record_sequence = sequence;
             let end = r.batch.header.end();
             let epoch = self.options.epoch.0;
-            let header = RecordHeader::new(kind, dir.topic_id, dir.partition.0, sequence, epoch, &payload);
+            let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
             // From here on the ring's queue counts it.
             self.unpacked -= r.cost;
@@ -514,7 +527,7 @@ impl Store {
 
     fn write_durable(&mut self, notes: Vec<Note>, io: &mut Io) {
         let mut upto = RecordTicket(0);
-        let mut touched: Vec<PartitionIdx> = vec![];
+        let mut touched = std::mem::take(&mut self.touched);
         for &note in &notes {
             match note {
                 Note::Batch(p) => {
@@ -538,7 +551,7 @@ impl Store {
             self.notices.push(Notice::RecordDurable { upto });
             self.remove_upto(upto, io);
         }
-        for p in touched {
+        for p in touched.drain(..) {
             let part = self.part_mut(p);
             part.is_touched = false;
             let last = part.recent(part.durable.number - 1).expect("what was just made durable is in memory");
@@ -546,6 +559,7 @@ impl Store {
             self.notices.push(notice);
             self.flush_if_due(p);
         }
+        self.touched = touched;
         self.room.signal_waiting = true;
     }
 
