@@ -44,7 +44,7 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
 use partition::{Context, Partition};

@@ -509,8 +509,7 @@ impl NativeClient {
         book.counts.refused += 1;
         let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
         self.wants_to_leave |= is_elsewhere;
-        let is_ending =
-            is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
+        let is_ending = is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
         if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) {
             self.again_at_ms = self.age_ms + 100;
         }
