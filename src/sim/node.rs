@@ -10,6 +10,7 @@ pub(super) mod any;
 pub(super) mod book;
 pub(super) mod client;
 pub(super) mod native;
+mod moved;
 mod order;
 mod producers;
 pub(super) mod reach;

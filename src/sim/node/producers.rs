@@ -93,6 +93,7 @@ impl Producer {
 impl Book {
     /// A connection ended: what it was not answered is not answered any more.
     pub fn hung_up(&mut self, conn: u64) {
+        self.set_ended(conn);
         self.producers.iter_mut().filter(|p| p.owner == conn).for_each(|p| p.owner = 0);
     }
 
