@@ -145,6 +145,8 @@ pub enum Notice {
     AppendFailed { p: PartitionIdx, from: AppendTicket, error: PublishError },
     /// Small facts up to here are durable.
     RecordDurable { upto: RecordTicket },
+    Truncated { p: PartitionIdx }, // TEMP-STUB
+    Verbatim { p: PartitionIdx, token: u64, result: Result<(Vec<bytes::Bytes>, Position), ()> }, // TEMP-STUB
     /// A read that `fetch` started has come in, or failed: fetch again.
     Readable { p: PartitionIdx },
     /// What was refused as busy, or for a full disk, may be tried again.

@@ -229,6 +229,7 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: [0xc1; 16], generation });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
@@ -244,7 +245,7 @@ impl World {
                 seed: self.rng.next_u64(),
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
-                cluster: self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation }),
+                cluster: cluster.clone(),
             }));
         }
         shards

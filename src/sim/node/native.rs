@@ -540,7 +540,7 @@ impl NativeClient {
         self.wants_to_leave |= is_elsewhere;
         let is_ending =
             is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
-        if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) {
+        if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) || e.code == Code::ReadOnly && e.retry == Retry::Later {
             self.again_at_ms = self.age_ms + 100;
         }
         assert_eq!(e.retry == Retry::Unknown, e.code == Code::Outcome, "{e:?}");
