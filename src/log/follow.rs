@@ -108,7 +108,8 @@ impl Store {
     }
 }
 
-impl Store { // TEMP-STUB
+impl Store {
+    // TEMP-STUB
     pub fn truncate(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _io: &mut Io) {}
     pub fn restart(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _crc: u32, _io: &mut Io) {}
     pub fn read_verbatim(&mut self, _p: PartitionIdx, _token: u64, _from: Position, _b: usize, _io: &mut Io) {}

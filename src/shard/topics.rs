@@ -133,7 +133,8 @@ impl Topics {
         let shares = shares.as_deref()?;
         let turn = (0..shares.len()).map(|i| (*next_partition as usize + i) % shares.len());
         let is_led = |s: &KnownShare| s.share.serves || s.leads;
-        let partition = turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
+        let partition =
+            turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
         *next_partition = ((partition + 1) % shares.len()) as u16;
         Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
     }

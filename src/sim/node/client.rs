@@ -167,7 +167,8 @@ impl Client {
                 self.expects.push_back(Expect::Identified);
             }
             1 | 2 => {
-                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
+                let numbers: Vec<usize> =
+                    (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
                 let to = self.reach.named();
                 request::multi_publish_to(&mut self.out, &topic_name(topic), to, numbers.iter().map(|&n| book.body(n)));
                 book.group(numbers.clone());
@@ -324,9 +325,16 @@ impl Client {
         }
         book.counts.refused += 1;
         if self.reach.is_clustered && code.starts_with("E_FAILED_ON_NOT_") {
-            // whether it ends the connection, the node decides; what it was asked for may be done or not
-            self.expects.pop_front();
             self.wants_to_leave = true;
+            if text.contains("SUB failed") {
+                // refused, or lost later on; it ends the connection
+                self.has_failed = true;
+                return;
+            }
+            match self.expects.pop_front() {
+                Some(Expect::Published(numbers, _)) => numbers.into_iter().for_each(|n| book.refused(n)),
+                expect => panic!("{text} answers {expect:?}"),
+            }
             return;
         }
         self.has_failed = true;
