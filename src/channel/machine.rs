@@ -122,6 +122,11 @@ impl Channel {
         &self.name
     }
 
+    /// Of the leader that last said how the cursor stands.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
     pub fn generation(&self) -> u64 {
         self.generation
     }

@@ -1,9 +1,9 @@
 //! Questions to the cores and their answers: a ticket per question, whatever else the mesh carries is not for us.
 
-use crate::base::{CoreId, Position};
+use crate::base::{CoreId, Position, TopicId, TopicInfo};
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Ticket};
+use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Share, Ticket};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +21,8 @@ pub struct Link {
     cores: u16,
     port: RefCell<HttpPort>,
     waiting: RefCell<Waiting>,
+    /// In a cluster: what this node has of the partitions, as their cores said last.
+    shares: RefCell<HashMap<TopicId, Vec<Share>>>,
     unflushed: Notify,
 }
 
@@ -44,11 +46,27 @@ impl Drop for Question<'_> {
 
 impl Link {
     pub fn new(port: HttpPort, cores: u16) -> Self {
-        Link { cores, port: RefCell::new(port), waiting: RefCell::default(), unflushed: Notify::new() }
+        Link {
+            cores,
+            port: RefCell::new(port),
+            waiting: RefCell::default(),
+            shares: RefCell::default(),
+            unflushed: Notify::new(),
+        }
     }
 
     pub fn cores(&self) -> u16 {
         self.cores
+    }
+
+    /// The first partition from `from` on, in turn, that this node can publish to; else the first that it leads, whose core knows
+    /// why it takes nothing. `from` itself when it leads none, or is alone.
+    pub fn partition_from(&self, topic: &TopicInfo, from: u16) -> u16 {
+        let shares = self.shares.borrow();
+        let Some(shares) = shares.get(&topic.id) else { return from };
+        let turn = (0..topic.partitions).map(|i| (from + i) % topic.partitions);
+        let has = |is: fn(&Share) -> bool| turn.clone().find(|&p| shares.get(p as usize).is_some_and(is));
+        has(|s| s.writable).or_else(|| has(|s| s.serves)).unwrap_or(from)
     }
 
     /// `None` when no answer came in time.
@@ -87,6 +105,14 @@ impl Link {
                 MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
                 MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
                 MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
+                MeshMessage::Share { topic, partition, share } => {
+                    let mut shares = self.shares.borrow_mut();
+                    let shares = shares.entry(topic.id).or_insert_with(|| vec![Share::default(); topic.partitions as usize]);
+                    if let Some(known) = shares.get_mut(partition.0 as usize) {
+                        *known = share;
+                    }
+                    return;
+                }
                 MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };

@@ -167,7 +167,9 @@ async fn store(
     }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
-        Err(PublishError::NoTopic) => drop(node.topics.borrow_mut().known.remove(&name)),
+        Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => {
+            drop(node.topics.borrow_mut().known.remove(&name))
+        }
         Err(_) => {}
     }
     result.map_err(core_failure)
@@ -180,7 +182,7 @@ async fn store_once(
     bodies: OwnedBodies,
 ) -> Result<(), PublishError> {
     let (topic, next) = route(node, name).await?;
-    let partition = partition.unwrap_or(next);
+    let partition = partition.unwrap_or_else(|| PartitionId(node.link.partition_from(&topic, next.0)));
     if partition.0 >= topic.partitions {
         return Err(PublishError::NoPartition);
     }
@@ -246,6 +248,9 @@ pub fn core_failure(error: PublishError) -> Failure {
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::NoPartition => (StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),
+        PublishError::TopicNotExist => (StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND"),
+        PublishError::NotLeader => (StatusCode::MISDIRECTED_REQUEST, "E_FAILED_ON_NOT_LEADER"),
+        PublishError::NotWritable(_) => (StatusCode::SERVICE_UNAVAILABLE, "E_FAILED_ON_NOT_WRITABLE"),
     };
     Failure::new(status, format!("{code}: {error}"))
 }

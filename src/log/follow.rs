@@ -29,7 +29,7 @@ impl Store {
     }
 
     /// What is appended and open becomes a batch: the log's end says all that there is.
-    fn seal_open(&mut self, p: PartitionIdx) {
+    pub fn seal_open(&mut self, p: PartitionIdx) {
         let part = self.part_mut(p);
         if !part.builder.is_empty() {
             part.seal();
@@ -104,4 +104,11 @@ impl Store {
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
         self.part_mut(p).suspect = false;
     }
+}
+
+impl Store {
+    // TEMP-STUB
+    pub fn truncate(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _io: &mut Io) {}
+    pub fn restart(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _crc: u32, _io: &mut Io) {}
+    pub fn read_verbatim(&mut self, _p: PartitionIdx, _token: u64, _from: Position, _b: usize, _io: &mut Io) {}
 }

@@ -336,6 +336,16 @@ impl Store {
         self.dirty.retain(|&q| q != p);
     }
 
+    /// What was appended last is not sealed yet.
+    pub fn has_open_batch(&self, p: PartitionIdx) -> bool {
+        !self.part(p).builder.is_empty()
+    }
+
+    /// Bytes that were appended and are not durable.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
     /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
     pub fn has_batches(&self) -> bool {
         !self.dirty.is_empty()

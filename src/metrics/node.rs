@@ -2,7 +2,7 @@
 //!
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
-use super::stats::{ChannelStats, ClientStats, ProducerStats, ShardStats, TurnStats};
+use super::stats::{ChannelStats, ClientStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -64,6 +64,9 @@ struct Topic {
     /// Ours: where partitions cannot be read. nsqd has no such thing, so it is there only when it is true.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
+    /// Ours: the replicas of this node, in a cluster.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    replication: Vec<ReplicationStats>,
 }
 
 #[derive(Serialize, Default)]
@@ -155,6 +158,7 @@ impl NodeStats {
                 sum.depth += partition.depth;
                 sum.message_count += partition.message_count;
                 sum.message_bytes += partition.message_bytes;
+                sum.replication.extend(partition.replication);
                 sum.unreadable.extend(partition.unreadable.map(|what| format!("partition {} {what}", partition.partition)));
                 for channel in partition.channels {
                     if filter.channel.as_ref().is_none_or(|name| *name == channel.channel) {
@@ -240,6 +244,26 @@ impl NodeStats {
     }
 }
 
+impl ReplicationStats {
+    fn write_text(&self, topic_name: &str, out: &mut String) -> std::fmt::Result {
+        let ReplicationStats { partition, role, epoch, committed, end, .. } = self;
+        let (leader, isr) = (self.leader.as_deref().unwrap_or("nobody"), self.isr.join(","));
+        writeln!(
+            out,
+            "   *R [{topic_name}/{partition}] {role} epoch: {epoch} leader: {leader} isr: {isr} committed: {committed} end: {end}"
+        )?;
+        for f in &self.followers {
+            let in_sync = if f.in_sync { "in sync" } else { "out of sync" };
+            writeln!(
+                out,
+                "      [{topic_name}/{partition}] follower {}: {}, {in_sync} acked: {} sent: {}",
+                f.node, f.state, f.acked, f.sent
+            )?;
+        }
+        self.alarm.iter().try_for_each(|alarm| writeln!(out, "      [{topic_name}/{partition}] ALARM: {alarm}"))
+    }
+}
+
 fn health(shards: &[ShardStats]) -> String {
     let sick: Vec<&str> = shards.iter().filter(|s| !s.healthy).map(|s| s.health.as_str()).collect();
     if sick.is_empty() { "OK".into() } else { format!("NOK - {}", sick.join("; ")) }
@@ -256,6 +280,7 @@ struct TopicSum {
     message_count: u64,
     message_bytes: u64,
     unreadable: Vec<String>,
+    replication: Vec<ReplicationStats>,
     channels: BTreeMap<String, ChannelSum>,
 }
 
@@ -279,6 +304,11 @@ impl TopicSum {
             paused: false,
             e2e_processing_latency: EndToEnd::default(),
             unreadable: self.unreadable,
+            replication: {
+                let mut replication = self.replication;
+                replication.sort_by_key(|r| r.partition);
+                replication
+            },
         }
     }
 }
@@ -371,6 +401,7 @@ impl Topic {
         let Topic { topic_name, depth, backend_depth, message_count, .. } = self;
         writeln!(out, "   [{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} msgs: {message_count:<8} e2e%: ")?;
         self.unreadable.iter().try_for_each(|what| writeln!(out, "   *U [{topic_name}] unreadable: {what}"))?;
+        self.replication.iter().try_for_each(|r| r.write_text(topic_name, out))?;
         for c in &self.channels {
             let paused = if c.paused { "   *P " } else { "      " };
             write!(out, "{paused}[{:<25}] depth: {:<5} be-depth: {:<5} ", c.channel_name, c.depth, c.backend_depth)?;
@@ -445,6 +476,7 @@ mod tests {
             message_count: 2,
             message_bytes: 2,
             unreadable: None,
+            replication: None,
             channels: vec![channel],
         }];
         let producers = vec![ProducerStats { info: info(60246), topics: vec![("pp".into(), 2), ("qq".into(), 1)] }];

@@ -39,7 +39,41 @@ pub struct PartitionStats {
     pub message_bytes: u64,
     /// Where it cannot be read, if so: its channels hold there.
     pub unreadable: Option<String>,
+    /// In a cluster.
+    pub replication: Option<ReplicationStats>,
     pub channels: Vec<ChannelStats>,
+}
+
+/// A partition's replica on this node. Offsets are bytes of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReplicationStats {
+    pub partition: u16,
+    pub role: &'static str,
+    pub epoch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    pub replicas: Vec<String>,
+    pub isr: Vec<String>,
+    pub min_isr: usize,
+    pub committed: i64,
+    pub durable: i64,
+    pub end: i64,
+    /// As a leader sees them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub followers: Vec<FollowerStats>,
+    /// What an operator has to see to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alarm: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FollowerStats {
+    pub node: String,
+    pub in_sync: bool,
+    pub state: &'static str,
+    /// Durable there; sent to it.
+    pub acked: i64,
+    pub sent: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -422,32 +422,6 @@ fn a_silent_peer_is_given_up_after_two_heartbeats_and_an_idle_one_is_not() {
 }
 
 #[test]
-fn a_peer_that_takes_nothing_is_given_up() {
-    let mut world = World::new(&[1, 1]);
-    world.pass(SECOND);
-    let (now, mut effects) = (world.now, vec![]);
-    let links = world.links(0, 0);
-    links.send(id(1), route(0), append(10));
-    links.turn_end(now, &mut effects);
-    let Effect::Send { conn, .. } = effects[0] else { panic!("{effects:?}") };
-    // it goes on talking, and its socket takes nothing
-    let mut pieces = vec![];
-    let mut theirs = Encoder::default();
-    hello_of(&mut theirs, &mut vec![]);
-    for i in 1..30 {
-        let now = Now { ticks: now.ticks + i * SECOND / 10, ..now };
-        pieces.clear();
-        theirs.pong(&mut pieces);
-        links.bytes(now, conn, &pieces.concat());
-        links.tick(now);
-        links.turn_end(now, &mut effects);
-    }
-    let mut events = vec![];
-    links.take(&mut events);
-    assert_eq!(events, [LinkEvent::Disconnected(id(1))]);
-}
-
-#[test]
 fn pauses_between_attempts_grow_and_stay_bounded() {
     let mut world = World::new(&[1, 1]);
     world.unreachable = true;
@@ -719,6 +693,33 @@ fn version_1_0_carries_all_lanes_on_one_connection_and_names_no_link() {
     links.take(&mut events);
     assert_eq!(events, [LinkEvent::Connected(id(0)), of(0, 1, ask(1))]);
     assert!(!outcome(&mut links, now, ConnId(1)).0.is_empty());
+}
+
+#[test]
+fn a_peer_that_takes_nothing_is_given_up_though_it_talks() {
+    let (mut links, begun) = acceptor();
+    let (mut theirs, mut pieces) = (Encoder::default(), vec![]);
+    theirs.hello(&mut pieces, &Hello { lanes: Lanes::ALL, ..hello() });
+    links.opened(begun, ConnId(1), Peer("x".into()));
+    links.bytes(begun, ConnId(1), &pieces.concat());
+    let (welcome, _) = outcome(&mut links, begun, ConnId(1));
+    links.sent(begun, ConnId(1), welcome.len());
+    links.send(id(0), route(0), append(10));
+    for tenth in 1..=20 {
+        let now = Now { ticks: begun.ticks + tenth * SECOND / 10, ..begun };
+        pieces.clear();
+        theirs.pong(&mut pieces);
+        links.bytes(now, ConnId(1), &pieces.concat());
+        links.tick(now);
+        let closed = outcome(&mut links, now, ConnId(1)).1;
+        assert!(!closed, "{tenth}: the socket has it since the end of the first turn");
+    }
+    let late = Now { ticks: begun.ticks + SECOND * 21 / 10, ..begun };
+    links.tick(late);
+    assert!(outcome(&mut links, late, ConnId(1)).1);
+    let mut events = vec![];
+    links.take(&mut events);
+    assert_eq!(events, [LinkEvent::Connected(id(0)), LinkEvent::Disconnected(id(0))]);
 }
 
 #[test]

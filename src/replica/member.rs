@@ -18,6 +18,16 @@ enum Role {
     Leader(Box<Leader>),
 }
 
+/// How far a leader has brought a follower, in its epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FollowerStatus {
+    pub node: NodeId,
+    pub state: &'static str,
+    /// Durable there.
+    pub acked: Position,
+    pub sent: Position,
+}
+
 /// The machine; see the room's description.
 #[derive(Debug)]
 pub struct Member {
@@ -77,6 +87,12 @@ impl Member {
     /// The epoch of new batches; of a leader only.
     pub fn epoch(&self) -> Option<Epoch> {
         if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
+    }
+
+    /// The other replicas, as a leader sees them.
+    pub fn followers(&self) -> impl Iterator<Item = FollowerStatus> + '_ {
+        let peers = if let Role::Leader(l) = &self.role { &l.peers[..] } else { &[] };
+        peers.iter().map(|p| FollowerStatus { node: p.node, state: p.link.name(), acked: p.acked, sent: p.sent })
     }
 
     /// Whether a publish may be appended now.

@@ -52,7 +52,7 @@ mod tests;
 
 pub use error::{ClientCode, PeerError, ReplicaError, Retry};
 pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
-pub use member::Member;
+pub use member::{FollowerStatus, Member};
 pub use membership::{Membership, NodeId};
 
 use crate::base::{Epoch, Position};

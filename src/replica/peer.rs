@@ -26,6 +26,18 @@ pub(super) enum Link {
     Live,
 }
 
+impl Link {
+    pub fn name(self) -> &'static str {
+        match self {
+            Link::Apart => "apart",
+            Link::Asked => "asked",
+            Link::Aligning => "aligning",
+            Link::CatchingUp => "catching up",
+            Link::Live => "live",
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Peer {
     pub node: NodeId,

@@ -46,10 +46,10 @@ pub struct CoresOptions {
     pub clock: Clock,
     /// Of the native port; `None`: it has no TLS.
     pub tls: Option<Terms>,
-    /// Of a node that is one of several: each core gets one like it.
-    pub coordinator: Option<Desk>,
     /// The same with other nodes.
     pub peer_tls: Option<PeerTerms>,
+    /// Of a node that is one of several: each core gets one like it.
+    pub coordinator: Option<Desk>,
 }
 
 /// Makes a core's machine, on the core's own thread.
@@ -147,8 +147,8 @@ pub fn run_cores<M: Machine + 'static>(
             spin: options.spin_before_park,
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
-            coordinator: options.coordinator.clone(),
             peer_tls: options.peer_tls.clone(),
+            coordinator: options.coordinator.clone(),
         };
         let ready = ready.clone();
         let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
@@ -193,8 +193,8 @@ struct Start {
     spin: Duration,
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
-    coordinator: Option<Desk>,
     peer_tls: Option<PeerTerms>,
+    coordinator: Option<Desk>,
 }
 
 impl Start {

@@ -136,8 +136,8 @@ pub fn run_node<M: Machine + 'static>(
         stall_log: Duration::from_millis(settings.stall_log_ms),
         clock,
         tls,
-        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
         peer_tls,
+        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
     };
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });

@@ -79,7 +79,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
     for p in partitions {
         of_core[p.topic.core_of(p.dir.partition, r.cores).0 as usize].push(p);
     }
-    let cluster = r.coordinator.map(|c| c.options(generation));
+    let cluster = r.coordinator.map(|coordinator| coordinator.options(generation));
     let connections_max = (r.settings.max_connections as usize).div_ceil(r.cores as usize);
     let each = of_core.into_iter().zip(journals).enumerate();
     let build = |(i, (partitions, journal))| {

@@ -282,14 +282,14 @@ impl<M: Machine> Core<M> {
                 Effect::Disk { op, request } => {
                     gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
                 }
+                Effect::Dial { dial, address, name } => {
+                    self.links.dial(dial, &address, &name);
+                    self.net.dial(dial, &address);
+                }
                 Effect::Ask(ask) => {
                     if let Some(desk) = &mut self.coordinator {
                         desk.ask(ask);
                     }
-                }
-                Effect::Dial { dial, address, name } => {
-                    self.links.dial(dial, &address, &name);
-                    self.net.dial(dial, &address);
                 }
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {

@@ -401,6 +401,13 @@ impl Session {
         self.buffer = Vec::new();
     }
 
+    /// Earlier replies go out, then the error, and the connection closes: what it subscribed to is no longer here.
+    pub fn lose_subscription(&mut self, error: &ClientError) {
+        if !self.ended {
+            self.end_with(error);
+        }
+    }
+
     // ---- output
 
     /// For message frames ([`frame::message`]): they leave beside the replies, in the order in which they are written.
@@ -541,12 +548,18 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
         Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
         Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
     };
+    let text = format!("{name} failed {why}");
+    if let Some(code) = why.cluster_code() {
+        // Nothing is wrong with the command: a publisher keeps its connection; a consumer looks for the leader anew.
+        let is_fatal = asked == Asked::Subscribe;
+        return if is_fatal { ClientError::fatal(code, text) } else { ClientError::passing(code, text) };
+    }
     let code = match why {
         PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
-        PublishError::NoPartition => "E_TOPIC_NOT_EXIST",
+        PublishError::NoPartition | PublishError::TopicNotExist => "E_TOPIC_NOT_EXIST",
         _ => code,
     };
-    ClientError::fatal(code, format!("{name} failed {why}"))
+    ClientError::fatal(code, text)
 }
 
 fn in_flight_error(id: &[u8; 16], command: InFlightCommand) -> ClientError {

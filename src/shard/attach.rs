@@ -60,7 +60,9 @@ impl Engine {
         if self.is_gone(request.sub.core, &request.topic) {
             return self.tell_subscriber(request.sub, request.partition, Err(PublishError::TopicGone));
         }
-        self.topic_known(&request.topic);
+        if self.cluster.is_none() {
+            self.topic_known(&request.topic);
+        }
         self.attach(now, request);
     }
 
@@ -70,7 +72,11 @@ impl Engine {
         if self.stopping {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
-        let idx = self.partition(now, &topic, partition);
+        let found = self.partition(now, &topic, partition);
+        let idx = match found.and_then(|idx| self.partitions.get(idx).check_read(now.ticks).map(|()| idx)) {
+            Ok(idx) => idx,
+            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
+        };
         let ordered = options.ordered;
         let (i, first) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, first.unwrap_or_else(|| self.was_first(idx, i))),
@@ -162,7 +168,8 @@ impl Engine {
         }
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
         let oldest = || std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset);
-        let usual = if is_first { oldest() } else { self.store.durable_end(idx) };
+        let p = self.partitions.get(idx);
+        let usual = if is_first { oldest() } else { p.committed() };
         let confirmed = begin.unwrap_or(usual);
         self.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
@@ -170,7 +177,7 @@ impl Engine {
             paused: false,
             ordered,
             first: first == Some(true),
-            epoch: self.epoch,
+            epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
             generation: 0,
             confirmed,
             intervals: vec![],
@@ -245,7 +252,7 @@ impl Engine {
         let mut requests = vec![];
         let (core, cores) = (self.core, self.cores);
         for partition in (0..topic.partitions).map(PartitionId).filter(|&p| topic.core_of(p, cores) == core) {
-            let idx = self.partition(now, topic, partition);
+            let Ok(idx) = self.partition(now, topic, partition) else { continue };
             let found = self.partitions.get(idx).channel(channel);
             let created = match found {
                 Some(i) => Ok(i),

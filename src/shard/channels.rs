@@ -36,6 +36,7 @@ impl Engine {
             machine,
             queued: false,
             dirty: false,
+            has_moved: false,
             created: CursorRequest::default(),
             is_uncertain: false,
             owed: Default::default(),
@@ -69,15 +70,10 @@ impl Engine {
     /// An ephemeral channel goes with its last client. When it was the last channel, the topic collects from here on.
     pub fn drop_channel(&mut self, key: ChannelKey) {
         let idx = key.partition_idx();
-        let partition = self.partitions.get_mut(idx);
-        partition.channels.remove(key.channel as usize);
-        partition.low_water_stale = true;
-        let last = partition.channels.is_empty();
-        self.timers.remove(Timer::Channel(key));
-        self.ready.retain(|k| *k != key);
-        self.fins.retain(|k| *k != key);
+        self.forget_channel(key);
+        let last = self.partitions.get(idx).channels.is_empty();
         if last {
-            let end = self.store.durable_end(idx);
+            let end = self.partitions.get(idx).committed();
             self.store.log_collect_start(idx, end);
         }
         self.update_low_water(idx);
@@ -85,6 +81,16 @@ impl Engine {
             let topic = self.partitions.get(idx).topic.clone();
             self.topic_idle(&topic);
         }
+    }
+
+    /// It has no clients any more. Whatever names its place is forgotten with it, since that may come again.
+    pub fn forget_channel(&mut self, key: ChannelKey) {
+        let partition = self.partitions.get_mut(key.partition_idx());
+        partition.channels.remove(key.channel as usize);
+        partition.low_water_stale = true;
+        self.timers.remove(Timer::Channel(key));
+        self.ready.retain(|k| *k != key);
+        self.fins.retain(|k| *k != key);
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
@@ -169,7 +175,7 @@ impl Engine {
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
-        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.finish(now.ticks, sub, id).is_err() {
             return false;
         }
@@ -203,7 +209,7 @@ impl Engine {
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
-        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.is_ordered() && delay_ms > 0 {
             // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
             return c.machine.has_in_flight(sub, id);
@@ -219,7 +225,7 @@ impl Engine {
 
     pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
         let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
-        self.partitions.channel_mut(key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
+        self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
     }
 
     pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
@@ -267,6 +273,7 @@ impl Engine {
                 && !name.is_ephemeral()
             {
                 self.store.log_finished(idx, &name, generation, &intervals);
+                self.cursor_moved(now, key);
             }
             self.partitions.get_mut(idx).low_water_stale = true;
         }

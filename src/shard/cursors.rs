@@ -5,6 +5,7 @@
 //! ```text
 //! sync_cursor(key, change) ─> record ─ durable ─> cursor_done(request, Ok)   ─> who waits is answered, the channel goes on
 //!                                    ─ journal fails ─> cursor_done(request, Err) ─> taken back
+//! in a cluster, between durable and Ok: every in-sync replica has it durable (src/shard/replication/cursors.rs)
 //! ```
 //! Ephemeral channels are not journaled: their changes are final at once.
 
@@ -61,6 +62,8 @@ pub(super) struct CursorSyncs {
     pending: IdMap<CursorRequest, Sync>,
     /// Those whose record is not durable, in order.
     records: VecDeque<(RecordTicket, CursorRequest)>,
+    /// The journal has not been asked to take the last one: a turn has to end.
+    pub is_unpacked: bool,
 }
 
 impl CursorSyncs {
@@ -94,7 +97,10 @@ impl Engine {
         let request = CursorRequest(self.syncs.last);
         self.syncs.pending.insert(request, Sync { key, topic, partition, name, change });
         match record {
-            Some(Some(record)) => self.syncs.records.push_back((record, request)),
+            Some(Some(record)) => {
+                self.syncs.records.push_back((record, request));
+                self.syncs.is_unpacked = true;
+            }
             Some(None) => self.cursor_done(now, request, Ok(())),
             None => self.cursor_done(now, request, Err(PublishError::ReadOnly)),
         }
@@ -104,7 +110,11 @@ impl Engine {
     /// Records up to here are durable; alone, a node asks nobody else.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
         while let Some((_, request)) = self.syncs.records.pop_front_if(|r| r.0 <= upto) {
-            self.cursor_done(now, request, Ok(()));
+            let Some(Sync { key, name, .. }) = self.syncs.pending.get(&request) else { continue };
+            let (idx, name) = (key.partition_idx(), name.clone());
+            if !self.replicate_cursor(now, idx, &name, request) {
+                self.cursor_done(now, request, Ok(()));
+            }
         }
     }
 
@@ -125,7 +135,7 @@ impl Engine {
                     // Whoever comes next tries again.
                     c.is_uncertain = true;
                     if made_ordered && !c.machine.is_syncing() {
-                        self.take_back_order(key);
+                        self.take_back_order(now, key);
                     }
                 }
                 self.attaching_done(now, request, result);
@@ -133,14 +143,14 @@ impl Engine {
             }
             CursorChange::Finish { sub, by } => {
                 if is_here {
-                    self.settle_cursor(key, result.is_ok());
+                    self.settle_cursor(now, key, result.is_ok());
                     self.on_freed(key, sub, 1);
                 }
                 self.tell_finisher(sub, partition, &by, result.is_ok() && is_here);
             }
             CursorChange::Set { setter, at } => {
                 if is_here {
-                    self.settle_cursor(key, result.is_ok());
+                    self.settle_cursor(now, key, result.is_ok());
                 }
                 let result = match result {
                     Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
@@ -160,32 +170,33 @@ impl Engine {
     }
 
     /// The change of the channel's cursor is final, or was taken back.
-    fn settle_cursor(&mut self, key: ChannelKey, kept: bool) {
+    fn settle_cursor(&mut self, now: Now, key: ChannelKey, kept: bool) {
         let idx = key.partition_idx();
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.settle(kept);
         if !kept {
-            self.log_taken_back(key);
+            self.log_taken_back(now, key);
         }
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
         self.wake_channel(key);
     }
 
-    fn take_back_order(&mut self, key: ChannelKey) {
+    fn take_back_order(&mut self, now: Now, key: ChannelKey) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         let mut dropped = vec![];
         c.machine.set_ordered(false, &mut |sub, num| dropped.push((sub, num)));
         c.machine.raise_generation();
-        self.log_taken_back(key);
+        self.log_taken_back(now, key);
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
     }
 
-    fn log_taken_back(&mut self, key: ChannelKey) {
+    fn log_taken_back(&mut self, now: Now, key: ChannelKey) {
         let read_only = self.read_only.is_some();
         let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
         let image = c.machine.image();
         self.store.log_cursor(key.partition_idx(), &image);
+        self.cursor_moved(now, key);
     }
 
     fn tell_finisher(&mut self, sub: SubId, partition: PartitionId, by: &Finisher, kept: bool) {

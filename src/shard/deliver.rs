@@ -131,12 +131,17 @@ impl Shard {
     fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<(SubId, ChannelKey)>) -> bool {
         let e = &mut self.engine;
         let idx = key.partition_idx();
-        let (committed, multi) = {
+        let (committed, multi, may_read) = {
             let p = e.partitions.get(idx);
-            (p.replica.committed(), p.topic.partitions > 1)
+            (p.committed(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok())
         };
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
+        if !may_read {
+            // Woken when the partition may be read again.
+            e.settle_owed(key);
+            return false;
+        }
         let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
         let mut sink = Outputs {
             core: e.core,

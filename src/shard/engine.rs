@@ -7,8 +7,9 @@ use super::event::Effect;
 use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
-use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
+use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
 use super::removal::Removals;
+use super::replication::Cluster;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
@@ -19,9 +20,9 @@ use crate::base::{
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
-use crate::log::{Io, Notice, PartitionIdx, Store};
+use crate::log::{AppendTicket, Io, Notice, PartitionIdx, Store};
 use crate::peer::{LinkEvent, Links};
-use crate::replica::Replica;
+use crate::replica::{self, PeerError, Replica};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,6 +48,10 @@ pub(super) enum Heard {
     StallFailed(PublishError),
     /// The answer to a native request.
     Native(u64, Answer),
+    /// Another node leads what a native subscription, by its number, reads.
+    NativeEnded(u32),
+    /// Another node leads all that the connection has subscribed to.
+    SubscriptionLost,
 }
 
 pub(super) struct Engine {
@@ -58,6 +63,8 @@ pub(super) struct Engine {
     pub store: Store,
     pub partitions: Partitions,
     pub topics: Topics,
+    /// In a cluster: what the coordinator says, and the work of the replicas.
+    pub cluster: Option<Box<Cluster>>,
     /// Of each core, the topics that it is the home of, as far as heard.
     pub topic_counts: BTreeMap<CoreId, u64>,
     pub removals: Removals,
@@ -65,8 +72,6 @@ pub(super) struct Engine {
     pub told_full: bool,
     /// With the other nodes of the cluster; `None`: this node is alone.
     pub links: Option<Links>,
-    /// Topics of the cluster, by their ids.
-    pub cluster_topics: IdMap<TopicId, TopicRef>,
     /// Scratch.
     pub link_events: Vec<LinkEvent>,
     pub subs: IdMap<ConnId, Subscription>,
@@ -156,11 +161,11 @@ impl Engine {
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),
+            cluster: None,
             topic_counts: BTreeMap::new(),
             removals: Removals::default(),
             told_full: false,
             links: None,
-            cluster_topics: IdMap::default(),
             link_events: Vec::new(),
             subs: IdMap::default(),
             native_subs: IdMap::default(),
@@ -219,42 +224,49 @@ impl Engine {
         ticket
     }
 
-    /// A partition of this core, made when it is used for the first time.
-    pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> PartitionIdx {
+    /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
+    pub fn partition(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> Result<PartitionIdx, PublishError> {
         if let Some(idx) = self.topics.place(&topic.name, partition) {
-            return idx;
+            return Ok(idx);
+        }
+        if self.cluster.is_some() {
+            return Err(PublishError::NotLeader);
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).unwrap_or_else(|| {
             let dir = Arc::new(dir);
             let idx = self.store.create(now, dir.clone(), &mut self.io);
             let replica = Replica::new(self.epoch, self.store.durable_end(idx));
-            self.partitions.insert(idx, Partition::new(topic.clone(), dir, replica));
+            self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Alone(replica)));
             idx
         });
         self.topics.set_place(&topic.name, partition, idx);
-        idx
+        Ok(idx)
     }
 
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
-            Notice::Durable { p, end, tickets_upto } => {
-                self.partitions.get_mut(p).replica.on_local_durable(end);
-                while let Some(&(ticket, publisher)) = self.partitions.get(p).publishers.front() {
-                    if ticket > tickets_upto {
-                        break;
-                    }
-                    self.partitions.get_mut(p).publishers.pop_front();
-                    self.tell_publisher(publisher, Ok(()));
+            Notice::Durable { p, end, tickets_upto } => match &mut self.partitions.get_mut(p).replica {
+                Role::Alone(replica) => {
+                    replica.on_local_durable(end);
+                    self.answer_publishers(p, tickets_upto);
+                    self.wake_channels(p);
                 }
-                self.wake_channels(p);
-            }
+                Role::Member(_) => self.member_durable(now, p, end, tickets_upto),
+            },
             Notice::AppendFailed { p, from, error } => {
-                let publishers = &mut self.partitions.get_mut(p).publishers;
-                let keep = publishers.partition_point(|(ticket, _)| *ticket < from);
-                for (_, publisher) in publishers.split_off(keep) {
+                let partition = self.partitions.get_mut(p);
+                // What never got to this node's disk may stand on those of the followers.
+                let error = if partition.seat().is_some() { PublishError::Unknown } else { error };
+                let keep = partition.publishers.partition_point(|(ticket, _)| *ticket < from);
+                for (_, publisher) in partition.publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error));
                 }
+                self.tell_member(now, p, replica::Event::LogFailed);
+            }
+            Notice::Truncated { p } => self.tell_member(now, p, replica::Event::Truncated),
+            Notice::Verbatim { token, result, .. } => {
+                self.on_verbatim(now, token, result.map_err(|_| PeerError::OutOfReach));
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
@@ -266,13 +278,17 @@ impl Engine {
                 }
                 self.removals_durable(now, upto);
                 self.cursors_durable(now, upto);
+                self.member_records(now, upto);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
                 self.wake_channels(p);
                 self.read_offsets(now, p);
             }
-            Notice::Room => self.on_room(now),
+            Notice::Room => {
+                self.go_on_following(now);
+                self.on_room(now);
+            }
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { .. } => {}
             Notice::ReadOnly { reason } => {
@@ -287,6 +303,7 @@ impl Engine {
                 }
                 self.removals_failed(now);
                 self.cursors_failed(now);
+                self.members_failed(now);
                 self.on_room(now);
             }
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
@@ -295,6 +312,13 @@ impl Engine {
                 self.stopped = true;
                 self.passes.push(Effect::Stopped);
             }
+        }
+    }
+
+    /// Everything up to the ticket is committed: its publishers hear of it, in order.
+    pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
+        while let Some((_, publisher)) = self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _)| *ticket <= upto) {
+            self.tell_publisher(publisher, Ok(()));
         }
     }
 

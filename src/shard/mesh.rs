@@ -35,7 +35,10 @@ impl Engine {
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
-            MeshMessage::TopicCreated { topic } => self.topic_known(&topic),
+            MeshMessage::TopicCreated { topic } => match self.cluster.is_some() {
+                true => self.on_topic_recorded(now, &topic),
+                false => self.topic_known(&topic),
+            },
             MeshMessage::TopicIdle { .. }
             | MeshMessage::CloseTopic { .. }
             | MeshMessage::Leave { .. }
@@ -48,11 +51,16 @@ impl Engine {
                 if self.is_gone(from, &topic) {
                     return self.tell_publisher(publisher, Err(PublishError::TopicGone));
                 }
-                self.topic_known(&topic);
+                if self.cluster.is_none() {
+                    self.topic_known(&topic);
+                }
                 if self.stopping {
                     return self.tell_publisher(publisher, Err(PublishError::Stopping));
                 }
-                let partition = self.partition(now, &topic, partition);
+                let partition = match self.partition(now, &topic, partition) {
+                    Ok(partition) => partition,
+                    Err(error) => return self.tell_publisher(publisher, Err(error)),
+                };
                 let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
                 // Order: what waits already goes first.
                 let attempt = match self.parked.is_empty() {
@@ -115,6 +123,8 @@ impl Engine {
                     self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
                 }
             }
+            MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
+            MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
             MeshMessage::NotInFlight { sub, partition, id, command } => {
                 let id = MessageId::new(partition, id);
                 self.replies.push((sub.conn, Heard::NotInFlight(id, command)));

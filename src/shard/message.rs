@@ -2,7 +2,7 @@
 
 use crate::base::{ChannelName, LogId, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
 use crate::codec::peer::Addressed;
-use crate::replica::NodeId;
+use crate::replica::{ClientCode, NodeId, ReplicaError};
 
 pub use super::offsets::SetOffset;
 pub use crate::codec::native::Start;
@@ -39,6 +39,61 @@ pub enum PublishError {
     TooBig,
     #[error("the outcome is unknown: the write failed after it was issued")]
     Unknown,
+    #[error("the cluster has no such topic")]
+    TopicNotExist,
+    #[error("this node does not lead the partition")]
+    NotLeader,
+    #[error("no write is taken: {0}")]
+    NotWritable(Unwritable),
+}
+
+/// Why a partition's leader takes no write for now. Nothing was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unwritable {
+    #[error("the leader compares its log with the other replicas, try again in a moment")]
+    Opening,
+    #[error("too few replicas are in sync")]
+    IsrTooSmall,
+    #[error("a replica did not confirm in time, writes are disabled until the next epoch is open")]
+    Disabled,
+    #[error("a replica did not confirm in time, and the operation was taken back")]
+    NotConfirmed,
+    #[error("a write failed on this node, it takes nothing for the partition until a restart")]
+    Failed,
+}
+
+impl PublishError {
+    /// The code that clients of a cluster know, where it says that another node, or a later time, is the right one.
+    pub fn cluster_code(self) -> Option<&'static str> {
+        match self {
+            PublishError::NotLeader => Some(ClientCode::NotLeader.code()),
+            PublishError::NotWritable(_) => Some(ClientCode::NotWritable.code()),
+            _ => None,
+        }
+    }
+}
+
+impl From<ReplicaError> for PublishError {
+    fn from(error: ReplicaError) -> Self {
+        PublishError::NotWritable(match error {
+            ReplicaError::OutcomeUnknown => return PublishError::Unknown,
+            error if error.client_code() == ClientCode::NotLeader => return PublishError::NotLeader,
+            ReplicaError::IsrTooSmall { .. } => Unwritable::IsrTooSmall,
+            ReplicaError::WriteDisabled => Unwritable::Disabled,
+            ReplicaError::NotConfirmed => Unwritable::NotConfirmed,
+            ReplicaError::Failed => Unwritable::Failed,
+            _ => Unwritable::Opening,
+        })
+    }
+}
+
+/// What this node can do with a partition of a topic, as its core says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// It leads, and delivers and takes FINs: its epoch was opened.
+    pub serves: bool,
+    /// It takes publishes, too.
+    pub writable: bool,
 }
 
 /// Why a channel's offset was not set.
@@ -302,6 +357,19 @@ pub enum MeshMessage {
     OffsetSet {
         ticket: Ticket,
         result: Result<Position, SetOffsetError>,
+    },
+
+    // ---- replicas (src/shard/replication.rs)
+    /// From a partition's core to all, and to the HTTP thread, whenever it changes.
+    Share {
+        topic: TopicRef,
+        partition: PartitionId,
+        share: Share,
+    },
+    /// To a client's core: the partition is not led here any more, and the channel has forgotten the client.
+    PartLost {
+        sub: SubId,
+        partition: PartitionId,
     },
 
     // ---- connections

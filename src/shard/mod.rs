@@ -13,6 +13,8 @@ mod attach;
 mod channels;
 mod client;
 pub mod cluster;
+#[cfg(test)]
+mod cluster_tests;
 mod cursors;
 mod deliver;
 mod engine;
@@ -29,6 +31,7 @@ mod partitions;
 mod peers;
 mod publish;
 mod removal;
+mod replication;
 mod stats;
 mod subscriber;
 mod subscription;
@@ -44,16 +47,18 @@ use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::{Notice, Store, StoreOptions};
+use crate::log::{Notice, PartitionIdx, Store, StoreOptions};
 use crate::peer::Links;
-use crate::replica::Replica;
+use crate::replica::message::Route;
+use crate::replica::{NodeId, Replica, ReplicaOptions};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
 use client::Client;
 use cluster::ClusterOptions;
 use engine::{Engine, Heard};
 use message::{MeshMessage, MovedSession, MovedState, PublishError};
-use partitions::{ChannelKey, Partition};
+use partitions::{ChannelKey, Partition, Role};
+use replication::Cluster;
 use std::sync::Arc;
 use std::time::Duration;
 use timers::Timer;
@@ -80,7 +85,7 @@ pub struct ShardOptions {
     pub connections_max: usize,
     /// Of the node, told to native clients and to other nodes.
     pub node_id: [u8; 16],
-    /// Of a node that is one of several.
+    /// When the node is one of several: its topics and partitions are those that the coordinator names.
     pub cluster: Option<ClusterOptions>,
 }
 
@@ -134,10 +139,16 @@ impl Shard {
         let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
-        let links = cluster.map(|cluster| peers::links(&cluster, &settings, node_id, core, cores, seed));
+        let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
         engine.links = links;
+        engine.cluster = cluster.map(|_| Box::new(Cluster::new(NodeId(node_id), ReplicaOptions::from(&*engine.settings))));
         for topic in topics {
+            if let Some(cluster) = &mut engine.cluster {
+                // The coordinator says whether it is still the cluster's.
+                cluster.topic_recorded(&topic);
+                continue;
+            }
             *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
             engine.expect_idle(&topic);
@@ -145,8 +156,15 @@ impl Shard {
         for recovered in partitions {
             let (dir, topic, end, channels) =
                 (recovered.dir.clone(), recovered.topic.clone(), recovered.end, recovered.channels.clone());
+            let replica = match &engine.cluster {
+                None => Role::Alone(Replica::new(epoch, end)),
+                Some(c) => Role::Member(c.seat(&topic, dir.partition, recovered.promised, recovered.committed)),
+            };
             let idx = engine.store.open(recovered);
-            engine.partitions.insert(idx, Partition::new(topic, dir, Replica::new(epoch, end)));
+            if let Some(cluster) = &mut engine.cluster {
+                cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+            }
+            engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
                 engine.add_channel(idx, image);
             }
@@ -185,7 +203,7 @@ impl Shard {
             }
             Event::OpenedPeer { conn, peer } => self.engine.peer_opened(now, conn, peer, out),
             Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
-            Event::Cluster(fact) => self.engine.hear_fact(now, &fact),
+            Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
@@ -240,7 +258,7 @@ impl Shard {
     /// When [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if !self.engine.ready.is_empty() || !self.touched.is_empty() {
+        if !self.engine.ready.is_empty() || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
@@ -317,6 +335,7 @@ impl Shard {
                     }
                 }
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
+                Timer::Replica(p) => self.engine.tick_member(now, PartitionIdx(p)),
                 Timer::Fins => self.engine.journal_fins(now, false),
                 Timer::Stalls => self.expire_stalls(now),
                 Timer::Topics => self.engine.look_at_topics(),
@@ -409,9 +428,12 @@ impl Shard {
             self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
+        // What the end of the turn brings (an answer to a search) is packed by the next one.
+        self.engine.syncs.is_unpacked = false;
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.replicate_sealed(now);
             e.tell_full();
             e.store.take_notices(&mut e.notices);
         }

@@ -3,7 +3,7 @@
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::{Engine, Heard};
-use super::message::{PublishError, SetOffsetError, SubOptions};
+use super::message::{PublishError, SetOffsetError, SubOptions, Unwritable};
 use super::offsets::{SetOffset, Setter};
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
@@ -84,7 +84,10 @@ impl Engine {
             let why = format!("partition {} of topic {} lives on core {}: connect to it there", partition.0, topic.name, core.0);
             return Located::Refused(Failure { core: core.0, ..Failure::new(Code::WrongCore, Retry::Refresh, why) });
         }
-        Located::Here(self.partition(now, &topic, partition))
+        match self.partition(now, &topic, partition) {
+            Ok(idx) => Located::Here(idx),
+            Err(error) => Located::Refused(failure_of(error)),
+        }
     }
 
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
@@ -108,6 +111,16 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
+        let p = self.partitions.get(idx);
+        let is_member = p.seat().is_some();
+        if is_member {
+            if let Err(error) = p.check_write(now.ticks) {
+                return NativeTaken::Refused(failure_of(error));
+            }
+            if self.is_commit_queue_full(batch.len()) {
+                return self.native_stall(now, conn, publish.request, batch);
+            }
+        }
         let message_bytes = batch.message_bytes();
         match self.store.append_batch(now, idx, batch, &mut self.io) {
             Ok(Appended::New { at, ticket }) => {
@@ -115,10 +128,15 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += message_bytes as u64;
+                if is_member {
+                    self.has_grown(idx);
+                }
                 NativeTaken::Accepted
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
+                // The original is durable here, but perhaps not committed.
+                let ticket = ticket.or_else(|| self.partitions.get(idx).seat()?.commits_at(at));
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;
@@ -130,18 +148,21 @@ impl Engine {
                 NativeTaken::Accepted
             }
             Err(refused) => match refused.why {
-                BatchRefusal::Store(Refusal::Busy) => {
-                    self.native_stalled.insert(conn, (publish.request, refused.batch));
-                    self.room_waiters.push_back(conn);
-                    self.expect_stalls(now);
-                    NativeTaken::Stall
-                }
+                BatchRefusal::Store(Refusal::Busy) => self.native_stall(now, conn, publish.request, refused.batch),
                 BatchRefusal::Store(Refusal::DiskFull) => NativeTaken::Refused(failure_of(PublishError::DiskFull)),
                 BatchRefusal::Store(Refusal::ReadOnly) => NativeTaken::Refused(failure_of(PublishError::ReadOnly)),
                 BatchRefusal::Store(Refusal::TooBig) => NativeTaken::Refused(failure_of(PublishError::TooBig)),
                 BatchRefusal::Sequence(error) => NativeTaken::Refused(sequence_failure(&error)),
             },
         }
+    }
+
+    /// The batch waits for room.
+    fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
+        self.native_stalled.insert(conn, (request, batch));
+        self.room_waiters.push_back(conn);
+        self.expect_stalls(now);
+        NativeTaken::Stall
     }
 
     /// Subscribes; `begin` is where a channel begins that is new and was asked to begin at a certain place.
@@ -154,6 +175,7 @@ impl Engine {
         options: SubOptions,
         begin: Option<Position>,
     ) -> Result<(), Failure> {
+        self.partitions.get(idx).check_read(now.ticks).map_err(failure_of)?;
         let sub = SubId { core: self.core, conn };
         let channel = ChannelName::new(&subscribe.channel)
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
@@ -258,7 +280,7 @@ impl Engine {
     /// The answer of a search: the start of a batch at or before the place, or nothing by time.
     pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
         let Some(Finding { conn, idx, start, what }) = self.finding.remove(&token) else { return };
-        let end = self.partitions.get(idx).replica.committed();
+        let end = self.partitions.get(idx).committed();
         // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
         if let (Start::Timestamp(_), Ok(batch)) = (start, &result) {
             let before = batch.map_or(end, |b| b).offset - 1;
@@ -306,7 +328,7 @@ impl Engine {
 
     /// What `start` means without a search.
     pub(super) fn place_of(&self, idx: PartitionIdx, start: Start) -> Result<Option<Position>, SearchBy> {
-        let committed = self.partitions.get(idx).replica.committed();
+        let committed = self.partitions.get(idx).committed();
         let oldest = self.store.start(idx);
         Ok(match start {
             Start::Default => None,
@@ -387,6 +409,9 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
         let options = SubOptions {
             msg_timeout_ms: subscribe.message_timeout_ms,
             sample_rate: 0,
@@ -446,7 +471,7 @@ impl NativeHost for Engine {
     fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
         let sub = SubId { core: self.core, conn };
         let Some(key) = self.native_sub(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
-        let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::NoSubscription };
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 && c.machine.finishing().is_some() {
             self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
@@ -462,7 +487,7 @@ impl NativeHost for Engine {
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         if c.machine.is_ordered() && delay_ms > 0 {
             // as for REQ: they come again by their timeout
             return Some(0);
@@ -478,7 +503,7 @@ impl NativeHost for Engine {
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
         let key = self.native_sub(conn, subscription)?.key;
-        let c = self.partitions.channel_mut(key)?;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
     }
 
@@ -563,6 +588,9 @@ impl NativeHost for Engine {
             Located::Wait => return NativeTaken::Stall,
             Located::Refused(failure) => return NativeTaken::Refused(failure),
         };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
         match self.place_of(idx, start) {
             Ok(place) => {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
@@ -629,6 +657,10 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig => (Code::TooBig, Retry::Never),
         PublishError::Unknown => (Code::Outcome, Retry::Unknown),
+        PublishError::TopicNotExist => (Code::BadTopic, Retry::Refresh),
+        PublishError::NotLeader => (Code::NotLeader, Retry::Refresh),
+        PublishError::NotWritable(Unwritable::Failed) => (Code::ReadOnly, Retry::Refresh),
+        PublishError::NotWritable(_) => (Code::ReadOnly, Retry::Later),
     };
     Failure::new(code, retry, error.to_string())
 }

@@ -53,7 +53,7 @@ struct Wanted {
 
 impl Engine {
     pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
-        match self.may_set_offset(&set) {
+        match self.may_set_offset(now, &set) {
             Ok(key) => match self.place_of(key.partition_idx(), set.to) {
                 Ok(Some(at)) => self.move_channel(now, Wanted { key, set, setter, at }),
                 Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
@@ -63,7 +63,7 @@ impl Engine {
         }
     }
 
-    fn may_set_offset(&mut self, set: &SetOffset) -> Result<ChannelKey, SetOffsetError> {
+    fn may_set_offset(&mut self, now: Now, set: &SetOffset) -> Result<ChannelKey, SetOffsetError> {
         if self.stopping {
             return Err(SetOffsetError::Failed(PublishError::Stopping));
         }
@@ -72,6 +72,7 @@ impl Engine {
         }
         let dir = PartitionDir { topic: set.topic.name.clone(), topic_id: set.topic.id, partition: set.partition };
         let idx = self.partitions.find(&dir).ok_or(SetOffsetError::NoChannel)?;
+        self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
         let channel = self.partitions.get(idx).channel(&set.channel).ok_or(SetOffsetError::NoChannel)?;
         let key = ChannelKey { partition: idx.0, channel };
         if self.read_only.is_some() && !set.channel.is_ephemeral() {
@@ -98,11 +99,11 @@ impl Engine {
     /// Looks into the batch for the message.
     fn read_offset(&mut self, now: Now, mut wanted: Wanted) {
         // It may have gone meanwhile.
-        if let Err(error) = self.may_set_offset(&wanted.set) {
+        if let Err(error) = self.may_set_offset(now, &wanted.set) {
             return self.tell_setter(wanted.setter, Err(error));
         }
         let idx = wanted.key.partition_idx();
-        let committed = self.partitions.get(idx).replica.committed();
+        let committed = self.partitions.get(idx).committed();
         let found =
             if wanted.at.offset >= committed.offset { Fetch::End } else { self.store.fetch(idx, wanted.at.offset, &mut self.io) };
         wanted.at = match found {
@@ -121,7 +122,7 @@ impl Engine {
 
     fn move_channel(&mut self, now: Now, wanted: Wanted) {
         // A client may have come, or the channel may have gone, since it was asked for.
-        let key = match self.may_set_offset(&wanted.set) {
+        let key = match self.may_set_offset(now, &wanted.set) {
             Ok(key) => key,
             Err(error) => return self.tell_setter(wanted.setter, Err(error)),
         };

@@ -1,8 +1,9 @@
 //! The partitions of this core: each with its replica, its channels, and who waits for what.
 
 use super::cursors::CursorRequest;
-use super::message::Ticket;
-use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, TopicRef};
+use super::message::{PublishError, Ticket};
+use super::replication::Seat;
+use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
@@ -46,6 +47,8 @@ pub struct ChannelState {
     pub queued: bool,
     /// In the list of channels whose FINs wait for the journal.
     pub dirty: bool,
+    /// The replica was told that the cursor moved, and has not asked for it since.
+    pub has_moved: bool,
     /// The last change that SUBs wait for, if it is not final.
     pub created: CursorRequest,
     /// That change failed: it is journaled again before a SUB is answered.
@@ -65,10 +68,18 @@ impl ChannelState {
     }
 }
 
+/// Who decides what is committed.
+pub enum Role {
+    /// The node is alone.
+    Alone(Replica),
+    /// One of the replicas of a cluster's partition, perhaps the only one.
+    Member(Box<Seat>),
+}
+
 pub struct Partition {
     pub topic: TopicRef,
     pub dir: Arc<PartitionDir>,
-    pub replica: Replica,
+    pub replica: Role,
     pub channels: Slab<ChannelState>,
     pub publishers: VecDeque<(AppendTicket, Publisher)>,
     pub message_bytes: u64,
@@ -76,7 +87,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Replica) -> Self {
+    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Role) -> Self {
         Partition {
             topic,
             dir,
@@ -86,6 +97,28 @@ impl Partition {
             message_bytes: 0,
             low_water_stale: true,
         }
+    }
+
+    /// Consumers see up to here only.
+    pub fn committed(&self) -> Position {
+        match &self.replica {
+            Role::Alone(replica) => replica.committed(),
+            Role::Member(seat) => seat.member.committed(),
+        }
+    }
+
+    pub fn seat(&self) -> Option<&Seat> {
+        if let Role::Member(seat) = &self.replica { Some(seat) } else { None }
+    }
+
+    /// Whether a publish may be appended.
+    pub fn check_write(&self, now: Ticks) -> Result<(), PublishError> {
+        self.seat().map_or(Ok(()), |seat| seat.member.check_write(now).map_err(PublishError::from))
+    }
+
+    /// Whether its channels may deliver, take FINs and SUBs.
+    pub fn check_read(&self, now: Ticks) -> Result<(), PublishError> {
+        self.seat().map_or(Ok(()), |seat| seat.member.check_read(now).map_err(PublishError::from))
     }
 
     pub fn channel(&self, name: &str) -> Option<u32> {
@@ -139,6 +172,13 @@ impl Partitions {
 
     pub fn get_mut(&mut self, idx: PartitionIdx) -> &mut Partition {
         self.slots[idx.0 as usize].as_mut().expect("an index that the store knows has a partition")
+    }
+
+    /// The channel, if it may be used now.
+    pub fn served_mut(&mut self, now: Ticks, key: ChannelKey) -> Option<&mut ChannelState> {
+        let partition = self.slots.get_mut(key.partition as usize)?.as_mut()?;
+        partition.check_read(now).ok()?;
+        partition.channels.get_mut(key.channel as usize)
     }
 
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {

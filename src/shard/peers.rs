@@ -3,7 +3,7 @@
 //! With as many cores on both sides a message arrives on the core of its partition. Else it may arrive on another one, and is
 //! passed over the mesh, in order. Connected and Disconnected are each core's own: what is sent from it goes over its own links.
 
-use super::cluster::{ClusterOptions, Fact};
+use super::cluster::ClusterOptions;
 use super::engine::Engine;
 use super::event::{DialError, Effect, Effects};
 use super::message::MeshMessage;
@@ -58,20 +58,6 @@ impl Engine {
         }
     }
 
-    /// What the links need of the coordinator's word.
-    pub fn hear_fact(&mut self, now: Now, fact: &Fact) {
-        match fact {
-            Fact::Nodes(nodes) => {
-                if let Some(links) = &mut self.links {
-                    links.set_nodes(now, nodes);
-                }
-            }
-            Fact::Topic(topic) => drop(self.cluster_topics.insert(topic.id, topic.clone())),
-            Fact::TopicGone(topic) => drop(self.cluster_topics.remove(&topic.id)),
-            Fact::Partition { .. } | Fact::Lease { .. } | Fact::ProposalRefused { .. } => {}
-        }
-    }
-
     /// Gives what the links heard to whom it is for.
     pub fn hear_links(&mut self, now: Now) {
         let Some(links) = &mut self.links else { return };
@@ -95,7 +81,7 @@ impl Engine {
     /// Where the partition lives. `None`: its topic is not known; this core answers that.
     fn core_of_message(&self, addressed: &Addressed) -> Option<CoreId> {
         let route = addressed.route;
-        if let Some(topic) = self.cluster_topics.get(&route.topic_id) {
+        if let Some(topic) = self.cluster_topic(route.topic_id) {
             return Some(topic.core_of(route.partition, self.cores));
         }
         match &addressed.message.body {
@@ -105,7 +91,13 @@ impl Engine {
     }
 
     /// What another node says, and whether it can be heard at all.
-    pub fn on_link_event(&mut self, _now: Now, _event: LinkEvent) {}
+    pub fn on_link_event(&mut self, now: Now, event: LinkEvent) {
+        match event {
+            LinkEvent::Connected(node) => self.on_peer(now, node, true),
+            LinkEvent::Disconnected(node) => self.on_peer(now, node, false),
+            LinkEvent::Message { from, addressed } => self.on_peer_message(now, from, addressed),
+        }
+    }
 
     pub fn end_links_turn(&mut self, now: Now, out: &mut Effects) {
         if let Some(links) = &mut self.links {

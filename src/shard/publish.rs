@@ -33,6 +33,9 @@ impl Engine {
         if self.topics.known(name).is_some() {
             return Ok(true);
         }
+        if self.cluster.is_some() {
+            return Err(PublishError::TopicNotExist);
+        }
         if self.topics.is_stuck(name) {
             return Err(PublishError::ReadOnly);
         }
@@ -125,11 +128,24 @@ impl Engine {
         if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD)) > BATCH_BODY_MAX {
             return Attempt::Refused(PublishError::TooBig);
         }
+        let p = self.partitions.get(idx);
+        let is_member = p.seat().is_some();
+        if is_member {
+            if let Err(error) = p.check_write(now.ticks) {
+                return Attempt::Refused(error);
+            }
+            if self.is_commit_queue_full(bytes) {
+                return Attempt::Wait;
+            }
+        }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += bytes as u64;
+                if is_member {
+                    self.has_grown(idx);
+                }
                 Attempt::Accepted
             }
             Err(Refusal::Busy) => Attempt::Wait,
@@ -161,19 +177,24 @@ impl Engine {
             }
             Err(error) => return Attempt::Refused(error),
         }
+        let is_alone = self.cluster.is_none();
         let found = match partition {
-            None => self.topics.next_partition(topic),
+            None if is_alone => self.topics.next_partition(topic),
+            None => self.topics.next_led(topic),
             Some(partition) => self.topics.this_partition(topic, partition),
         };
-        let Some((topic, partition, place)) = found else { return Attempt::Refused(PublishError::NoPartition) };
+        let nowhere = if partition.is_some() { PublishError::NoPartition } else { PublishError::NotLeader };
+        let Some((topic, partition, place)) = found else { return Attempt::Refused(nowhere) };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if let Some(idx) = place {
             self.publish_here(now, conn, idx, bodies, slot)
         } else if owner == self.core {
             let topic = topic.clone();
-            let idx = self.partition(now, &topic, partition);
-            self.publish_here(now, conn, idx, bodies, slot)
+            match self.partition(now, &topic, partition) {
+                Ok(idx) => self.publish_here(now, conn, idx, bodies, slot),
+                Err(error) => Attempt::Refused(error),
+            }
         } else {
             let topic = topic.clone();
             self.publish_there(now, conn, owner, topic, partition, bodies, slot)

@@ -100,7 +100,7 @@ impl Engine {
 
     /// The last channel of a partition went, or a SUB was given up that may have been all there was.
     pub fn topic_idle(&mut self, topic: &TopicRef) {
-        if !topic.name.is_ephemeral() {
+        if !topic.name.is_ephemeral() || self.cluster.is_some() {
             return;
         }
         let home = home_core(&topic.name, self.cores);

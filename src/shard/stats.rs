@@ -26,8 +26,8 @@ impl Shard {
             ..Default::default()
         };
         for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {
-            // What is not durable is no message yet, and on a read-only core never becomes one.
-            let end = e.store.durable_end(idx);
+            // What is not committed is no message yet, and on a read-only core never becomes one.
+            let end = p.committed();
             let unread = |from: i64| (end.count - from).max(0) as u64;
             let channels: Vec<_> = (p.channels.iter())
                 .filter(|(_, c)| channel.is_none_or(|name| *name == c.name))
@@ -40,6 +40,7 @@ impl Shard {
                 message_count: end.count as u64,
                 message_bytes: p.message_bytes,
                 unreadable: e.store.held(idx),
+                replication: e.replication_stats(idx),
                 channels,
             });
         }

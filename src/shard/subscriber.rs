@@ -1,8 +1,8 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{MeshMessage, PublishError, SubOptions, SubRequest};
-use super::subscription::{LendAction, Subscription};
+use super::message::{MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
+use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, SubId, TopicRef};
 use crate::session::ReplySlot;
@@ -35,8 +35,13 @@ impl Engine {
         if partition.is_some_and(|p| p.0 >= topic.partitions) {
             return Attempt::Refused(PublishError::NoPartition);
         }
+        let partitions = match (partition, self.readable_partitions(&topic)) {
+            (Some(partition), _) => vec![partition],
+            (None, Ok(partitions)) => partitions,
+            (None, Err(error)) => return Attempt::Refused(error),
+        };
         let home = match partition {
-            None => self.best_core(&topic),
+            None => self.best_core(&topic, &partitions),
             Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
         };
         if let Some(home) = home {
@@ -44,15 +49,39 @@ impl Engine {
             return Attempt::Wait;
         }
         let sub = SubId { core: self.core, conn };
-        let subscription = Subscription::new(topic.clone(), partition, channel.clone(), options.clone(), slot, self.cores);
+        let parts = partitions.iter().map(|&p| Part::new(p, topic.core_of(p, self.cores))).collect();
+        let mut subscription = Subscription::new(topic.clone(), channel.clone(), options.clone(), slot, parts);
+        if self.cluster.is_none() {
+            self.subs.insert(conn, subscription);
+            let (is_alone, partition) = (partition.is_some(), partitions[0]);
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
+            return Attempt::Accepted;
+        }
+        // Other nodes lead other partitions of the topic: each judges for itself whether the channel is its first one.
+        subscription.follows_leaders = partition.is_none();
+        subscription.open(&mut vec![]);
         self.subs.insert(conn, subscription);
-        let is_alone = partition.is_some();
-        let partition = partition.unwrap_or(PartitionId(0));
-        self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
+        for partition in partitions {
+            let (topic, channel, options) = (topic.clone(), channel.clone(), options.clone());
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
+        }
         Attempt::Accepted
     }
 
-    fn ask(&mut self, now: Now, request: SubRequest) {
+    /// The partitions that a SUB of the topic reads here.
+    fn readable_partitions(&self, topic: &TopicRef) -> Result<Vec<PartitionId>, PublishError> {
+        if self.cluster.is_none() {
+            return Ok((0..topic.partitions).map(PartitionId).collect());
+        }
+        let (served, leads_some) = self.topics.served(&topic.name);
+        match served.is_empty() {
+            false => Ok(served),
+            true if leads_some => Err(PublishError::NotWritable(Unwritable::Opening)),
+            true => Err(PublishError::NotLeader),
+        }
+    }
+
+    pub fn ask(&mut self, now: Now, request: SubRequest) {
         let core = request.topic.core_of(request.partition, self.cores);
         if core == self.core {
             self.attach(now, request);
@@ -82,10 +111,10 @@ impl Engine {
         }
     }
 
-    /// The core that has clearly more of the topic's partitions than this one.
-    pub fn best_core(&self, topic: &TopicRef) -> Option<CoreId> {
+    /// The core that has clearly more of these partitions than this one.
+    pub fn best_core(&self, topic: &TopicRef, partitions: &[PartitionId]) -> Option<CoreId> {
         let mut counts = vec![0u16; self.cores as usize];
-        (0..topic.partitions).for_each(|p| counts[topic.core_of(PartitionId(p), self.cores).0 as usize] += 1);
+        partitions.iter().for_each(|&p| counts[topic.core_of(p, self.cores).0 as usize] += 1);
         let (best, &most) = counts.iter().enumerate().max_by_key(|(_, n)| **n)?;
         // Partitions are dealt out in turn, so counts differ by one at most: only a core that has none is clearly worse.
         (counts[self.core.0 as usize] == 0 && most > 0).then_some(CoreId(best as u16))
@@ -200,7 +229,7 @@ impl Engine {
         }
     }
 
-    fn tell_blocked(&mut self, sub: SubId, partition: PartitionId, core: CoreId, blocked: bool) {
+    pub fn tell_blocked(&mut self, sub: SubId, partition: PartitionId, core: CoreId, blocked: bool) {
         if core == self.core {
             self.on_block(sub, partition, blocked);
         } else {
@@ -243,9 +272,16 @@ impl Engine {
             return self.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
         }
         let Some(s) = self.subs.get_mut(&sub.conn) else { return };
+        if s.slot.is_none()
+            && let Err(error) = result
+        {
+            // A partition that came to it later: it comes again with the next change of who leads.
+            tracing::warn!(topic = %s.topic.name, %partition, channel = %s.channel, %error, "a subscription goes on without a partition");
+            return self.part_lost(sub, partition);
+        }
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
-        if partition == s.parts[0].partition {
+        if self.cluster.is_none() && partition == s.parts[0].partition {
             s.first = result.ok();
             match result {
                 Ok(_) => self.opening.push(sub.conn),

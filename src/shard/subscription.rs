@@ -29,11 +29,20 @@ pub struct Part {
     hungry: Option<u64>,
 }
 
+impl Part {
+    pub fn new(partition: PartitionId, core: CoreId) -> Self {
+        Part { partition, core, lent: 0, recalled: 0, hungry: None }
+    }
+}
+
 #[derive(Debug)]
 pub struct Subscription {
     pub topic: TopicRef,
     pub channel: ChannelName,
+    /// Ascending.
     pub parts: Vec<Part>,
+    /// It reads all that this node leads, also what it leads later.
+    pub follows_leaders: bool,
     /// SUB's answer, until every partition has its cursor durable.
     pub slot: Option<ReplySlot>,
     pub unanswered: usize,
@@ -49,25 +58,12 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// Of one partition, or of all of the topic.
-    pub fn new(
-        topic: TopicRef,
-        partition: Option<PartitionId>,
-        channel: ChannelName,
-        options: SubOptions,
-        slot: ReplySlot,
-        cores: u16,
-    ) -> Self {
-        let part = |partition| Part { partition, core: topic.core_of(partition, cores), lent: 0, recalled: 0, hungry: None };
-        let all = 0..topic.partitions;
-        let parts: Vec<Part> = match partition {
-            Some(partition) => vec![part(partition)],
-            None => all.map(PartitionId).map(part).collect(),
-        };
+    pub fn new(topic: TopicRef, channel: ChannelName, options: SubOptions, slot: ReplySlot, parts: Vec<Part>) -> Self {
         Subscription {
             is_open: parts.len() == 1,
             unanswered: parts.len(),
             parts,
+            follows_leaders: false,
             topic,
             channel,
             slot: Some(slot),
@@ -81,8 +77,31 @@ impl Subscription {
     }
 
     pub fn part_of(&self, partition: PartitionId) -> Option<usize> {
-        let i = partition.0.checked_sub(self.parts[0].partition.0)? as usize;
-        (i < self.parts.len()).then_some(i)
+        // As a rule its partitions follow each other.
+        let first = self.parts.first()?.partition;
+        match self.parts.get(partition.0.checked_sub(first.0)? as usize) {
+            Some(part) if part.partition == partition => Some((partition.0 - first.0) as usize),
+            _ => self.parts.binary_search_by_key(&partition, |p| p.partition).ok(),
+        }
+    }
+
+    /// A partition comes to it; nothing is lent to it yet.
+    pub fn join(&mut self, part: Part) {
+        let i = self.parts.partition_point(|p| p.partition < part.partition);
+        self.parts.insert(i, part);
+        if self.slot.is_some() {
+            self.unanswered += 1;
+        }
+    }
+
+    /// A partition has forgotten it, and with it what it was lent.
+    pub fn leave(&mut self, partition: PartitionId, out: &mut Vec<LendAction>) {
+        if let Some(i) = self.part_of(partition) {
+            self.parts.remove(i);
+            if !self.parts.is_empty() {
+                self.balance(out);
+            }
+        }
     }
 
     /// Partitions that know of this client.
@@ -189,7 +208,9 @@ mod tests {
             placed: false,
             client: Default::default(),
         };
-        let mut s = Subscription::new(topic.into(), None, ChannelName::new("c").expect("valid"), options, ReplySlot(0), 2);
+        let topic = TopicRef::from(topic);
+        let parts = (0..partitions).map(|p| Part::new(PartitionId(p), topic.core_of(PartitionId(p), 2))).collect();
+        let mut s = Subscription::new(topic, ChannelName::new("c").expect("valid"), options, ReplySlot(0), parts);
         s.open(&mut vec![]);
         s
     }

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 pub enum Timer {
     Session(ConnId),
     Channel(ChannelKey),
+    /// A replica of a cluster's partition, by its place in the store.
+    Replica(u32),
     /// FINs that wait for a journal write.
     Fins,
     /// Publishes that wait for room.

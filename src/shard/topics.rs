@@ -3,7 +3,7 @@
 //! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
 
-use super::message::Ticket;
+use super::message::{Share, Ticket};
 use crate::base::{ConnId, CoreId, PartitionId, TopicInfo, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use std::collections::{BTreeMap, HashMap};
@@ -24,6 +24,17 @@ struct Known {
     next_partition: u16,
     /// The partitions of this core that were used.
     places: Vec<Option<PartitionIdx>>,
+    /// In a cluster: what this node has of each partition.
+    shares: Option<Box<[KnownShare]>>,
+}
+
+/// What a core knows of one partition of a cluster's topic.
+#[derive(Clone, Copy, Debug, Default)]
+struct KnownShare {
+    /// Of the metadata that said who leads.
+    version: u64,
+    leads: bool,
+    share: Share,
 }
 
 #[derive(Debug)]
@@ -90,7 +101,7 @@ impl Topics {
     pub fn next_partition(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
         let at = self.find(name)?;
         self.last = at;
-        let Known { topic, next_partition, places } = &mut self.known[at];
+        let Known { topic, next_partition, places, .. } = &mut self.known[at];
         let partition = *next_partition;
         *next_partition = if partition + 1 == topic.partitions { 0 } else { partition + 1 };
         Some((topic, PartitionId(partition), places.get(partition as usize).copied().flatten()))
@@ -101,6 +112,68 @@ impl Topics {
         let Known { topic, places, .. } = &self.known[self.find(name)?];
         (partition.0 < topic.partitions).then(|| (topic, partition, places.get(partition.0 as usize).copied().flatten()))
     }
+
+    // ---- of a cluster
+
+    /// The partition that is next in turn of those that this node can publish to; else of those that it leads, whose core
+    /// knows why it takes nothing. `None`: it leads none.
+    pub fn next_led(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+        let at = self.find(name)?;
+        self.last = at;
+        let Known { topic, next_partition, places, shares } = &mut self.known[at];
+        let shares = shares.as_deref()?;
+        let turn = (0..shares.len()).map(|i| (*next_partition as usize + i) % shares.len());
+        let is_led = |s: &KnownShare| s.share.serves || s.leads;
+        let partition =
+            turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
+        *next_partition = ((partition + 1) % shares.len()) as u16;
+        Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
+    }
+
+    /// The partitions whose channels this node serves, and whether it leads any that is not open yet.
+    pub fn served(&self, name: &str) -> (Vec<PartitionId>, bool) {
+        let shares = self.find(name).and_then(|at| self.known[at].shares.as_deref()).unwrap_or_default();
+        let served = (0..).zip(shares).filter(|(_, s)| s.share.serves).map(|(p, _)| PartitionId(p)).collect();
+        (served, shares.iter().any(|s| s.leads))
+    }
+
+    /// What the metadata of this version says.
+    pub fn set_leads(&mut self, topic: &TopicRef, partition: PartitionId, version: u64, leads: bool) {
+        if let Some(known) = self.share_mut(topic, partition)
+            && known.version < version
+        {
+            (known.version, known.leads) = (version, leads);
+        }
+    }
+
+    /// What the partition's core says. Whether it serves now and did not before.
+    pub fn set_share(&mut self, topic: &TopicRef, partition: PartitionId, share: Share) -> bool {
+        let Some(known) = self.share_mut(topic, partition) else { return false };
+        let before = std::mem::replace(&mut known.share, share);
+        share.serves && !before.serves
+    }
+
+    fn share_mut(&mut self, topic: &TopicRef, partition: PartitionId) -> Option<&mut KnownShare> {
+        let at = self.find(&topic.name).filter(|&at| self.known[at].topic.id == topic.id)?;
+        self.known[at].shares.as_deref_mut()?.get_mut(partition.0 as usize)
+    }
+
+    /// A topic of the cluster, from its metadata.
+    pub fn learn_shared(&mut self, topic: &TopicRef) {
+        self.learn(topic);
+        if let Some(at) = self.find(&topic.name) {
+            let shares = &mut self.known[at].shares;
+            shares.get_or_insert_with(|| vec![KnownShare::default(); topic.partitions as usize].into());
+        }
+    }
+
+    /// It is no longer the cluster's.
+    pub fn forget_shared(&mut self, topic: &TopicRef) -> Waiters {
+        self.leave(topic);
+        self.remove(topic)
+    }
+
+    // ---- of this core
 
     /// Where a partition of a known topic is in this core's store, if it was used.
     pub fn place(&self, name: &str, partition: PartitionId) -> Option<PartitionIdx> {
@@ -225,7 +298,7 @@ impl Topics {
             return Waiters::default(); // Known, and nobody's to use.
         }
         let entry = Entry::Known(self.known.len());
-        self.known.push(Known { topic: topic.clone(), next_partition: 0, places: vec![] });
+        self.known.push(Known { topic: topic.clone(), next_partition: 0, places: vec![], shares: None });
         match self.entries.insert(topic.name.clone(), entry) {
             Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
             _ => Waiters::default(),

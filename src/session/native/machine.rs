@@ -516,6 +516,11 @@ impl NativeSession {
         }
     }
 
+    /// The node has ended a subscription.
+    pub fn end_subscription(&mut self, subscription: u32, reason: &str) {
+        self.reply(0, &Reply::Unsubscribed { subscription, reason });
+    }
+
     fn done(&mut self, id: u64, subscription: u32, num: Option<u64>) {
         match num {
             Some(num) if id != 0 => self.reply(id, &Reply::Done { num }),

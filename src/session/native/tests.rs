@@ -46,7 +46,7 @@ impl NativeHost for Fake {
     fn native_finish(&mut self, _now: Now, _conn: ConnId, _: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
         match subscription {
             1 => NativeFinished::Done(ranges.iter().map(|r| r.last.0 - r.first.0 + 1).sum()),
-            2 => NativeFinished::Waits,
+            3 => NativeFinished::Waits,
             _ => NativeFinished::NoSubscription,
         }
     }

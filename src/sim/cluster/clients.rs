@@ -42,15 +42,15 @@ impl World {
         if !self.takes_clients(node) {
             return;
         }
-        let partitions = self.meta.topics[key.0].partitions;
-        let is_native = self.rng.chance(self.plan.native) || partitions > 1;
+        let is_native = self.rng.chance(self.plan.native);
         if is_native {
             use NativeRole::{Both, Consumer, Idempotent, Publisher};
             let roles = [Publisher, Publisher, Idempotent, Idempotent, Consumer, Consumer, Both];
             let role = roles[self.rng.below(roles.len() as u64) as usize].clone();
             self.native_client(role, key, node);
         } else {
-            let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
+            use Role::{Both, Consumer, Ordered, Publisher};
+            let roles = [Publisher, Publisher, Publisher, Consumer, Consumer, Both, Both, Ordered];
             let role = roles[self.rng.below(roles.len() as u64) as usize];
             self.nsq_client(role, key, node);
         }
@@ -76,7 +76,9 @@ impl World {
         let cores = self.nodes[node].cores;
         let topic = &self.meta.topics[key.0];
         let home = topic.core_of(crate::base::PartitionId(key.1), cores).0;
-        let core = if self.rng.chance(0.95) { Some(home) } else { Some(self.rng.below(cores as u64) as u16) };
+        let is_lost =
+            matches!(role, NativeRole::Publisher | NativeRole::Consumer | NativeRole::Both) && self.phase == Phase::Faulty;
+        let core = if is_lost && self.rng.chance(0.1) { Some(self.rng.below(cores as u64) as u16) } else { Some(home) };
         let client = NativeClient::new(wire, role, self.reach(key, node), core);
         self.came(wire, AnyClient::Native(Box::new(client)), node, key)
     }
@@ -89,6 +91,7 @@ impl World {
     }
 
     pub fn act(&mut self, wire: u64) {
+        self.book.now_ms = self.now / MS;
         let Some(v) = self.clients.get_mut(&wire) else { return };
         if let AnyClient::Native(c) = &mut v.client {
             c.age_ms = (self.now - v.since) / MS;
@@ -104,7 +107,7 @@ impl World {
             return self.hang_up(wire);
         }
         let at = match self.phase {
-            Phase::Faulty => self.now + 500 * US + self.rng.below(12 * MS),
+            Phase::Faulty => self.now + 500 * US + self.rng.below(50 * MS),
             _ => self.now + 20 * MS,
         };
         self.queue.put(at, Happening::Act { wire });
@@ -118,6 +121,7 @@ impl World {
     }
 
     pub fn client_receives(&mut self, wire: u64, bytes: &[u8]) {
+        self.book.now_ms = self.now / MS;
         let Some(v) = self.clients.get_mut(&wire) else { return };
         v.client.receive(&mut self.book, bytes);
         if self.phase != Phase::Faulty {

@@ -16,6 +16,9 @@ use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+/// The cluster's id.
+const CLUSTER: [u8; 16] = [0xc5; 16];
+
 pub struct Node {
     pub disk: SimDisk,
     pub id: NodeId,
@@ -208,6 +211,13 @@ impl World {
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
+            replica_window_bytes: [64 * 1024, 8 << 20][rng.below(2) as usize],
+            catch_up_rate: [0, 0, 400_000][rng.below(3) as usize],
+            replica_retry_ms: 20 + rng.below(80),
+            replica_heartbeat_ms: 20 + rng.below(80),
+            follower_limit_ms: 300 + rng.below(500),
+            replica_write_limit_ms: 1000 + rng.below(800),
+            cursor_sync_interval_ms: 5 + rng.below(40),
             ..Settings::default()
         }
     }
@@ -216,7 +226,6 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
-        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: [0xc1; 16], generation });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
@@ -232,7 +241,7 @@ impl World {
                 seed: self.rng.next_u64(),
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
-                cluster: cluster.clone(),
+                cluster: self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation }),
             }));
         }
         shards
@@ -245,6 +254,7 @@ impl World {
         }
         self.say(|| format!("node{n} goes down ({})", if is_kill { "killed" } else { "power" }));
         self.outcome.crashes += 1;
+        self.terms_end(n);
         let node = &mut self.nodes[n];
         if is_kill {
             node.disk.kill()
@@ -255,6 +265,15 @@ impl World {
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
         self.queue.put(at, Happening::Start { node: n });
+    }
+
+    /// What it led is led by another life, or another node.
+    fn terms_end(&mut self, n: usize) {
+        for key in self.meta.keys() {
+            if self.meta.leader(key) == Some(n) || !self.is_clustered() {
+                self.book.term_ends(key.0, key.1);
+            }
+        }
     }
 
     pub fn begin_stop(&mut self, n: usize) {
@@ -272,6 +291,7 @@ impl World {
     pub fn has_stopped(&mut self, n: usize) {
         let running = self.nodes[n].running.take();
         assert!(running.is_some_and(|r| r.is_stopped.iter().all(|s| *s)), "it was asked");
+        self.terms_end(n);
         self.say(|| format!("node{n} has stopped"));
         self.outcome.stops += 1;
         self.nodes[n].disk.kill();

@@ -11,7 +11,7 @@ use crate::log::recovery::recover;
 use crate::shard::Event;
 use crate::shard::message::{MeshMessage, Ticket};
 use crate::sim::node::any::AnyClient;
-use crate::sim::node::book::ChannelKey;
+use crate::sim::node::book::{ChannelKey, ORDERED};
 use crate::sim::node::client::Role;
 use crate::sim::node::native::NativeRole;
 
@@ -85,7 +85,8 @@ impl World {
         if is_served {
             return;
         }
-        let natively = self.meta.topics[key.0].partitions > 1 || self.rng.chance(self.plan.native);
+        // an ordered channel stays so, and messages come in its own form
+        let natively = channel.1 != ORDERED && self.rng.chance(self.plan.native);
         if natively {
             let wire = self.native_client(NativeRole::Drain, key, leader);
             let visitor = self.clients.get_mut(&wire).expect("it just came");
@@ -96,7 +97,7 @@ impl World {
         }
         let wire = self.nsq_client(Role::Drain, key, leader);
         if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
-            client.subscribe(channel, 50);
+            client.subscribe(&self.book, channel, 50);
         }
         self.flush(wire);
     }
@@ -107,7 +108,7 @@ impl World {
         let keys = self.meta.keys();
         for key in keys.clone() {
             let leader = self.meta.leader(key).expect("it is in step");
-            if self.meta.topics[key.0].partitions == 1 && self.rng.chance(0.5) {
+            if self.rng.chance(0.5) {
                 let wire = self.nsq_client(Role::Publisher, key, leader);
                 if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
                     client.publish_to_all(&mut self.book, &mut self.rng);

@@ -107,6 +107,7 @@ impl World {
             sink,
             scratch: vec![],
         };
+        world.book.is_delay_checked = plan.faults.pause + plan.faults.slow_disk == 0.0;
         world.say(|| format!("{plan:?}"));
         for n in 0..plan.nodes {
             world.queue.put(n as u64 * MS, Happening::Start { node: n });
@@ -368,6 +369,10 @@ impl World {
         if self.nodes[n].is_store_away {
             return;
         }
+        if self.plan.coordination == Coordination::File {
+            // it may have been asked for another epoch
+            self.all_terms_end();
+        }
         let answer = self.meta.ask(n, ask, self.now, &mut self.rng);
         if let Some(key) = answer.changed {
             self.changed(key);
@@ -380,6 +385,7 @@ impl World {
     /// Every watch is told of a partition's newest metadata, as watches do.
     pub fn changed(&mut self, key: super::meta::Key) {
         let newest = self.meta.entries[&key].now.clone();
+        self.book.term_ends(key.0, key.1);
         self.say(|| format!("store: {key:?} {newest:?}"));
         for n in 0..self.nodes.len() {
             if self.nodes[n].running.is_none() || self.nodes[n].is_store_away {
@@ -453,10 +459,15 @@ impl World {
     }
 
     fn install(&mut self, n: usize, version: u64) {
+        self.all_terms_end();
         if self.meta.install_file(n, version) && self.nodes[n].running.is_some() {
             let life = self.nodes[n].life;
             self.queue.put(self.now, Happening::Look { node: n, life });
         }
+    }
+
+    fn all_terms_end(&mut self) {
+        self.meta.keys().into_iter().for_each(|(topic, partition)| self.book.term_ends(topic, partition));
     }
 
     pub fn mended(&mut self, mend: Mend) {

@@ -3,6 +3,9 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
+use super::order::Orders;
+pub use super::ordered::ORDERED;
+use super::ordered::Order;
 use super::producers::{Deleted, Producer};
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
@@ -115,6 +118,12 @@ pub struct Book {
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
+    pub orders: Orders,
+    pub(super) order: Order,
+    /// The time of clients.
+    pub now_ms: u64,
+    /// Nobody stands still for so long that a message times out unseen.
+    pub is_delay_checked: bool,
     pub counts: Counts,
 }
 
@@ -356,6 +365,12 @@ impl Book {
         self.channels.get_mut(channel).expect("only subscribers finish").finished.insert(n);
     }
 
+    /// Whether some client of the channel has written FIN for it.
+    pub fn has_finished(&self, channel: &ChannelKey, id: MessageId) -> bool {
+        let n = self.ids.get(&(channel.0, id));
+        n.is_some_and(|n| self.channels.get(channel).is_some_and(|c| c.finished.contains(n)))
+    }
+
     pub fn delivered(&mut self, channel: &ChannelKey, id: MessageId, body: &[u8]) {
         let n = self.none_invented(channel.0, body);
         self.ids_and_offsets_never_repeat(channel.0, id, n);
@@ -363,6 +378,7 @@ impl Book {
         assert!(settled.is_none(), "fin_before_ok_is_durable: message {n} {id:?} comes to {channel:?} again: {settled:?}");
         let begins = self.channels.get(channel).and_then(|c| c.partitions.get(&id.partition().0).copied().flatten());
         assert!(begins <= Some(id.log_id()), "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
+        self.comes(channel, id);
         self.messages[n].is_delivered = true;
         self.counts.delivered += 1;
     }
@@ -409,6 +425,8 @@ impl Book {
         self.mpub_is_all_or_nothing(&found);
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
+        let stored = found.stored.iter().map(|(&n, &id)| (self.messages[n].topic, id)).collect();
+        self.orders.recovered(r, topic_number, &stored);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);

@@ -1,9 +1,9 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, id_of, passing_name, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, ORDERED, id_of, passing_name, topic_name};
 use super::reach::Reach;
-use crate::base::Rng;
-use crate::codec::nsq::frame::{self, Frame};
+use crate::base::{LogId, MessageId, Rng};
+use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -13,6 +13,8 @@ pub enum Role {
     Consumer,
     /// Subscribes and publishes.
     Both,
+    /// Consumes in log order.
+    Ordered,
     /// Finishes all that it gets.
     Drain,
     /// Publishes to ephemeral topics, or consumes one over an ephemeral channel.
@@ -50,6 +52,8 @@ pub struct Client {
     pub passed: u64,
     /// The ephemeral topic that it consumes.
     passing: Option<u64>,
+    /// What lies before was finished for good when it subscribed, or when it got a later one.
+    floor: LogId,
 }
 
 impl Client {
@@ -70,6 +74,7 @@ impl Client {
             fins: vec![],
             passed: 0,
             passing: None,
+            floor: LogId(0),
         }
     }
 
@@ -77,8 +82,14 @@ impl Client {
         self.expects.is_empty() || self.has_failed
     }
 
-    pub fn subscribe(&mut self, channel: ChannelKey, rdy: u32) {
-        request::subscribe(&mut self.out, &topic_name(channel.0), &channel.1);
+    pub fn subscribe(&mut self, book: &Book, channel: ChannelKey, rdy: u32) {
+        let (topic, partition) = (topic_name(channel.0), self.reach.named());
+        if channel.1 == ORDERED {
+            self.floor = book.finished_for_good(&channel, partition.map_or(0, |p| p.0));
+            request::subscribe_ordered(&mut self.out, &topic, &channel.1, partition);
+        } else {
+            request::subscribe_to(&mut self.out, &topic, &channel.1, partition);
+        }
         self.expects.push_back(Expect::Subscribed);
         self.subscription = Some(channel);
         self.ready(rdy);
@@ -87,6 +98,13 @@ impl Client {
     fn ready(&mut self, rdy: u32) {
         request::ready(&mut self.out, rdy);
         self.rdy = rdy;
+    }
+
+    fn id(&self, wire: [u8; 16]) -> MessageId {
+        match &self.subscription {
+            Some((_, channel)) if channel == ORDERED => MessageId::from_binary(&wire),
+            _ => id_of(wire),
+        }
     }
 
     pub fn consumes(&self, channel: &ChannelKey) -> bool {
@@ -137,7 +155,7 @@ impl Client {
                 self.pass(book, rng.below(EPHEMERAL_TOPICS), subscribes);
             }
             Role::Both if rng.chance(0.4) => self.publish(book, rng),
-            Role::Both | Role::Consumer => self.consume(book, rng),
+            Role::Both | Role::Consumer | Role::Ordered => self.consume(book, rng),
         }
     }
 
@@ -151,7 +169,8 @@ impl Client {
             1 | 2 => {
                 let numbers: Vec<usize> =
                     (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
-                request::multi_publish(&mut self.out, &topic_name(topic), numbers.iter().map(|&n| book.body(n)));
+                let to = self.reach.named();
+                request::multi_publish_to(&mut self.out, &topic_name(topic), to, numbers.iter().map(|&n| book.body(n)));
                 book.group(numbers.clone());
                 self.expects.push_back(Expect::Published(numbers, self.fins.len()));
             }
@@ -173,30 +192,36 @@ impl Client {
 
     fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
         let n = book.write_to(topic, self.reach.partition, rng);
-        request::publish(&mut self.out, &topic_name(topic), book.body(n));
+        request::publish_to(&mut self.out, &topic_name(topic), self.reach.named(), book.body(n));
         self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
     }
 
     fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
         request::finish(&mut self.out, &id);
-        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id_of(id));
+        let id_ = self.id(id);
+        book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id_);
         self.held.remove(&id);
         self.fins.push(id);
     }
 
     fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.subscription.is_none() {
-            let channel = ["a", "b"][rng.below(2) as usize].to_owned();
+            let channel = ["a", "b"][rng.below(2) as usize];
+            let channel = if self.role == Role::Ordered { ORDERED } else { channel }.to_owned();
             let topic = self.reach.topic(rng);
             book.subscribes(topic);
-            return self.subscribe((topic, channel), rng.below(12) as u32);
+            let rdy = rng.below(12) as u32;
+            return self.subscribe(book, (topic, channel), rdy);
         }
         let nth = rng.below(self.held.len().max(1) as u64) as usize;
         let id = self.held.iter().nth(nth).copied();
         match (rng.below(20), id) {
             (0..2, _) => self.ready([0, 1, 2, 3, 10, 40][rng.below(6) as usize]),
             (2..4, Some(id)) => {
-                request::requeue(&mut self.out, &id, if rng.chance(0.5) { 0 } else { rng.below(3000) });
+                let delay_ms = if rng.chance(0.5) { 0 } else { rng.below(3000) };
+                request::requeue(&mut self.out, &id, delay_ms);
+                let channel = self.subscription.as_ref().expect("it holds messages");
+                book.deferred(channel, self.id(id), delay_ms);
                 self.held.remove(&id);
             }
             (4, Some(id)) => request::touch(&mut self.out, &id),
@@ -245,7 +270,16 @@ impl Client {
                 Frame::Message(m) => {
                     let channel = self.subscription.as_ref().expect("messages come to subscribers");
                     assert!(self.is_subscribed, "no message before SUB's OK");
-                    book.delivered(channel, id_of(m.id), m.body);
+                    let id = self.id(m.id);
+                    if channel.1 != ORDERED {
+                        book.delivered(channel, id, m.body);
+                    } else {
+                        book.delivered(channel, id, m.body.get(PLACE_LEN..).expect("it has its place in front"));
+                        let (floor, came) = (self.floor, id.log_id());
+                        let name = "acknowledged_cursor_survives_failover";
+                        assert!(came >= floor, "{name}: {id:?} comes to {channel:?} again, all before {floor:?} was finished");
+                        self.floor = came;
+                    }
                     self.held.insert(m.id);
                 }
             }
@@ -257,7 +291,7 @@ impl Client {
         match (self.expects.pop_front(), response) {
             (Some(Expect::Published(numbers, fins)), b"OK") => {
                 if let Some(channel) = self.subscription.as_ref().filter(|_| fins > 0) {
-                    let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), id_of(id))).collect();
+                    let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), self.id(id))).collect();
                     book.claim(self.conn, numbers[0], fins);
                 }
                 numbers.into_iter().for_each(|n| book.acknowledged(n));
@@ -280,10 +314,13 @@ impl Client {
         let code = text.split(' ').next().expect("a code");
         match code {
             "E_FIN_FAILED" => {
-                let id = error.get(17..33).and_then(|id| id.try_into().ok());
-                return book.fin_failed(self.conn, id_of(id.expect("the failed FIN's id")));
+                // one with a binary id is not looked for
+                if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| self.role != Role::Ordered) {
+                    book.fin_failed(self.conn, id_of(id));
+                }
+                return;
             }
-            "E_REQ_FAILED" | "E_TOUCH_FAILED" => return,
+            "E_REQ_FAILED" | "E_TOUCH_FAILED" => return book.not_deferred(self.subscription.as_ref()),
             _ => {}
         }
         book.counts.refused += 1;

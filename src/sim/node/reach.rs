@@ -1,6 +1,6 @@
 //! Where a client may go: what it was told by whoever connected it.
 
-use crate::base::Rng;
+use crate::base::{PartitionId, Rng};
 
 #[derive(Clone, Debug)]
 pub struct Reach {
@@ -10,7 +10,7 @@ pub struct Reach {
     pub topics: Vec<usize>,
     /// Where all that it publishes goes, and what its SUB covers, when that is known.
     pub partition: Option<u16>,
-    /// The node is one of several: another may lead what it asks for.
+    /// The node is one of several: another may lead what it asks for, and partitions are named in commands.
     pub is_clustered: bool,
 }
 
@@ -18,6 +18,11 @@ impl Reach {
     /// The only node there is.
     pub fn alone(topics: u64) -> Reach {
         Reach { node: 0, topics: (0..topics as usize).collect(), partition: None, is_clustered: false }
+    }
+
+    /// The partition that a command names.
+    pub fn named(&self) -> Option<PartitionId> {
+        self.partition.filter(|_| self.is_clustered).map(PartitionId)
     }
 
     pub fn topic(&self, rng: &mut Rng) -> usize {

@@ -1,0 +1,506 @@
+//! Three nodes in one thread: their shards with their links, a disk for each that does what it is told (or waits), a network
+//! that carries the links' bytes, and a metadata store that the test plays.
+
+use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
+use super::event::DialError;
+use super::message::{MeshMessage, PublishError};
+use super::*;
+use crate::base::{DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
+use crate::codec::nsq::frame::Frame;
+use crate::codec::nsq::{frame, request};
+use crate::log::ProducerLimits;
+use crate::log::recovery::{RecoverOptions, recover};
+use crate::replica::Membership;
+use crate::replica::states::State;
+use crate::sim::disk::SimDisk;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+mod failover;
+mod roles;
+mod writes;
+
+const JOURNAL: u64 = 4 << 20;
+
+/// Longer than the longest pause before a node is dialled again, and what the replicas then have to say.
+const RECONNECT: Duration = Duration::from_secs(10);
+
+fn id_of_node(i: usize) -> NodeId {
+    NodeId([i as u8 + 1; 16])
+}
+
+struct Node {
+    shards: Vec<Shard>,
+    disk: SimDisk,
+    /// Operations that the disk was not given yet, by core.
+    asked: VecDeque<(usize, OpId, DiskOp)>,
+    /// The core of each operation that the disk has, by the disk's number.
+    under_way: HashMap<OpId, (usize, OpId)>,
+    next_op: u64,
+    /// The journal's writes wait.
+    is_slow: bool,
+    mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
+    http: Vec<MeshMessage>,
+    generation: u64,
+    is_down: bool,
+}
+
+impl Node {
+    fn is_held(&self, op: &DiskOp) -> bool {
+        self.is_slow && matches!(op.file(), Some(FileId::Journal(_)))
+    }
+}
+
+enum OnWire {
+    Bytes(Vec<u8>),
+    Closed,
+}
+
+struct Net {
+    nodes: Vec<Node>,
+    settings: Arc<Settings>,
+    cores: u16,
+    now: Now,
+    topic: TopicRef,
+    /// The metadata of each partition, by number.
+    metadata: Vec<Membership>,
+    /// It takes proposals, and gives epochs.
+    is_store_there: bool,
+    /// Between nodes: what happens at an end of a connection next.
+    wire: VecDeque<(ConnId, OnWire)>,
+    /// The node and core of each end, and the other end.
+    links: HashMap<ConnId, (usize, usize, ConnId)>,
+    cut: BTreeSet<(usize, usize)>,
+    /// Node, core and what came.
+    clients: HashMap<ConnId, (usize, usize, Vec<u8>)>,
+    closed: Vec<ConnId>,
+    next_conn: u64,
+    resigned: Vec<usize>,
+}
+
+impl Net {
+    /// Three nodes with one core each; all replicate the topic "t", node 0 leads.
+    fn new() -> Net {
+        Self::with(1, 1, Settings::default())
+    }
+
+    fn with(cores: u16, partitions: u16, settings: Settings) -> Net {
+        let settings = Arc::new(Settings { partitions, journal_bytes: JOURNAL, ..settings });
+        let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([9; 16]), partitions };
+        let nodes: Vec<NodeId> = (0..3).map(id_of_node).collect();
+        let membership =
+            Membership { version: 1, epoch: Epoch(1), leader: Some(nodes[0]), replicas: nodes.clone(), isr: nodes, min_isr: 2 };
+        let mut net = Net {
+            nodes: vec![],
+            settings,
+            cores,
+            now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
+            topic: topic.into(),
+            metadata: vec![membership; partitions as usize],
+            is_store_there: true,
+            wire: VecDeque::new(),
+            links: HashMap::new(),
+            cut: BTreeSet::new(),
+            clients: HashMap::new(),
+            closed: vec![],
+            next_conn: 0,
+            resigned: vec![],
+        };
+        for i in 0..3 {
+            let node = net.start(i, SimDisk::new(i as u64));
+            net.nodes.push(node);
+        }
+        (0..3).for_each(|i| net.tell_all(i));
+        net.run();
+        net.pass_time(Duration::from_secs(1));
+        net
+    }
+
+    /// Recovers what is there and starts on it; the metadata comes later.
+    fn start(&mut self, i: usize, mut disk: SimDisk) -> Node {
+        let options = RecoverOptions {
+            cores: self.cores,
+            journal_bytes: JOURNAL,
+            segment_bytes: self.settings.max_bytes_per_file,
+            now_unix_ns: self.now.unix_ns,
+            producers: ProducerLimits::default(),
+            seed: i as u64 + 1,
+            accept_lost_journal: 0,
+            is_clustered: true,
+        };
+        let mut recovered = recover(&mut disk, &options).expect("a disk without faults");
+        let generation = recovered.generation;
+        let cluster = ClusterOptions { cluster_id: [5; 16], generation };
+        let shard = |core: u16| {
+            let own =
+                |p: &mut crate::log::state::RecoveredPartition| p.topic.core_of(p.dir.partition, self.cores) == CoreId(core);
+            Shard::new(ShardOptions {
+                core: CoreId(core),
+                cores: self.cores,
+                settings: self.settings.clone(),
+                epoch: Epoch(generation),
+                journal: recovered.journals[core as usize],
+                topics: recovered.topics.clone(),
+                partitions: recovered.partitions.extract_if(.., own).collect(),
+                seed: core as u64,
+                connections_max: 0,
+                node_id: id_of_node(i).0,
+                cluster: Some(cluster.clone()),
+            })
+        };
+        let shards = (0..self.cores).map(shard).collect();
+        let (asked, under_way, mesh) = Default::default();
+        Node { shards, disk, asked, under_way, next_op: 0, is_slow: false, mesh, http: vec![], generation, is_down: false }
+    }
+
+    // ---- the metadata store
+
+    fn tell_all(&mut self, node: usize) {
+        let named =
+            |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
+        self.tell(node, Fact::Nodes((0..3).map(named).collect()));
+        self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
+        self.tell(node, Fact::Topic(self.topic.clone()));
+        (0..self.topic.partitions).for_each(|p| self.tell_partition(node, p));
+    }
+
+    fn tell_partition(&mut self, node: usize, partition: u16) {
+        let (topic, membership) = (self.topic.clone(), self.metadata[partition as usize].clone());
+        self.tell(node, Fact::Partition { topic, partition: PartitionId(partition), membership });
+    }
+
+    /// Every core hears it.
+    fn tell(&mut self, node: usize, fact: Fact) {
+        for core in 0..self.cores as usize {
+            self.step(node, core, Event::Cluster(fact.clone()));
+        }
+    }
+
+    /// Changes the metadata of a partition, and everybody hears of it.
+    fn change(&mut self, partition: u16, change: impl FnOnce(&mut Membership)) {
+        let m = &mut self.metadata[partition as usize];
+        m.version += 1;
+        change(m);
+        (0..3).for_each(|i| self.tell_partition(i, partition));
+        self.run();
+    }
+
+    /// Another node leads, in a new epoch.
+    fn elect(&mut self, partition: u16, node: usize) {
+        self.change(partition, |m| (m.leader, m.epoch) = (Some(id_of_node(node)), Epoch(m.epoch.0 + 1)));
+        self.pass_time(Duration::from_millis(10));
+    }
+
+    fn answer(&mut self, node: usize, ask: Ask) {
+        let (Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route }) = &ask;
+        let partition = route.partition.0;
+        let m = &self.metadata[partition as usize];
+        match ask {
+            Ask::Propose { version, isr, .. } if self.is_store_there && m.version == version => {
+                self.change_soon(partition, |m| m.isr = isr)
+            }
+            Ask::Propose { route, version, .. } => self.tell(node, Fact::ProposalRefused { route, version }),
+            Ask::AskEpoch { above, .. } if self.is_store_there => {
+                let epoch = Epoch(above.0.max(m.epoch.0) + 1);
+                self.change_soon(partition, |m| m.epoch = epoch);
+            }
+            Ask::AskEpoch { .. } => {}
+            Ask::Refresh { .. } => self.tell_partition(node, partition),
+            Ask::Resign { .. } => self.resigned.push(node),
+        }
+    }
+
+    fn change_soon(&mut self, partition: u16, change: impl FnOnce(&mut Membership)) {
+        let m = &mut self.metadata[partition as usize];
+        m.version += 1;
+        change(m);
+        (0..3).for_each(|i| self.tell_partition(i, partition));
+    }
+
+    // ---- the nodes
+
+    fn step(&mut self, node: usize, core: usize, event: Event<'_>) {
+        if self.nodes[node].is_down {
+            return;
+        }
+        let mut out = vec![];
+        let shard = &mut self.nodes[node].shards[core];
+        shard.step(self.now, event, &mut out);
+        self.carry(node, core, out);
+    }
+
+    fn carry(&mut self, node: usize, core: usize, effects: Effects) {
+        for effect in effects {
+            match effect {
+                Effect::Send { conn, bytes } if self.links.contains_key(&conn) => {
+                    let other = self.links[&conn].2;
+                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+                    self.wire.push_back((other, OnWire::Bytes(bytes)));
+                }
+                Effect::Close { conn } if self.links.contains_key(&conn) => self.hang_up(conn),
+                Effect::Move { conn, to, session, unread } if self.links.contains_key(&conn) => {
+                    let to = to.0 as usize;
+                    self.links.get_mut(&conn).expect("just looked at").1 = to;
+                    self.step(node, to, Event::Adopted { conn, session });
+                    self.step(node, to, Event::Bytes { conn, bytes: &unread });
+                }
+                Effect::Dial { dial, address, .. } => self.dial(node, core, dial, address.parse().expect("a node's number")),
+                Effect::Send { conn, bytes } => {
+                    self.clients.get_mut(&conn).expect("known").2.extend(&bytes);
+                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+                }
+                Effect::Close { conn } => {
+                    self.closed.push(conn);
+                    self.step(node, core, Event::Closed { conn });
+                }
+                Effect::Move { conn, to, session, unread } => {
+                    let (node, _, got) = self.clients.remove(&conn).expect("known");
+                    let to = to.0 as usize;
+                    self.clients.insert(conn, (node, to, got));
+                    self.step(node, to, Event::Adopted { conn, session });
+                    self.step(node, to, Event::Bytes { conn, bytes: &unread });
+                }
+                Effect::Disk { op, request } => self.nodes[node].asked.push_back((core, op, request)),
+                Effect::Pass { to: CoreId::HTTP, message } => self.nodes[node].http.push(message),
+                Effect::Pass { to, message } => self.nodes[node].mesh.push_back((CoreId(core as u16), to, message)),
+                Effect::Ask(ask) => self.answer(node, ask),
+                Effect::Halt { reason } => panic!("halted: {reason}"),
+                Effect::Stopped | Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}
+            }
+        }
+    }
+
+    // ---- the network
+
+    fn dial(&mut self, node: usize, core: usize, dial: u64, to: usize) {
+        if self.cut.contains(&(node, to)) || self.nodes[to].is_down {
+            let result = Err(DialError("nobody answers".into()));
+            return self.step(node, core, Event::Dialed { dial, result });
+        }
+        let (here, there) = (ConnId(self.next_conn + 1), ConnId(self.next_conn + 2));
+        self.next_conn += 2;
+        // The kernel gives it to any core.
+        let there_core = self.next_conn as usize / 2 % self.cores as usize;
+        self.links.insert(here, (node, core, there));
+        self.links.insert(there, (to, there_core, here));
+        self.step(to, there_core, Event::OpenedPeer { conn: there, peer: Peer("test:2".into()) });
+        self.step(node, core, Event::Dialed { dial, result: Ok(here) });
+    }
+
+    /// Closes a connection between nodes: here at once, at the other end when what was sent has arrived.
+    fn hang_up(&mut self, conn: ConnId) {
+        let Some((node, core, other)) = self.links.remove(&conn) else { return };
+        self.wire.push_back((other, OnWire::Closed));
+        self.step(node, core, Event::Closed { conn });
+    }
+
+    fn carry_wire(&mut self) -> bool {
+        let Some((conn, what)) = self.wire.pop_front() else { return false };
+        let Some(&(node, core, _)) = self.links.get(&conn) else { return true };
+        match what {
+            OnWire::Bytes(bytes) => self.step(node, core, Event::Bytes { conn, bytes: &bytes }),
+            OnWire::Closed => {
+                self.links.remove(&conn);
+                self.step(node, core, Event::Closed { conn });
+            }
+        }
+        true
+    }
+
+    /// Gives a node's disk one operation, or its answer to the node. False: it has none.
+    fn turn_disk(&mut self, node: usize) -> bool {
+        let n = &mut self.nodes[node];
+        if let Some(at) = n.asked.iter().position(|(_, _, op)| !n.is_held(op)) {
+            let (core, op, request) = n.asked.remove(at).expect("it was just found");
+            n.next_op += 1;
+            n.under_way.insert(OpId(n.next_op), (core, op));
+            n.disk.submit(OpId(n.next_op), request);
+            return true;
+        }
+        let Some((number, outcome)) = n.disk.complete() else { return false };
+        let (core, op) = n.under_way.remove(&number).expect("it was submitted");
+        self.step(node, core, Event::Disk { op, outcome });
+        true
+    }
+
+    fn turn(&mut self, node: usize) -> bool {
+        let mut did = self.turn_disk(node);
+        if let Some((from, to, message)) = self.nodes[node].mesh.pop_front() {
+            self.step(node, to.0 as usize, Event::Mesh { from, message });
+            did = true;
+        }
+        for core in 0..self.cores as usize {
+            self.step(node, core, Event::TurnEnd);
+            if self.nodes[node].shards[core].deadline().is_some_and(|at| at <= self.now.ticks) {
+                self.step(node, core, Event::Tick);
+                self.step(node, core, Event::TurnEnd);
+            }
+        }
+        let n = &self.nodes[node];
+        did || !n.under_way.is_empty() || n.asked.iter().any(|(_, _, op)| !n.is_held(op))
+    }
+
+    /// Until nothing is left to do without time passing.
+    fn run(&mut self) {
+        for _ in 0..20_000 {
+            let mut did = false;
+            for node in 0..3 {
+                if !self.nodes[node].is_down {
+                    did |= self.turn(node);
+                }
+            }
+            did |= self.carry_wire();
+            if !did && self.wire.is_empty() && self.nodes.iter().all(|n| n.is_down || n.mesh.is_empty()) {
+                return;
+            }
+        }
+        panic!("the cluster never comes to rest");
+    }
+
+    /// In steps that are shorter than what the replicas wait for.
+    fn pass_time(&mut self, time: Duration) {
+        let end = self.now.ticks + time;
+        while self.now.ticks < end {
+            let step = end.since(self.now.ticks).min(Duration::from_millis(50));
+            self.now.ticks = self.now.ticks + step;
+            self.now.unix_ns += step.as_nanos() as i64;
+            for node in 0..3 {
+                (0..self.cores as usize).for_each(|core| self.step(node, core, Event::Tick));
+            }
+            self.run();
+        }
+    }
+
+    /// Nothing gets through between a node and the others, or everything again.
+    fn isolate(&mut self, node: usize, is_cut: bool) {
+        for other in (0..3).filter(|i| *i != node) {
+            for pair in [(node, other), (other, node)] {
+                if is_cut {
+                    self.cut.insert(pair)
+                } else {
+                    self.cut.remove(&pair)
+                };
+            }
+        }
+        if is_cut {
+            self.hang_up_all(node);
+        }
+    }
+
+    /// Every connection with the node is lost, and what was on its way.
+    fn hang_up_all(&mut self, node: usize) {
+        let ends: Vec<ConnId> =
+            self.links.iter().filter(|(_, (of, ..))| *of == node).map(|(conn, (.., other))| [*conn, *other]).flatten().collect();
+        self.wire.retain(|(conn, _)| !ends.contains(conn));
+        for conn in ends {
+            if let Some((of, core, _)) = self.links.remove(&conn) {
+                self.step(of, core, Event::Closed { conn });
+            }
+        }
+    }
+
+    /// The process ends at once; what was not durable may be gone.
+    fn kill(&mut self, node: usize) {
+        let n = &mut self.nodes[node];
+        n.is_down = true;
+        self.hang_up_all(node);
+        let n = &mut self.nodes[node];
+        (n.asked, n.under_way, n.mesh) = Default::default();
+        n.disk.crash();
+        self.clients.retain(|_, (of, ..)| *of != node);
+    }
+
+    fn restart(&mut self, node: usize) {
+        let disk = std::mem::replace(&mut self.nodes[node].disk, SimDisk::new(0));
+        self.nodes[node] = self.start(node, disk);
+        self.tell_all(node);
+        self.run();
+    }
+
+    // ---- clients
+
+    fn connect(&mut self, node: usize) -> ConnId {
+        self.connect_to(node, 0)
+    }
+
+    fn connect_to(&mut self, node: usize, core: usize) -> ConnId {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.clients.insert(conn, (node, core, vec![]));
+        self.step(node, core, Event::Opened { conn, peer: Peer("test:1".into()) });
+        self.send(conn, b"  V2");
+        conn
+    }
+
+    /// Gives it to the node, which does nothing yet.
+    fn put(&mut self, conn: ConnId, bytes: &[u8]) {
+        let (node, core, _) = self.clients[&conn];
+        self.step(node, core, Event::Bytes { conn, bytes });
+    }
+
+    fn send(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.put(conn, bytes);
+        self.run();
+    }
+
+    fn publish(&mut self, conn: ConnId, body: &str) {
+        let mut bytes = vec![];
+        request::publish(&mut bytes, "t", body.as_bytes());
+        self.send(conn, &bytes);
+    }
+
+    /// Whole frames that arrived, heartbeats left out: responses, errors, and messages as their bodies behind their ids.
+    fn take(&mut self, conn: ConnId) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").2);
+        let (frames, used) = frame::decode_all(&bytes).expect("well-formed frames");
+        assert_eq!(used, bytes.len());
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let show = |f: Frame<'_>| match f {
+            Frame::Response(r) => text(r),
+            Frame::Error(e) => text(e),
+            Frame::Message(m) => format!("{} {}", text(&m.id), text(m.body)),
+        };
+        frames.into_iter().map(show).filter(|f| f != "_heartbeat_").collect()
+    }
+
+    /// A client of the channel with this RDY, and what it got beside its OK.
+    fn subscribe(&mut self, node: usize, channel: &str, rdy: u32) -> (ConnId, Vec<String>) {
+        let c = self.connect(node);
+        self.send(c, format!("SUB t {channel}\nRDY {rdy}\n").as_bytes());
+        let mut got = self.take(c);
+        assert_eq!(got.first().map(String::as_str), Some("OK"), "{got:?}");
+        (c, got.split_off(1))
+    }
+
+    fn finish(&mut self, conn: ConnId, messages: &[String]) {
+        let fins: String = messages.iter().map(|m| format!("FIN {}\n", m.split(' ').next().expect("an id"))).collect();
+        self.send(conn, fins.as_bytes());
+    }
+
+    // ---- what the test looks at
+
+    fn partition(&self, node: usize, partition: u16) -> &partitions::Partition {
+        let core = self.topic.core_of(PartitionId(partition), self.cores).0 as usize;
+        let e = &self.nodes[node].shards[core].engine;
+        e.partitions.iter().map(|(_, p)| p).find(|p| p.dir.partition == PartitionId(partition)).expect("the node has it")
+    }
+
+    fn durable(&self, node: usize) -> i64 {
+        let e = &self.nodes[node].shards[0].engine;
+        let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
+        e.store.durable_end(idx).count
+    }
+
+    fn state(&self, node: usize) -> State {
+        self.partition(node, 0).seat().expect("a replica").member.state()
+    }
+
+    /// Log id of the first message that is not confirmed in a channel, by its name.
+    fn cursors(&self, node: usize) -> BTreeMap<String, u64> {
+        let channels = self.partition(node, 0).channels.iter();
+        channels.map(|(_, c)| (c.name.to_string(), c.machine.confirmed().log_id.0)).collect()
+    }
+}
+
+fn bodies(messages: &[String]) -> Vec<&str> {
+    messages.iter().map(|m| m.split(' ').nth(1).unwrap_or_else(|| panic!("no message: {m}"))).collect()
+}

@@ -1,0 +1,119 @@
+//! Another node leads; nodes go away and come back.
+
+use super::*;
+
+#[test]
+fn the_next_leader_has_everything_and_the_cursors() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..6).for_each(|i| net.publish(p, &i.to_string()));
+    assert_eq!(net.take(p), ["OK"; 6]);
+    let (c, got) = net.subscribe(0, "ch", 4);
+    net.finish(c, &got[..2]);
+    net.pass_time(Duration::from_millis(300));
+    net.elect(0, 1);
+    let told = net.take(c);
+    assert!(told.last().is_some_and(|t| t.starts_with("E_FAILED_ON_NOT_LEADER")), "{told:?}");
+    assert!(net.closed.contains(&c));
+    assert_eq!((net.state(0), net.state(1)), (State::Aligned, State::Open));
+    let (c, got) = net.subscribe(1, "ch", 9);
+    assert_eq!(bodies(&got), ["2", "3", "4", "5"], "what was finished does not come again, what was in flight does");
+    net.finish(c, &got);
+    let p = net.connect(1);
+    net.publish(p, "6");
+    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["6"]));
+    assert!((0..3).all(|i| net.durable(i) == 7));
+    // And back.
+    net.pass_time(Duration::from_millis(300));
+    net.elect(0, 0);
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["6"]);
+}
+
+#[test]
+fn a_killed_leader_loses_nothing_that_was_acknowledged() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..6).for_each(|i| net.publish(p, &i.to_string()));
+    assert_eq!(net.take(p), ["OK"; 6]);
+    net.kill(0);
+    net.change(0, |m| {
+        (m.leader, m.epoch) = (Some(id_of_node(2)), Epoch(2));
+        m.isr.retain(|n| *n != id_of_node(0));
+    });
+    net.pass_time(Duration::from_millis(100));
+    let p = net.connect(2);
+    net.publish(p, "6");
+    assert_eq!(net.take(p), ["OK"]);
+    let (c, got) = net.subscribe(2, "ch", 9);
+    assert_eq!(got.len(), 7);
+    net.finish(c, &got[..5]);
+    // It comes back, catches up, takes the cursors, and is in sync again.
+    net.restart(0);
+    net.pass_time(RECONNECT);
+    assert_eq!((net.state(0), net.durable(0), net.metadata[0].isr.len()), (State::Aligned, 7, 3));
+    assert_eq!(net.cursors(0)["ch"], 6);
+    net.elect(0, 0);
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["5", "6"]);
+}
+
+/// What a leader had alone when it was cut off goes, when it follows the next one.
+#[test]
+fn a_tail_that_was_never_committed_is_cut() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    net.isolate(0, true);
+    net.publish(p, "lost");
+    net.publish(p, "lost");
+    assert_eq!((net.take(p), net.durable(0)), (vec!["OK".to_owned()], 3));
+    net.elect(0, 1);
+    let told = net.take(p);
+    assert_eq!(told, [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)], "and the connection is closed");
+    net.isolate(0, false);
+    net.pass_time(RECONNECT);
+    let p = net.connect(1);
+    net.publish(p, "1");
+    assert_eq!(net.take(p), ["OK"]);
+    net.pass_time(Duration::from_secs(1));
+    assert!((0..3).all(|i| net.durable(i) == 2), "{:?}", [net.durable(0), net.durable(1), net.durable(2)]);
+    net.elect(0, 0);
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["0", "1"]);
+}
+
+/// A follower that was away for long reads what is no longer in memory, and restarts on the way.
+#[test]
+fn a_follower_catches_up_from_the_files() {
+    let settings =
+        Settings { tail_cache_bytes: 1 << 20, max_bytes_per_file: 1 << 20, flush_bytes: 64 << 10, ..Settings::default() };
+    let mut net = Net::with(1, 1, settings);
+    net.kill(2);
+    net.change(0, |m| m.isr.retain(|n| *n != id_of_node(2)));
+    let p = net.connect(0);
+    let body = "x".repeat(60_000);
+    (0..100).for_each(|_| net.publish(p, &body));
+    assert_eq!(net.take(p), vec!["OK"; 100]);
+    net.restart(2);
+    net.pass_time(Duration::from_millis(700));
+    net.kill(2);
+    net.restart(2);
+    net.pass_time(RECONNECT);
+    assert_eq!((net.durable(2), net.metadata[0].isr.len()), (100, 3));
+    assert!(net.nodes[2].generation > net.nodes[1].generation);
+}
+
+/// The same node leads again, in a higher epoch: its clients stay.
+#[test]
+fn a_leader_that_opens_again_keeps_its_clients() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    let (c, got) = net.subscribe(0, "ch", 5);
+    net.elect(0, 0);
+    net.finish(c, &got);
+    net.publish(p, "1");
+    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned(); 2], vec!["1"]));
+    assert_eq!((net.cursors(0)["ch"], net.state(0)), (2, State::Open));
+}

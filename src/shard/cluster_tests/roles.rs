@@ -1,0 +1,184 @@
+//! Who may use a partition, and who has to leave it.
+
+use super::*;
+
+#[test]
+fn a_follower_serves_nobody() {
+    let mut net = Net::new();
+    let (p, c) = (net.connect(1), net.connect(1));
+    net.publish(p, "x");
+    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition"]);
+    net.publish(p, "x");
+    assert_eq!(net.take(p).len(), 1, "a publisher keeps its connection");
+    net.send(c, b"SUB t ch\n");
+    assert_eq!(net.take(c), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition"]);
+    assert_eq!(net.closed, [c], "a consumer looks for the leader anew");
+}
+
+#[test]
+fn topics_come_from_the_metadata_alone() {
+    let mut net = Net::new();
+    for command in [&b"PUB other\n\0\0\0\x01x"[..], b"SUB other ch\n"] {
+        let c = net.connect(0);
+        net.send(c, command);
+        let got = net.take(c);
+        assert!(got.len() == 1 && got[0].starts_with("E_TOPIC_NOT_EXIST"), "{got:?}");
+        assert_eq!(net.closed.pop(), Some(c));
+    }
+    net.tell(0, Fact::TopicGone(net.topic.clone()));
+    let p = net.connect(0);
+    net.publish(p, "x");
+    assert!(net.take(p)[0].starts_with("E_TOPIC_NOT_EXIST"));
+    assert_eq!(net.state(0), State::Idle);
+}
+
+/// What the disk has and no fact names is kept and not served, until a fact does.
+#[test]
+fn a_partition_without_metadata_is_kept_and_not_served() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "x");
+    net.kill(0);
+    let disk = std::mem::replace(&mut net.nodes[0].disk, SimDisk::new(0));
+    net.nodes[0] = net.start(0, disk);
+    net.run();
+    assert_eq!((net.state(0), net.durable(0)), (State::Idle, 1));
+    let c = net.connect(0);
+    net.send(c, b"SUB t ch\n");
+    assert!(net.take(c)[0].starts_with("E_TOPIC_NOT_EXIST"));
+}
+
+/// The channel exists on every in-sync replica before its SUB is answered.
+#[test]
+fn a_channel_is_on_all_replicas_before_its_client_hears_of_it() {
+    let mut net = Net::new();
+    net.nodes[2].is_slow = true;
+    let (c, other) = (net.connect(0), net.connect(0));
+    net.send(c, b"SUB t ch\n");
+    net.send(other, b"SUB t ch\n");
+    assert!(net.take(c).is_empty() && net.take(other).is_empty());
+    assert_eq!(net.cursors(1).len(), 1);
+    net.nodes[2].is_slow = false;
+    net.run();
+    assert_eq!((net.take(c), net.take(other)), (vec!["OK".to_owned()], vec!["OK".to_owned()]));
+    assert!((0..3).all(|i| net.cursors(i).contains_key("ch")));
+    let e = net.connect(0);
+    net.send(e, b"SUB t e#ephemeral\n");
+    assert_eq!(net.take(e), ["OK"]);
+    assert!((1..3).all(|i| net.cursors(i).len() == 1), "ephemeral channels stay at the leader");
+}
+
+/// A replica that does not answer: nobody is told of the channel, until one who asks again finds that all have it.
+#[test]
+fn a_channel_that_a_replica_does_not_confirm_is_refused() {
+    let mut net = Net::new();
+    net.is_store_there = false;
+    net.isolate(2, true);
+    let c = net.connect(0);
+    net.send(c, b"SUB t ch\n");
+    assert_eq!(net.cursors(1).len(), 1);
+    net.pass_time(Duration::from_secs(6));
+    let got = net.take(c);
+    assert!(got.len() == 1 && got[0].starts_with("E_FAILED_ON_NOT_WRITABLE SUB failed"), "{got:?}");
+    net.isolate(2, false);
+    net.pass_time(RECONNECT);
+    let p = net.connect(0);
+    net.publish(p, "x");
+    let (_, got) = net.subscribe(0, "ch", 5);
+    assert_eq!(bodies(&got), ["x"]);
+    assert_eq!((net.cursors(1), net.cursors(2)), (net.cursors(0), net.cursors(0)));
+}
+
+#[test]
+fn fins_arrive_at_the_followers() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..5).for_each(|i| net.publish(p, &i.to_string()));
+    let (c, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(got.len(), 5);
+    net.finish(c, &got[..3]);
+    net.finish(c, &got[4..]);
+    net.pass_time(Duration::from_millis(400));
+    for i in 0..3 {
+        assert_eq!(net.cursors(i)["ch"], 4, "node {i}");
+        let (_, channel) = net.partition(i, 0).channels.iter().next().expect("it has the channel");
+        assert_eq!(channel.machine.image().intervals.len(), 1, "the one out of order, too");
+    }
+}
+
+/// Partitions of two cores, led by two nodes; who subscribed to all that a node leads gets what it leads later.
+#[test]
+fn a_subscription_follows_what_the_node_leads() {
+    for cores in [1, 2] {
+        let mut net = Net::with(cores, 4, Settings::default());
+        net.elect(1, 1);
+        net.elect(3, 1);
+        let (a, b) = (net.connect(0), net.connect_to(1, cores as usize - 1));
+        for i in 0..4 {
+            net.publish(a, &format!("a{i}"));
+            net.publish(b, &format!("b{i}"));
+        }
+        assert_eq!((net.take(a).len(), net.take(b).len()), (4, 4));
+        let partition_of = |m: &String| u64::from_str_radix(&m[..16], 16).expect("an id") >> 54;
+        let (c, got) = net.subscribe(0, "ch", 20);
+        let mut of_a = bodies(&got);
+        of_a.sort_unstable();
+        assert_eq!(of_a, ["a0", "a1", "a2", "a3"], "{cores} cores");
+        assert!(got.iter().all(|m| [0, 2].contains(&partition_of(m))));
+        let (d, got) = net.subscribe(1, "ch", 20);
+        assert_eq!(got.len(), 4);
+        // One comes to node 0: its client has nothing to do for that.
+        net.elect(3, 0);
+        net.pass_time(Duration::from_millis(100));
+        let joined = net.take(c);
+        assert!(joined.len() == 2 && joined.iter().all(|m| partition_of(m) == 3), "{cores} cores: {joined:?}");
+        assert!(net.closed.is_empty(), "node 1 leads another one still");
+        // Nothing is left for the client of node 1.
+        net.elect(1, 0);
+        net.pass_time(Duration::from_millis(100));
+        let told = net.take(d);
+        assert_eq!(
+            told.last().map(String::as_str),
+            Some("E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition")
+        );
+        assert_eq!(net.closed, [d]);
+        assert_eq!(net.take(c).len(), 2);
+        net.publish(b, "x");
+        assert!(net.take(b)[0].starts_with("E_FAILED_ON_NOT_LEADER"));
+        (0..8).for_each(|_| net.publish(a, "y"));
+        assert_eq!((net.take(a), net.take(c).len()), (vec!["OK".to_owned(); 8], 8));
+    }
+}
+
+/// What a leader says after another one leads counts for nothing.
+#[test]
+fn a_fin_of_a_stale_leader_does_not_count() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "x");
+    let (c, got) = net.subscribe(0, "ch", 5);
+    net.tell(0, Fact::Lease { until: net.now.ticks });
+    net.finish(c, &got);
+    assert!(net.take(c)[0].starts_with("E_FIN_FAILED"));
+    net.publish(p, "y");
+    let told = net.take(p);
+    assert!(told[1].starts_with("E_FAILED_ON_NOT_LEADER"), "{told:?}");
+    net.tell(0, Fact::Lease { until: Ticks(u64::MAX) });
+    net.publish(p, "z");
+    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["z"]));
+}
+
+#[test]
+fn stats_tell_what_an_operator_needs() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "x");
+    let shown = |net: &Net, node: usize| net.nodes[node].shards[0].stats(None, None, false).partitions[0].replication.clone();
+    let leader = shown(&net, 0).expect("it is replicated");
+    assert_eq!((leader.role, leader.leader.as_deref(), leader.isr.len(), leader.epoch), ("leader", Some("a"), 3, 1));
+    assert!(leader.committed > 0 && leader.committed == leader.end);
+    assert!(leader.followers.iter().all(|f| f.in_sync && f.acked == leader.end && f.state == "live"), "{leader:?}");
+    let follower = shown(&net, 1).expect("it is replicated");
+    assert_eq!((follower.role, follower.followers.len()), ("follower", 0));
+    assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::Share { share, .. } if share.writable)));
+}

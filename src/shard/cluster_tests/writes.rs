@@ -1,0 +1,125 @@
+//! Publishes: when they are OK, and what they are told otherwise.
+
+use super::*;
+
+#[test]
+fn a_publish_is_ok_when_all_three_have_it_durable() {
+    let mut net = Net::new();
+    assert_eq!((net.state(0), net.state(1), net.state(2)), (State::Open, State::Aligned, State::Aligned));
+    let p = net.connect(0);
+    for slow in 0..3 {
+        let before = net.durable(slow);
+        net.nodes[slow].is_slow = true;
+        net.publish(p, "x");
+        assert!(net.take(p).is_empty(), "node {slow} does not have it");
+        assert_eq!(net.durable(slow), before);
+        assert!((0..3).all(|i| i == slow || net.durable(i) == before + 1), "the others did not wait");
+        net.nodes[slow].is_slow = false;
+        net.run();
+        assert_eq!(net.take(p), ["OK"]);
+        assert_eq!(net.durable(slow), before + 1);
+    }
+}
+
+/// Consumers see what is committed, not what is durable here.
+#[test]
+fn a_consumer_waits_for_the_followers() {
+    let mut net = Net::new();
+    let (c, _) = net.subscribe(0, "ch", 5);
+    let p = net.connect(0);
+    net.nodes[2].is_slow = true;
+    net.publish(p, "x");
+    assert!(net.take(c).is_empty());
+    net.nodes[2].is_slow = false;
+    net.run();
+    assert_eq!(bodies(&net.take(c)), ["x"]);
+}
+
+#[test]
+fn the_isr_shrinks_and_the_publish_that_waited_is_ok() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.isolate(2, true);
+    net.publish(p, "x");
+    assert!(net.take(p).is_empty());
+    net.pass_time(Duration::from_secs(4));
+    assert_eq!(net.take(p), ["OK"]);
+    assert_eq!(net.metadata[0].isr, [id_of_node(0), id_of_node(1)]);
+    // It comes back, catches up, and counts again.
+    net.isolate(2, false);
+    net.pass_time(RECONNECT);
+    assert_eq!(net.metadata[0].isr.len(), 3);
+    assert_eq!(net.durable(2), 1);
+}
+
+/// A store that takes no proposal: the static file.
+#[test]
+fn without_a_smaller_isr_writes_end_until_the_next_epoch() {
+    let mut net = Net::new();
+    net.is_store_there = false;
+    let (p, late, c) = (net.connect(0), net.connect(0), net.subscribe(0, "ch", 5).0);
+    net.isolate(2, true);
+    net.publish(p, "x");
+    net.pass_time(Duration::from_secs(6));
+    assert_eq!(net.take(p), [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)]);
+    net.publish(late, "y");
+    let got = net.take(late);
+    assert!(got[0].starts_with("E_FAILED_ON_NOT_WRITABLE PUB failed no write is taken"), "{got:?}");
+    assert!(net.closed.iter().all(|conn| *conn != late), "the connection stays");
+    assert!(net.take(c).is_empty(), "what is not committed is not delivered");
+    // The file names a smaller ISR, and a new epoch decides what was open.
+    net.change(0, |m| (m.isr, m.epoch) = (vec![id_of_node(0), id_of_node(1)], Epoch(2)));
+    net.pass_time(Duration::from_secs(1));
+    net.publish(late, "z");
+    assert_eq!(net.take(late), ["OK"]);
+    assert_eq!(bodies(&net.take(c)), ["x", "z"]);
+}
+
+#[test]
+fn too_small_an_isr_takes_no_write() {
+    let mut net = Net::new();
+    net.is_store_there = false;
+    net.change(0, |m| m.isr = vec![id_of_node(0)]);
+    let p = net.connect(0);
+    net.publish(p, "x");
+    let got = net.take(p);
+    assert_eq!(got, ["E_FAILED_ON_NOT_WRITABLE PUB failed no write is taken: too few replicas are in sync"]);
+}
+
+/// Bytes that wait for a follower are bounded as those that wait for the disk.
+#[test]
+fn what_is_not_committed_counts_as_waiting() {
+    let settings = Settings { max_pub_waiting_size: 64 * 1024, pub_waiting_timeout_ms: 1000, ..Settings::default() };
+    let mut net = Net::with(1, 1, settings);
+    net.nodes[1].is_slow = true;
+    let body = "x".repeat(10 * 1024);
+    let conns: Vec<ConnId> = (0..10).map(|_| net.connect(0)).collect();
+    for &conn in &conns {
+        net.publish(conn, &body);
+    }
+    let taken = net.partition(0, 0).publishers.len();
+    assert!((4..=6).contains(&taken), "{taken} publishes wait for the follower");
+    net.nodes[1].is_slow = false;
+    net.run();
+    assert!(conns.iter().all(|&conn| net.take(conn) == ["OK"]), "those that waited were taken when there was room");
+    net.nodes[1].is_slow = true;
+    conns.iter().for_each(|&conn| net.publish(conn, &body));
+    net.pass_time(Duration::from_millis(1100));
+    let refused = conns.iter().filter(|&&c| net.take(c).iter().any(|f| f.starts_with("E_PUB_TOO_MUCH_WAITING"))).count();
+    assert!(refused >= 4, "{refused}");
+}
+
+/// A write of the leader fails: what was sent to the followers may be committed by the next one.
+#[test]
+fn a_leader_whose_disk_fails_says_unknown_and_resigns() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.nodes[0].disk.faults.write_error = 1.0;
+    net.publish(p, "x");
+    let got = net.take(p);
+    assert_eq!(got, [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)]);
+    assert_eq!((net.state(0), &net.resigned[..]), (State::Failed, &[0][..]));
+    net.elect(0, 1);
+    let (_, got) = net.subscribe(1, "ch", 5);
+    assert_eq!(bodies(&got), ["x"], "the followers have it");
+}

@@ -1,0 +1,307 @@
+//! The replicas of this core's partitions in a cluster: what happens in the shard becomes their events, what they want
+//! done is done, and what they say of themselves reaches clients, the other cores and the operator.
+//!
+//! ```text
+//! facts, peers' messages, notices of the store, seals, ticks ─> Member ─> effects ─> store, peers, coordinator, clients
+//! ```
+//! One event at a time: its effects are carried out, in order, before the partition's replica hears the next
+//! ([`Engine::tell_member`]); what an effect itself leads to waits in a queue. Which topics there are, and who leads what, comes
+//! from the coordinator alone ([`facts`]).
+//!
+//! A publish is answered when it is committed: the ends that became durable are remembered with the last append before each,
+//! until the committed end passes them ([`Seat::marks`]).
+
+mod cursors;
+mod effects;
+mod facts;
+mod roles;
+mod status;
+mod view;
+
+use super::cluster::ClusterNode;
+use super::engine::Engine;
+use super::message::Share;
+use super::partitions::Role;
+use super::timers::Timer;
+use crate::base::{Epoch, IdMap, Now, Position, Ticks, TopicId, TopicName, TopicRef};
+use crate::log::batch::Batch;
+use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
+use crate::replica::message::{Route, Session};
+use crate::replica::states::State;
+use crate::replica::{Alarm, Effect, Event, Member, Membership, NodeId, ReplicaOptions};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use view::View;
+
+/// A replica, and what its shard keeps for it.
+pub struct Seat {
+    pub member: Member,
+    /// Ends of what is durable and not committed, with the last append before each. Of a leader that has publishers.
+    pub marks: VecDeque<(i64, AppendTicket)>,
+    /// A leader's batches for which the store had no room, in order.
+    held: VecDeque<Batch>,
+    /// Appended to since the last `Sealed`: it is in the list of the turn's end.
+    has_grown: bool,
+    /// Bytes that are durable and not committed, of a leader.
+    uncommitted: u64,
+    alarm: Option<Alarm>,
+    /// What the other cores were told.
+    told: Share,
+    /// What the log was told.
+    seen: Seen,
+}
+
+#[derive(Default)]
+struct Seen {
+    state: Option<State>,
+    version: u64,
+    leader: Option<NodeId>,
+    isr: Vec<NodeId>,
+}
+
+impl Seat {
+    fn new(member: Member) -> Self {
+        Seat {
+            member,
+            marks: VecDeque::new(),
+            held: VecDeque::new(),
+            has_grown: false,
+            uncommitted: 0,
+            alarm: None,
+            told: Share::default(),
+            seen: Seen::default(),
+        }
+    }
+
+    pub fn is_leader(&self) -> bool {
+        self.member.epoch().is_some()
+    }
+
+    /// The append whose commit says that everything before `offset` is committed. `None`: it is.
+    pub fn commits_at(&self, offset: Option<Position>) -> Option<AppendTicket> {
+        let mark = match offset {
+            Some(at) => self.marks.iter().find(|(end, _)| *end > at.offset),
+            None => self.marks.back(),
+        };
+        mark.map(|m| m.1)
+    }
+}
+
+/// What a durable record is for.
+#[derive(Clone, Copy, Debug)]
+enum Recorded {
+    Promise(Epoch),
+    /// The number of `ApplyCursors`.
+    Applied(u64),
+}
+
+/// A read for a follower that catches up.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    idx: PartitionIdx,
+    to: NodeId,
+    session: Session,
+    from: Position,
+}
+
+/// What a core of a clustered node knows beside its partitions.
+pub struct Cluster {
+    pub me: NodeId,
+    replica: ReplicaOptions,
+    nodes: Arc<[ClusterNode]>,
+    lease_until: Ticks,
+    /// Of the metadata.
+    topics: IdMap<TopicId, TopicRef>,
+    /// What this node's disk knows by each name, durably.
+    recorded: HashMap<TopicName, TopicId>,
+    /// At their home: topics whose record is on its way.
+    recording: VecDeque<(RecordTicket, TopicRef)>,
+    /// Partitions of this core that wait for their topic's record.
+    coming: BTreeMap<(TopicId, u16), Membership>,
+    places: IdMap<Route, PartitionIdx>,
+    /// In the order of their records.
+    records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
+    readings: IdMap<u64, Reading>,
+    next_number: u64,
+    grown: Vec<PartitionIdx>,
+    /// Bytes that are durable and not committed, of all leaders of this core.
+    uncommitted: u64,
+    work: VecDeque<(PartitionIdx, Event)>,
+    is_working: bool,
+    effects: Vec<Effect>,
+}
+
+impl Cluster {
+    pub fn new(me: NodeId, replica: ReplicaOptions) -> Self {
+        Cluster {
+            me,
+            replica,
+            nodes: Arc::new([]),
+            lease_until: Ticks(0),
+            topics: IdMap::default(),
+            recorded: HashMap::new(),
+            recording: VecDeque::new(),
+            coming: BTreeMap::new(),
+            places: IdMap::default(),
+            records: VecDeque::new(),
+            readings: IdMap::default(),
+            next_number: 0,
+            grown: vec![],
+            uncommitted: 0,
+            work: VecDeque::new(),
+            is_working: false,
+            effects: vec![],
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// As the cluster's file calls it; a node that it does not name goes by its id.
+    fn name_of(&self, node: NodeId) -> String {
+        self.nodes.iter().find(|n| n.id == node).map_or_else(|| node.to_string(), |n| n.name.to_string())
+    }
+
+    fn names_of(&self, nodes: &[NodeId]) -> String {
+        nodes.iter().map(|n| self.name_of(*n)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl Engine {
+    /// Of a clustered node, where replicas are.
+    pub(super) fn cluster_mut(&mut self) -> &mut Cluster {
+        self.cluster.as_mut().expect("only a clustered node has replicas")
+    }
+
+    /// The partition's replica takes the event, and what it wants done is done. An event that comes meanwhile comes next.
+    pub(super) fn tell_member(&mut self, now: Now, idx: PartitionIdx, event: Event) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.work.push_back((idx, event));
+        if std::mem::replace(&mut cluster.is_working, true) {
+            return;
+        }
+        while let Some((idx, event)) = self.cluster_mut().work.pop_front() {
+            self.step_member(now, idx, event);
+        }
+        self.cluster_mut().is_working = false;
+    }
+
+    fn step_member(&mut self, now: Now, idx: PartitionIdx, event: Event) {
+        // The store takes nothing more, and nothing of what it took is open.
+        if self.stopped {
+            return;
+        }
+        let mut effects = std::mem::take(&mut self.cluster_mut().effects);
+        let p = self.partitions.get_mut(idx);
+        let Role::Member(seat) = &mut p.replica else { return };
+        let epoch = seat.member.epoch();
+        if epoch.is_some() && matches!(event, Event::Metadata(_)) {
+            // It may be the last that this epoch hears: what was taken in it has to be in the log by then.
+            self.store.seal_open(idx);
+        }
+        let view = View { log: self.store.log_view(idx), channels: &p.channels };
+        seat.member.step(now.ticks, &view, event, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(now, idx, effect);
+        }
+        self.cluster_mut().effects = effects;
+        let Role::Member(seat) = &self.partitions.get(idx).replica else { return };
+        let (is_leader, deadline) = (seat.is_leader(), seat.member.deadline());
+        if epoch.is_some() && !is_leader {
+            self.stop_leading(now, idx);
+        }
+        self.note_role(now, idx);
+        self.timers.at_most(Timer::Replica(idx.0), deadline);
+    }
+
+    pub(super) fn tick_member(&mut self, now: Now, idx: PartitionIdx) {
+        let Some(seat) = self.partitions.look(idx).and_then(|p| p.seat()) else { return };
+        match seat.member.deadline() {
+            Some(at) if at <= now.ticks => self.tell_member(now, idx, Event::Tick),
+            later => self.timers.at_most(Timer::Replica(idx.0), later),
+        }
+    }
+
+    /// A publish was appended: the followers get it when the turn's end has sealed it.
+    pub(super) fn has_grown(&mut self, idx: PartitionIdx) {
+        if let (Role::Member(seat), Some(cluster)) = (&mut self.partitions.get_mut(idx).replica, &mut self.cluster)
+            && !std::mem::replace(&mut seat.has_grown, true)
+        {
+            cluster.grown.push(idx);
+        }
+    }
+
+    /// The turn's batches are sealed: they go to the followers while the journal writes them.
+    pub(super) fn replicate_sealed(&mut self, now: Now) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for idx in std::mem::take(&mut cluster.grown) {
+            if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+                seat.has_grown = false;
+            }
+            self.tell_member(now, idx, Event::Sealed);
+            if self.store.has_open_batch(idx) {
+                // The journal is busy, and what is open still grows.
+                self.has_grown(idx);
+            }
+        }
+    }
+
+    /// The partition's log is durable up to here.
+    pub(super) fn member_durable(&mut self, now: Now, idx: PartitionIdx, end: Position, upto: AppendTicket) {
+        let p = self.partitions.get_mut(idx);
+        if let Role::Member(seat) = &mut p.replica
+            && !p.publishers.is_empty()
+        {
+            seat.marks.push_back((end.offset, upto));
+        }
+        self.tell_member(now, idx, Event::Durable);
+        self.count_uncommitted(idx);
+    }
+
+    /// Records up to here are durable.
+    pub(super) fn member_records(&mut self, now: Now, upto: RecordTicket) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let is_done = |r: &mut (RecordTicket, PartitionIdx, Recorded)| r.0 <= upto;
+        while let Some((_, idx, what)) = self.cluster_mut().records.pop_front_if(is_done) {
+            match what {
+                Recorded::Promise(epoch) => self.tell_member(now, idx, Event::EpochDurable { epoch }),
+                Recorded::Applied(number) => self.cursors_applied(now, idx, number),
+            }
+        }
+        self.topics_recorded(now, upto);
+    }
+
+    /// Bytes of publishes that wait for the other replicas count as those that wait for this node's disk.
+    pub(super) fn is_commit_queue_full(&self, bytes: usize) -> bool {
+        self.cluster.as_ref().is_some_and(|c| {
+            let waiting = c.uncommitted + self.store.waiting_bytes();
+            c.uncommitted > 0 && waiting + bytes as u64 > self.settings.max_pub_waiting_size
+        })
+    }
+
+    fn count_uncommitted(&mut self, idx: PartitionIdx) {
+        let durable = self.store.durable_end(idx).offset;
+        let Some(cluster) = &mut self.cluster else { return };
+        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+        let committed = seat.member.committed().offset;
+        let bytes = if seat.is_leader() { (durable - committed).max(0) as u64 } else { 0 };
+        cluster.uncommitted = cluster.uncommitted + bytes - seat.uncommitted;
+        seat.uncommitted = bytes;
+    }
+
+    /// All replicas of this core, for what concerns each.
+    fn members(&self) -> Vec<PartitionIdx> {
+        self.partitions.iter().filter(|(_, p)| p.seat().is_some()).map(|(idx, _)| idx).collect()
+    }
+
+    /// The journal takes nothing more.
+    pub(super) fn members_failed(&mut self, now: Now) {
+        for idx in self.members() {
+            self.tell_member(now, idx, Event::LogFailed);
+        }
+    }
+}

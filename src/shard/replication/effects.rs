@@ -1,0 +1,186 @@
+//! What a replica wants done, done.
+
+use super::{Engine, Reading, Recorded};
+use crate::base::Now;
+use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
+use crate::log::{PartitionIdx, Refusal};
+use crate::replica::message::{Append, Batches, Body, Head, Lane, Message, Route};
+use crate::replica::{Effect, Event, NodeId, PeerError, ReplicaError};
+use crate::shard::cluster::Ask;
+use crate::shard::cursors::CursorRequest;
+use crate::shard::event;
+use crate::shard::message::PublishError;
+use crate::shard::partitions::Role;
+use bytes::Bytes;
+
+impl Engine {
+    pub(super) fn carry_out(&mut self, now: Now, idx: PartitionIdx, effect: Effect) {
+        let p = self.partitions.get_mut(idx);
+        let Role::Member(seat) = &mut p.replica else { return };
+        let route = seat.member.route();
+        match effect {
+            Effect::Send { to, message } => self.send_peer(to, message.body.lane(), route, message),
+            Effect::SendTail { to, head, from, end, committed } => {
+                let batches = self.store.tail(idx, from.offset, end.offset).collect();
+                self.send_append(to, Lane::Data, route, head, Append { committed, batches: Batches(batches) });
+            }
+            Effect::SendCatchUp { to, head, committed, batches } => {
+                self.send_append(to, Lane::CatchUp, route, head, Append { committed, batches: Batches(batches) });
+            }
+            Effect::ReadLog { to, session, from, bytes_max } => {
+                let cluster = self.cluster_mut();
+                let token = cluster.number();
+                cluster.readings.insert(token, Reading { idx, to, session, from });
+                self.store.read_verbatim(idx, token, from, bytes_max, &mut self.io);
+            }
+            Effect::LogEpoch { epoch } => {
+                let record = self.store.log_epoch(idx, epoch);
+                self.cluster_mut().records.push_back((record, idx, Recorded::Promise(epoch)));
+            }
+            Effect::Append { batch } => {
+                seat.held.push_back(batch);
+                self.append_held(now, idx);
+            }
+            Effect::Truncate { to } => {
+                seat.held.clear();
+                self.clamp_channels(now, idx, to);
+                self.store.truncate(now, idx, to, &mut self.io);
+            }
+            Effect::Restart { start, chain_crc } => {
+                seat.held.clear();
+                self.clamp_channels(now, idx, start);
+                self.store.restart(now, idx, start, chain_crc, &mut self.io);
+            }
+            Effect::Cleared => self.store.clear_suspect(idx),
+            Effect::Committed { end } => {
+                self.store.log_committed(idx, end);
+                self.answer_committed(now, idx, end.offset);
+            }
+            Effect::Opened { epoch } => {
+                self.store.set_epoch(idx, epoch);
+                self.wake_channels(idx);
+            }
+            Effect::Closed { error } => self.close_publishes(now, idx, error),
+            Effect::Propose { version, isr } => self.passes.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
+            Effect::AskEpoch { above } => self.passes.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
+            Effect::Refresh => self.passes.push(event::Effect::Ask(Ask::Refresh { route })),
+            Effect::Resign => self.passes.push(event::Effect::Ask(Ask::Resign { route })),
+            Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
+            Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
+            Effect::ApplyCursors { number, images, deleted, collect_start } => {
+                self.apply_cursors(now, idx, number, images, deleted, collect_start);
+            }
+            Effect::CursorDone { request, result } => {
+                self.cursor_done(now, CursorRequest(request), result.map_err(PublishError::from));
+            }
+        }
+    }
+
+    /// To a replica of another node. Lost when there is no connection to it: the machines ask again.
+    pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
+        if let Some(links) = &mut self.links {
+            links.send_on(to, lane, route, message);
+        }
+    }
+
+    fn send_append(&mut self, to: NodeId, lane: Lane, route: Route, head: Head, append: Append) {
+        self.send_peer(to, lane, route, Message { head, body: Body::Append(append) });
+    }
+
+    // ---- a follower's log
+
+    /// Gives the store the batches of a peer that wait, as far as it has room.
+    fn append_held(&mut self, now: Now, idx: PartitionIdx) {
+        loop {
+            let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+            let Some(batch) = seat.held.pop_front() else { return };
+            let bytes = message_bytes(&batch);
+            match self.store.append_verbatim(idx, batch, &mut self.io) {
+                Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
+                Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
+                    if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+                        seat.held.push_front(batch);
+                    }
+                    return;
+                }
+                Err((Refusal::ReadOnly | Refusal::TooBig, _)) => {
+                    if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+                        seat.held.clear();
+                    }
+                    return self.tell_member(now, idx, Event::LogFailed);
+                }
+            }
+        }
+    }
+
+    /// The store has room again.
+    pub(in crate::shard) fn go_on_following(&mut self, now: Now) {
+        if self.cluster.is_none() {
+            return;
+        }
+        let waits = |p: &crate::shard::partitions::Partition| p.seat().is_some_and(|s| !s.held.is_empty());
+        let waiting: Vec<PartitionIdx> = self.partitions.iter().filter(|(_, p)| waits(p)).map(|(idx, _)| idx).collect();
+        waiting.into_iter().for_each(|idx| self.append_held(now, idx));
+    }
+
+    /// The answer to a read of whole batches.
+    pub(in crate::shard) fn on_verbatim(
+        &mut self,
+        now: Now,
+        token: u64,
+        result: Result<(Vec<Bytes>, crate::base::Position), PeerError>,
+    ) {
+        let Some(Reading { idx, to, session, from }) = self.cluster.as_mut().and_then(|c| c.readings.remove(&token)) else {
+            return;
+        };
+        let (end, result) = match result {
+            Ok((batches, end)) => (end, Ok(batches)),
+            Err(error) => (from, Err(error)),
+        };
+        self.tell_member(now, idx, Event::LogRead { to, session, from, end, result });
+    }
+
+    // ---- publishers
+
+    /// Everything before `end` is committed: whoever published it hears of it, in order.
+    fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
+        let p = self.partitions.get_mut(idx);
+        let Role::Member(seat) = &mut p.replica else { return };
+        let mut upto = None;
+        while let Some((_, ticket)) = seat.marks.pop_front_if(|m| m.0 <= end) {
+            upto = Some(ticket);
+        }
+        let is_leader = seat.is_leader();
+        if let Some(upto) = upto {
+            self.answer_publishers(idx, upto);
+        }
+        if !is_leader {
+            return;
+        }
+        self.wake_channels(idx);
+        self.count_uncommitted(idx);
+        let is_free = self.cluster.as_ref().is_some_and(|c| c.uncommitted <= self.settings.max_pub_waiting_size / 2);
+        if is_free && (!self.room_waiters.is_empty() || !self.parked.is_empty()) {
+            self.on_room(now);
+        }
+    }
+
+    /// What is not committed will not be, by this epoch: its publishers are told.
+    fn close_publishes(&mut self, now: Now, idx: PartitionIdx, error: ReplicaError) {
+        let p = self.partitions.get_mut(idx);
+        if let Role::Member(seat) = &mut p.replica {
+            seat.marks.clear();
+        }
+        for (_, publisher) in std::mem::take(&mut p.publishers) {
+            self.tell_publisher(publisher, Err(PublishError::from(error)));
+        }
+        self.count_uncommitted(idx);
+        // Who waits for room finds out that there is nothing to wait for.
+        self.on_room(now);
+    }
+}
+
+fn message_bytes(batch: &Batch) -> u64 {
+    let around = BATCH_HEADER_LEN + batch.header.num.get() as usize * MESSAGE_OVERHEAD;
+    batch.bytes.len().saturating_sub(around) as u64
+}

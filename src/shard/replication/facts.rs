@@ -1,0 +1,255 @@
+//! What the coordinator says, and what other nodes say to the replicas here: which topics and partitions there are, which of them
+//! this core has, and where a message goes.
+//!
+//! Every core hears every fact. A partition whose replica this node is comes into being on its core, once the topic's home core
+//! has the topic's record durable, so that recovery knows every topic that has a batch. What the disk has and no fact names is
+//! kept and not served.
+
+use super::{Cluster, Engine, Seat};
+use crate::base::topic::home_core;
+use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use crate::codec::peer::Addressed;
+use crate::log::{PartitionIdx, RecordTicket};
+use crate::replica::message::{Body, Message, Route};
+use crate::replica::{Event, Member, Membership, NodeId, PeerError};
+use crate::shard::cluster::{ClusterNode, Fact};
+use crate::shard::message::MeshMessage;
+use crate::shard::partitions::{Partition, Role};
+use std::sync::Arc;
+
+impl Cluster {
+    /// A replica as recovery, or nobody yet, left it.
+    pub(in crate::shard) fn seat(
+        &self,
+        topic: &TopicRef,
+        partition: PartitionId,
+        promised: Epoch,
+        committed: Position,
+    ) -> Box<Seat> {
+        let member = Member::new(self.me, topic.clone(), partition, self.replica, promised, committed);
+        Box::new(Seat::new(member))
+    }
+
+    /// The topic's record is durable on this node.
+    pub(in crate::shard) fn topic_recorded(&mut self, topic: &TopicRef) {
+        self.recorded.insert(topic.name.clone(), topic.id);
+    }
+
+    pub(in crate::shard) fn set_place(&mut self, route: Route, idx: PartitionIdx) {
+        self.places.insert(route, idx);
+    }
+}
+
+impl Engine {
+    pub(in crate::shard) fn on_fact(&mut self, now: Now, fact: Fact) {
+        if self.cluster.is_none() || self.stopped {
+            return;
+        }
+        match fact {
+            Fact::Nodes(nodes) => self.on_nodes(now, nodes),
+            Fact::Topic(topic) => self.on_topic(&topic),
+            Fact::Partition { topic, partition, membership } => self.on_membership(now, topic, partition, membership),
+            Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
+            Fact::Lease { until } => {
+                let was_over = std::mem::replace(&mut self.cluster_mut().lease_until, until) <= now.ticks;
+                for idx in self.members() {
+                    self.tell_member(now, idx, Event::Lease { until });
+                    if was_over {
+                        self.wake_channels(idx);
+                    }
+                }
+            }
+            Fact::ProposalRefused { route, version } => {
+                if let Some(idx) = self.member_at(route) {
+                    self.tell_member(now, idx, Event::ProposalRefused { version });
+                }
+            }
+        }
+    }
+
+    fn on_nodes(&mut self, now: Now, nodes: Arc<[ClusterNode]>) {
+        if let Some(links) = &mut self.links {
+            links.set_nodes(now, &nodes);
+        }
+        self.cluster_mut().nodes = nodes;
+    }
+
+    /// A topic of the metadata.
+    pub(in crate::shard) fn cluster_topic(&self, id: TopicId) -> Option<&TopicRef> {
+        self.cluster.as_ref()?.topics.get(&id)
+    }
+
+    fn member_at(&self, route: Route) -> Option<PartitionIdx> {
+        self.cluster.as_ref()?.places.get(&route).copied()
+    }
+
+    fn on_topic(&mut self, topic: &TopicRef) {
+        let cluster = self.cluster_mut();
+        if cluster.topics.contains_key(&topic.id) {
+            return;
+        }
+        let known = cluster.topics.values().find(|t| t.name == topic.name).cloned();
+        cluster.topics.insert(topic.id, topic.clone());
+        if let Some(old) = known {
+            // The name came back as another topic.
+            self.forget_topic(&old);
+        }
+        self.topics.learn_shared(topic);
+        let places: Vec<_> = (self.cluster_mut().places.iter())
+            .filter(|(route, _)| route.topic_id == topic.id)
+            .map(|(route, &idx)| (route.partition, idx))
+            .collect();
+        places.into_iter().for_each(|(partition, idx)| self.topics.set_place(&topic.name, partition, idx));
+    }
+
+    fn on_membership(&mut self, now: Now, topic: TopicRef, partition: PartitionId, membership: Membership) {
+        self.on_topic(&topic);
+        let cluster = self.cluster_mut();
+        let (leads, is_mine) = (membership.leader == Some(cluster.me), membership.is_replica(cluster.me));
+        if partition.0 >= topic.partitions {
+            return tracing::error!(topic = %topic.name, %partition, "the metadata names a partition that the topic does not have");
+        }
+        self.topics.set_leads(&topic, partition, membership.version, leads);
+        if is_mine {
+            self.record_topic(now, &topic);
+        }
+        if topic.core_of(partition, self.cores) != self.core {
+            return;
+        }
+        let route = Route { topic_id: topic.id, partition };
+        if let Some(idx) = self.member_at(route) {
+            return self.tell_member(now, idx, Event::Metadata(membership));
+        }
+        let coming = &mut self.cluster_mut().coming;
+        let key = (topic.id, partition.0);
+        if is_mine && coming.get(&key).is_none_or(|m| m.version < membership.version) {
+            coming.insert(key, membership);
+        } else if !is_mine && coming.get(&key).is_some_and(|m| m.version < membership.version) {
+            coming.remove(&key);
+        }
+        self.create_coming(now);
+    }
+
+    /// The topic's home core makes its record durable, once.
+    fn record_topic(&mut self, now: Now, topic: &TopicRef) {
+        if home_core(&topic.name, self.cores) != self.core || self.read_only.is_some() {
+            return;
+        }
+        let cluster = self.cluster_mut();
+        match cluster.recorded.get(&topic.name) {
+            Some(id) if *id == topic.id => return,
+            Some(id) => {
+                return tracing::error!(
+                    topic = %topic.name, found = %id, wanted = %topic.id,
+                    "the data path has another topic of this name: its partitions are not served here. Stop the node, move the \
+                     topic's folder away, and start it again"
+                );
+            }
+            None => {}
+        }
+        if cluster.recording.iter().any(|(_, t)| t.name == topic.name) {
+            return;
+        }
+        tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "a topic of the cluster comes to this node");
+        let record = self.store.log_topic_create(topic, now.unix_ns, &mut self.io);
+        self.cluster_mut().recording.push_back((record, topic.clone()));
+    }
+
+    /// Records up to here are durable.
+    pub(super) fn topics_recorded(&mut self, now: Now, upto: RecordTicket) {
+        while let Some((_, topic)) = self.cluster_mut().recording.pop_front_if(|r| r.0 <= upto) {
+            self.tell_others(|| MeshMessage::TopicCreated { topic: topic.clone() });
+            self.on_topic_recorded(now, &topic);
+        }
+    }
+
+    /// The topic's record is durable at its home: its partitions may come into being.
+    pub(in crate::shard) fn on_topic_recorded(&mut self, now: Now, topic: &TopicRef) {
+        self.cluster_mut().topic_recorded(topic);
+        self.create_coming(now);
+    }
+
+    fn create_coming(&mut self, now: Now) {
+        let cluster = self.cluster_mut();
+        if cluster.coming.is_empty() {
+            return;
+        }
+        let is_ready = |topic: &TopicRef| cluster.recorded.get(&topic.name) == Some(&topic.id);
+        let ready = cluster.coming.keys().filter(|(id, _)| cluster.topics.get(id).is_some_and(is_ready));
+        for key in ready.copied().collect::<Vec<_>>() {
+            let cluster = self.cluster_mut();
+            let (Some(membership), Some(topic)) = (cluster.coming.remove(&key), cluster.topics.get(&key.0).cloned()) else {
+                continue;
+            };
+            let idx = self.create_member(now, &topic, PartitionId(key.1));
+            self.tell_member(now, idx, Event::Metadata(membership));
+        }
+    }
+
+    fn create_member(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> PartitionIdx {
+        let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
+        let idx = self.store.create(now, dir.clone(), &mut self.io);
+        let cluster = self.cluster_mut();
+        let (seat, until) = (cluster.seat(topic, partition, Epoch(0), Position::START), cluster.lease_until);
+        cluster.set_place(Route { topic_id: topic.id, partition }, idx);
+        self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Member(seat)));
+        self.topics.set_place(&topic.name, partition, idx);
+        self.tell_member(now, idx, Event::Lease { until });
+        if self.read_only.is_some() {
+            self.tell_member(now, idx, Event::LogFailed);
+        }
+        idx
+    }
+
+    /// Nobody uses it any more; what is stored of it stays.
+    fn on_topic_gone(&mut self, now: Now, topic: &TopicRef) {
+        let cluster = self.cluster_mut();
+        if cluster.topics.remove(&topic.id).is_none() {
+            return;
+        }
+        cluster.coming.retain(|(id, _), _| *id != topic.id);
+        tracing::warn!(topic = %topic.name, id = %topic.id, "the topic is not the cluster's any more: what is stored of it is kept and not served");
+        for idx in self.members() {
+            let p = self.partitions.get(idx);
+            if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {
+                let version = last.version.saturating_add(1);
+                let nobody = Membership { version, leader: None, replicas: vec![], isr: vec![], ..last.clone() };
+                self.tell_member(now, idx, Event::Metadata(nobody));
+            }
+        }
+        self.forget_topic(topic);
+    }
+
+    fn forget_topic(&mut self, topic: &TopicRef) {
+        let waiters = self.topics.forget_shared(topic);
+        self.tell_waiters(waiters, Err(crate::shard::message::PublishError::TopicNotExist));
+    }
+
+    // ---- other nodes
+
+    /// A message of another node for a partition of this core.
+    pub(in crate::shard) fn on_peer_message(&mut self, now: Now, from: NodeId, addressed: Addressed) {
+        let Addressed { route, message } = addressed;
+        match self.member_at(route) {
+            Some(idx) => self.tell_member(now, idx, Event::Message { from, message }),
+            // It may be on its way: the leader asks again.
+            None => self.refuse_unknown(from, route, message),
+        }
+    }
+
+    fn refuse_unknown(&mut self, from: NodeId, route: Route, message: Message) {
+        let lane = message.body.lane();
+        if matches!(message.body, Body::Inquire(_) | Body::Append(_)) {
+            let body = Body::Refused(PeerError::UnknownPartition);
+            self.send_peer(from, lane, route, Message { head: message.head, body });
+        }
+    }
+
+    /// The connection of this core to another node is there, or is gone: what was on its way may be lost.
+    pub(in crate::shard) fn on_peer(&mut self, now: Now, node: NodeId, is_connected: bool) {
+        for idx in self.members() {
+            let event = if is_connected { Event::Connected { node } } else { Event::Disconnected { node } };
+            self.tell_member(now, idx, event);
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A replica's role as the rest of the node sees it: who may use the partition, who has to leave it, and what the log says of it.
+
+use super::{Engine, Seat};
+use crate::base::{ConnId, Now, PartitionId, SubId, TopicRef};
+use crate::channel::Channel;
+use crate::log::PartitionIdx;
+use crate::log::recovery::channels::clamp;
+use crate::replica::Alarm;
+use crate::replica::states::State;
+use crate::shard::engine::Heard;
+use crate::shard::message::{MeshMessage, PublishError, Share, SubRequest};
+use crate::shard::partitions::{ChannelKey, Role};
+use crate::shard::subscription::Part;
+use crate::shard::timers::Timer;
+
+impl Seat {
+    fn share(&self) -> Share {
+        let state = self.member.state();
+        let is_enough = self.member.membership().is_some_and(|m| m.isr.len() >= m.min_isr);
+        Share { serves: matches!(state, State::Open | State::Closed), writable: state == State::Open && is_enough }
+    }
+}
+
+/// What an operator calls a state.
+pub(super) fn role_of(state: State) -> &'static str {
+    match state {
+        State::Idle => "none",
+        State::Apart | State::Promising | State::Cutting => "follower, not in step",
+        State::Aligned => "follower",
+        State::Claiming | State::Asking | State::Trimming | State::Fetching | State::Settling => "leader, opening",
+        State::Open => "leader",
+        State::Closed => "leader, writes disabled",
+        State::Failed => "failed",
+    }
+}
+
+impl Engine {
+    /// What changed is told: to the other cores what clients can do with the partition, to the operator the rest.
+    pub(super) fn note_role(&mut self, now: Now, idx: PartitionIdx) {
+        let p = self.partitions.get_mut(idx);
+        let (topic, partition) = (p.topic.clone(), p.dir.partition);
+        let (Role::Member(seat), Some(cluster)) = (&mut p.replica, &self.cluster) else { return };
+        let (state, before) = (seat.member.state(), seat.seen.state);
+        if before != Some(state) {
+            seat.seen.state = Some(state);
+            if matches!(state, State::Open | State::Aligned | State::Idle) && seat.alarm.take().is_some() {
+                tracing::info!(topic = %topic.name, %partition, "the partition's alarm is over");
+            }
+            let (role, was) = (role_of(state), before.map_or("none", role_of));
+            if role != was {
+                let (epoch, committed) = (seat.member.epoch().map(|e| e.0), seat.member.committed().offset);
+                tracing::info!(topic = %topic.name, %partition, role, was, epoch, committed, "the replica's role");
+            }
+        }
+        if let Some(m) = seat.member.membership().filter(|m| m.version > seat.seen.version) {
+            let (leader, isr) = (m.leader, &m.isr);
+            if leader != seat.seen.leader || *isr != seat.seen.isr {
+                let leader_name = leader.map_or("nobody".into(), |l| cluster.name_of(l));
+                let (isr_names, epoch, min_isr) = (cluster.names_of(isr), m.epoch.0, m.min_isr);
+                tracing::info!(topic = %topic.name, %partition, leader = leader_name, isr = isr_names, min_isr, epoch, "the partition's replicas");
+            }
+            (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
+        }
+        let share = seat.share();
+        if std::mem::replace(&mut seat.told, share) == share {
+            return;
+        }
+        let message = || MeshMessage::Share { topic: topic.clone(), partition, share };
+        self.tell_others(message);
+        self.pass(crate::base::CoreId::HTTP, message());
+        self.on_share(now, &topic, partition, share);
+    }
+
+    pub(super) fn raise_alarm(&mut self, idx: PartitionIdx, alarm: Alarm) {
+        let p = self.partitions.get_mut(idx);
+        if let Role::Member(seat) = &mut p.replica
+            && seat.alarm.replace(alarm) != Some(alarm)
+        {
+            tracing::error!(topic = %p.topic.name, partition = %p.dir.partition, %alarm, "the partition needs an operator");
+        }
+    }
+
+    // ---- on every core
+
+    /// What a partition's core says of it. A subscription to all that this node leads takes in what it leads now.
+    pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
+        if !self.topics.set_share(topic, partition, share) {
+            return;
+        }
+        let wants = |s: &crate::shard::subscription::Subscription| {
+            s.follows_leaders && s.topic.id == topic.id && s.part_of(partition).is_none()
+        };
+        let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| *conn).collect();
+        conns.sort_unstable();
+        let core = topic.core_of(partition, self.cores);
+        for conn in conns {
+            let Some(s) = self.subs.get_mut(&conn) else { continue };
+            let mut actions = std::mem::take(&mut self.lend_scratch);
+            let (topic, channel, options, blocked) = (s.topic.clone(), s.channel.clone(), s.options.clone(), s.blocked);
+            let sub = SubId { core: self.core, conn };
+            s.join(Part::new(partition, core));
+            self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone: true });
+            if blocked {
+                self.tell_blocked(sub, partition, core, true);
+            }
+            if let Some(s) = self.subs.get_mut(&conn) {
+                s.open(&mut actions);
+            }
+            self.lend(conn, actions);
+        }
+    }
+
+    /// The partition's core has forgotten the client: it goes on without, or ends when nothing else is left.
+    pub(in crate::shard) fn part_lost(&mut self, sub: SubId, partition: PartitionId) {
+        let conn = sub.conn;
+        let Some(s) = self.subs.get_mut(&conn) else { return };
+        let mut actions = std::mem::take(&mut self.lend_scratch);
+        s.leave(partition, &mut actions);
+        if s.parts.is_empty() {
+            let heard = match s.slot.take() {
+                Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
+                None => Heard::SubscriptionLost,
+            };
+            self.replies.push((conn, heard));
+        }
+        self.lend(conn, actions);
+    }
+
+    // ---- on the partition's core
+
+    /// Another node leads from now on, or nobody: no client of this one has a say in the channels any more, and what was in flight
+    /// is forgotten.
+    pub(super) fn stop_leading(&mut self, now: Now, idx: PartitionIdx) {
+        // What was finished until now is the channel's state, as far as it goes.
+        self.journal_fins(now, true);
+        let partition = self.partitions.get(idx).dir.partition;
+        let keys: Vec<u32> = self.partitions.get(idx).channels.iter().map(|(i, _)| i as u32).collect();
+        for channel in keys {
+            self.lose_clients(ChannelKey { partition: idx.0, channel }, partition);
+        }
+        if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+            seat.marks.clear();
+        }
+        self.count_uncommitted(idx);
+    }
+
+    /// Takes the channel's clients off. A durable channel stands where its cursor does; an ephemeral one goes with them.
+    pub(super) fn lose_clients(&mut self, key: ChannelKey, partition: PartitionId) {
+        let options = self.channel_options();
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let subs = std::mem::take(&mut c.subs);
+        c.owed.clear();
+        c.has_moved = false;
+        let is_ephemeral = c.name.is_ephemeral();
+        let was_used = !subs.is_empty() || c.machine.is_syncing();
+        if c.machine.is_syncing() && !is_ephemeral {
+            // Whoever waits for it hears of it in its turn.
+            c.machine.settle(false);
+            let image = c.machine.image();
+            self.store.log_cursor(key.partition_idx(), &image);
+        }
+        if was_used && !is_ephemeral {
+            c.machine = Channel::new(options, partition, c.machine.image());
+        }
+        self.timers.remove(Timer::Channel(key));
+        for sub in subs {
+            self.sub_keys.remove(&(sub, partition));
+            let native = self.native_subs.get_mut(&sub.conn).filter(|_| sub.core == self.core);
+            if let Some((subs, at)) = native.and_then(|s| s.iter().position(|n| n.key == key).map(|at| (s, at))) {
+                let number = subs.swap_remove(at).number;
+                self.replies.push((sub.conn, Heard::NativeEnded(number)));
+            } else if sub.core == self.core {
+                self.part_lost(sub, partition);
+            } else {
+                self.pass(sub.core, MeshMessage::PartLost { sub, partition });
+            }
+        }
+        if is_ephemeral {
+            self.forget_channel(key);
+        }
+    }
+
+    /// The replica's log is about to end at `to`: no channel stands beyond it.
+    pub(super) fn clamp_channels(&mut self, now: Now, idx: PartitionIdx, to: crate::base::Position) {
+        let options = self.channel_options();
+        let partition = self.partitions.get(idx).dir.partition;
+        let beyond: Vec<u32> = (self.partitions.get(idx).channels.iter())
+            .filter(|(_, c)| clamp(&mut c.machine.image(), to) || !c.subs.is_empty() || c.machine.is_syncing())
+            .map(|(i, _)| i as u32)
+            .collect();
+        if beyond.is_empty() {
+            return;
+        }
+        self.journal_fins(now, true);
+        for channel in beyond {
+            let key = ChannelKey { partition: idx.0, channel };
+            self.lose_clients(key, partition);
+            let Some(c) = self.partitions.channel_mut(key) else { continue };
+            let mut image = c.machine.image();
+            if clamp(&mut image, to) {
+                c.machine = Channel::new(options, partition, image.clone());
+                self.store.log_cursor(idx, &image);
+                self.store.lower_low_water(idx, image.confirmed);
+            }
+        }
+        self.partitions.get_mut(idx).low_water_stale = true;
+        self.update_low_water(idx);
+    }
+}

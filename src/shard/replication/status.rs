@@ -1,0 +1,40 @@
+//! What /stats says of a replica.
+
+use super::roles::role_of;
+use super::{Cluster, Engine};
+use crate::log::PartitionIdx;
+use crate::metrics::stats::{FollowerStats, ReplicationStats};
+
+impl Engine {
+    /// `None` of a partition without replicas.
+    pub(in crate::shard) fn replication_stats(&self, idx: PartitionIdx) -> Option<ReplicationStats> {
+        let cluster: &Cluster = self.cluster.as_ref()?;
+        let p = self.partitions.get(idx);
+        let seat = p.seat()?;
+        let membership = seat.member.membership();
+        let names = |of: fn(&crate::replica::Membership) -> &[crate::replica::NodeId]| {
+            membership.map(|m| of(m).iter().map(|n| cluster.name_of(*n)).collect()).unwrap_or_default()
+        };
+        let follower = |f: crate::replica::FollowerStatus| FollowerStats {
+            node: cluster.name_of(f.node),
+            in_sync: membership.is_some_and(|m| m.is_in_sync(f.node)),
+            state: f.state,
+            acked: f.acked.offset,
+            sent: f.sent.offset,
+        };
+        Some(ReplicationStats {
+            partition: p.dir.partition.0,
+            role: role_of(seat.member.state()),
+            epoch: seat.member.epoch().or(membership.map(|m| m.epoch)).unwrap_or_default().0,
+            leader: membership.and_then(|m| m.leader).map(|l| cluster.name_of(l)),
+            replicas: names(|m| &m.replicas),
+            isr: names(|m| &m.isr),
+            min_isr: membership.map_or(0, |m| m.min_isr),
+            committed: seat.member.committed().offset,
+            durable: self.store.durable_end(idx).offset,
+            end: self.store.end(idx).offset,
+            followers: seat.member.followers().map(follower).collect(),
+            alarm: seat.alarm.map(|a| a.to_string()),
+        })
+    }
+}
