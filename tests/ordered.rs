@@ -148,8 +148,8 @@ fn the_native_client_reads_in_order_and_sets_offsets() {
             message.finish();
         }
         let [reader, other] = readers;
-        other.close().await;
-        reader.close().await;
+        other.close().await.expect("it leaves");
+        reader.close().await.expect("it leaves");
         let at = client.set_offset("t", 1, "ch", Start::Count(4), false).await.expect("nobody is subscribed");
         assert_eq!((at.count, at.log_id.0), (4, 5));
         let mut reader = consumer().await.expect("subscribed");

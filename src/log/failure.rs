@@ -58,6 +58,7 @@ impl Store {
         self.waiting_bytes -= dropped + part.builder.len() as u64;
         self.unpacked -= cost + part.builder_cost;
         part.forget_from(kept);
+        self.has_sealed = true; // it has no open batch any more
         if let Some(from) = unsealed {
             self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
         }

@@ -11,7 +11,7 @@
 //! again, it takes no publish, what is in memory stays readable, and the checkpoint never passes its records. When the
 //! ring fills because of that, the whole core stops taking publishes.
 
-use super::format::{COMMIT_MAGIC, SEGMENT_MAGIC};
+use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, SEGMENT_MAGIC};
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
 use super::snapshot::Snapshot;
@@ -167,7 +167,7 @@ impl Store {
                 let header = part.file_header(SEGMENT_MAGIC, segment, epoch, now.unix_ns);
                 part.segment_writer = FileWriter::begin(part.dir.clone(), header);
             }
-            let mut data = vec![];
+            let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
                 let batch = &part.recent(n).expect("an unwritten batch is in memory").batch;
                 if batch.header.offset.get() >= border {
@@ -208,7 +208,7 @@ impl Store {
                 let header = part.file_header(COMMIT_MAGIC, segment, epoch, now.unix_ns);
                 part.commit_writer = FileWriter::begin(part.dir.clone(), header);
             }
-            let mut data: Vec<u8> = vec![];
+            let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {
                 let batch = &part.recent(n).expect("an uncommitted batch is in memory").batch;
                 if batch.header.offset.get() >= border {

@@ -33,6 +33,7 @@ impl Store {
         let part = self.part_mut(p);
         if !part.builder.is_empty() {
             part.seal();
+            self.has_sealed = true;
         }
     }
 
@@ -53,6 +54,7 @@ impl Store {
         let ticket = part.push_verbatim(batch, cost);
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
+        self.has_sealed = true;
         self.mark_unsealed(p);
         Ok(ticket)
     }

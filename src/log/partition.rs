@@ -425,7 +425,11 @@ impl PartitionLog {
     pub fn evict(&mut self) -> usize {
         assert!(self.first < self.pinned, "what is not in a segment yet is never evicted");
         self.first += 1;
-        self.recent.pop_front().map_or(0, |r| r.batch.bytes.len())
+        let evicted = self.recent.pop_front().map_or(0, |r| r.batch.bytes.len());
+        if self.recent.is_empty() {
+            self.builder.shrink();
+        }
+        evicted
     }
 
     /// Forgets the batches from `number` on: they will never be durable.

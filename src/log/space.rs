@@ -47,13 +47,15 @@ struct FileSpace {
 }
 
 impl FileSpace {
+    /// It need not grow for what the last append needed.
+    fn is_roomy(&self) -> bool {
+        self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len
+    }
+
     /// The length to grow to, when it is time to: half of it is used, or less than half a step is left of a long one.
     fn grow(&mut self, max: u64) -> Option<u64> {
         let max = max.max(self.need);
-        if self.growing.is_some()
-            || self.len >= max
-            || (self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len)
-        {
+        if self.growing.is_some() || self.len >= max || self.is_roomy() {
             return None;
         }
         let len = (self.len + self.step).max(self.need).min(max).next_multiple_of(BLOCK as u64);
@@ -149,6 +151,9 @@ impl Store {
         part.space.commit.need = commit;
         let space = &part.space;
         let has_snapshots = space.snapshots.iter().all(|s| s.len > 0);
+        if has_snapshots && space.segment.is_roomy() && space.commit.is_roomy() {
+            return Ok(());
+        }
         let is_there = segment <= space.segment.len && commit <= space.commit.len && has_snapshots;
         let is_full = part.space.is_full;
         if !is_full {

@@ -138,6 +138,10 @@ pub struct Store {
     dirty: Vec<PartitionIdx>,
     /// Partitions whose committed end moved since the journal was told.
     pub(super) commits_due: Vec<PartitionIdx>,
+    /// Some of them have more than an open batch that may stay open.
+    pub(super) has_sealed: bool,
+    /// Scratch: what a journal write has made durable.
+    touched: Vec<PartitionIdx>,
     last_record: RecordTicket,
     /// Bytes appended and not durable.
     pub(super) waiting_bytes: u64,
@@ -183,6 +187,8 @@ impl Store {
             stopping: Stopping::No,
             dirty: vec![],
             commits_due: vec![],
+            has_sealed: false,
+            touched: vec![],
             last_record: RecordTicket(0),
             waiting_bytes: 0,
             unflushed_bytes: 0,
@@ -302,6 +308,7 @@ impl Store {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
                 part.seal();
+                self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
             part.builder.reserve(len);
@@ -315,6 +322,7 @@ impl Store {
         }
         let grown = part.builder.len() - before;
         assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        self.has_sealed |= part.builder.len() >= direct_len;
         let cost = batch_cost(part.builder.len(), direct_len);
         let more = cost - part.builder_cost;
         part.builder_cost = cost;
@@ -356,6 +364,12 @@ impl Store {
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
         let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
+        if is_busy && !self.has_sealed {
+            // Each of them has an open batch, and nothing else.
+            self.record_commits();
+            return self.drive(now, cursors, io);
+        }
+        self.has_sealed = false;
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
             let direct_len = self.direct_len;
@@ -364,6 +378,7 @@ impl Store {
             if !stays_open && !part.builder.is_empty() {
                 part.seal();
             }
+            part.is_dirty = stays_open;
             if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
@@ -373,7 +388,6 @@ impl Store {
                 part.released = part.end.number;
                 self.advance(p);
             }
-            self.partitions[p.0 as usize].is_dirty = stays_open;
             stays_open
         });
         self.dirty = dirty;
@@ -400,7 +414,7 @@ impl Store {
             let number = part.enqueued;
             let is_synced = part.synced.number > number;
             let sequence = part.record_sequence + 1;
-            let dir = part.dir.clone();
+            let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
             let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
                 false => (RecordKind::Batch, r.batch.bytes.clone()),
@@ -410,7 +424,7 @@ impl Store {
             r.record_sequence = sequence;
             let end = r.batch.header.end();
             let epoch = self.options.epoch.0;
-            let header = RecordHeader::new(kind, dir.topic_id, dir.partition.0, sequence, epoch, &payload);
+            let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
             // From here on the ring's queue counts it.
             self.unpacked -= r.cost;
@@ -529,7 +543,7 @@ impl Store {
 
     fn write_durable(&mut self, notes: Vec<Note>, io: &mut Io) {
         let mut upto = RecordTicket(0);
-        let mut touched: Vec<PartitionIdx> = vec![];
+        let mut touched = std::mem::take(&mut self.touched);
         for &note in &notes {
             match note {
                 Note::Batch(p) => {
@@ -553,7 +567,7 @@ impl Store {
             self.notices.push(Notice::RecordDurable { upto });
             self.remove_upto(upto, io);
         }
-        for p in touched {
+        for p in touched.drain(..) {
             let part = self.part_mut(p);
             part.is_touched = false;
             let last = part.recent(part.durable.number - 1).expect("what was just made durable is in memory");
@@ -561,6 +575,7 @@ impl Store {
             self.notices.push(notice);
             self.flush_if_due(p);
         }
+        self.touched = touched;
         self.room.signal_waiting = true;
     }
 

@@ -121,7 +121,7 @@ mod tests {
     use crate::codec::peer::{Encoder, Hello, Lanes, Layout, VERSION};
     use crate::log::state::JournalIdentity;
     use crate::replica::message::{EpochsAsk, Head, Inquire, Lane, Message, Route, Session};
-    use crate::shard::cluster::ClusterNode;
+    use crate::shard::cluster::{ClusterNode, Fact};
     use crate::shard::{Event, Shard, ShardOptions};
     use std::sync::Arc;
 
