@@ -229,7 +229,7 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
-        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: [0xc1; 16], generation });
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
