@@ -81,7 +81,10 @@ impl Node {
 
     /// Its two clocks.
     pub fn clocks(&self, now: u64) -> Now {
-        Now { ticks: Ticks(self.ticks_base + now), unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew }
+        Now {
+            ticks: Ticks(self.ticks_base + now),
+            unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew,
+        }
     }
 }
 
@@ -226,6 +229,7 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
@@ -241,7 +245,7 @@ impl World {
                 seed: self.rng.next_u64(),
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
-                cluster: self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation }),
+                cluster: cluster.clone(),
             }));
         }
         shards
@@ -256,11 +260,7 @@ impl World {
         self.outcome.crashes += 1;
         self.terms_end(n);
         let node = &mut self.nodes[n];
-        if is_kill {
-            node.disk.kill()
-        } else {
-            node.disk.crash()
-        }
+        if is_kill { node.disk.kill() } else { node.disk.crash() }
         (node.paused_until, node.disk_stands_until) = (0, 0);
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
