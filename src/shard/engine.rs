@@ -261,7 +261,8 @@ impl Engine {
             }
             Notice::Room => self.on_room(now),
             Notice::Found { token, result } => self.on_found(now, token, result),
-            Notice::Damage { .. } => {}
+            // Of partitions with several replicas; this node runs each alone.
+            Notice::Damage { .. } | Notice::Truncated { .. } | Notice::Verbatim { .. } => {}
             Notice::ReadOnly { reason } => {
                 tracing::error!(
                     core = self.core.0,
