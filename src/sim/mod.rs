@@ -5,6 +5,7 @@
 pub mod check;
 pub mod disk;
 pub mod engine;
+pub mod follower;
 pub mod fuzz;
 pub mod memory;
 pub mod node;
