@@ -107,7 +107,7 @@ impl Partition {
 
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
-        if self.is_cut_later(h.offset.get()) {
+        if self.is_cut_later(record.header.sequence.get(), h.offset.get()) {
             return Ok(()); // What stands there now may be what came after the cut.
         }
         let covering = self.segments.iter().rev().find(|m| m.base.offset <= h.offset.get());
