@@ -334,14 +334,14 @@ fn pass(mut from: TcpStream, mut to: TcpStream, is_frozen: &AtomicBool) {
 
 #[test]
 fn nodes_meet_exchange_lose_each_other_and_meet_again() {
-    let listening = [free(), free()];
+    let (listening, from) = ([free(), free()], log_len());
     let proxy = Proxy::to(listening[1].clone());
     // by its name, which is looked up
     let proxied = proxy.address.replace("127.0.0.1", "localhost");
     let addresses = [listening[0].clone(), proxied];
     let settings = Settings::default();
     let a = start(0, 1, &listening[0], 1, &addresses, &settings);
-    wait_for_line(0, "no connection to a peer: ");
+    wait_for_line(from, "no connection to a peer: ");
     let mut b = start(1, 1, &listening[1], 1, &addresses, &settings);
     let (met, lost) = (|n| LinkEvent::Connected(id(n)), |n| LinkEvent::Disconnected(id(n)));
     a.expect(&met(1));
@@ -359,7 +359,7 @@ fn nodes_meet_exchange_lose_each_other_and_meet_again() {
     proxy.frozen.store(true, SeqCst);
     a.expect(&lost(1));
     b.expect(&lost(0));
-    wait_for_line(0, "it is silent for ");
+    wait_for_line(from, "it is silent for ");
     proxy.cut();
     proxy.frozen.store(false, SeqCst);
     a.expect(&met(1));
@@ -367,7 +367,7 @@ fn nodes_meet_exchange_lose_each_other_and_meet_again() {
 
     b.stop();
     a.expect(&lost(1));
-    wait_for_line(0, "it is stopping");
+    wait_for_line(from, "it is stopping");
     let b = start(1, 2, &listening[1], 1, &addresses, &settings);
     a.expect(&met(1));
     b.expect(&met(0));

@@ -16,6 +16,7 @@ use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::format::Bad;
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
 use crate::log::recovery::RecoverError;
+use crate::log::recovery::cuts::Cuts;
 use crate::log::recovery::topics::dir;
 use crate::log::storage::{Storage, read_range};
 use files::Files;
@@ -64,7 +65,7 @@ fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
 
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut view = View { storage, options, out, damage: 0 };
+    let mut view = View { storage, options, out, damage: 0, cuts: Cuts::default(), limit: None };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
@@ -91,6 +92,10 @@ pub(crate) struct View<'a> {
     pub options: &'a InspectOptions,
     pub out: &'a mut dyn Write,
     pub damage: u64,
+    /// What the journals cut.
+    pub cuts: Cuts,
+    /// Where they cut the partition that is looked at: nothing is promised behind it.
+    pub limit: Option<i64>,
 }
 
 impl View<'_> {
@@ -162,6 +167,7 @@ impl View<'_> {
             if write.action == WriteAction::Apply {
                 writes += 1;
                 records += write.records.len();
+                write.records.iter().for_each(|r| self.cuts.see(r));
                 if self.options.records {
                     self.records(&file, &write)?;
                 }
@@ -205,9 +211,11 @@ impl View<'_> {
                 RecordKind::Batch | RecordKind::DirectBatch => partition::batch_line(&r.payload, id, r.header.partition.get()),
                 RecordKind::Cursor | RecordKind::Finished | RecordKind::ChannelDelete => partition::cursor_line(&r.payload),
                 RecordKind::TopicCreate => TopicMeta::decode(&r.payload).map_or(String::new(), |m| m.info.name.to_string()),
-                RecordKind::Truncate | RecordKind::Start | RecordKind::CollectStart | RecordKind::Committed => {
-                    partition::place_line(&r.payload)
-                }
+                RecordKind::Truncate
+                | RecordKind::Restart
+                | RecordKind::Start
+                | RecordKind::CollectStart
+                | RecordKind::Committed => partition::place_line(&r.payload),
                 RecordKind::Epoch => partition::epoch_line(&r.payload),
                 RecordKind::TopicDelete => String::new(),
             };

@@ -134,7 +134,7 @@ pub enum RecordKind {
     Finished = 4,
     /// A channel is gone: a cursor without intervals.
     ChannelDelete = 5,
-    /// The log is cut: `RawPosition` of the new end, then the chain crc (u32, u32 zero).
+    /// The log is cut: `RawPosition` of the new end, then the header crc of the batch before it (u32, u32 zero).
     Truncate = 6,
     /// Retention: `RawPosition` of the new start.
     Start = 7,
@@ -147,13 +147,15 @@ pub enum RecordKind {
     Epoch = 11,
     /// The partition is committed that far, at least: `RawPosition`.
     Committed = 12,
+    /// The log was dropped and begins at a `RawPosition`; then the header crc of the batch before it (u32, u32 zero).
+    Restart = 13,
 }
 
 impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate].into_iter().chain(small).find(|k| *k as u16 == kind)
+        [Batch, DirectBatch, Truncate, Restart].into_iter().chain(small).find(|k| *k as u16 == kind)
     }
 }
 

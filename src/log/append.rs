@@ -76,6 +76,10 @@ impl Store {
             return Err(Refusal::Busy);
         }
         let part = &self.partitions[p.0 as usize];
+        if part.cut.is_some() {
+            self.room.space = true;
+            return Err(Refusal::Busy);
+        }
         let open = part.builder.len();
         // Small publishes never add up to a batch that would have to go the long way of a direct one.
         let joins = !alone && open > 0 && open + encoded < self.direct_len;

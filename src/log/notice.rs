@@ -4,6 +4,7 @@ use super::cursor::CursorImage;
 use super::native::NativeBatch;
 use super::producers::{ProducerLimits, SequenceError};
 use super::state::JournalIdentity;
+use super::verbatim::{Run, Unreadable};
 use crate::base::{CoreId, DiskError, DiskOp, Epoch, LogId, OpId, Position};
 use crate::config::{Settings, TopicSettings};
 use crate::shard::message::PublishError;
@@ -155,14 +156,6 @@ pub enum Notice {
     RecordDurable {
         upto: RecordTicket,
     },
-    Truncated {
-        p: PartitionIdx,
-    }, // TEMP-STUB
-    Verbatim {
-        p: PartitionIdx,
-        token: u64,
-        result: Result<(Vec<bytes::Bytes>, Position), ()>,
-    }, // TEMP-STUB
     /// A read that `fetch` started has come in, or failed: fetch again.
     Readable {
         p: PartitionIdx,
@@ -191,10 +184,11 @@ pub enum Notice {
         is_gone: bool,
     },
     /// The same of a topic's last file.
-    TopicRemoved {
-        key: u64,
-        is_gone: bool,
-    },
+    TopicRemoved { key: u64, is_gone: bool },
+    /// A cut is durable and complete: the log ends where it was to, or before it, where damage hid that place.
+    Truncated { p: PartitionIdx },
+    /// The answer to a [`Store::read_verbatim`](super::Store::read_verbatim): whole batches, verified, and where they end.
+    Verbatim { p: PartitionIdx, token: u64, result: Result<Run, Unreadable> },
     /// Everything that can be durable is; the store does nothing more.
     Stopped,
 }

@@ -101,6 +101,15 @@ impl Space {
         Space { base, segment: fresh(self.segment), commit: fresh(self.commit), snapshots: self.snapshots, is_full: false }
     }
 
+    /// Of a segment that was cut, or begun anew, and has space of these lengths.
+    pub fn cut(&self, base: i64, segment_len: u64, commit_len: u64) -> Space {
+        let mut space = self.next(base);
+        // The last segment may have less; an earlier one was closed when it had all that.
+        let lens = if base == self.base { (self.segment.len, self.commit.len) } else { (u64::MAX, u64::MAX) };
+        (space.segment.len, space.commit.len) = (segment_len.min(lens.0), commit_len.min(lens.1));
+        space
+    }
+
     fn file(&mut self, which: Which) -> &mut FileSpace {
         match which {
             Which::Segment => &mut self.segment,
@@ -109,7 +118,7 @@ impl Space {
         }
     }
 
-    fn is_growing(&self) -> bool {
+    pub fn is_growing(&self) -> bool {
         [&self.segment, &self.commit, &self.snapshots[0], &self.snapshots[1]].iter().any(|f| f.growing.is_some())
     }
 
@@ -195,6 +204,9 @@ impl Store {
     }
 
     pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
+        if self.part(p).is_cutting() {
+            return;
+        }
         for which in [Which::Segment, Which::Commit, Which::Snapshot(0), Which::Snapshot(1)] {
             let part = &mut self.partitions[p.0 as usize];
             let max = Space::max(which, self.segment_max);

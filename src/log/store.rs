@@ -44,9 +44,11 @@ pub(super) enum Op {
     Flush(PartitionIdx),
     Topic(u64),
     Read(u32),
+    Verbatim(u32),
     Search(u32),
     Scrub,
     Remove(PartitionIdx),
+    Cut(PartitionIdx),
     RemovePartition(PartitionIdx),
     RemoveTopic(u64),
 }
@@ -143,7 +145,10 @@ pub struct Store {
     /// Scratch: what a journal write has made durable.
     touched: Vec<PartitionIdx>,
     last_record: RecordTicket,
-    /// Bytes appended and not durable.
+    pub(super) durable_record: RecordTicket,
+    /// Partitions with a cut under way.
+    pub(super) cuts: Vec<PartitionIdx>,
+    /// Bytes appended and not durable; of partitions that hold them until then, not committed.
     pub(super) waiting_bytes: u64,
     /// Bytes durable that may not leave the memory yet.
     pub(super) unflushed_bytes: u64,
@@ -167,6 +172,7 @@ pub struct Store {
     pub(super) tail_bytes: usize,
     pub(super) cache: ReadCache,
     pub(super) reader: super::read::Reader,
+    pub(super) verbatim: super::verbatim::Verbatim,
     pub(super) searches: Slab<super::search::Search>,
     pub(super) retention: super::retention::Retention,
     pub(super) scrub: super::scrub::Scrub,
@@ -190,6 +196,8 @@ impl Store {
             has_sealed: false,
             touched: vec![],
             last_record: RecordTicket(0),
+            durable_record: RecordTicket(0),
+            cuts: vec![],
             waiting_bytes: 0,
             unflushed_bytes: 0,
             unpacked: 0,
@@ -208,6 +216,7 @@ impl Store {
             tail_bytes: 0,
             cache: ReadCache::new(options.read_cache_bytes as usize),
             reader: Default::default(),
+            verbatim: Default::default(),
             searches: Slab::new(),
             retention: Default::default(),
             scrub: Default::default(),
@@ -379,7 +388,7 @@ impl Store {
                 part.seal();
             }
             part.is_dirty = stays_open;
-            if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
+            if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
                         r.is_direct = r.batch.bytes.len() >= direct_len;
@@ -449,7 +458,13 @@ impl Store {
                 let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
                 r.write_sequence = sequence;
             }
-            Note::Fact(p, _) => partitions[p.0 as usize].mark_dirty(sequence),
+            Note::Fact(p, ticket) => {
+                let part = &mut partitions[p.0 as usize];
+                part.mark_dirty(sequence);
+                if let Some(cut) = &mut part.cut {
+                    cut.packed(ticket, sequence);
+                }
+            }
             Note::Topic(key, _) => {
                 if let Some(topic) = topics.get_mut(&key) {
                     topic.write_sequence = Some(sequence);
@@ -516,9 +531,11 @@ impl Store {
             Op::Flush(p) => self.flushed(now, p, outcome, cursors, io),
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
+            Op::Verbatim(key) => self.verbatim_done(now, key, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
+            Op::Cut(p) => self.cut_went_on(now, p, outcome, io),
             Op::RemovePartition(p) => self.partition_removed(p, outcome),
             Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
         }
@@ -554,7 +571,9 @@ impl Store {
                     part.durable = mark;
                     part.unflushed_bytes += len;
                     self.unflushed_bytes += len;
-                    self.waiting_bytes -= len;
+                    if !part.is_held() {
+                        self.waiting_bytes -= len;
+                    }
                     if !std::mem::replace(&mut part.is_touched, true) {
                         touched.push(p);
                     }
@@ -564,6 +583,7 @@ impl Store {
         }
         self.ring.recycle(notes);
         if upto.0 > 0 {
+            self.durable_record = upto;
             self.notices.push(Notice::RecordDurable { upto });
             self.remove_upto(upto, io);
         }
@@ -594,6 +614,7 @@ impl Store {
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.try_removals(io);
+        self.drive_cuts(now, io);
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
@@ -608,7 +629,7 @@ impl Store {
             return Some(Ticks(0));
         }
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline(), self.cut_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -624,7 +645,7 @@ impl Store {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Search(_));
+        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(_) | Op::Search(_));
         let waits = !self.ops.is_any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {
@@ -645,6 +666,7 @@ impl Store {
             + self.tail_bytes
             + self.cache.bytes()
             + self.reader.bytes()
+            + self.verbatim.bytes()
     }
 
     /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.

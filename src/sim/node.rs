@@ -9,6 +9,7 @@
 pub(super) mod any;
 pub(super) mod book;
 pub(super) mod client;
+pub(super) mod moved;
 pub(super) mod native;
 pub(super) mod order;
 pub(super) mod ordered;

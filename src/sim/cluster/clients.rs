@@ -44,8 +44,8 @@ impl World {
         }
         let is_native = self.rng.chance(self.plan.native);
         if is_native {
-            use NativeRole::{Both, Consumer, Idempotent, Publisher};
-            let roles = [Publisher, Publisher, Idempotent, Idempotent, Consumer, Consumer, Both];
+            use NativeRole::{Both, Consumer, Idempotent, Mover, Publisher};
+            let roles = [Publisher, Publisher, Idempotent, Idempotent, Consumer, Consumer, Both, Mover];
             let role = roles[self.rng.below(roles.len() as u64) as usize].clone();
             self.native_client(role, key, node);
         } else {

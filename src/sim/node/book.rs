@@ -3,6 +3,8 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
+use super::moved::Moved;
+pub use super::moved::{Floor, MOVED};
 use super::order::Orders;
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
@@ -120,6 +122,7 @@ pub struct Book {
     passing_ids: BTreeMap<u64, TopicId>,
     pub orders: Orders,
     pub(super) order: Order,
+    pub(super) moved: Moved,
     /// The time of clients.
     pub now_ms: u64,
     /// Nobody stands still for so long that a message times out unseen.
@@ -363,6 +366,17 @@ impl Book {
         self.counts.finished += 1;
         // a native client may hold messages of a channel whose Subscribe was answered
         self.channels.get_mut(channel).expect("only subscribers finish").finished.insert(n);
+        self.note_finished(channel, id, n);
+    }
+
+    /// The channel was moved there: all from there on is owed to it again, but what was finished since.
+    pub(super) fn comes_again(&mut self, channel: &ChannelKey, partition: u16, at: LogId, since: &BTreeSet<usize>) {
+        let from = (channel.0, MessageId::new(PartitionId(partition), at));
+        let to = (channel.0, MessageId::new(PartitionId(partition), LogId(LOG_ID_MAX)));
+        let Some(known) = self.channels.get_mut(channel) else { return };
+        for (_, n) in self.ids.range(from..=to).filter(|(_, n)| !since.contains(n)) {
+            known.finished.remove(n);
+        }
     }
 
     /// Whether some client of the channel has written FIN for it.
@@ -506,7 +520,8 @@ impl Book {
     /// The channels that a message is owed to, when it is stored there.
     fn owed(&self, n: usize, at: Option<MessageId>) -> impl Iterator<Item = &ChannelKey> {
         let is_in = move |p: u16| at.is_some_and(|id| id.partition().0 == p);
-        self.messages[n].owed.iter().filter(move |(_, p)| p.is_none_or(is_in)).map(|(key, _)| key)
+        let owed = self.messages[n].owed.iter().filter(move |(_, p)| p.is_none_or(is_in)).map(|(key, _)| key);
+        owed.filter(move |key| self.is_not_skipped(key, at))
     }
 
     /// Whether a segment that nobody needs any more may have held it: some client finished it, or all channels begin behind it.

@@ -325,9 +325,16 @@ impl Client {
         }
         book.counts.refused += 1;
         if self.reach.is_clustered && code.starts_with("E_FAILED_ON_NOT_") {
-            // whether it ends the connection, the node decides; what it was asked for may be done or not
-            self.expects.pop_front();
             self.wants_to_leave = true;
+            if text.contains("SUB failed") {
+                // refused, or lost later on; it ends the connection
+                self.has_failed = true;
+                return;
+            }
+            match self.expects.pop_front() {
+                Some(Expect::Published(numbers, _)) => numbers.into_iter().for_each(|n| book.refused(n)),
+                expect => panic!("{text} answers {expect:?}"),
+            }
             return;
         }
         self.has_failed = true;

@@ -2,14 +2,14 @@
 //!
 //! It holds itself: `credit_is_kept` (no more messages or bytes than were granted) and `channel_begins_where_told`.
 
-use super::book::{Book, ChannelKey, topic_name};
+use super::book::{Book, ChannelKey, Floor, MOVED, topic_name};
 use super::producers::Producer;
 use super::reach::Reach;
 use crate::base::{LogId, MessageId, PartitionId, Rng};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, Start,
-    Subscribe, VERSION, feature,
+    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset,
+    Start, Subscribe, VERSION, feature,
 };
 use crate::log::batch::Messages as Walk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +24,8 @@ pub enum NativeRole {
     /// Sends what this one has no answer for.
     Finish(usize),
     Consumer,
+    /// Consumes a channel whose offset it sets now and then.
+    Mover,
     /// Consumes and publishes.
     Both,
     /// Finishes all that it gets.
@@ -48,6 +50,10 @@ enum Pending {
         is_fin: bool,
     },
     Unsubscribe(u32),
+    Set {
+        channel: ChannelKey,
+        partition: u16,
+    },
     Find,
     Ping,
 }
@@ -60,6 +66,8 @@ struct Sub {
     /// The end of the partition when it was asked for, as far as it was known.
     end: LogId,
     is_live: bool,
+    /// Nothing before comes.
+    floor: Option<Floor>,
     held: BTreeSet<u64>,
     /// The most that was ever granted, and what came.
     credit: u32,
@@ -118,7 +126,7 @@ impl NativeClient {
         let hello = Hello {
             version: VERSION,
             oldest_version: VERSION,
-            features: feature::IDEMPOTENT,
+            features: feature::IDEMPOTENT | feature::ORDERED,
             client_id: "native",
             hostname: "",
             user_agent: "",
@@ -164,7 +172,7 @@ impl NativeClient {
             NativeRole::Publisher => self.publish(book, rng, topic),
             NativeRole::Idempotent | NativeRole::Finish(_) => self.produce(book, rng, topic),
             NativeRole::Both if rng.chance(0.4) => self.publish(book, rng, topic),
-            NativeRole::Both | NativeRole::Consumer => self.consume(book, rng, topic),
+            NativeRole::Both | NativeRole::Consumer | NativeRole::Mover => self.consume(book, rng, topic),
             NativeRole::Drain => self.act_quick(book),
         }
     }
@@ -292,7 +300,8 @@ impl NativeClient {
         let live: Vec<u32> = self.subs.iter().filter(|(_, s)| s.is_live).map(|(&n, _)| n).collect();
         if self.subs.len() < 3 && (live.is_empty() || rng.chance(0.05)) {
             let (partition, is_here) = self.pick(book, rng, topic);
-            let channel = ["a", "b", "m", "n"][rng.below(4) as usize].to_owned();
+            let channel = ["a", "b", "m", "n"][rng.below(4) as usize];
+            let channel = if self.role == NativeRole::Mover { MOVED } else { channel }.to_owned();
             let is_twice = self.subs.values().any(|s| s.partition == partition && s.channel == (topic, channel.clone()));
             if (is_here || rng.chance(0.1)) && !is_twice {
                 let start = match rng.below(8) {
@@ -332,6 +341,7 @@ impl NativeClient {
                 self.subs.get_mut(&number).expect("it is live").is_live = false;
                 self.ask(&Request::Unsubscribe { subscription: number }, Pending::Unsubscribe(number));
             }
+            7 | 8 if self.role == NativeRole::Mover => self.set_offset(book, rng, number),
             8 => {
                 let (topic, partition) = (sub.channel.0, PartitionId(sub.partition));
                 let start = Start::Count(rng.below(200) as i64);
@@ -358,8 +368,24 @@ impl NativeClient {
             ordered: false,
         };
         self.ask(&Request::Subscribe(request), Pending::Subscribe(number));
-        let (end, held) = (book.end_known(channel.0, partition), BTreeSet::new());
-        self.subs.insert(number, Sub { channel, partition, start, end, is_live: false, held, credit: 0, granted: 0, came: 0 });
+        let (end, held, floor) = (book.end_known(channel.0, partition), BTreeSet::new(), book.floor(&channel, partition));
+        let (is_live, credit, granted, came) = (false, 0, 0, 0);
+        self.subs.insert(number, Sub { channel, partition, start, end, is_live, floor, held, credit, granted, came });
+    }
+
+    /// Moves the channel of a subscription to a message that is known to be there.
+    fn set_offset(&mut self, book: &mut Book, rng: &mut Rng, number: u32) {
+        let (channel, partition) = (self.subs[&number].channel.clone(), self.subs[&number].partition);
+        let end = book.end_known(channel.0, partition);
+        if end.0 < 2 || !book.may_set(&channel, partition) {
+            return;
+        }
+        let to = LogId(1 + rng.below(end.0 - 1));
+        book.may_begin_inside(&channel);
+        book.sets(self.conn, &channel, partition, to);
+        let (topic, start, force) = (&topic_name(channel.0)[..], Start::LogId(to), true);
+        let set = SetOffset { topic, partition: PartitionId(partition), channel: &channel.1, start, force };
+        self.ask(&Request::SetOffset(set), Pending::Set { channel: channel.clone(), partition });
     }
 
     fn credit(&mut self, number: u32, messages: u32, bytes: u64) {
@@ -437,6 +463,7 @@ impl NativeClient {
         let mut num = 0;
         for message in walk.by_ref() {
             let id = MessageId::new(PartitionId(sub.partition), message.log_id);
+            book.set_offset_is_never_undone(&sub.channel, id, sub.floor);
             book.delivered(&sub.channel, id, message.body);
             book.counts.native_delivered += 1;
             sub.held.insert(message.log_id.0);
@@ -501,6 +528,7 @@ impl NativeClient {
                 }
             }
             (Pending::Unsubscribe(number), Reply::Unsubscribed { .. }) => drop(self.subs.remove(&number)),
+            (Pending::Set { channel, partition }, Reply::Found(found)) => book.was_set(&channel, partition, found.at.log_id),
             (Pending::Find, Reply::Found(_)) | (Pending::Ping, Reply::Pong) => {}
             (pending, reply) => panic!("{reply:?} answers {pending:?}"),
         }
@@ -511,7 +539,7 @@ impl NativeClient {
         let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
         self.wants_to_leave |= is_elsewhere;
         let is_ending = is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
-        if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) {
+        if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) || e.code == Code::ReadOnly && e.retry == Retry::Later {
             self.again_at_ms = self.age_ms + 100;
         }
         assert_eq!(e.retry == Retry::Unknown, e.code == Code::Outcome, "{e:?}");
@@ -544,6 +572,10 @@ impl NativeClient {
             Pending::Done { sub, .. } | Pending::Unsubscribe(sub) => {
                 let is_gone = self.subs.get(&sub).is_none_or(|s| !s.is_live);
                 assert!(is_elsewhere || is_gone && e.code == Code::BadSubscription, "{e:?}");
+            }
+            Pending::Set { .. } => {
+                assert!(is_ending || matches!(e.code, Code::Other | Code::Outcome | Code::BadStart | Code::BadChannel), "{e:?}");
+                book.set_ended(self.conn);
             }
             Pending::Hello | Pending::Ping => panic!("{e:?} answers Hello or Ping"),
         }

@@ -1,0 +1,105 @@
+//! What the book knows of a channel whose offset clients set: from where on it is owed what, and that an answered set stays.
+
+use super::book::{Book, ChannelKey};
+use crate::base::{LogId, MessageId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The channel whose offset is set.
+pub const MOVED: &str = "moved";
+
+/// A set without an answer.
+struct Setting {
+    conn: u64,
+    /// What was finished since it was written: it may stand behind the move.
+    finished: BTreeSet<usize>,
+}
+
+#[derive(Default)]
+struct Place {
+    setting: Option<Setting>,
+    /// Nothing before is owed: somebody may have moved the channel there.
+    owed_from: LogId,
+    /// Where the last answered set put it, unless another was written since.
+    floor: Option<LogId>,
+    /// Rises with every set that is written.
+    serial: u64,
+}
+
+#[derive(Default)]
+pub struct Moved {
+    places: BTreeMap<(ChannelKey, u16), Place>,
+    pub answered: u64,
+}
+
+/// What a subscription may rely on: nothing before comes, as long as nobody sets the offset again.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    pub at: LogId,
+    serial: u64,
+}
+
+impl Book {
+    /// Whether a set may be written: one at a time.
+    pub fn may_set(&self, channel: &ChannelKey, partition: u16) -> bool {
+        self.moved.places.get(&(channel.clone(), partition)).is_none_or(|p| p.setting.is_none())
+    }
+
+    /// A client writes a set to this message.
+    pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId) {
+        let place = self.moved.places.entry((channel.clone(), partition)).or_default();
+        place.setting = Some(Setting { conn, finished: BTreeSet::new() });
+        place.owed_from = place.owed_from.max(to);
+        place.floor = None;
+        place.serial += 1;
+    }
+
+    /// It is answered: the channel stands there, on every ISR member.
+    pub fn was_set(&mut self, channel: &ChannelKey, partition: u16, at: LogId) {
+        let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) else { return };
+        let Some(setting) = place.setting.take() else { return };
+        (place.owed_from, place.floor) = (at, Some(at));
+        self.moved.answered += 1;
+        self.comes_again(channel, partition, at, &setting.finished);
+    }
+
+    /// It failed, or nobody will hear what became of it.
+    pub fn set_ended(&mut self, conn: u64) {
+        let of_conn = |p: &Place| p.setting.as_ref().is_some_and(|s| s.conn == conn);
+        self.moved.places.values_mut().filter(|p| of_conn(p)).for_each(|p| p.setting = None);
+    }
+
+    pub fn floor(&self, channel: &ChannelKey, partition: u16) -> Option<Floor> {
+        let place = self.moved.places.get(&(channel.clone(), partition))?;
+        Some(Floor { at: place.floor?, serial: place.serial })
+    }
+
+    /// A message comes to a subscription that was asked for when this was the floor.
+    pub fn set_offset_is_never_undone(&self, channel: &ChannelKey, id: MessageId, floor: Option<Floor>) {
+        let Some(floor) = floor else { return };
+        let place = self.moved.places.get(&(channel.clone(), id.partition().0));
+        let is_last = place.is_some_and(|p| p.serial == floor.serial);
+        assert!(
+            !is_last || id.log_id() >= floor.at,
+            "set_offset_is_never_undone: {id:?} comes to {channel:?}, which was set to {:?}",
+            floor.at
+        );
+    }
+
+    pub(super) fn note_finished(&mut self, channel: &ChannelKey, id: MessageId, n: usize) {
+        if channel.1 == MOVED
+            && let Some(place) = self.moved.places.get_mut(&(channel.clone(), id.partition().0))
+            && let Some(setting) = &mut place.setting
+        {
+            setting.finished.insert(n);
+        }
+    }
+
+    /// Whether a message at this place (or one that is not known) is owed to a channel of which all else says so.
+    pub(super) fn is_not_skipped(&self, channel: &ChannelKey, at: Option<MessageId>) -> bool {
+        if channel.1 != MOVED {
+            return true;
+        }
+        let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), |p| p.owed_from);
+        at.is_some_and(|id| id.log_id() >= from(id.partition().0))
+    }
+}
