@@ -103,7 +103,9 @@ impl Node {
 
     /// One of a cluster, with folder and ports, and not started: its cluster file is not written yet.
     pub fn prepare(flags: &[&str]) -> Node {
-        Node { is_clustered: true, ..Self::new(None, flags) }
+        let mut node = Self::new(None, flags);
+        node.is_clustered = true;
+        node
     }
 
     /// Where the node's cluster file is.
