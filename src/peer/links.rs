@@ -144,6 +144,11 @@ impl Links {
         self.conns.is_empty() && self.dials.is_empty()
     }
 
+    /// Whether [`Links::take`] has something to give.
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub fn take(&mut self, events: &mut Vec<LinkEvent>) {
         events.append(&mut self.events);
     }
