@@ -1,11 +1,12 @@
 //! What one core pays per message: a publish of 100 bytes until its OK, and a delivery with its FIN, through
 //! `Shard::step`, with a disk that answers at once and clients that take all. A figure is for one message.
 //!
-//! `cargo bench --bench shard`. In `1 connection` every message has a turn (and a journal write) of its own; in `64
-//! connections` each brings 16 per turn. Figures of time vary with the machine; instructions do not:
-//! `benches/instructions` counts them, with valgrind: it runs this program with `--count WHAT CONNECTIONS ROUNDS`, which
-//! measures nothing itself, says how many messages the rounds were, and makes what counts in [`counted_step`] alone. So
-//! the client's part is not counted, nor, for `deliver`, the publishes before.
+//! `cargo bench --bench shard`. In `lone` every message has a turn (and a journal write) of its own; in `busy` 64
+//! connections bring 16 per turn each; in `one topic` and `own topics` 64 bring one per turn, all to one topic or each to
+//! its own, which makes as many batches. Figures of time vary with the machine; instructions and allocations do not:
+//! `benches/instructions` counts them, with valgrind: it runs this program with `--count WHAT SHAPE ROUNDS`, which
+//! measures nothing itself, says how many messages the rounds were and what they allocated, and makes what counts in
+//! [`counted_step`] alone. So the client's part is not counted, nor, for `deliver`, the publishes before.
 
 mod common;
 
@@ -16,11 +17,87 @@ use ringmq::codec::nsq::request;
 use ringmq::config::Settings;
 use ringmq::shard::{Effect, Effects, Event, Shard};
 use ringmq::sim::memory::first_start;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BODY: [u8; 100] = [7; 100];
 const JOURNAL_BYTES: u64 = 64 << 20;
+
+/// The system's allocator, which also counts while [`counted_step`] runs.
+struct Counting;
+
+thread_local! {
+    static IS_COUNTING: Cell<bool> = const { Cell::new(false) };
+    /// Calls and bytes.
+    static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+fn count_allocation(bytes: usize) {
+    if IS_COUNTING.get() {
+        let (calls, all) = ALLOCATED.get();
+        ALLOCATED.set((calls + 1, all + bytes as u64));
+    }
+}
+
+// SAFETY: everything is handed on as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_allocation(layout.size());
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count_allocation(layout.size());
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count_allocation(size);
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Who publishes what in a turn.
+struct Shape {
+    name: &'static str,
+    connections: usize,
+    per_turn: usize,
+    /// Each connection its own topic.
+    is_own: bool,
+}
+
+const SHAPES: [Shape; 4] = [
+    Shape { name: "lone", connections: 1, per_turn: 1, is_own: false },
+    Shape { name: "busy", connections: 64, per_turn: 16, is_own: false },
+    Shape { name: "one topic", connections: 64, per_turn: 1, is_own: false },
+    Shape { name: "own topics", connections: 64, per_turn: 1, is_own: true },
+];
+
+impl Shape {
+    fn messages(&self) -> usize {
+        self.connections * self.per_turn
+    }
+
+    fn topic(&self, connection: usize) -> String {
+        if self.is_own { format!("bench-{connection}") } else { "bench".into() }
+    }
+
+    /// What connection `i` publishes in a turn.
+    fn publishes(&self, i: usize) -> Vec<u8> {
+        let mut bytes = vec![];
+        (0..self.per_turn).for_each(|_| request::publish(&mut bytes, &self.topic(i), &BODY));
+        bytes
+    }
+}
 
 struct Core {
     shard: Shard,
@@ -35,8 +112,10 @@ struct Core {
 /// What valgrind counts: by this name, so that it is never inlined.
 #[inline(never)]
 fn counted_step(shard: &mut Shard, now: Now, event: Event<'_>, effects: &mut Effects) {
+    IS_COUNTING.set(true);
     shard.step(now, event, effects);
     std::hint::black_box(effects);
+    IS_COUNTING.set(false);
 }
 
 impl Core {
@@ -95,6 +174,7 @@ impl Core {
                     Effect::Disk { op, request } => {
                         let read = |len| DiskDone::Read(vec![0; len].into());
                         let done = if let DiskOp::Read { len, .. } = request { read(len) } else { DiskDone::Done };
+                        drop(request); // as a disk does before it tells
                         self.step(Event::Disk { op, outcome: Ok(done) });
                     }
                     Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}
@@ -110,10 +190,11 @@ impl Core {
         self.now.unix_ns += 1_000;
     }
 
-    fn publish(&mut self, connections: std::ops::Range<usize>, bytes: &[u8]) {
+    /// A turn in which the connections bring these bytes, the first one the first.
+    fn publish(&mut self, bytes: &[(usize, Vec<u8>)]) {
         self.pass_time();
-        for i in connections {
-            self.step(Event::Bytes { conn: ConnId(i as u64), bytes });
+        for (i, bytes) in bytes {
+            self.step(Event::Bytes { conn: ConnId(*i as u64), bytes });
         }
         self.turn();
     }
@@ -123,40 +204,35 @@ impl Core {
     }
 }
 
-fn publishes(per_turn: usize) -> Vec<u8> {
-    let mut bytes = vec![];
-    (0..per_turn).for_each(|_| request::publish(&mut bytes, "bench", &BODY));
-    bytes
-}
-
 /// Time in the shard for `rounds` turns of publishes, until their OKs.
-fn publish(connections: usize, per_turn: usize, rounds: u64) -> Duration {
-    let mut core = Core::new(connections);
-    let bytes = publishes(per_turn);
-    core.publish(0..connections, &bytes);
+fn publish(shape: &Shape, rounds: u64) -> Duration {
+    let mut core = Core::new(shape.connections);
+    let bytes: Vec<_> = (0..shape.connections).map(|i| (i, shape.publishes(i))).collect();
+    core.publish(&bytes);
     core.received.iter_mut().for_each(Vec::clear);
     core.begin();
     for _ in 0..rounds {
-        core.publish(0..connections, &bytes);
-        for i in 0..connections {
-            assert_eq!(core.took(i).len(), per_turn * 10, "an OK each");
+        core.publish(&bytes);
+        for i in 0..shape.connections {
+            assert_eq!(core.took(i).len(), shape.per_turn * 10, "an OK each");
         }
     }
     core.end()
 }
 
-/// Time in the shard for the deliveries of as many messages and their FINs.
-fn deliver(connections: usize, per_turn: usize, rounds: u64) -> Duration {
+/// Time in the shard for the deliveries of as many messages and their FINs. One more connection publishes them.
+fn deliver(shape: &Shape, rounds: u64) -> Duration {
+    let Shape { connections, per_turn, .. } = *shape;
     let mut core = Core::new(connections + 1);
-    let (messages, bytes) = (connections * per_turn, publishes(connections * per_turn));
+    let bytes = [(connections, (0..connections).flat_map(|i| shape.publishes(i)).collect())];
     for i in 0..connections {
-        core.step(Event::Bytes { conn: ConnId(i as u64), bytes: b"SUB bench channel\n" });
+        core.step(Event::Bytes { conn: ConnId(i as u64), bytes: format!("SUB {} channel\n", shape.topic(i)).as_bytes() });
     }
     core.turn();
     core.received.iter_mut().for_each(Vec::clear);
     let (mut spent, ready) = (Duration::ZERO, format!("RDY {per_turn}\n"));
     for _ in 0..rounds {
-        core.publish(connections..connections + 1, &bytes);
+        core.publish(&bytes);
         core.begin();
         for i in 0..connections {
             core.step(Event::Bytes { conn: ConnId(i as u64), bytes: ready.as_bytes() });
@@ -177,7 +253,7 @@ fn deliver(connections: usize, per_turn: usize, rounds: u64) -> Duration {
             core.step(Event::Bytes { conn: ConnId(i as u64), bytes: &fins });
         }
         core.turn();
-        assert_eq!(delivered, messages);
+        assert_eq!(delivered, shape.messages());
         spent += core.end();
         for i in 0..connections {
             core.step(Event::Bytes { conn: ConnId(i as u64), bytes: b"RDY 0\n" });
@@ -187,36 +263,30 @@ fn deliver(connections: usize, per_turn: usize, rounds: u64) -> Duration {
     spent
 }
 
-type Run = fn(usize, usize, u64) -> Duration;
+type Run = fn(&Shape, u64) -> Duration;
 const RUNS: [(&str, Run); 2] = [("publish", publish), ("deliver", deliver)];
-
-fn per_turn(connections: usize) -> usize {
-    if connections == 1 { 1 } else { 16 }
-}
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
-    if let [_, count, what, connections, rounds, ..] = &args[..]
+    if let [_, count, what, shape, rounds, ..] = &args[..]
         && count == "--count"
     {
         let run = RUNS.iter().find(|(name, _)| name == what).expect("publish or deliver").1;
-        let connections: usize = connections.parse().expect("a number of connections");
+        let shape = SHAPES.iter().find(|s| s.name == shape).expect("a shape's name");
         let rounds: u64 = rounds.parse().expect("a number of rounds");
-        run(connections, per_turn(connections), rounds);
-        return println!("{} messages", connections as u64 * per_turn(connections) as u64 * rounds);
+        run(shape, rounds);
+        let (messages, (calls, bytes)) = (shape.messages() as u64 * rounds, ALLOCATED.get());
+        return println!("{messages} messages, {calls} allocations, {bytes} bytes");
     }
     let mut c = common::criterion();
     for (name, run) in RUNS {
-        for connections in [1, 64] {
-            let per_turn = per_turn(connections);
+        for shape in &SHAPES {
             let mut group = c.benchmark_group(name);
             group.throughput(Throughput::Elements(1));
-            let messages = (connections * per_turn) as u64;
-            group.bench_function(format!("{connections} connections"), |b| {
+            let messages = shape.messages() as u64;
+            group.bench_function(shape.name, |b| {
                 // One iteration is one message.
-                b.iter_custom(|n| {
-                    run(connections, per_turn, n.div_ceil(messages)).mul_f64(n as f64 / (n.next_multiple_of(messages)) as f64)
-                });
+                b.iter_custom(|n| run(shape, n.div_ceil(messages)).mul_f64(n as f64 / (n.next_multiple_of(messages)) as f64));
             });
             group.finish();
         }

@@ -8,7 +8,7 @@ mod seeds;
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
 use ringmq::inspect::InspectOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tracing::level_filters::LevelFilter;
@@ -86,7 +86,19 @@ fn command() -> Command {
         .after_help("Exit codes: 0 it can, 1 it cannot, or it could not be measured, 2 a wrong flag or file.");
     let inspect = Command::new("inspect")
         .about("Print and verify journals, segments, commit logs and snapshots of a data path while no node runs on it")
-        .arg(Arg::new("data-path").required(true).value_name("data path").help("Folder that --data-path of the node names"))
+        .arg(
+            Arg::new("data-path")
+                .required(true)
+                .num_args(1..)
+                .value_name("data path")
+                .help("Folder that --data-path of the node names; several with --compare"),
+        )
+        .arg(
+            Arg::new("compare")
+                .long("compare")
+                .action(clap::ArgAction::SetTrue)
+                .help("Compare the replicas in several data paths: the same bytes up to what all know to be committed?"),
+        )
         .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic"))
         .arg(
             Arg::new("partition")
@@ -96,7 +108,7 @@ fn command() -> Command {
                 .help("Only this partition of each topic"),
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
-        .after_help("Exit codes: 0 all is well, 1 there is damage, or it cannot be read.");
+        .after_help("Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call.");
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
         .arg(
@@ -196,13 +208,23 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn inspect(matches: &ArgMatches) -> ExitCode {
-    let data_path = matches.get_one::<String>("data-path").expect("clap asks for it");
+    let data_paths: Vec<String> = matches.get_many::<String>("data-path").expect("clap asks for it").cloned().collect();
     let options = InspectOptions {
         topic: matches.get_one::<String>("topic").cloned(),
         partition: matches.get_one::<u16>("partition").copied(),
         records: matches.get_flag("records"),
     };
-    parts::inspect(data_path, &options)
+    match (matches.get_flag("compare"), &data_paths[..]) {
+        (true, [_, _, ..]) => parts::inspect(|out| ringmq::inspect::compare::run(&data_paths, &options, out)),
+        (true, _) => misused("--compare takes two data paths at least"),
+        (false, [data_path]) => parts::inspect(|out| ringmq::inspect::run(Path::new(data_path), &options, out)),
+        (false, _) => misused("one data path at a time, unless they are to be compared (--compare)"),
+    }
+}
+
+fn misused(what: &str) -> ExitCode {
+    eprintln!("ringmq: {what}");
+    ExitCode::from(MISUSED)
 }
 
 fn load(matches: &ArgMatches) -> ExitCode {

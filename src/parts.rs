@@ -2,7 +2,7 @@
 
 use ringmq::config::Settings;
 use ringmq::http::{HttpServer, HttpWake};
-use ringmq::inspect::InspectOptions;
+use ringmq::inspect::InspectError;
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
 use std::io::{IsTerminal as _, Write as _};
@@ -84,9 +84,10 @@ fn measure(settings: &Settings, findings: &[checks::Finding], asked: &Measuring)
     }
 }
 
-pub fn inspect(data_path: &str, options: &InspectOptions) -> ExitCode {
+/// `look` prints, and says whether all is well.
+pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<bool, InspectError>) -> ExitCode {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let clean = ringmq::inspect::run(Path::new(data_path), options, &mut out).map_err(|e| e.to_string());
+    let clean = look(&mut out).map_err(|e| e.to_string());
     let clean = clean.and_then(|clean| out.flush().map(|()| clean).map_err(|e| format!("cannot print: {e}")));
     match clean {
         Ok(true) => ExitCode::SUCCESS,

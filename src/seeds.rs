@@ -3,8 +3,8 @@
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ringmq::sim::cluster::plan::{Coordination, Plan};
-use ringmq::sim::cluster::shrink::{Cut, shrink};
 use ringmq::sim::cluster::run;
+use ringmq::sim::cluster::shrink::{Cut, shrink};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, ExitCode, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -167,8 +167,14 @@ fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
 
 /// What a process says.
 enum Said {
-    Done { acknowledged: u64, effects: u64 },
-    Failed { seed: u64, why: String },
+    Done {
+        acknowledged: u64,
+        effects: u64,
+    },
+    Failed {
+        seed: u64,
+        why: String,
+    },
     /// It takes no more.
     Over,
 }
@@ -193,7 +199,9 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
     let mut spoke = begun;
     while over < jobs {
         match hear.recv_timeout(Duration::from_secs(1)) {
-            Ok(Said::Done { acknowledged: a, effects: e }) => (done, acknowledged, effects) = (done + 1, acknowledged + a, effects + e),
+            Ok(Said::Done { acknowledged: a, effects: e }) => {
+                (done, acknowledged, effects) = (done + 1, acknowledged + a, effects + e)
+            }
             Ok(Said::Failed { seed, why }) => {
                 done += 1;
                 println!("seed {seed} failed: {why}");

@@ -208,11 +208,13 @@ fn journal(rng: &mut Rng) -> Vec<u8> {
 fn replica_records(rng: &mut Rng) -> Vec<u8> {
     let identity = JournalIdentity { journal_id: rng.bytes_16(), generation: 1, file_len: 1 << 20, slot_sequence: 2 };
     let mut ring = Ring::new(CoreId(3), identity);
-    for kind in [RecordKind::Epoch, RecordKind::Truncate, RecordKind::Committed] {
+    for kind in [RecordKind::Epoch, RecordKind::Truncate, RecordKind::Committed, RecordKind::Restart] {
         let mut payload = zerocopy::IntoBytes::as_bytes(&RawPosition::from(position(rng))).to_vec();
         match kind {
             RecordKind::Epoch => payload = rng.next_u64().to_le_bytes().to_vec(),
-            RecordKind::Truncate => payload.extend_from_slice(&(rng.next_u64() & 0xffff_ffff).to_le_bytes()),
+            RecordKind::Truncate | RecordKind::Restart => {
+                payload.extend_from_slice(&(rng.next_u64() & 0xffff_ffff).to_le_bytes())
+            }
             _ => {}
         }
         let (topic_id, sequence, epoch) = (TopicId(rng.bytes_16()), rng.next_u64(), rng.below(9));
@@ -331,7 +333,7 @@ fn fixtures_still_decode() {
     let journal_id: [u8; 16] = bytes[16..32].try_into().expect("16 bytes");
     let head = WriteHeader::parse(&bytes, &journal_id, CoreId(3), bytes.len()).expect("it holds");
     let kinds: Vec<u16> = Records::new(&head, &bytes).map(|r| r.expect("it holds").0 as u16).collect();
-    assert_eq!(kinds, [11, 6, 12]);
+    assert_eq!(kinds, [11, 6, 12, 13]);
 
     let t = topic(&mut rng);
     let bytes = fixture("topic.meta.bin", t.header().as_bytes());

@@ -96,24 +96,56 @@ fn replies() -> Vec<Reply<'static>> {
     ]
 }
 
+/// What the feature of ordered channels adds (bit 1).
+fn ordered_requests() -> Vec<Request<'static>> {
+    let (topic, partition, channel) = ("orders.eu", PartitionId(3), "archive");
+    let set = |start, force| Request::SetOffset(SetOffset { topic, partition, channel, start, force });
+    vec![
+        Request::Subscribe(Subscribe {
+            subscription: 6,
+            topic,
+            partition,
+            channel,
+            start: Start::Oldest,
+            message_timeout_ms: 0,
+            ordered: true,
+        }),
+        set(Start::Offset(1 << 40), false),
+        set(Start::Count(123_456), true),
+        set(Start::LogId(LogId(99)), false),
+        set(Start::Timestamp(1_700_000_000_000_000_000), true),
+        set(Start::Newest, false),
+    ]
+}
+
 #[test]
 fn frames_of_version_1_are_read() {
-    let path = root().join("tests/golden/native-v1.bin");
+    hold("native-v1.bin", FROZEN, &requests(), &replies());
+}
+
+#[test]
+fn frames_of_ordered_channels_are_read() {
+    hold("native-v1-ordered.bin", FROZEN_ORDERED, &ordered_requests(), &[]);
+}
+
+/// Holds recorded frames against what they say.
+fn hold(name: &str, frozen: u32, requests: &[Request<'_>], replies: &[Reply<'_>]) {
+    let path = root().join("tests/golden").join(name);
     if std::env::var_os("GOLDEN_WRITE").is_some() {
         let (mut bytes, mut encoder) = (vec![], Encoder::default());
         let payload = b"a body as it stands on disk";
-        for (id, request) in requests().iter().enumerate() {
+        for (id, request) in requests.iter().enumerate() {
             let has_payload = matches!(request, Request::Publish(_));
             encoder.request(&mut bytes, id as u64 + 1, request, if has_payload { Payload::of(payload) } else { Payload::NONE });
             bytes.extend_from_slice(if has_payload { payload } else { b"" });
         }
-        for (id, reply) in replies().iter().enumerate() {
+        for (id, reply) in replies.iter().enumerate() {
             encoder.reply(&mut bytes, id as u64 + 1, reply, Payload::NONE);
         }
         std::fs::write(&path, bytes).expect("the fixture can be written");
     }
     let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    assert_eq!(crc32fast::hash(&bytes), FROZEN, "the recorded frames are not those of version 1");
+    assert_eq!(crc32fast::hash(&bytes), frozen, "{name}: the recorded frames are other ones");
     let mut rest = &bytes[..];
     let mut next = || {
         let (header, metadata) = Header::parse(rest, frame::FRAME_MAX).expect("intact").expect("whole");
@@ -122,11 +154,11 @@ fn frames_of_version_1_are_read() {
         header.check_payload(&frame[HEADER_LEN + header.meta_len..]).expect("the payload holds");
         (header, metadata)
     };
-    for (id, request) in requests().iter().enumerate() {
+    for (id, request) in requests.iter().enumerate() {
         let (header, metadata) = next();
         assert_eq!((header.request, &Request::decode(header.kind, metadata).expect("it is known")), (id as u64 + 1, request));
     }
-    for (id, reply) in replies().iter().enumerate() {
+    for (id, reply) in replies.iter().enumerate() {
         let (header, metadata) = next();
         assert_eq!((header.request, &Reply::decode(header.kind, metadata).expect("it is known")), (id as u64 + 1, reply));
     }
@@ -134,6 +166,7 @@ fn frames_of_version_1_are_read() {
 }
 
 const FROZEN: u32 = 0x894b_8891;
+const FROZEN_ORDERED: u32 = 0;
 
 /// schema/README.md has the command that renews both.
 #[test]

@@ -4,13 +4,16 @@
 //! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the newest frames anew; only before a release of the format.
 
 use bytes::Bytes;
-use ringmq::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
+use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, TopicId, TopicName};
 use ringmq::codec::frame::Header;
 use ringmq::codec::peer::*;
 use ringmq::log::cursor::{CursorImage, Interval};
 use ringmq::log::format::Bad;
+use ringmq::peer::{LinkEvent, LinkOptions, Links};
 use ringmq::replica::message::*;
 use ringmq::replica::{NodeId, PeerError};
+use ringmq::shard::cluster::ClusterNode;
+use ringmq::shard::event::Effect;
 use std::path::PathBuf;
 
 fn at(n: i64) -> Position {
@@ -137,7 +140,7 @@ fn encoded() -> Vec<u8> {
 }
 
 /// Of the recorded frames of each minor version.
-const FROZEN: [u32; 2] = [0x127f_8a65, 0];
+const FROZEN: [u32; 2] = [0x127f_8a65, 0xfd9c_2740];
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {
@@ -145,16 +148,24 @@ fn what_is_encoded_changes_only_with_the_version() {
     assert_eq!(crc32fast::hash(&encoded()), newest, "peers of this version would be sent other bytes");
 }
 
+fn path(minor: usize) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/peer-v1.{minor}.bin"))
+}
+
+fn recorded(minor: usize) -> Bytes {
+    let path = path(minor);
+    Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}
+
 #[test]
 fn frames_of_every_minor_version_are_read() {
     for (minor, frozen) in FROZEN.into_iter().enumerate() {
-        let name = format!("tests/golden/peer-v1.{minor}.bin");
-        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(&name);
+        let path = path(minor);
         if std::env::var_os("GOLDEN_WRITE").is_some() && minor == VERSION.minor as usize {
             std::fs::write(&path, encoded()).expect("the fixture can be written");
         }
-        let bytes = Bytes::from(std::fs::read(&path).unwrap_or_else(|e| panic!("{name}: {e}")));
-        assert_eq!(crc32fast::hash(&bytes), frozen, "{name}: the recorded frames are not those of version 1.{minor}");
+        let bytes = recorded(minor);
+        assert_eq!(crc32fast::hash(&bytes), frozen, "the recorded frames are not those of version 1.{minor}");
         is_read(&bytes, minor as u16);
     }
 }
@@ -181,4 +192,28 @@ fn is_read(bytes: &Bytes, minor: u16) {
     let newest = Hello { node_id: NodeId([8; 16]), ..hello(VERSION.minor) };
     let in_force = newest.agree(&theirs).map(|a| a.version);
     assert_eq!(in_force, Ok(Version { major: 1, minor }), "the lower one of the two");
+}
+
+/// The recorded Hello, to the core that it is for.
+#[test]
+fn a_node_of_every_minor_version_is_welcomed() {
+    for minor in 0..=VERSION.minor {
+        let theirs = hello(minor);
+        let core = theirs.to_core.unwrap_or(theirs.layout.core);
+        let mut links = Links::new(LinkOptions::new(NodeId([9; 16]), theirs.cluster_id, 1, CoreId(core), 8, 1));
+        let node = ClusterNode { id: theirs.node_id, name: "old".into(), peer_address: "old:1".into() };
+        links.set_nodes(Now::default(), &[node]);
+        links.opened(Now::default(), ConnId(1), Peer("old:9".into()));
+        let bytes = recorded(minor as usize);
+        let (header, _) = Header::parse(&bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
+        links.bytes(Now::default(), ConnId(1), &bytes[..header.frame_len()]);
+        let (mut events, mut effects) = (vec![], vec![]);
+        links.take(&mut events);
+        assert_eq!(events, [LinkEvent::Connected(theirs.node_id)], "all lanes are on this connection");
+        links.turn_end(Now::default(), &mut effects);
+        let [Effect::Send { bytes, .. }] = &effects[..] else { panic!("{effects:?}") };
+        let (header, metadata) = Header::parse(bytes, frame::HELLO_FRAME_MAX).expect("intact").expect("whole");
+        let Ok(Frame::Welcome(welcome)) = Frame::decode(&header, metadata, &Bytes::new()) else { panic!("not a Welcome") };
+        assert_eq!(theirs.agree(&welcome).map(|a| a.version.minor), Ok(minor));
+    }
 }

@@ -206,7 +206,7 @@ fn a_connection_that_moves_between_cores_loses_no_byte() {
                             moves.fetch_add(1, SeqCst);
                             port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer: None });
                         }
-                        Happened::Sent(..) => {}
+                        Happened::Sent(..) | Happened::Dialed(..) => {}
                     }
                 }
                 port.drain(&mut |_, m| {

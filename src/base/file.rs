@@ -4,9 +4,19 @@
 //! A write may tear at a power loss (any subset of its 512-byte sectors), and completes in any order with others.
 //! The pure rooms never have two writes in flight that overlap, and never write a file again that failed.
 
-use super::{PartitionId, TopicId, TopicName};
-use bytes::Bytes;
+use super::{BLOCK, PartitionId, TopicId, TopicName};
+use bytes::{Buf, Bytes, BytesMut};
 use std::{fmt, sync::Arc};
+
+/// Memory for so many bytes of a write, empty, whose first byte stands at a block's border: the disk can write what is
+/// put there as it is. It must not be made to grow.
+pub fn block_memory(bytes: usize) -> BytesMut {
+    let mut memory = BytesMut::with_capacity(bytes + BLOCK);
+    let skipped = memory.as_ptr().align_offset(BLOCK);
+    memory.resize(skipped, 0);
+    memory.advance(skipped);
+    memory
+}
 
 /// Number of one disk operation, chosen by the shard, unique while the process lives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

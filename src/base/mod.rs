@@ -10,7 +10,7 @@ pub mod time;
 pub mod topic;
 pub mod wheel;
 
-pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir};
+pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, block_memory};
 pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, ProducerId, SubId, TopicId};
 pub use name::{ChannelName, NameError, TopicName};
 pub use rng::Rng;

@@ -53,6 +53,39 @@ impl Aligned {
     }
 }
 
+/// What the kernel writes to a file.
+pub(super) enum Writable {
+    /// One part that stands as O_DIRECT wants it.
+    Lent(bytes::Bytes),
+    Copied(Aligned),
+}
+
+impl Writable {
+    /// The parts, one after the other; together they are whole blocks.
+    pub fn of(parts: &[bytes::Bytes], len: usize) -> Writable {
+        match parts {
+            [part] if part.len() == len && len > 0 && len.is_multiple_of(BLOCK) && part.as_ptr().align_offset(BLOCK) == 0 => {
+                Writable::Lent(part.clone())
+            }
+            parts => Writable::Copied(Aligned::of(parts, len)),
+        }
+    }
+
+    pub fn as_ptr(&self) -> *const u8 {
+        match self {
+            Writable::Lent(part) => part.as_ptr(),
+            Writable::Copied(memory) => memory.as_ptr(),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        match self {
+            Writable::Lent(part) => part.len(),
+            Writable::Copied(memory) => memory.len(),
+        }
+    }
+}
+
 /// Memory that the kernel fills. Only what it says it has filled is ever looked at.
 pub(super) struct Unfilled(Aligned);
 

@@ -3,7 +3,7 @@
 //!
 //! A write in flight is never given up: its memory, its file and its ticket stay here until the kernel has answered.
 
-use super::aligned::{Aligned, Unfilled};
+use super::aligned::{Unfilled, Writable};
 use super::files::disk_errno;
 use super::open_files::Used;
 use crate::base::{DiskDone, DiskError, FileId, OpId};
@@ -31,7 +31,7 @@ pub(super) struct InRing {
 pub(super) enum Memory {
     /// The ticket is the file's ([`super::open_files::OpenFile::begin_write`]).
     Write {
-        from: Aligned,
+        from: Writable,
         ticket: u64,
     },
     Read {

@@ -11,7 +11,7 @@
 //! - cancel a write. Dropping the future of a write does not undo it, so every operation is a detached task.
 //! - write a file again of which a write or a sync has failed. It is poisoned: further writes answer that error untried.
 
-use super::aligned::{Aligned, Unfilled};
+use super::aligned::{Unfilled, Writable};
 use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
@@ -138,7 +138,7 @@ impl ShardDisk {
         let memory = match request {
             DiskOp::Write { parts, .. } => {
                 let len = checked_len(file, at, parts);
-                Memory::Write { from: Aligned::of(parts, len), ticket: used.begin_write() }
+                Memory::Write { from: Writable::of(parts, len), ticket: used.begin_write() }
             }
             DiskOp::Read { len, .. } => {
                 check_read(at, *len);

@@ -1,8 +1,9 @@
-//! The files of the native port's TLS: what the node would not start with, and what its clients would refuse.
+//! The files of TLS, of the native port and of the connections with other nodes: what the node would not start with, and what
+//! others would refuse.
 
 use super::Finding;
 use crate::config::Settings;
-use crate::tls::{Terms, TlsError, doubt_of_own, pem};
+use crate::tls::{Flags, NATIVE, PEER, PeerTerms, Terms, TlsError, doubt_of_own, pem};
 use rustls::pki_types::UnixTime;
 use std::path::Path;
 use std::time::Duration;
@@ -10,65 +11,97 @@ use std::time::Duration;
 /// What is left of a certificate when it is time to renew it.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-const CERTIFICATE: &str = "native-tls-cert";
-const KEY: &str = "native-tls-key";
-const CLIENT_CA: &str = "native-tls-client-ca";
+/// The files of one port.
+struct Files<'a> {
+    flags: Flags,
+    certificate: &'a str,
+    key: &'a str,
+    /// Empty: nobody is asked for a certificate.
+    ca: &'a str,
+    /// Who sees the certificate.
+    others: &'static str,
+    refused: Option<TlsError>,
+}
 
 /// A line for each file; none when there is no TLS.
 pub fn check(settings: &Settings, now: UnixTime) -> Vec<Finding> {
-    if settings.native_tls_cert.is_empty() {
-        return vec![];
-    }
-    let refused = Terms::load(settings).err();
-    let mut findings = vec![certificate(settings, now), key(settings, refused.as_ref())];
-    if !settings.native_tls_client_ca.is_empty() {
-        findings.push(client_ca(settings));
-    }
-    // what only the whole shows: a certificate that is PEM and no certificate
-    match refused {
-        Some(e) if findings.iter().all(|f| f.remedy.is_empty()) => findings.push(Finding::fail("TLS", e.to_string(), REPLACE)),
-        _ => {}
-    }
-    findings
+    let native = Files {
+        flags: NATIVE,
+        certificate: &settings.native_tls_cert,
+        key: &settings.native_tls_key,
+        ca: &settings.native_tls_client_ca,
+        others: "clients",
+        refused: Terms::load(settings).err(),
+    };
+    let peer = Files {
+        flags: PEER,
+        certificate: &settings.peer_tls_cert,
+        key: &settings.peer_tls_key,
+        ca: &settings.peer_tls_ca,
+        others: "peers",
+        refused: PeerTerms::load(settings).err(),
+    };
+    [native, peer].into_iter().filter(|files| !files.certificate.is_empty()).flat_map(|files| files.check(now)).collect()
 }
 
 const REPLACE: &str = "name another file, or mend this one: the node does not start with it";
 
-fn certificate(settings: &Settings, now: UnixTime) -> Finding {
-    let path = &settings.native_tls_cert;
-    let chain = match pem::certificates(Path::new(path)) {
-        Ok(chain) => chain,
-        Err(e) => return Finding::fail(CERTIFICATE, e.to_string(), REPLACE),
-    };
-    let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
-    let refuse = "clients will refuse it: renew it and start the node again";
-    match (doubt_of_own(settings, now), doubt_of_own(settings, later)) {
-        (Some(doubt), _) => Finding::warn(CERTIFICATE, format!("{path}: {doubt}"), refuse),
-        (None, Some(_)) => {
-            Finding::warn(CERTIFICATE, format!("{path}: it expires within 14 days"), "renew it and start the node again")
+impl Files<'_> {
+    fn check(&self, now: UnixTime) -> Vec<Finding> {
+        let mut findings = vec![self.certificate(now), self.key()];
+        if !self.ca.is_empty() {
+            findings.push(self.ca());
         }
-        (None, None) => Finding::ok(CERTIFICATE, format!("{path}: in force, {} in the file", count(chain.len(), "certificate"))),
-    }
-}
-
-fn key(settings: &Settings, refused: Option<&TlsError>) -> Finding {
-    let path = &settings.native_tls_key;
-    match (pem::private_key(Path::new(path)), refused) {
-        (Err(e), _) => Finding::fail(KEY, e.to_string(), REPLACE),
-        (Ok(_), Some(e @ TlsError::Mismatch { .. })) => {
-            Finding::fail(KEY, e.to_string(), "name the certificate and the key that were made together")
+        // what only the whole shows: a certificate that is PEM and no certificate
+        match &self.refused {
+            Some(e) if findings.iter().all(|f| f.remedy.is_empty()) => {
+                findings.push(Finding::fail("TLS", e.to_string(), REPLACE))
+            }
+            _ => {}
         }
-        (Ok(_), Some(TlsError::File { flag: KEY, source })) => Finding::fail(KEY, source.to_string(), REPLACE),
-        (Ok(_), Some(_)) => Finding::ok(KEY, format!("{path}: a private key")),
-        (Ok(_), None) => Finding::ok(KEY, format!("{path}: fits the certificate")),
+        findings
     }
-}
 
-fn client_ca(settings: &Settings) -> Finding {
-    let path = &settings.native_tls_client_ca;
-    match pem::roots(Path::new(path)) {
-        Ok(roots) => Finding::ok(CLIENT_CA, format!("{path}: {} may sign clients'", count(roots.len(), "CA"))),
-        Err(e) => Finding::fail(CLIENT_CA, e.to_string(), REPLACE),
+    fn certificate(&self, now: UnixTime) -> Finding {
+        let (flag, path) = (self.flags.certificate, self.certificate);
+        let chain = match pem::certificates(Path::new(path)) {
+            Ok(chain) => chain,
+            Err(e) => return Finding::fail(flag, e.to_string(), REPLACE),
+        };
+        let later = UnixTime::since_unix_epoch(Duration::from_secs(now.as_secs()) + SOON);
+        match (doubt_of_own(path, now), doubt_of_own(path, later)) {
+            (Some(doubt), _) => {
+                let refuse = format!("{} will refuse it: renew it and start the node again", self.others);
+                Finding::warn(flag, format!("{path}: {doubt}"), refuse)
+            }
+            (None, Some(_)) => {
+                Finding::warn(flag, format!("{path}: it expires within 14 days"), "renew it and start the node again")
+            }
+            (None, None) => Finding::ok(flag, format!("{path}: in force, {} in the file", count(chain.len(), "certificate"))),
+        }
+    }
+
+    fn key(&self) -> Finding {
+        let (flag, path) = (self.flags.key, self.key);
+        match (pem::private_key(Path::new(path)), &self.refused) {
+            (Err(e), _) => Finding::fail(flag, e.to_string(), REPLACE),
+            (Ok(_), Some(e @ TlsError::Mismatch { .. })) => {
+                Finding::fail(flag, e.to_string(), "name the certificate and the key that were made together")
+            }
+            (Ok(_), Some(TlsError::File { flag: of, source })) if *of == flag => Finding::fail(flag, source.to_string(), REPLACE),
+            (Ok(_), Some(_)) => Finding::ok(flag, format!("{path}: a private key")),
+            (Ok(_), None) => Finding::ok(flag, format!("{path}: fits the certificate")),
+        }
+    }
+
+    fn ca(&self) -> Finding {
+        match pem::roots(Path::new(self.ca)) {
+            Ok(roots) => {
+                let found = format!("{}: {} may sign {}'", self.ca, count(roots.len(), "CA"), self.others);
+                Finding::ok(self.flags.ca, found)
+            }
+            Err(e) => Finding::fail(self.flags.ca, e.to_string(), REPLACE),
+        }
     }
 }
 
@@ -123,9 +156,18 @@ mod tests {
             let settings = Settings { native_tls_cert, native_tls_key, native_tls_client_ca, ..Settings::default() };
             let findings = check(&settings, now);
             assert_eq!(findings.len(), expected.len(), "{findings:?}");
-            for (f, (level, says)) in findings.iter().zip(expected) {
-                assert!(f.level == *level && f.found.contains(says), "{f}");
-                assert_eq!(f.level == Ok, f.remedy.is_empty(), "{f}");
+            // the same files between nodes, which always have a CA
+            let [peer_tls_cert, peer_tls_key, peer_tls_ca] =
+                [cert, key, if ca.is_empty() { cert } else { ca }].map(str::to_owned);
+            let of_peers = check(&Settings { peer_tls_cert, peer_tls_key, peer_tls_ca, ..Settings::default() }, now);
+            assert!(of_peers.iter().all(|f| f.name.starts_with("peer-tls-") || f.name == "TLS"), "{of_peers:?}");
+            for findings in [findings, of_peers] {
+                for (f, (level, says)) in findings.iter().zip(expected.iter().take(2)) {
+                    assert!(f.level == *level && f.found.contains(says), "{f}");
+                }
+                assert!(findings.iter().all(|f| (f.level == Ok) == f.remedy.is_empty()), "{findings:?}");
+                let has_failed = expected.iter().any(|(level, _)| *level == Fail);
+                assert_eq!(findings.iter().any(|f| f.level == Fail), has_failed, "{findings:?}");
             }
         }
         let soon = Settings { native_tls_cert: cert, native_tls_key: key, ..Settings::default() };

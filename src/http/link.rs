@@ -46,7 +46,13 @@ impl Drop for Question<'_> {
 
 impl Link {
     pub fn new(port: HttpPort, cores: u16) -> Self {
-        Link { cores, port: RefCell::new(port), waiting: RefCell::default(), shares: RefCell::default(), unflushed: Notify::new() }
+        Link {
+            cores,
+            port: RefCell::new(port),
+            waiting: RefCell::default(),
+            shares: RefCell::default(),
+            unflushed: Notify::new(),
+        }
     }
 
     pub fn cores(&self) -> u16 {

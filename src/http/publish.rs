@@ -167,7 +167,9 @@ async fn store(
     }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
-        Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => drop(node.topics.borrow_mut().known.remove(&name)),
+        Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => {
+            drop(node.topics.borrow_mut().known.remove(&name))
+        }
         Err(_) => {}
     }
     result.map_err(core_failure)

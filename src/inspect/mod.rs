@@ -6,6 +6,7 @@
 //!
 //! Every line begins with the file; a line about damage has the byte position and `DAMAGE`.
 
+pub mod compare;
 mod files;
 mod partition;
 
@@ -14,6 +15,8 @@ use crate::journal::format::{RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::format::Bad;
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::recovery::RecoverError;
+use crate::log::recovery::cuts::Cuts;
 use crate::log::recovery::topics::dir;
 use crate::log::storage::{Storage, read_range};
 use files::Files;
@@ -37,26 +40,32 @@ pub enum InspectError {
     NotADataPath { path: String },
     #[error(transparent)]
     Disk(#[from] DiskError),
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     #[error("cannot print: {0}")]
     Print(#[from] io::Error),
 }
 
 /// Prints to `out`. False: something is damaged, or was lost before.
 pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut files = Files::new(data_path);
-    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
-    if !is_one {
-        return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
-    }
+    let mut files = data_path_files(data_path)?;
     for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
         writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
     }
     inspect(&mut files, options, out)
 }
 
+fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
+    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
+    if !is_one {
+        return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
+    }
+    Ok(Files::new(data_path))
+}
+
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut view = View { storage, options, out, damage: 0 };
+    let mut view = View { storage, options, out, damage: 0, cuts: Cuts::default(), limit: None };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
@@ -83,6 +92,10 @@ pub(crate) struct View<'a> {
     pub options: &'a InspectOptions,
     pub out: &'a mut dyn Write,
     pub damage: u64,
+    /// What the journals cut.
+    pub cuts: Cuts,
+    /// Where they cut the partition that is looked at: nothing is promised behind it.
+    pub limit: Option<i64>,
 }
 
 impl View<'_> {
@@ -154,6 +167,7 @@ impl View<'_> {
             if write.action == WriteAction::Apply {
                 writes += 1;
                 records += write.records.len();
+                write.records.iter().for_each(|r| self.cuts.see(r));
                 if self.options.records {
                     self.records(&file, &write)?;
                 }
@@ -197,9 +211,11 @@ impl View<'_> {
                 RecordKind::Batch | RecordKind::DirectBatch => partition::batch_line(&r.payload, id, r.header.partition.get()),
                 RecordKind::Cursor | RecordKind::Finished | RecordKind::ChannelDelete => partition::cursor_line(&r.payload),
                 RecordKind::TopicCreate => TopicMeta::decode(&r.payload).map_or(String::new(), |m| m.info.name.to_string()),
-                RecordKind::Truncate | RecordKind::Start | RecordKind::CollectStart | RecordKind::Committed => {
-                    partition::place_line(&r.payload)
-                }
+                RecordKind::Truncate
+                | RecordKind::Restart
+                | RecordKind::Start
+                | RecordKind::CollectStart
+                | RecordKind::Committed => partition::place_line(&r.payload),
                 RecordKind::Epoch => partition::epoch_line(&r.payload),
                 RecordKind::TopicDelete => String::new(),
             };

@@ -18,8 +18,21 @@ use zerocopy::little_endian::{U32, U64};
 
 impl View<'_> {
     pub fn partition(&mut self, dir: &Arc<PartitionDir>) -> Result<(), InspectError> {
-        let newest = self.snapshots(dir)?;
-        let bases = self.storage.segments(dir)?;
+        let mut newest = self.snapshots(dir)?;
+        let mut bases = self.storage.segments(dir)?;
+        let applied = newest.as_ref().map_or(0, |s| s.applied);
+        let cuts = self.cuts.of(dir.topic_id, dir.partition.0).into_iter().filter(|c| c.sequence > applied);
+        let lowest = cuts.min_by_key(|c| (!c.is_restart, c.to.offset));
+        self.limit = lowest.map(|c| c.to.offset);
+        if let Some(cut) = lowest {
+            let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "cuts" });
+            self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {:?}", cut.to))?;
+            if cut.is_restart {
+                return Ok(());
+            }
+            newest.iter_mut().filter(|s| s.end.offset > cut.to.offset).for_each(|s| s.end = cut.to);
+            bases.retain(|&base| cut.is_done || base <= cut.to.offset);
+        }
         let mut before: Option<(Position, u32, bool)> = None;
         if let (Some(s), Some(&first)) = (&newest, bases.first())
             && first > s.start.offset
@@ -114,6 +127,7 @@ impl View<'_> {
         let records = commit_records(self.storage, dir, base)?;
         let promised = [next, newest.map(|s| s.end.offset), records.last().map(|r| r.end().offset)];
         let promised = promised.into_iter().flatten().max().unwrap_or(base).min(next.unwrap_or(i64::MAX));
+        let promised = promised.min(self.limit.unwrap_or(i64::MAX));
         let block = read_range(self.storage, &segment, 0, BLOCK)?;
         let meta = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
             Ok(h) => SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() },
@@ -164,7 +178,8 @@ impl View<'_> {
                         self.say(&segment, format!("  byte {place}: {}", show(&h)))?;
                     }
                     let record = commit_record_at(self.storage, dir, base, walk.batches)?;
-                    let is_indexed = h.end().offset <= records.last().map_or(base, |r| r.end().offset);
+                    let is_indexed = h.end().offset <= records.last().map_or(base, |r| r.end().offset)
+                        && self.limit.is_none_or(|limit| h.end().offset <= limit);
                     if is_indexed && record != Some(commit_record(&h, dir)) {
                         let what = format!("record {} is not that of the batch at offset {}", walk.batches, h.offset);
                         self.damage(&commit, commit_at(walk.batches), what)?;
@@ -204,7 +219,7 @@ struct Walk {
     lost: u64,
 }
 
-fn show(h: &BatchHeader) -> String {
+pub(super) fn show(h: &BatchHeader) -> String {
     let lost = if h.is_lost() { " LOST" } else { "" };
     let (ids, epoch) = (format!("{}..={}", h.log_id, h.last_log_id), Epoch(h.epoch.get()).0);
     let producer = ProducerId::new(h.producer_id.get())

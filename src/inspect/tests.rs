@@ -8,11 +8,15 @@ use crate::sim::engine::Engine;
 
 /// A node with one topic, some batches, a cursor; some of it in the journal alone.
 fn node() -> SimDisk {
+    node_with_segments(16 * 1024)
+}
+
+fn node_with_segments(segment_bytes: u64) -> SimDisk {
     let mut disk = SimDisk::new(1);
     let options = RecoverOptions {
         cores: 1,
         journal_bytes: JOURNAL_BYTES_MIN,
-        segment_bytes: 16 * 1024,
+        segment_bytes,
         now_unix_ns: 1,
         producers: Default::default(),
         seed: 1,
@@ -20,7 +24,7 @@ fn node() -> SimDisk {
         is_clustered: false,
     };
     let recovered = recover(&mut disk, &options).expect("an empty disk recovers");
-    let mut e = Engine::new(disk, recovered, 16 * 1024);
+    let mut e = Engine::new(disk, recovered, segment_bytes);
     let name = TopicName::new("orders").expect("it is valid");
     e.create_topic(TopicInfo { name, id: TopicId(Rng::new(5).bytes_16()), partitions: 1 }).expect("no fault");
     for i in 0..40u8 {
@@ -147,4 +151,79 @@ fn a_folder_that_is_none_is_an_error_and_a_real_one_is_read() {
     let mut out = vec![];
     assert!(run(dir.path(), &filter, &mut out).expect("it can be read"));
     assert!(!String::from_utf8(out).expect("it is text").contains("orders"));
+}
+
+fn compare(disks: &mut [SimDisk]) -> (bool, String) {
+    let mut out = vec![];
+    let each = disks.iter_mut().enumerate();
+    let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: disk }).collect();
+    let same = compare::compare(sides, &InspectOptions::default(), &mut out).expect("it can be read");
+    (same, String::from_utf8(out).expect("it is text"))
+}
+
+/// A start puts all into the partition's own files.
+fn stopped(mut disk: SimDisk, segment_bytes: u64) -> SimDisk {
+    let options = RecoverOptions {
+        cores: 1,
+        journal_bytes: JOURNAL_BYTES_MIN,
+        segment_bytes,
+        now_unix_ns: 1,
+        producers: Default::default(),
+        seed: 1,
+        accept_lost_journal: 0,
+        is_clustered: false,
+    };
+    recover(&mut disk, &options).expect("it recovers");
+    disk
+}
+
+#[test]
+fn replicas_with_the_same_bytes_are_identical_wherever_their_segments_end() {
+    let (same, text) = compare(&mut [node(), node()]);
+    assert!(same && text.contains("records stand in journal 0 alone"), "{text}");
+    let (short, long) = (stopped(node(), 16 * 1024), stopped(node_with_segments(256 * 1024), 256 * 1024));
+    let (same, text) = compare(&mut [short, long, stopped(node(), 16 * 1024)]);
+    assert!(same, "{text}");
+    for what in [
+        "partition 0: identical from offset 0 to 29600, 40 messages",
+        "node1: start 0, committed 29600, end 29600",
+        "channel billing",
+        "    node2: confirmed 0 messages up to offset 0 and 4 intervals",
+        "identical: 1 partitions",
+    ] {
+        assert!(text.contains(what), "no {what:?} in\n{text}");
+    }
+    assert!(!text.contains("alone"), "{text}");
+}
+
+#[test]
+fn a_difference_is_found_where_it_begins() {
+    let (first, mut second) = (stopped(node(), 16 * 1024), stopped(node(), 16 * 1024));
+    let file = FileId::Segment(dir(&TopicName::new("orders").expect("valid"), TopicId::default(), PartitionId(0)), 0);
+    // In the third batch's body.
+    let offset = 2 * 740 + 200;
+    second.flip(&file.to_string(), crate::log::recovery::scan::segment_at(0, offset), 3);
+    let (same, text) = compare(&mut [first, second]);
+    assert!(!same, "{text}");
+    for what in [
+        "DIFFERS at offset 1680 (from offset 0 to 29600 was compared)",
+        "node0: topics/orders/0/00000000000000000000.segment byte 5776, in the batch offset 1480, ids 3..=3",
+        "1 differences",
+    ] {
+        assert!(text.contains(what), "no {what:?} in\n{text}");
+    }
+}
+
+#[test]
+fn a_partition_of_one_node_is_no_difference() {
+    let options = InspectOptions::default();
+    let (mut one, mut none) = (stopped(node(), 16 * 1024), SimDisk::new(1));
+    let sides = vec![
+        compare::Side { label: "one".into(), storage: &mut one },
+        compare::Side { label: "none".into(), storage: &mut none },
+    ];
+    let mut out = vec![];
+    assert!(compare::compare(sides, &options, &mut out).expect("it can be read"));
+    let text = String::from_utf8(out).expect("it is text");
+    assert!(text.contains("partition 0: only in one") && text.contains("identical: 0 partitions"), "{text}");
 }

@@ -134,7 +134,7 @@ pub enum RecordKind {
     Finished = 4,
     /// A channel is gone: a cursor without intervals.
     ChannelDelete = 5,
-    /// The log is cut: `RawPosition` of the new end, then the chain crc (u32, u32 zero).
+    /// The log is cut: `RawPosition` of the new end, then the header crc of the batch before it (u32, u32 zero).
     Truncate = 6,
     /// Retention: `RawPosition` of the new start.
     Start = 7,
@@ -147,13 +147,15 @@ pub enum RecordKind {
     Epoch = 11,
     /// The partition is committed that far, at least: `RawPosition`.
     Committed = 12,
+    /// The log was dropped and begins at a `RawPosition`; then the header crc of the batch before it (u32, u32 zero).
+    Restart = 13,
 }
 
 impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate].into_iter().chain(small).find(|k| *k as u16 == kind)
+        [Batch, DirectBatch, Truncate, Restart].into_iter().chain(small).find(|k| *k as u16 == kind)
     }
 }
 
@@ -177,11 +179,25 @@ impl RecordHeader {
     pub fn crc_of(&self, payload: &[u8]) -> u32 {
         let covered =
             if self.kind.get() == RecordKind::Batch as u16 { payload.len().min(BATCH_HEADER_LEN) } else { payload.len() };
-        let mut h = crc32fast::Hasher::new();
-        h.update(&WRITE_MAGIC);
-        h.update(&self.as_bytes()[4..]);
-        h.update(&payload[..covered]);
-        h.finalize()
+        // In one piece where it is short: of a small batch, starting a crc costs more than its bytes.
+        let (fields, payload) = (&self.as_bytes()[4..], &payload[..covered]);
+        let mut short = [0; WRITE_MAGIC.len() + RECORD_HEADER_LEN - 4 + BATCH_HEADER_LEN];
+        let (magic, rest) = short.split_at_mut(WRITE_MAGIC.len());
+        let (head, body) = rest.split_at_mut(fields.len());
+        magic.copy_from_slice(&WRITE_MAGIC);
+        head.copy_from_slice(fields);
+        match body.get_mut(..covered) {
+            Some(body) => {
+                body.copy_from_slice(payload);
+                crc32fast::hash(&short[..WRITE_MAGIC.len() + fields.len() + covered])
+            }
+            None => {
+                let mut h = crc32fast::Hasher::new();
+                h.update(&short[..WRITE_MAGIC.len() + fields.len()]);
+                h.update(payload);
+                h.finalize()
+            }
+        }
     }
 
     pub fn padded_len(&self) -> usize {

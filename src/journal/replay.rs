@@ -455,10 +455,10 @@ impl Record {
             Batch => self::Batch::parse(&self.payload, topic_id, id).map(drop),
             DirectBatch => BatchHeader::parse(&self.payload, topic_id, id).map(drop),
             Cursor | Finished | ChannelDelete => CursorImage::decode(&self.payload).map(drop),
-            Truncate if self.payload.len() < size_of::<RawPosition>() + 8 => Err(Bad::Short),
+            Truncate | Restart if self.payload.len() < size_of::<RawPosition>() + 8 => Err(Bad::Short),
             Epoch if self.payload.len() < size_of::<u64>() => Err(Bad::Short),
             Epoch => Ok(()),
-            Truncate | Start | CollectStart | Committed => {
+            Truncate | Restart | Start | CollectStart | Committed => {
                 RawPosition::read_from_prefix(&self.payload).map(drop).map_err(|_| Bad::Short)
             }
             TopicCreate => TopicMeta::decode(&self.payload).map(drop),

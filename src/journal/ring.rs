@@ -17,10 +17,10 @@
 //! was issued.
 
 use super::format::*;
-use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_up};
+use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_memory, block_up};
 use crate::log::format::VERSION;
 use crate::log::state::JournalIdentity;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
@@ -29,6 +29,13 @@ pub const NO_SLOT: u32 = u32::MAX;
 
 /// Writes in flight at most.
 pub const DEPTH: usize = 4;
+
+/// Memory that is kept from one write to the next: at least and at most so long.
+const SPARE_MIN: usize = 16 * 1024;
+const SPARE_MAX: usize = 256 * 1024;
+
+/// Index of a directory entry that has no place yet.
+const UNPLACED: u32 = u32::MAX;
 
 /// One queued fact. `note` comes back when it is packed and when it is durable.
 pub struct Record<N> {
@@ -56,6 +63,12 @@ struct Place {
     position: u64,
 }
 
+struct InFlight<N> {
+    notes: Vec<N>,
+    is_complete: bool,
+    bytes: Bytes,
+}
+
 /// See the module's description. `N` is what the owner wants to hear back per record.
 pub struct Ring<N> {
     core: CoreId,
@@ -71,13 +84,16 @@ pub struct Ring<N> {
     slot_sequence: u64,
     queue: VecDeque<Record<N>>,
     queued_cost: u64,
-    /// Writes that are issued and not durable, oldest first: the notes of each, and whether it has completed.
-    in_flight: VecDeque<(Vec<N>, bool)>,
+    /// Writes that are issued and not durable, oldest first.
+    in_flight: VecDeque<InFlight<N>>,
     spare_notes: Vec<N>,
+    /// Memory of a write that is over, for the next one.
+    spare_memory: BytesMut,
     /// The checkpoint that is being written.
     checkpointing: Option<Place>,
-    /// Directory of the last write.
+    /// Directory of the last write, and memory for the next one.
     previous: Vec<DirectoryEntry>,
+    spare_directory: Vec<DirectoryEntry>,
     /// By slot: sequence of the write that last touched it, and its entry there.
     touched: Vec<(u64, u32)>,
     poisoned: bool,
@@ -106,8 +122,10 @@ impl<N: Copy> Ring<N> {
             queued_cost: 0,
             in_flight: VecDeque::new(),
             spare_notes: vec![],
+            spare_memory: BytesMut::new(),
             checkpointing: None,
             previous: vec![],
+            spare_directory: vec![],
             touched: vec![],
             poisoned: false,
             write_max: (eighth - eighth % BLOCK).min(IO_BYTES_MAX),
@@ -206,23 +224,26 @@ impl<N: Copy> Ring<N> {
         let head_len = WriteHeader::head_len(entries, self.previous.len());
         let len = block_up((head_len + records_len) as u64);
         assert!(count > 0 && len as usize <= self.write_max, "the first record always fits");
-        let place = self.place(len)?;
+        let Some(place) = self.place(len) else {
+            // The next attempt must count these slots anew.
+            for record in self.queue.iter().take(count).filter(|r| r.slot != NO_SLOT) {
+                self.touched[record.slot as usize] = (0, 0);
+            }
+            return None;
+        };
         self.assert_free(place, len);
 
-        // All bytes but the batches go into one buffer, cut where a batch stands between.
-        let payloads: usize =
-            self.queue.iter().take(count).filter(|r| !is_large(r)).map(|r| r.payload.len().next_multiple_of(8)).sum();
-        let mut fill = Vec::with_capacity(head_len + count * (RECORD_HEADER_LEN + 8) + payloads + BLOCK);
-        fill.resize(head_len, 0);
-        let mut directory: Vec<DirectoryEntry> = Vec::with_capacity(entries);
+        let mut bytes = self.take_memory(len as usize);
+        bytes.resize(head_len, 0);
+        let mut directory = std::mem::take(&mut self.spare_directory);
+        directory.clear();
         let mut notes = std::mem::take(&mut self.spare_notes);
-        let mut cuts: Vec<(usize, Bytes)> = vec![];
         for record in self.queue.drain(..count) {
             self.queued_cost -= record.cost();
             let entry = DirectoryEntry::new(TopicId(record.header.topic_id), record.header.partition.get(), record.end);
             match self.touched.get_mut(record.slot as usize) {
-                Some((sequence, index)) if *sequence == place.sequence => {
-                    directory[*index as usize] = entry;
+                Some(&mut (sequence, index)) if sequence == place.sequence && index != UNPLACED => {
+                    directory[index as usize] = entry;
                 }
                 Some(touched) => {
                     *touched = (place.sequence, directory.len() as u32);
@@ -230,28 +251,31 @@ impl<N: Copy> Ring<N> {
                 }
                 None => directory.push(entry),
             }
-            fill.extend_from_slice(record.header.as_bytes());
+            bytes.extend_from_slice(record.header.as_bytes());
+            bytes.extend_from_slice(&record.payload);
             let padding = record.header.padded_len() - record.header.len.get() as usize;
-            if is_large(&record) {
-                cuts.push((fill.len(), record.payload));
-            } else {
-                fill.extend_from_slice(&record.payload);
-            }
-            fill.resize(fill.len() + padding, 0);
+            bytes.extend_from_slice(&[0; 8][..padding]);
             packed(place.sequence, record.note);
             notes.push(record.note);
         }
         assert_eq!(directory.len(), entries, "the directory is as measured");
-        let padding = len as usize - head_len - records_len;
-        fill.resize(fill.len() + padding, 0);
-        self.write_head(&mut fill[..head_len], place, len, &directory, count, records_len);
+        assert_eq!(bytes.len(), head_len + records_len, "the records are as measured");
+        bytes.resize(len as usize, 0);
+        self.write_head(&mut bytes[..head_len], place, len, &directory, count, records_len);
 
-        self.previous = directory;
-        self.in_flight.push_back((notes, false));
+        let bytes = bytes.freeze();
+        self.spare_directory = std::mem::replace(&mut self.previous, directory);
+        self.in_flight.push_back(InFlight { notes, is_complete: false, bytes: bytes.clone() });
         self.writes.push_back(place);
         self.head = self.normal(Place { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
-        let (file, parts) = (FileId::Journal(self.core.0), parts(fill.into(), cuts));
+        let (file, parts) = (FileId::Journal(self.core.0), vec![bytes]);
         Some((place.sequence, DiskOp::Write { file, at: place.position, parts, durability: Durability::Durable }))
+    }
+
+    /// Empty memory for a write.
+    fn take_memory(&mut self, len: usize) -> BytesMut {
+        let spare = std::mem::take(&mut self.spare_memory);
+        if spare.capacity() >= len { spare } else { block_memory(len.max(SPARE_MIN)) }
     }
 
     /// How many of the queued records fit one write, their directory entries and bytes.
@@ -275,13 +299,9 @@ impl<N: Copy> Ring<N> {
             }
             // Seen; the packing gives the entry its place.
             if is_new && record.slot != NO_SLOT {
-                self.touched[record.slot as usize] = (sequence, u32::MAX);
+                self.touched[record.slot as usize] = (sequence, UNPLACED);
             }
             (count, entries, len) = (count + 1, n, l);
-        }
-        // When the ring turns out to be full, the next attempt must count these slots anew.
-        for record in self.queue.iter().take(count).filter(|r| r.slot != NO_SLOT) {
-            self.touched[record.slot as usize] = (0, 0);
         }
         (count, entries, len)
     }
@@ -357,14 +377,21 @@ impl<N: Copy> Ring<N> {
     /// The write with this sequence is complete. What became durable by that comes out of [`Ring::next_durable`].
     pub fn wrote(&mut self, sequence: u64) {
         let index = sequence.checked_sub(self.durable + 1).expect("a write completes once");
-        self.in_flight[index as usize].1 = true;
+        self.in_flight[index as usize].is_complete = true;
     }
 
     /// Makes the next write durable, if it and all before it are complete: its notes, in order. Hand them back with
     /// [`Ring::recycle`].
     pub fn next_durable(&mut self) -> Option<Vec<N>> {
-        let (notes, _) = self.in_flight.pop_front_if(|(_, is_complete)| *is_complete)?;
+        let InFlight { notes, bytes, .. } = self.in_flight.pop_front_if(|write| write.is_complete)?;
         self.durable += 1;
+        // Unless the disk still has it.
+        if let Ok(mut memory) = bytes.try_into_mut()
+            && (self.spare_memory.capacity()..=SPARE_MAX).contains(&memory.capacity())
+        {
+            memory.clear();
+            self.spare_memory = memory;
+        }
         Some(notes)
     }
 
@@ -426,24 +453,6 @@ impl<N: Copy> Ring<N> {
         self.writes.drain(..((place.sequence - self.tail.sequence) as usize).min(self.writes.len()));
         self.tail = place;
     }
-}
-
-/// A batch: handed on without a copy. Small facts are copied beside the headers.
-fn is_large<N>(record: &Record<N>) -> bool {
-    record.payload.len() > 256
-}
-
-/// The filling with the batches between its cuts.
-fn parts(fill: Bytes, cuts: Vec<(usize, Bytes)>) -> Vec<Bytes> {
-    let mut parts = Vec::with_capacity(2 * cuts.len() + 1);
-    let mut from = 0;
-    for (at, batch) in cuts {
-        parts.push(fill.slice(from..at));
-        parts.push(batch);
-        from = at;
-    }
-    parts.push(fill.slice(from..));
-    parts
 }
 
 #[cfg(test)]

@@ -38,12 +38,12 @@ impl Link {
         match options.protocol {
             Protocol::Nsq => {
                 let mut nsq = Nsq::connect(options, Vec::new()).await?;
-                nsq.subscribe(name, channel).await?;
+                nsq.subscribe(options, name, channel).await?;
                 Ok(Link::Nsq(nsq))
             }
             Protocol::Native => {
                 let mut native = Native::connect(options, &[topic], 0).await?;
-                native.subscribe(name, channel).await?;
+                native.subscribe(options, name, channel).await?;
                 Ok(Link::Native(Box::new(native)))
             }
         }

@@ -10,7 +10,7 @@ use crate::base::PartitionId;
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
     Encoder, HEADER_LEN, Header, Hello, IdRange, Malformed, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply,
-    Request, Start, Subscribe, VERSION,
+    Request, Start, Subscribe, VERSION, feature,
 };
 use crate::log::batch::{MESSAGE_OVERHEAD, Messages};
 use std::io;
@@ -75,13 +75,17 @@ impl Native {
         }
         let (mut cores, mut places) = (Vec::new(), Vec::new());
         for &topic in topics {
-            for (partition, core) in partitions(&mut first, &mut encoder, options, topic).await? {
+            let all = partitions(&mut first, &mut encoder, options, topic).await?;
+            for (partition, core) in all.into_iter().filter(|(p, _)| options.partition.is_none_or(|only| only == *p)) {
                 let lane = cores.iter().position(|known| *known == core).unwrap_or(cores.len());
                 if lane == cores.len() {
                     cores.push(core);
                 }
                 places.push(Place { lane, topic, partition, ranges: Vec::new() });
             }
+        }
+        if let Some(PartitionId(p)) = options.partition.filter(|_| places.len() < topics.len()) {
+            return Err(format!("--partition={p}: a topic has fewer partitions"));
         }
         let (mut lanes, mut first) = (Vec::with_capacity(cores.len()), Some(first));
         for core in cores {
@@ -98,8 +102,8 @@ impl Native {
         Ok(Native { lanes, places, turn, encoder, head: Vec::new(), ping, server_version: welcomed.version })
     }
 
-    /// To all partitions of the one topic; nothing is delivered before credit.
-    pub async fn subscribe(&mut self, topic: &str, channel: &str) -> Result<(), String> {
+    /// To all partitions of the one topic, or the one that was asked for; nothing is delivered before credit.
+    pub async fn subscribe(&mut self, options: &Options, topic: &str, channel: &str) -> Result<(), String> {
         for (number, place) in self.places.iter().enumerate() {
             let request = Request::Subscribe(Subscribe {
                 subscription: number as u32,
@@ -108,7 +112,7 @@ impl Native {
                 channel,
                 start: Start::Default,
                 message_timeout_ms: 0,
-                ordered: false,
+                ordered: options.ordered,
             });
             let asked = ask(&mut self.lanes[place.lane], &mut self.encoder, "Subscribe", &request, |reply| match reply {
                 Reply::Subscribed(_) => Some(()),
@@ -250,7 +254,7 @@ async fn open(options: &Options, encoder: &mut Encoder, core: Option<u16>) -> Re
         version: VERSION,
         oldest_version: OLDEST_VERSION,
         // publishes are not repeated
-        features: 0,
+        features: feature::ORDERED,
         client_id: CLIENT_ID,
         hostname: "",
         user_agent: USER_AGENT,

@@ -15,6 +15,8 @@ pub struct Nsq {
     /// Indices of the topics that it publishes to, in turn.
     topics: Vec<usize>,
     turn: usize,
+    /// It reads in order: each body begins with its place.
+    is_ordered: bool,
     /// As the server named it.
     pub server_version: Option<String>,
 }
@@ -30,7 +32,7 @@ impl Nsq {
 
     async fn handshake(options: &Options, topics: Vec<usize>) -> Result<Nsq, String> {
         let wire = Wire::connect(options, READ_LEN).await?;
-        let mut nsq = Nsq { wire, topics, turn: 0, server_version: None };
+        let mut nsq = Nsq { wire, topics, turn: 0, is_ordered: false, server_version: None };
         let mut identity = serde_json::json!({
             "client_id": CLIENT_ID, "user_agent": USER_AGENT, "feature_negotiation": true
         });
@@ -46,8 +48,10 @@ impl Nsq {
     }
 
     /// Subscribed; nothing is delivered before RDY.
-    pub async fn subscribe(&mut self, topic: &str, channel: &str) -> Result<(), String> {
-        request::subscribe(&mut self.wire.out, topic, channel);
+    pub async fn subscribe(&mut self, options: &Options, topic: &str, channel: &str) -> Result<(), String> {
+        self.is_ordered = options.ordered;
+        let subscribe = if options.ordered { request::subscribe_ordered } else { request::subscribe_to };
+        subscribe(&mut self.wire.out, topic, channel, options.partition);
         match timeout(HANDSHAKE_LIMIT, self.ask("SUB")).await {
             Ok(Ok(answer)) if answer == OK => Ok(()),
             Ok(Ok(answer)) => Err(format!("SUB: {}", unexpected(&answer))),
@@ -100,8 +104,10 @@ impl Nsq {
         let topic = &options.topics[index];
         self.turn = if self.turn + 1 == self.topics.len() { 0 } else { self.turn + 1 };
         match count {
-            1 if options.batch == 1 => request::publish_with(&mut self.wire.out, topic, None, |out| write(index, 0, out)),
-            _ => request::multi_publish_with(&mut self.wire.out, topic, None, count, |i, out| write(index, i, out)),
+            1 if options.batch == 1 => {
+                request::publish_with(&mut self.wire.out, topic, options.partition, |out| write(index, 0, out))
+            }
+            _ => request::multi_publish_with(&mut self.wire.out, topic, options.partition, count, |i, out| write(index, i, out)),
         }
     }
 
@@ -132,7 +138,9 @@ impl Nsq {
             match frame {
                 Frame::Message(message) => {
                     request::finish(out, &message.id);
-                    each(Delivered::Message(message.body));
+                    let place = if self.is_ordered { frame::PLACE_LEN } else { 0 };
+                    let body = message.body.get(place..).ok_or("a message of SUB_ORDERED that has no place")?;
+                    each(Delivered::Message(body));
                 }
                 Frame::Response(HEARTBEAT) => request::nop(out),
                 Frame::Response(other) => return Err(unexpected(other)),

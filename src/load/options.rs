@@ -79,6 +79,10 @@ pub struct Options {
     pub topics: Vec<String>,
     /// Of each topic that is made; none: as the node decides.
     pub partitions: Option<u16>,
+    /// Publishers and consumers keep to it.
+    pub partition: Option<PartitionId>,
+    /// Consumers read in log order.
+    pub ordered: bool,
     pub channels: Vec<String>,
     pub rdy: u32,
     pub duration: Duration,
@@ -153,6 +157,8 @@ pub fn command() -> Command {
         .arg(flag("topic", "name", "The topic; with --topics the name before the number").default_value("load"))
         .arg(number("topics", "Topics; each connection publishes to its share of them", "1"))
         .arg(flag("partitions", "number", "Partitions of a topic that is made; native [default: as the node decides]"))
+        .arg(flag("partition", "number", "Publish to and consume this partition of each topic alone [default: all, in turn]"))
+        .arg(switch("ordered", "Consume in log order: SUB_ORDERED, or native; one message at a time from each partition"))
         .arg(flag("channel", "name", "The channel; with --channels the name before the number").default_value("load"))
         .arg(number("channels", "Channels of each topic", "1"))
         .arg(number("rdy", "Messages that each consumer may have unconfirmed: RDY, or native credit", "2500"))
@@ -285,6 +291,8 @@ fn options(flags: &Flags<'_>) -> Result<Options, String> {
         in_flight: flags.count("in-flight", 1_000_000)?,
         topics: flags.names("topic", topics, |name| TopicName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
         partitions: flags.whole("partitions", 1, PartitionId::COUNT_MAX)?,
+        partition: flags.whole("partition", 0, PartitionId::COUNT_MAX - 1)?.map(PartitionId),
+        ordered: flags.0.get_flag("ordered"),
         channels: flags.names("channel", channels, |name| ChannelName::new(name).map(|_| ()).map_err(|e| e.to_string()))?,
         rdy: flags.count("rdy", 1_000_000)?,
         duration: flags.positive_duration("duration")?.unwrap_or(Duration::from_secs(10)),
@@ -341,6 +349,7 @@ fn check(options: &Options, pairs: u64) -> Result<(), String> {
         !native && options.mode.produces() && options.batch as usize * (4 + options.size.max()) > i32::MAX as usize - 8,
         "--batch times --size is more than 2 GiB, the most that an MPUB can say it has",
     )?;
+    no(options.ordered && !options.mode.consumes(), "--ordered is for consuming: --mode=consume or both")?;
     no(consume && options.rate.is_some(), "--rate is for publishing: a consumer takes what comes")?;
     no(consume && options.ramp.is_some(), "--ramp is for publishing: a consumer takes what comes")?;
     no(
@@ -391,6 +400,8 @@ mod tests {
             (options.protocol, options.address.as_str(), options.partitions),
             (Protocol::Native, "127.0.0.1:4160", Some(3))
         );
+        let Ok(Asked::Run(options, _)) = parsed(&["--mode=consume", "--partition=2", "--ordered"]) else { panic!("it is valid") };
+        assert_eq!((options.partition, options.ordered), (Some(PartitionId(2)), true));
         let Ok(Asked::Report(report)) = parsed(&["report", "a", "b", "--out", "c"]) else { panic!("it is valid") };
         assert_eq!(report.runs.len(), 2);
     }
@@ -401,6 +412,8 @@ mod tests {
             (&["--protocol=http"][..], "possible values: nsq, native"),
             (&["--partitions=2"], "--partitions needs --protocol=native"),
             (&["--protocol=native", "--partitions=0"], "--partitions=0"),
+            (&["--partition=1024"], "--partition=1024"),
+            (&["--ordered"], "--mode=consume"),
             (&["--protocol=native", "--output-buffer-timeout=1ms"], "--output-buffer-timeout"),
             (&["--protocol=native", "--batch=100000", "--size=1KiB"], "--batch times --size"),
             (&["--tls-cert=a"], "--tls-ca"),

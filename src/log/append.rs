@@ -37,6 +37,7 @@ impl Store {
         let ticket = part.last_ticket;
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
+        self.has_sealed = true;
         self.mark_unsealed(p);
         Ok(Appended::New { at, ticket })
     }
@@ -75,6 +76,10 @@ impl Store {
             return Err(Refusal::Busy);
         }
         let part = &self.partitions[p.0 as usize];
+        if part.cut.is_some() {
+            self.room.space = true;
+            return Err(Refusal::Busy);
+        }
         let open = part.builder.len();
         // Small publishes never add up to a batch that would have to go the long way of a direct one.
         let joins = !alone && open > 0 && open + encoded < self.direct_len;
@@ -93,6 +98,7 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {
                 part.seal();
+                self.has_sealed = true;
             }
             part.roll();
             self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;

@@ -14,7 +14,7 @@
 
 use super::format::{Bad, VERSION};
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -121,13 +121,27 @@ pub struct Stamp {
     pub prev_crc: u32,
 }
 
-/// Builds one batch: bytes are copied in once, in their final place.
+/// Builds one batch after the other: bytes are copied in once, in their final place.
+///
+/// Small batches of a partition share memory, so that not each costs an allocation. They leave the memory in their order, so
+/// what a partition holds beyond its batches is one piece, which grows with what it gets, to [`SHARED_MAX`].
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
-    bytes: Vec<u8>,
+    /// The open batch, and room for more behind it.
+    bytes: BytesMut,
+    /// Length of the piece of memory that batches are taken from, and of the last batch.
+    shared: usize,
+    last_len: usize,
     num: u32,
     base_unix_ns: i64,
 }
+
+/// Memory that batches share is of this length soon, however small they are; longer where the last one was, up to [`SHARED_MAX`].
+const SHARED_SMALL: usize = 4 * 1024;
+const SHARED_MAX: usize = 16 * 1024;
+
+/// Less than this holds no batch worth keeping memory for.
+const BATCH_LEN_MIN: usize = BATCH_HEADER_LEN + MESSAGE_OVERHEAD + 16;
 
 impl BatchBuilder {
     pub fn is_empty(&self) -> bool {
@@ -143,9 +157,20 @@ impl BatchBuilder {
         self.bytes.len()
     }
 
-    /// Makes room for a body known to be large.
+    /// Makes room for a batch that is about to begin with so many bytes.
     pub fn reserve(&mut self, bytes: usize) {
-        self.bytes.reserve(bytes);
+        let like_last = self.last_len.min(SHARED_MAX);
+        if self.bytes.capacity() < bytes.max(like_last) {
+            self.shared = (2 * self.shared).max(bytes).min(SHARED_SMALL).max(like_last + like_last / 8);
+            self.bytes = BytesMut::with_capacity(bytes.max(self.shared));
+        }
+    }
+
+    /// Gives back memory that was kept for batches to come.
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            *self = BatchBuilder::default();
+        }
     }
 
     /// Appends a message without options.
@@ -166,9 +191,14 @@ impl BatchBuilder {
     /// Fills in the header and hands out the finished bytes; the builder is empty afterwards.
     pub fn seal(&mut self, stamp: Stamp) -> Batch {
         assert!(self.num > 0, "an empty batch has no meaning");
-        let bytes = std::mem::take(&mut self.bytes);
+        let num = std::mem::take(&mut self.num);
+        self.last_len = self.bytes.len();
+        let is_used_up = self.bytes.capacity() - self.bytes.len() < BATCH_LEN_MIN;
+        let mut bytes = if is_used_up { std::mem::take(&mut self.bytes) } else { self.bytes.split() };
         let body_crc = crc32fast::hash(&bytes[BATCH_HEADER_LEN..]);
-        stamp.seal(bytes, std::mem::take(&mut self.num), body_crc, self.base_unix_ns, (0, 0))
+        let header = stamp.header(bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));
+        bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
+        Batch { header, bytes: bytes.freeze() }
     }
 }
 
@@ -176,6 +206,13 @@ impl Stamp {
     /// Writes the header of `bytes`, whose body stands behind the header's place already. `sequence`: producer id and
     /// first sequence.
     pub(super) fn seal(self, mut bytes: Vec<u8>, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> Batch {
+        let header = self.header(bytes.len(), num, body_crc, base_unix_ns, sequence);
+        bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
+        Batch { header, bytes: bytes.into() }
+    }
+
+    /// `len`: of header and body.
+    fn header(self, len: usize, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> BatchHeader {
         let mut header = BatchHeader {
             magic: BATCH_MAGIC,
             header_crc: 0.into(),
@@ -191,15 +228,14 @@ impl Stamp {
             base_unix_ns: base_unix_ns.into(),
             producer_id: sequence.0.into(),
             first_sequence: sequence.1.into(),
-            body_len: ((bytes.len() - BATCH_HEADER_LEN) as u32).into(),
+            body_len: ((len - BATCH_HEADER_LEN) as u32).into(),
             body_crc: body_crc.into(),
             prev_crc: self.prev_crc.into(),
             version: VERSION.into(),
             reserved: [0; 18],
         };
         header.seal();
-        bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
-        Batch { header, bytes: bytes.into() }
+        header
     }
 }
 

@@ -46,10 +46,15 @@ impl Epochs {
     /// The log is cut to `to`. The epoch of the batch that ends there, when one that is closed holds it; else it is that of the
     /// log's last batch before the cut.
     pub fn cut(&mut self, to: i64) -> Option<Epoch> {
-        let keep = self.closed.partition_point(|e| e.end.offset < to);
-        let epoch = self.closed.get(keep).map(|e| e.epoch);
-        self.closed.truncate(keep);
+        let epoch = self.epoch_at(to);
+        self.closed.truncate(self.closed.partition_point(|e| e.end.offset < to));
         epoch
+    }
+
+    /// The epoch of the batch that ends at `to`, or spans it, when that is closed.
+    pub fn epoch_at(&self, to: i64) -> Option<Epoch> {
+        let index = self.closed.partition_point(|e| e.end.offset < to);
+        self.closed.get(index).map(|e| e.epoch)
     }
 
     /// The header crc of the batch that ends at `to`, when an epoch does.

@@ -58,6 +58,7 @@ impl Store {
         self.waiting_bytes -= dropped + part.builder.len() as u64;
         self.unpacked -= cost + part.builder_cost;
         part.forget_from(kept);
+        self.has_sealed = true; // it has no open batch any more
         if let Some(from) = unsealed {
             self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
         }
@@ -82,6 +83,9 @@ impl Store {
         for (i, part) in self.partitions.iter_mut() {
             let p = PartitionIdx(i as u32);
             let number = part.durable.number;
+            if let Some(from) = part.shared.as_mut().and_then(|s| s.held_from.as_mut()) {
+                *from = part.durable.at.offset;
+            }
             let unissued = part
                 .recent(part.packed.max(part.flush_until()))
                 .map(|r| r.tickets.0)

@@ -11,7 +11,7 @@
 //! again, it takes no publish, what is in memory stays readable, and the checkpoint never passes its records. When the
 //! ring fills because of that, the whole core stops taking publishes.
 
-use super::format::{COMMIT_MAGIC, SEGMENT_MAGIC};
+use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, SEGMENT_MAGIC};
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
 use super::snapshot::Snapshot;
@@ -71,6 +71,17 @@ impl Flush {
         self.is_awaited |= awaited;
     }
 
+    /// Breaks a round off that waits for space for its snapshot: another one is to take its place. False: it does not wait.
+    pub fn break_off(&mut self) -> bool {
+        let waits = self.retry_at.take().is_some();
+        if waits {
+            let counted = std::mem::take(&mut self.counts);
+            self.want_snapshot(counted);
+            (self.stage, self.image) = (Stage::Idle, Bytes::new());
+        }
+        waits
+    }
+
     /// Forgets what was to be done: whether a round was under way, and whether a checkpoint counted on this partition.
     pub fn give_up(&mut self) -> (bool, bool) {
         self.todo.clear();
@@ -117,7 +128,7 @@ impl Store {
     /// Puts a partition in line; `urgent`: a publish waits for it.
     pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
         let part = &mut self.partitions[p.0 as usize];
-        if part.flush.is_queued || part.poisoned.is_some() || part.flush.stage != Stage::Idle {
+        if part.flush.is_queued || part.poisoned.is_some() || part.is_cutting() || part.flush.stage != Stage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
         }
@@ -148,7 +159,7 @@ impl Store {
         let epoch = self.options.epoch;
         let part = &mut self.partitions[p.0 as usize];
         part.flush.is_queued = false;
-        if part.poisoned.is_some() {
+        if part.poisoned.is_some() || part.is_cutting() {
             return;
         }
         assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");
@@ -167,7 +178,7 @@ impl Store {
                 let header = part.file_header(SEGMENT_MAGIC, segment, epoch, now.unix_ns);
                 part.segment_writer = FileWriter::begin(part.dir.clone(), header);
             }
-            let mut data = vec![];
+            let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
                 let batch = &part.recent(n).expect("an unwritten batch is in memory").batch;
                 if batch.header.offset.get() >= border {
@@ -208,7 +219,7 @@ impl Store {
                 let header = part.file_header(COMMIT_MAGIC, segment, epoch, now.unix_ns);
                 part.commit_writer = FileWriter::begin(part.dir.clone(), header);
             }
-            let mut data: Vec<u8> = vec![];
+            let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {
                 let batch = &part.recent(n).expect("an uncommitted batch is in memory").batch;
                 if batch.header.offset.get() >= border {
@@ -310,7 +321,8 @@ impl Store {
         if std::mem::take(&mut part.flush.counts) {
             let running = self.running.as_mut().expect("a checkpoint counts on the round");
             running.left -= 1;
-            let is_past = part.dirty_from.is_none_or(|d| d >= running.target);
+            // A cut's record is in no snapshot before the cut is complete; the checkpoint then passes less.
+            let is_past = part.dirty_from.is_none_or(|d| d >= running.target) || part.cut.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }
         self.retention.look_at(p);
@@ -329,7 +341,8 @@ impl Store {
             Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
             _ => part.record_sequence,
         };
-        let dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
+        let mut dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
+        let applied = part.cut.as_ref().map_or(applied, |cut| cut.not_contained(applied, &mut dirty_after));
         let sequence = part.snapshot_sequence + 1;
         let image = Snapshot {
             topic_id: part.dir.topic_id,
@@ -339,7 +352,7 @@ impl Store {
             epoch: end.epoch,
             start: part.start,
             end: end.at,
-            committed: if part.promised == Epoch(0) { end.at } else { part.told_committed },
+            committed: part.shared.as_ref().map_or(end.at, |s| s.committed),
             collect_start: part.collect_start,
             chain_crc: end.chain_crc,
             segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
@@ -347,9 +360,9 @@ impl Store {
             unix_ns: end.unix_ns,
             channels,
             producers: part.committed_producers.iter().copied().collect(),
-            promised: part.promised,
+            promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised),
             epochs: Some(part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect()),
-            vouched: part.vouched.filter(|v| part.promised > Epoch(0) && v.at.offset < end.at.offset),
+            vouched: part.vouched.as_deref().copied().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
         };
         let image: Bytes = image.encode().into();
         assert_eq!(image.len() % BLOCK, 0);

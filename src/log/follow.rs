@@ -7,6 +7,7 @@
 use super::batch::{BATCH_HEADER_LEN, Batch};
 use super::format::RawPosition;
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
+use super::partition::Shared;
 use super::store::{Store, batch_cost};
 use super::view::View;
 use crate::base::{Epoch, Position};
@@ -33,6 +34,7 @@ impl Store {
         let part = self.part_mut(p);
         if !part.builder.is_empty() {
             part.seal();
+            self.has_sealed = true;
         }
     }
 
@@ -53,6 +55,7 @@ impl Store {
         let ticket = part.push_verbatim(batch, cost);
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
+        self.has_sealed = true;
         self.mark_unsealed(p);
         Ok(ticket)
     }
@@ -70,21 +73,46 @@ impl Store {
     pub fn log_epoch(&mut self, p: PartitionIdx, epoch: Epoch) -> RecordTicket {
         self.seal_open(p);
         let part = self.part_mut(p);
-        if part.promised == Epoch(0) {
-            // Until now it was alone: what is durable is committed.
-            part.told_committed = part.durable.at;
-        }
-        part.promised = part.promised.max(epoch);
+        // Until now it was alone: what is durable is committed.
+        let durable = part.durable.at;
+        let shared = part.shared.get_or_insert_with(|| Box::new(Shared::new(epoch, durable)));
+        shared.promised = shared.promised.max(epoch);
         self.fact(p, RecordKind::Epoch, epoch.0.to_le_bytes().to_vec())
     }
 
-    /// The partition is committed up to `at`. The next turn that writes to the journal anyway says so there, at most once.
+    /// The partition, which has promised something, is committed up to `at`. The next turn that writes to the journal anyway says
+    /// so there, at most once.
     pub fn log_committed(&mut self, p: PartitionIdx, at: Position) {
         let part = self.part_mut(p);
-        part.told_committed = at;
-        if at != part.recorded_committed && !std::mem::replace(&mut part.is_commit_due, true) {
+        let (durable, mut released) = (part.durable.at.offset, 0);
+        let Some(shared) = &mut part.shared else { return };
+        shared.committed = at;
+        let is_due = at != shared.recorded && !std::mem::replace(&mut shared.is_due, true);
+        if let Some(from) = &mut shared.held_from {
+            let upto = at.offset.clamp(*from, durable.max(*from));
+            released = (upto - *from) as u64;
+            *from = upto;
+        }
+        if released > 0 {
+            self.waiting_bytes -= released;
+            self.room.signal_waiting = true;
+        }
+        if is_due {
             self.commits_due.push(p);
         }
+    }
+
+    /// While this holds, what is published to the partition counts against `max_pub_waiting_size` until [`Store::log_committed`]
+    /// passes it, not only until it is durable here. For who leads other replicas, from its opening to its closing.
+    pub fn hold_until_committed(&mut self, p: PartitionIdx, holds: bool) {
+        let part = self.part_mut(p);
+        let durable = part.durable.at.offset;
+        let released = if holds { 0 } else { part.release_held(i64::MIN) };
+        if let Some(shared) = &mut part.shared {
+            shared.held_from = if holds { shared.held_from.or(Some(durable)) } else { None };
+        }
+        self.waiting_bytes -= released;
+        self.room.signal_waiting |= released > 0;
     }
 
     /// At a turn's end: how far partitions are committed goes along with what is queued.
@@ -93,9 +121,9 @@ impl Store {
             return;
         }
         for p in std::mem::take(&mut self.commits_due) {
-            let part = self.part_mut(p);
-            let at = part.told_committed;
-            (part.is_commit_due, part.recorded_committed) = (false, at);
+            let Some(shared) = &mut self.part_mut(p).shared else { continue };
+            let at = shared.committed;
+            (shared.is_due, shared.recorded) = (false, at);
             self.fact(p, RecordKind::Committed, RawPosition::from(at).as_bytes().to_vec());
         }
     }
@@ -104,10 +132,4 @@ impl Store {
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
         self.part_mut(p).suspect = false;
     }
-}
-
-impl Store { // TEMP-STUB
-    pub fn truncate(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _io: &mut Io) {}
-    pub fn restart(&mut self, _now: crate::base::Now, _p: PartitionIdx, _to: Position, _crc: u32, _io: &mut Io) {}
-    pub fn read_verbatim(&mut self, _p: PartitionIdx, _token: u64, _from: Position, _b: usize, _io: &mut Io) {}
 }

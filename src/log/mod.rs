@@ -31,6 +31,8 @@ pub mod space;
 pub mod state;
 pub mod storage;
 pub mod store;
+pub mod truncate;
+pub mod verbatim;
 pub mod view;
 pub mod writer;
 
@@ -42,6 +44,7 @@ pub use notice::{
 };
 pub use producers::{ProducerLimits, Producers, Sequence, SequenceError};
 pub use store::Store;
+pub use verbatim::Unreadable;
 pub use view::{BatchId, EpochEnd, Tail, View};
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use super::notice::{AppendTicket, LogStats};
 use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
 use super::state::{RecoveredPartition, SegmentMeta};
+use super::truncate::Cut;
 use super::view::Tail;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
@@ -73,6 +74,26 @@ pub struct Segment {
     pub last_unix_ns: Option<i64>,
 }
 
+/// What a partition with several replicas has beside.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    /// The highest epoch that was promised.
+    pub promised: Epoch,
+    /// How far it is committed, as was told, and as the journal or a snapshot says.
+    pub committed: Position,
+    pub recorded: Position,
+    /// In the store's list for a turn's end.
+    pub is_due: bool,
+    /// Of the log, what is durable from this offset on still counts as published and waiting.
+    pub held_from: Option<i64>,
+}
+
+impl Shared {
+    pub fn new(promised: Epoch, committed: Position) -> Self {
+        Shared { promised, committed, recorded: committed, is_due: false, held_from: None }
+    }
+}
+
 pub struct PartitionLog {
     pub dir: Arc<PartitionDir>,
     // ---- the log
@@ -83,18 +104,13 @@ pub struct PartitionLog {
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
     /// Where the first damage begins.
-    pub vouched: Option<Tail>,
-    // ---- as one replica of several
+    pub vouched: Option<Box<Tail>>,
     /// Of new own batches.
     pub epoch: Epoch,
-    /// The highest epoch that was promised; zero: the partition has no other replica.
-    pub promised: Epoch,
-    /// How far it is committed, as was told, and as the journal or a snapshot says.
-    pub told_committed: Position,
-    pub recorded_committed: Position,
-    /// In the store's list for a turn's end.
-    pub is_commit_due: bool,
-    // ---- the log's marks
+    /// `None`: the partition has no other replica.
+    pub shared: Option<Box<Shared>>,
+    /// The cut under way.
+    pub cut: Option<Box<Cut>>,
     pub end: Mark,
     /// All epochs of the log but the last one, which ends at `end`.
     pub epochs: Epochs,
@@ -227,13 +243,11 @@ impl PartitionLog {
             low_water: r.start,
             suspect: r.suspect,
             lost: r.lost,
-            vouched: r.vouched,
+            vouched: r.vouched.map(Box::new),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
             epoch: if r.promised == Epoch(0) { epoch } else { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) },
-            promised: r.promised,
-            told_committed: r.committed,
-            recorded_committed: r.committed,
-            is_commit_due: false,
+            shared: (r.promised > Epoch(0)).then(|| Box::new(Shared::new(r.promised, r.committed))),
+            cut: None,
             end,
             epochs: r.epochs,
             durable: end,
@@ -425,7 +439,11 @@ impl PartitionLog {
     pub fn evict(&mut self) -> usize {
         assert!(self.first < self.pinned, "what is not in a segment yet is never evicted");
         self.first += 1;
-        self.recent.pop_front().map_or(0, |r| r.batch.bytes.len())
+        let evicted = self.recent.pop_front().map_or(0, |r| r.batch.bytes.len());
+        if self.recent.is_empty() {
+            self.builder.shrink();
+        }
+        evicted
     }
 
     /// Forgets the batches from `number` on: they will never be durable.
@@ -434,9 +452,30 @@ impl PartitionLog {
         self.builder = BatchBuilder::default();
         self.builder_cost = 0;
         // Their producers did not write them.
+        self.recount_producers();
+    }
+
+    /// Counts the batches in memory behind those that the table of the files has.
+    pub fn recount_producers(&mut self) {
         self.producers = self.committed_producers.clone();
         let skipped = self.committed.number.saturating_sub(self.first) as usize;
         self.recent.iter().skip(skipped).for_each(|r| self.producers.count(&r.batch.header));
+    }
+
+    /// What becomes durable goes on counting as waiting, until it is committed.
+    pub fn is_held(&self) -> bool {
+        self.shared.as_ref().is_some_and(|s| s.held_from.is_some())
+    }
+
+    /// What is durable and still counts as waiting, from `offset` on, does so no longer. So many bytes.
+    pub fn release_held(&mut self, offset: i64) -> u64 {
+        let durable = self.durable.at.offset;
+        let held = self.shared.as_mut().and_then(|s| s.held_from.as_mut());
+        held.map_or(0, |from| {
+            let bytes = durable - offset.max(*from).min(durable);
+            *from = offset.min(*from);
+            bytes as u64
+        })
     }
 
     /// Adds to what is known to be lost.

@@ -222,6 +222,10 @@ impl Producers {
         table
     }
 
+    pub fn limits(&self) -> ProducerLimits {
+        self.limits
+    }
+
     pub fn len(&self) -> usize {
         self.by_id.len()
     }
@@ -284,6 +288,31 @@ impl Producers {
     pub fn below(&self, offset: i64) -> Producers {
         let list: Vec<Producer> = self.iter().copied().filter(|p| p.last_offset() < offset).collect();
         Producers::restore(self.limits, &list)
+    }
+
+    /// The log was cut to `to`. A producer goes back to its last batch before that: the remembered ones follow each other in
+    /// sequence. One of which none is left is forgotten, like one that was forgotten for what was cut; what it repeats is refused.
+    pub fn cut(&mut self, to: i64) {
+        let gone = self.by_use.split_off(&to);
+        let mut kept: Vec<Producer> = vec![];
+        for mut producer in gone.into_values().filter_map(|id| self.by_id.remove(&id)) {
+            while let Some(last) = producer.places().last().copied().filter(|p| p.at.offset >= to) {
+                producer.next -= last.num as u64;
+                producer.places_len -= 1;
+            }
+            if producer.places_len > 0 {
+                kept.push(producer);
+            }
+        }
+        kept.sort_by_key(Producer::last_offset);
+        for mut producer in kept {
+            // When it was used is not known any more: as early as it can be.
+            let before = self.by_use.range(..producer.last_offset()).next_back();
+            let before = before.map(|(_, id)| self.by_id[id].last_unix_ns);
+            let behind = self.by_use.range(producer.last_offset()..).next().map(|(_, id)| self.by_id[id].last_unix_ns);
+            producer.last_unix_ns = before.or(behind).unwrap_or(producer.last_unix_ns);
+            self.insert(producer);
+        }
     }
 
     fn insert(&mut self, producer: Producer) {

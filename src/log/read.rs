@@ -137,6 +137,9 @@ impl Store {
         if offset >= part.durable.at.offset {
             return Fetch::End;
         }
+        if part.is_cutting() {
+            return Fetch::Pending; // What stands there may just go. Its end says that the partition is readable.
+        }
         if let Some((_, r)) = part.recent_at(offset) {
             return Fetch::Batch(r.batch.clone());
         }
@@ -264,6 +267,9 @@ impl Store {
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
     pub(super) fn readable_limit(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
         let part = self.part(p);
+        if part.is_cutting() {
+            return None;
+        }
         let (index, _) = part.segment_of(offset);
         let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
         let limit = border.min(part.written.at.offset).min(part.durable.at.offset);

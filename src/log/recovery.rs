@@ -22,6 +22,7 @@
 //! is lost then, since the journals are not closed.
 
 pub mod channels;
+pub mod cuts;
 mod epochs;
 pub mod headers;
 pub mod journals;
@@ -44,9 +45,10 @@ use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
 use super::state::{JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
-use crate::base::{DiskError, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
+use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
+use cuts::Cuts;
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
 use std::collections::BTreeSet;
@@ -162,7 +164,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let floor = known + if node.is_uncertain { node::GENERATION_LEAP } else { 1 };
     let label = format!("{floor}-{}", options.now_unix_ns);
 
-    let journaled = journaled_topics(storage, &rings)?;
+    let (journaled, cuts) = look_through(storage, &rings)?;
     let topics = topics::gather(storage, &journaled, &label, options.now_unix_ns, &mut report)?;
     let mut cx = Context {
         storage,
@@ -173,19 +175,20 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         sequence_floor: floor << 32,
         producers: options.producers,
     };
-    let mut partitions = Partitions::open(&mut cx, &topics)?;
+    let mut partitions = Partitions::open(&mut cx, &topics, &cuts)?;
     for ring in &rings {
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
     partitions.lose_journals(&mut cx, &lost, node.meta.journals);
     partitions.complete_firsts(&topics);
-    let partitions = partitions.finish(&mut cx)?;
+    let mut partitions = partitions.finish(&mut cx)?;
 
     let epochs = match options.is_clustered {
         true => 0,
         false => partitions.iter().map(|p| p.epoch.0.saturating_add(1)).max().unwrap_or(0),
     };
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
+    partitions.iter_mut().for_each(|p| settle(p, options, generation));
     let sequence = node.meta.sequence + 1;
     // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
     node::write(storage, &NodeMeta { node_id, sequence, generation, journals: 0 })?;
@@ -196,6 +199,17 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     }
     node::reserve(storage, &mut report)?;
     Ok(Recovered { node_id, generation, topics, partitions, journals, report })
+}
+
+/// Whether a partition is one replica of several follows from the node, since its own word may be lost with a snapshot.
+fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64) {
+    if !options.is_clustered {
+        // Alone, what is durable is committed.
+        (p.promised, p.committed) = (Epoch(0), p.end);
+    } else if p.epoch.0 > generation {
+        // Who stored a batch had promised to follow its epoch.
+        p.promised = p.promised.max(p.epoch);
+    }
 }
 
 fn note_ring(ring: &Ring, report: &mut Report) {
@@ -234,9 +248,10 @@ fn walk(
     }
 }
 
-/// Topics first: a partition's records may stand in another core's journal than its topic's creation.
-fn journaled_topics(storage: &mut dyn Storage, rings: &[Ring]) -> Result<topics::JournaledTopics, RecoverError> {
-    let mut journaled = topics::JournaledTopics::default();
+/// What has to be known before anything is redone. Topics: a partition's records may stand in another core's journal than its
+/// topic's creation. Cuts: what one takes must not be redone over what came after it.
+fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<(topics::JournaledTopics, Cuts), RecoverError> {
+    let (mut journaled, mut cuts) = (topics::JournaledTopics::default(), Cuts::default());
     for ring in rings {
         walk(storage, ring, |_, write| {
             for record in &write.records {
@@ -247,13 +262,13 @@ fn journaled_topics(storage: &mut dyn Storage, rings: &[Ring]) -> Result<topics:
                     RecordKind::TopicDelete => {
                         journaled.deleted.insert(TopicId(record.header.topic_id));
                     }
-                    _ => {}
+                    _ => cuts.see(record),
                 }
             }
             Ok(())
         })?;
     }
-    Ok(journaled)
+    Ok((journaled, cuts))
 }
 
 /// All partitions of the node, found by their ids.
@@ -269,13 +284,14 @@ struct Partitions {
 }
 
 impl Partitions {
-    fn open(cx: &mut Context<'_>, topics: &[TopicRef]) -> Result<Partitions, RecoverError> {
+    fn open(cx: &mut Context<'_>, topics: &[TopicRef], cuts: &Cuts) -> Result<Partitions, RecoverError> {
         let mut all = Vec::new();
         let mut by_id = IdMap::default();
         for topic in topics {
             for partition in (0..topic.partitions).map(PartitionId) {
                 by_id.insert((topic.id, partition.0), all.len());
-                all.push(Partition::open(cx, topic, topics::dir(&topic.name, topic.id, partition))?);
+                let cuts = cuts.of(topic.id, partition.0);
+                all.push(Partition::open(cx, topic, topics::dir(&topic.name, topic.id, partition), cuts)?);
             }
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
                 let file = FileId::Topic(topics::dir(&topic.name, topic.id, extra));

@@ -58,6 +58,10 @@ impl Store {
         self.stalled_snapshots.retain(|&q| q != p);
         self.retention.forget(p);
         self.reader.forget(p);
+        self.verbatim.forget(p);
+        self.hold_until_committed(p, false);
+        self.commits_due.retain(|&q| q != p);
+        self.cuts.retain(|&q| q != p);
         self.full_disk.waiting.retain(|&q| q != p);
         if !self.full_disk.is_full() {
             self.full_disk.retry_at = None;
@@ -152,8 +156,12 @@ impl Store {
     }
 
     fn is_in_use(&self, p: PartitionIdx) -> bool {
-        let is_of_it = |op: &Op| matches!(op, Op::Space { p: q, .. } | Op::Flush(q) | Op::Remove(q) if *q == p);
-        self.ops.is_any(is_of_it) || self.reader.reads(p) || self.searches_in(p) || self.scrub.repairs(p)
+        let is_of_it = |op: &Op| matches!(op, Op::Space { p: q, .. } | Op::Flush(q) | Op::Remove(q) | Op::Cut(q) if *q == p);
+        self.ops.is_any(is_of_it)
+            || self.reader.reads(p)
+            || self.verbatim.reads(p)
+            || self.searches_in(p)
+            || self.scrub.repairs(p)
     }
 
     pub(super) fn partition_removed(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {

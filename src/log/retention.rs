@@ -73,7 +73,7 @@ impl Store {
         let (ms, bytes) = self.options.retention_of(&part.dir.topic);
         let age_min = i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
         let bytes_min = i64::try_from(bytes).unwrap_or(i64::MAX);
-        if part.poisoned.is_some() || self.ring.is_poisoned() {
+        if part.poisoned.is_some() || part.cut.is_some() || self.ring.is_poisoned() {
             return;
         }
         if self.full_disk.is_short() {
@@ -130,6 +130,8 @@ impl Store {
         part.flush.unsynced_commits.retain(|f| !files.contains(f));
         part.start = border;
         part.lost.retain(|l| l.1.offset > border.offset);
+        part.epochs.trim(border);
+        part.revouch(part.segments[0].meta);
         let ticket = self.log_position(p, RecordKind::Start, border);
         self.retention.removals.push_back((ticket, p, files));
     }

@@ -98,6 +98,8 @@ pub struct Search {
     /// The block being read; beyond the middle when that was damaged.
     probe: u64,
     floor: Option<CommitRecord>,
+    /// The record that ends at the target.
+    before: Option<CommitRecord>,
     /// Reads that failed.
     tries: u32,
     forward: Forward,
@@ -222,8 +224,9 @@ impl Store {
     fn begin_search(&mut self, p: PartitionIdx, goal: Goal, key: Key, target: i64, segments: Vec<i64>, io: &mut Io) {
         let base = segments[0];
         let stage = if segments.len() > 1 { Stage::Segments } else { Stage::Halving };
-        let (floor, forward) = (None, Forward::default());
-        let search = Search { p, goal, key, target, stage, segments, base, lo: 0, hi: 0, probe: 0, floor, tries: 0, forward };
+        let (floor, before, forward) = (None, None, Forward::default());
+        let (lo, hi, probe, tries) = (0, 0, 0, 0);
+        let search = Search { p, goal, key, target, stage, segments, base, lo, hi, probe, floor, before, tries, forward };
         let id = self.searches.insert(search) as u32;
         if stage == Stage::Halving {
             self.enter_segment(id, base);
@@ -312,6 +315,7 @@ impl Store {
                 }
             },
             Stage::Floor => {
+                s.before = block.records.iter().find(|r| r.end().offset == target).copied();
                 s.floor = block.records.iter().rev().find(|r| key.of(r) <= target).copied();
                 if let Some(next) = block.records.iter().find(|r| key.of(r) > target) {
                     return self.conclude(now, id, Some(*next), io);
@@ -444,7 +448,7 @@ impl Store {
                 assert!(to.offset > offset, "the log goes on behind a damaged batch");
                 match finding {
                     Finding::Damaged(what) if s.forward.failures == 0 => {
-                        self.damaged(p, from, to, what);
+                        self.damaged(p, from, to, s.before, what);
                         self.release(now, p, offset);
                     }
                     // The scrubber's: whoever wants it finds out for himself.
@@ -459,8 +463,9 @@ impl Store {
     }
 
     /// Reports a range whose bytes do not hold, once.
-    fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, what: String) {
+    fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
         let part = self.part_mut(p);
+        part.unvouch(from, before);
         if part.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
             return;
         }

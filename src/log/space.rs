@@ -47,13 +47,15 @@ struct FileSpace {
 }
 
 impl FileSpace {
+    /// It need not grow for what the last append needed.
+    fn is_roomy(&self) -> bool {
+        self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len
+    }
+
     /// The length to grow to, when it is time to: half of it is used, or less than half a step is left of a long one.
     fn grow(&mut self, max: u64) -> Option<u64> {
         let max = max.max(self.need);
-        if self.growing.is_some()
-            || self.len >= max
-            || (self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len)
-        {
+        if self.growing.is_some() || self.len >= max || self.is_roomy() {
             return None;
         }
         let len = (self.len + self.step).max(self.need).min(max).next_multiple_of(BLOCK as u64);
@@ -99,6 +101,15 @@ impl Space {
         Space { base, segment: fresh(self.segment), commit: fresh(self.commit), snapshots: self.snapshots, is_full: false }
     }
 
+    /// Of a segment that was cut, or begun anew, and has space of these lengths.
+    pub fn cut(&self, base: i64, segment_len: u64, commit_len: u64) -> Space {
+        let mut space = self.next(base);
+        // The last segment may have less; an earlier one was closed when it had all that.
+        let lens = if base == self.base { (self.segment.len, self.commit.len) } else { (u64::MAX, u64::MAX) };
+        (space.segment.len, space.commit.len) = (segment_len.min(lens.0), commit_len.min(lens.1));
+        space
+    }
+
     fn file(&mut self, which: Which) -> &mut FileSpace {
         match which {
             Which::Segment => &mut self.segment,
@@ -107,7 +118,7 @@ impl Space {
         }
     }
 
-    fn is_growing(&self) -> bool {
+    pub fn is_growing(&self) -> bool {
         [&self.segment, &self.commit, &self.snapshots[0], &self.snapshots[1]].iter().any(|f| f.growing.is_some())
     }
 
@@ -149,6 +160,9 @@ impl Store {
         part.space.commit.need = commit;
         let space = &part.space;
         let has_snapshots = space.snapshots.iter().all(|s| s.len > 0);
+        if has_snapshots && space.segment.is_roomy() && space.commit.is_roomy() {
+            return Ok(());
+        }
         let is_there = segment <= space.segment.len && commit <= space.commit.len && has_snapshots;
         let is_full = part.space.is_full;
         if !is_full {
@@ -190,6 +204,9 @@ impl Store {
     }
 
     pub(super) fn grow(&mut self, p: PartitionIdx, io: &mut super::Io) {
+        if self.part(p).is_cutting() {
+            return;
+        }
         for which in [Which::Segment, Which::Commit, Which::Snapshot(0), Which::Snapshot(1)] {
             let part = &mut self.partitions[p.0 as usize];
             let max = Space::max(which, self.segment_max);

@@ -44,9 +44,11 @@ pub(super) enum Op {
     Flush(PartitionIdx),
     Topic(u64),
     Read(u32),
+    Verbatim(u32),
     Search(u32),
     Scrub,
     Remove(PartitionIdx),
+    Cut(PartitionIdx),
     RemovePartition(PartitionIdx),
     RemoveTopic(u64),
 }
@@ -138,8 +140,15 @@ pub struct Store {
     dirty: Vec<PartitionIdx>,
     /// Partitions whose committed end moved since the journal was told.
     pub(super) commits_due: Vec<PartitionIdx>,
+    /// Some of them have more than an open batch that may stay open.
+    pub(super) has_sealed: bool,
+    /// Scratch: what a journal write has made durable.
+    touched: Vec<PartitionIdx>,
     last_record: RecordTicket,
-    /// Bytes appended and not durable.
+    pub(super) durable_record: RecordTicket,
+    /// Partitions with a cut under way.
+    pub(super) cuts: Vec<PartitionIdx>,
+    /// Bytes appended and not durable; of partitions that hold them until then, not committed.
     pub(super) waiting_bytes: u64,
     /// Bytes durable that may not leave the memory yet.
     pub(super) unflushed_bytes: u64,
@@ -163,6 +172,7 @@ pub struct Store {
     pub(super) tail_bytes: usize,
     pub(super) cache: ReadCache,
     pub(super) reader: super::read::Reader,
+    pub(super) verbatim: super::verbatim::Verbatim,
     pub(super) searches: Slab<super::search::Search>,
     pub(super) retention: super::retention::Retention,
     pub(super) scrub: super::scrub::Scrub,
@@ -183,7 +193,11 @@ impl Store {
             stopping: Stopping::No,
             dirty: vec![],
             commits_due: vec![],
+            has_sealed: false,
+            touched: vec![],
             last_record: RecordTicket(0),
+            durable_record: RecordTicket(0),
+            cuts: vec![],
             waiting_bytes: 0,
             unflushed_bytes: 0,
             unpacked: 0,
@@ -202,6 +216,7 @@ impl Store {
             tail_bytes: 0,
             cache: ReadCache::new(options.read_cache_bytes as usize),
             reader: Default::default(),
+            verbatim: Default::default(),
             searches: Slab::new(),
             retention: Default::default(),
             scrub: Default::default(),
@@ -302,6 +317,7 @@ impl Store {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
                 part.seal();
+                self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
             part.builder.reserve(len);
@@ -315,6 +331,7 @@ impl Store {
         }
         let grown = part.builder.len() - before;
         assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        self.has_sealed |= part.builder.len() >= direct_len;
         let cost = batch_cost(part.builder.len(), direct_len);
         let more = cost - part.builder_cost;
         part.builder_cost = cost;
@@ -356,6 +373,12 @@ impl Store {
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
         let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
+        if is_busy && !self.has_sealed {
+            // Each of them has an open batch, and nothing else.
+            self.record_commits();
+            return self.drive(now, cursors, io);
+        }
+        self.has_sealed = false;
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.retain(|&p| {
             let direct_len = self.direct_len;
@@ -364,7 +387,8 @@ impl Store {
             if !stays_open && !part.builder.is_empty() {
                 part.seal();
             }
-            if part.released < part.end.number && part.poisoned.is_none() && !self.ring.is_poisoned() {
+            part.is_dirty = stays_open;
+            if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
                         r.is_direct = r.batch.bytes.len() >= direct_len;
@@ -373,7 +397,6 @@ impl Store {
                 part.released = part.end.number;
                 self.advance(p);
             }
-            self.partitions[p.0 as usize].is_dirty = stays_open;
             stays_open
         });
         self.dirty = dirty;
@@ -400,7 +423,7 @@ impl Store {
             let number = part.enqueued;
             let is_synced = part.synced.number > number;
             let sequence = part.record_sequence + 1;
-            let dir = part.dir.clone();
+            let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
             let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
                 false => (RecordKind::Batch, r.batch.bytes.clone()),
@@ -410,7 +433,7 @@ impl Store {
             r.record_sequence = sequence;
             let end = r.batch.header.end();
             let epoch = self.options.epoch.0;
-            let header = RecordHeader::new(kind, dir.topic_id, dir.partition.0, sequence, epoch, &payload);
+            let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
             // From here on the ring's queue counts it.
             self.unpacked -= r.cost;
@@ -435,7 +458,13 @@ impl Store {
                 let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
                 r.write_sequence = sequence;
             }
-            Note::Fact(p, _) => partitions[p.0 as usize].mark_dirty(sequence),
+            Note::Fact(p, ticket) => {
+                let part = &mut partitions[p.0 as usize];
+                part.mark_dirty(sequence);
+                if let Some(cut) = &mut part.cut {
+                    cut.packed(ticket, sequence);
+                }
+            }
             Note::Topic(key, _) => {
                 if let Some(topic) = topics.get_mut(&key) {
                     topic.write_sequence = Some(sequence);
@@ -502,9 +531,11 @@ impl Store {
             Op::Flush(p) => self.flushed(now, p, outcome, cursors, io),
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
+            Op::Verbatim(key) => self.verbatim_done(now, key, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
+            Op::Cut(p) => self.cut_went_on(now, p, outcome, io),
             Op::RemovePartition(p) => self.partition_removed(p, outcome),
             Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
         }
@@ -529,7 +560,7 @@ impl Store {
 
     fn write_durable(&mut self, notes: Vec<Note>, io: &mut Io) {
         let mut upto = RecordTicket(0);
-        let mut touched: Vec<PartitionIdx> = vec![];
+        let mut touched = std::mem::take(&mut self.touched);
         for &note in &notes {
             match note {
                 Note::Batch(p) => {
@@ -540,7 +571,9 @@ impl Store {
                     part.durable = mark;
                     part.unflushed_bytes += len;
                     self.unflushed_bytes += len;
-                    self.waiting_bytes -= len;
+                    if !part.is_held() {
+                        self.waiting_bytes -= len;
+                    }
                     if !std::mem::replace(&mut part.is_touched, true) {
                         touched.push(p);
                     }
@@ -550,10 +583,11 @@ impl Store {
         }
         self.ring.recycle(notes);
         if upto.0 > 0 {
+            self.durable_record = upto;
             self.notices.push(Notice::RecordDurable { upto });
             self.remove_upto(upto, io);
         }
-        for p in touched {
+        for p in touched.drain(..) {
             let part = self.part_mut(p);
             part.is_touched = false;
             let last = part.recent(part.durable.number - 1).expect("what was just made durable is in memory");
@@ -561,6 +595,7 @@ impl Store {
             self.notices.push(notice);
             self.flush_if_due(p);
         }
+        self.touched = touched;
         self.room.signal_waiting = true;
     }
 
@@ -579,6 +614,7 @@ impl Store {
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.try_removals(io);
+        self.drive_cuts(now, io);
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
@@ -593,7 +629,7 @@ impl Store {
             return Some(Ticks(0));
         }
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline(), self.cut_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -609,7 +645,7 @@ impl Store {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Search(_));
+        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(_) | Op::Search(_));
         let waits = !self.ops.is_any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {
@@ -630,6 +666,7 @@ impl Store {
             + self.tail_bytes
             + self.cache.bytes()
             + self.reader.bytes()
+            + self.verbatim.bytes()
     }
 
     /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.

@@ -3,7 +3,9 @@
 //! The store's half of `replica::LogView`, with the same methods; the half that concerns channels is the shard's.
 
 use super::batch::{Batch, BatchHeader};
+use super::format::CommitRecord;
 use super::partition::{Mark, PartitionLog};
+use super::state::SegmentMeta;
 use crate::base::{Epoch, LogId, Position};
 
 /// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
@@ -60,6 +62,32 @@ impl Mark {
     }
 }
 
+impl PartitionLog {
+    /// Damage begins at `from`; `before` is the record of the batch that ends there, as far as the commit log tells. Without, the
+    /// replica vouches for its log up to the last place before that whose crc is known.
+    pub fn unvouch(&mut self, from: Position, before: Option<CommitRecord>) {
+        if self.vouched.as_ref().is_some_and(|v| v.at.offset <= from.offset) {
+            return;
+        }
+        let tail = |r: CommitRecord| Tail { at: r.end(), chain_crc: r.batch_crc.get(), epoch: Epoch(r.epoch.get()) };
+        let SegmentMeta { base, prev_crc } = self.segment_of(from.offset).1.meta;
+        let epoch = self.epochs.epoch_at(base.offset).unwrap_or(self.end.epoch);
+        let segment = Tail { at: base, chain_crc: prev_crc, epoch };
+        let closed = self.epochs.newest_first().find(|e| e.end.offset <= from.offset);
+        let closed = closed.map(|e| Tail { at: e.end, chain_crc: e.chain_crc, epoch: e.epoch });
+        let known = before.map(tail).or(closed.filter(|c| c.at.offset > segment.at.offset)).unwrap_or(segment);
+        self.vouched = Some(Box::new(known));
+    }
+
+    /// Retention let go of what stood before `start`, perhaps with the damage.
+    pub fn revouch(&mut self, start: SegmentMeta) {
+        if self.vouched.as_ref().is_some_and(|v| v.at.offset < start.base.offset) {
+            let left = (!self.lost.is_empty()).then_some(Tail { at: start.base, chain_crc: start.prev_crc, epoch: Epoch(0) });
+            self.vouched = left.map(Box::new);
+        }
+    }
+}
+
 /// One partition's log as it is now.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
@@ -80,18 +108,20 @@ impl<'a> View<'a> {
 
     /// After all that was appended and sealed.
     pub fn end(&self) -> Tail {
-        self.part.end.tail()
+        self.part.cut.as_ref().map_or(self.part.end.tail(), |cut| cut.tail)
     }
 
     /// At most the end.
     pub fn durable(&self) -> Tail {
-        self.part.durable.tail()
+        let durable = self.part.durable.tail();
+        let cut = self.part.cut.as_ref().filter(|cut| cut.is_restart || cut.tail.at.offset <= durable.at.offset);
+        cut.map_or(durable, |cut| cut.tail)
     }
 
     /// Up to where the replica vouches for its log: the end, or where the first damage begins.
     pub fn vouched(&self) -> Position {
         let end = self.end().at;
-        self.part.vouched.map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
+        self.part.vouched.as_ref().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
     /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
@@ -118,7 +148,7 @@ impl<'a> View<'a> {
     /// are older ones.
     pub fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
         let (start, end) = (self.part.start.offset, self.end());
-        let vouched = self.part.vouched.filter(|v| v.at.offset < end.at.offset);
+        let vouched = self.part.vouched.as_deref().copied().filter(|v| v.at.offset < end.at.offset);
         let last = vouched.unwrap_or(end);
         let is_wanted = |e: &EpochEnd| below.is_none_or(|b| e.epoch < b);
         let closed = self.part.epochs.newest_first().filter(|e| e.end.offset < last.at.offset);

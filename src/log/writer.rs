@@ -37,6 +37,11 @@ impl FileWriter {
         FileWriter { dir, magic: header.magic, base, at: FILE_HEADER_LEN, tail: vec![], header: Some(header.block().into()) }
     }
 
+    /// Bytes behind the file's header.
+    pub fn len(&self) -> u64 {
+        self.at - FILE_HEADER_LEN
+    }
+
     pub fn base(&self) -> i64 {
         self.base
     }

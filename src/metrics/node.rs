@@ -248,10 +248,17 @@ impl ReplicationStats {
     fn write_text(&self, topic_name: &str, out: &mut String) -> std::fmt::Result {
         let ReplicationStats { partition, role, epoch, committed, end, .. } = self;
         let (leader, isr) = (self.leader.as_deref().unwrap_or("nobody"), self.isr.join(","));
-        writeln!(out, "   *R [{topic_name}/{partition}] {role} epoch: {epoch} leader: {leader} isr: {isr} committed: {committed} end: {end}")?;
+        writeln!(
+            out,
+            "   *R [{topic_name}/{partition}] {role} epoch: {epoch} leader: {leader} isr: {isr} committed: {committed} end: {end}"
+        )?;
         for f in &self.followers {
             let in_sync = if f.in_sync { "in sync" } else { "out of sync" };
-            writeln!(out, "      [{topic_name}/{partition}] follower {}: {}, {in_sync} acked: {} sent: {}", f.node, f.state, f.acked, f.sent)?;
+            writeln!(
+                out,
+                "      [{topic_name}/{partition}] follower {}: {}, {in_sync} acked: {} sent: {}",
+                f.node, f.state, f.acked, f.sent
+            )?;
         }
         self.alarm.iter().try_for_each(|alarm| writeln!(out, "      [{topic_name}/{partition}] ALARM: {alarm}"))
     }

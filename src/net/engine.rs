@@ -9,15 +9,17 @@
 //! finds its connection.
 
 mod accept;
+mod dial;
 mod shutdown;
 
 use super::buffers::{Buffers, GROUP};
 use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive, user_data};
 use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
-use crate::base::{ConnId, CoreId, Peer};
-use crate::ring::{Completion, Kind, Ring, WakeFd, of_user_data};
+use crate::base::{ConnId, CoreId, IdMap, Peer};
+use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::shard::message::MovedSession;
+use dial::Dials;
 use io_uring::{cqueue, opcode, types};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -66,6 +68,7 @@ struct Listening {
 enum Told {
     Closed { conn: ConnId },
     Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
+    Dialed { dial: u64, result: Result<(ConnId, Peer), String> },
 }
 
 /// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).
@@ -75,6 +78,7 @@ pub struct Net {
     buffers: ManuallyDrop<Buffers>,
     conns: ManuallyDrop<Conns>,
     timer: ManuallyDrop<Timer>,
+    dials: ManuallyDrop<Dials>,
     /// Why the eventfd that ends a sleep in the ring cannot be read.
     wake_failed: Option<i32>,
     /// By their place in the `Opened` that tells of a connection.
@@ -127,6 +131,7 @@ impl Net {
             buffers: ManuallyDrop::new(buffers),
             conns: ManuallyDrop::new(Conns::new()),
             timer: ManuallyDrop::new(Timer::new()),
+            dials: ManuallyDrop::new(Dials::new()),
             listeners: listeners.into_iter().map(listening).collect(),
             wake_failed: None,
             accepting: true,
@@ -333,6 +338,8 @@ impl Net {
         }
         self.feed_starved(buffers_given);
         self.end_phases();
+        self.take_resolved();
+        self.end_dials();
         self.settle_all();
         while let Some(told) = self.told.pop_front() {
             events += 1;
@@ -342,6 +349,7 @@ impl Net {
                     let Moving { to, session, unread } = *moving;
                     each(NetEvent::Moved { conn, fd, to, session, unread });
                 }
+                Told::Dialed { dial, result } => each(NetEvent::Dialed { dial, result }),
             }
         }
         events
@@ -353,6 +361,10 @@ impl Net {
             Some((Kind::Receive, _)) => self.received(c, None, each),
             Some((Kind::Send, conn)) => self.sent(ConnId(conn), c.result, each),
             Some((Kind::Accept, listener)) => self.accepted(c, listener as usize, each),
+            Some((Kind::Connect, dial)) => {
+                self.connected(dial, c.result);
+                0
+            }
             Some((Kind::Disk, id)) => {
                 each(NetEvent::Disk { id, result: c.result });
                 1
@@ -457,7 +469,8 @@ impl Net {
     fn arm_timer(&mut self) -> bool {
         let phase_end = self.phase_ends.peek().map(|Reverse((at, _))| *at);
         let retry = self.accept_retry_at.filter(|_| self.listeners.iter().any(|l| l.accept == Accept::Off));
-        let Some(at) = [self.deadline, phase_end, retry].into_iter().flatten().min() else { return false };
+        let dial_end = self.dials.deadline();
+        let Some(at) = [self.deadline, phase_end, retry, dial_end].into_iter().flatten().min() else { return false };
         if self.timer.is_armed_by(at) {
             return false;
         }

@@ -1,4 +1,4 @@
-//! Opens listening sockets and asks sockets who is at the other end. Blocking set-up calls only.
+//! Opens sockets that listen or are about to connect, and asks sockets who is at the other end. Blocking set-up calls only.
 
 use super::NetError;
 use crate::base::Peer;
@@ -48,7 +48,7 @@ fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn raw_address(at: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+pub(super) fn raw_address(at: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: all zeros is a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     match at {
@@ -78,15 +78,40 @@ fn raw_address(at: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     }
 }
 
+/// A socket that is about to connect to another node.
+pub(super) fn dialling(at: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    // SAFETY: a plain system call.
+    let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    set_nodelay(fd)?;
+    keep_alive(&socket)?;
+    Ok(socket)
+}
+
+/// A connection whose other end is gone for good ends by itself, in half a minute. Accepted sockets inherit it from their
+/// listener.
+pub fn keep_alive(socket: &impl AsRawFd) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE)?;
+    set_to(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 10)?;
+    set_to(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 5)?;
+    set_to(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4)
+}
+
 /// Small answers must not wait for a full segment. On Linux accepted sockets inherit it from their listener.
 pub(super) fn set_nodelay(fd: RawFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY)
 }
 
 fn set_option(fd: RawFd, level: i32, name: i32) -> io::Result<()> {
-    let one = 1i32;
+    set_to(fd, level, name, 1)
+}
+
+fn set_to(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: an int option, and its size.
-    check(unsafe { libc::setsockopt(fd, level, name, (&raw const one).cast(), size_of::<i32>() as u32) }).map(drop)
+    check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<i32>() as u32) }).map(drop)
 }
 
 /// No more bytes will go out: the peer reads an end after what was sent.

@@ -27,7 +27,7 @@
 //! | conn | one connection's state, and ids that are never reused |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
-//! | listen | listening sockets, socket options |
+//! | listen | listening and dialling sockets, socket options |
 
 mod buffers;
 mod conn;
@@ -37,7 +37,7 @@ mod memory;
 mod timer;
 
 pub use engine::Net;
-pub use listen::listen;
+pub use listen::{keep_alive, listen};
 
 use crate::base::{ConnId, CoreId, Peer};
 use crate::shard::message::MovedSession;
@@ -69,6 +69,8 @@ impl Default for NetOptions {
 pub enum NetEvent<'a> {
     /// A client connected to the listener at this place.
     Opened { conn: ConnId, peer: Peer, listener: usize },
+    /// The answer to [`Net::dial`]; an error names the address.
+    Dialed { dial: u64, result: Result<(ConnId, Peer), String> },
     /// Bytes arrived, in order. They are valid for this call only.
     Bytes { conn: ConnId, bytes: &'a [u8] },
     /// The kernel took this many bytes of what was sent.

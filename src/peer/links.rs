@@ -561,6 +561,7 @@ impl Links {
             return;
         }
         let why = "this node is stopping";
+        self.dials.clear(); // what still comes of them is closed
         let conns: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in conns {
             self.reject(conn, RejectCode::Stopping, why);

@@ -41,6 +41,7 @@ pub enum Kind {
     /// The read of the eventfd that ends a sleep in the ring.
     Wake,
     Disk,
+    Connect,
 }
 
 /// What the kind takes of the user data; the rest is the id.
@@ -61,6 +62,7 @@ pub fn of_user_data(data: u64) -> Option<(Kind, u64)> {
         5 => Kind::Control,
         6 => Kind::Wake,
         7 => Kind::Disk,
+        8 => Kind::Connect,
         _ => return None,
     };
     Some((kind, data >> KIND_BITS))
@@ -73,7 +75,7 @@ mod tests {
     #[test]
     fn user_data_keeps_kind_and_id() {
         let id = (1 << 60) - 1;
-        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control, Kind::Wake, Kind::Disk] {
+        for kind in [Kind::Accept, Kind::Receive, Kind::Send, Kind::Timer, Kind::Control, Kind::Wake, Kind::Disk, Kind::Connect] {
             assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
         }
         assert_eq!(of_user_data(0), None);

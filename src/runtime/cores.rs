@@ -4,14 +4,14 @@ use super::account::StallDetector;
 use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::{CoresStop, StopHandle};
-use super::turn::Core;
+use super::turn::{Core, Place};
 use crate::base::CoreId;
 use crate::coordinator::Desk;
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
 use crate::net::{Net, NetOptions};
 use crate::ring::{Bell, WakeFd};
-use crate::tls::{Links, Terms};
+use crate::tls::{Links, PeerTerms, Terms};
 
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use std::io;
@@ -46,6 +46,8 @@ pub struct CoresOptions {
     pub clock: Clock,
     /// Of the native port; `None`: it has no TLS.
     pub tls: Option<Terms>,
+    /// The same with other nodes.
+    pub peer_tls: Option<PeerTerms>,
     /// Of a node that is one of several: each core gets one like it.
     pub coordinator: Option<Desk>,
 }
@@ -55,8 +57,7 @@ pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
 
 /// What one core gets from outside.
 pub struct CoreParts<M> {
-    /// At their places: NSQ, native.
-    pub listeners: Vec<TcpListener>,
+    pub listeners: Vec<(Place, TcpListener)>,
     pub port: Port,
     pub wake: Arc<WakeFd>,
     pub build: Build<M>,
@@ -146,6 +147,7 @@ pub fn run_cores<M: Machine + 'static>(
             spin: options.spin_before_park,
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
+            peer_tls: options.peer_tls.clone(),
             coordinator: options.coordinator.clone(),
         };
         let ready = ready.clone();
@@ -191,20 +193,22 @@ struct Start {
     spin: Duration,
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
+    peer_tls: Option<PeerTerms>,
     coordinator: Option<Desk>,
 }
 
 impl Start {
     async fn core<M: Machine>(self, part: CoreParts<M>) -> Result<Core<M>, String> {
-        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls, coordinator } = self;
+        let Start { core, data, net, disk, stall_log, clock, spin, stop, tls, peer_tls, coordinator } = self;
         let bell = Bell::new();
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
-        let net = Net::with_wake(part.listeners, net, part.wake).map_err(|e| e.to_string())?;
+        let (places, listeners) = part.listeners.into_iter().unzip();
+        let net = Net::with_wake(listeners, net, part.wake).map_err(|e| e.to_string())?;
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
-        let links = Links::new(tls);
-        Ok(Core { id: core, machine, coordinator, net, links, port: part.port, disk, bell, clock, spin, stop, stalls })
+        let links = Links::new(tls, peer_tls);
+        Ok(Core { id: core, machine, coordinator, net, places, links, port: part.port, disk, bell, clock, spin, stop, stalls })
     }
 }
 

@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
 use super::machine::Machine;
 use super::stop::{self, StopHandle};
+use super::turn::Place;
 use crate::config::Settings;
 use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
@@ -11,7 +12,7 @@ use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::net::{self, NetError, NetOptions};
 use crate::ring::WakeFd;
-use crate::tls::{Terms, TlsError};
+use crate::tls::{PeerTerms, Terms, TlsError};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -99,7 +100,7 @@ pub fn run_node<M: Machine + 'static>(
     let clock = Clock::start();
     let begun = Instant::now();
     let data = Path::new(&settings.data_path);
-    let tls = Terms::load(&settings)?;
+    let (tls, peer_tls) = (Terms::load(&settings)?, PeerTerms::load(&settings)?);
     let cores = cores_of(&settings)?;
     if let Err(e) = cores::raise_open_files() {
         tracing::warn!("the limit of open files cannot be raised: {e}");
@@ -126,7 +127,7 @@ pub fn run_node<M: Machine + 'static>(
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
 
-    let Parts { parts, http_port, tcp_address, native_address } = parts(&settings, builds, front.wake)?;
+    let Parts { parts, http_port, tcp_address, native_address, peer_address } = parts(&settings, builds, front.wake)?;
     let options = CoresOptions {
         data: data.to_owned(),
         net: NetOptions::default(),
@@ -135,13 +136,15 @@ pub fn run_node<M: Machine + 'static>(
         stall_log: Duration::from_millis(settings.stall_log_ms),
         clock,
         tls,
+        peer_tls,
         coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
     };
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });
     if started.is_ok() {
         let native = native_address.map(|a| a.to_string()).unwrap_or_default();
-        tracing::info!(tcp = %tcp_address, http = settings.http_address, native, cores, "ready");
+        let peers = peer_address.map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(tcp = %tcp_address, http = settings.http_address, native, peers, cores, "ready");
         let reason = stop.wait(|| {
             if let Some(coordinator) = &coordinator {
                 coordinator.reread_and_tell();
@@ -195,6 +198,7 @@ struct Parts<M> {
     http_port: HttpPort,
     tcp_address: SocketAddr,
     native_address: Option<SocketAddr>,
+    peer_address: Option<SocketAddr>,
 }
 
 /// Listeners, mesh and wakes, all connected before the first core runs.
@@ -202,17 +206,32 @@ fn parts<M>(settings: &Settings, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>
     let cores = builds.len() as u16;
     let tcp_address = free_address(&settings.tcp_address)?;
     let native_address = Some(&settings.native_address).filter(|a| !a.is_empty()).map(|a| free_address(a)).transpose()?;
+    let peer_address = settings.is_clustered().then(|| free_address(&settings.peer_address)).transpose()?;
     let (mut ports, mut http_port) = mesh::mesh(cores);
     let wakes = (0..cores).map(|_| WakeFd::new()).collect::<io::Result<Vec<_>>>().map_err(NodeError::Eventfd)?;
     let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as Arc<dyn Wake>).collect();
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let listen = |_| [Some(tcp_address), native_address].into_iter().flatten().map(|a| net::listen(&a.to_string())).collect();
-    let listeners = (0..cores).map(listen).collect::<Result<Vec<Vec<TcpListener>>, _>>()?;
+    let places = [(Place::Nsq, Some(tcp_address)), (Place::Native, native_address), (Place::Peer, peer_address)];
+    let listeners = (0..cores).map(|_| listeners(&places)).collect::<Result<Vec<_>, _>>()?;
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
-    Ok(Parts { parts, http_port, tcp_address, native_address })
+    Ok(Parts { parts, http_port, tcp_address, native_address, peer_address })
+}
+
+/// Those of one core.
+fn listeners(places: &[(Place, Option<SocketAddr>)]) -> Result<Vec<(Place, TcpListener)>, NetError> {
+    let mut listeners = vec![];
+    for (place, address) in places.iter().filter_map(|(place, address)| Some((*place, (*address)?))) {
+        let listener = net::listen(&address.to_string())?;
+        if place == Place::Peer {
+            let failed = |cause| NetError::Listen { address: address.to_string(), cause };
+            net::keep_alive(&listener).map_err(failed)?;
+        }
+        listeners.push((place, listener));
+    }
+    Ok(listeners)
 }
 
 /// The address with its port (chosen, when it was 0), known to be nobody else's. The cores' listeners share it by

@@ -79,6 +79,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
     for p in partitions {
         of_core[p.topic.core_of(p.dir.partition, r.cores).0 as usize].push(p);
     }
+    let cluster = r.coordinator.map(|coordinator| coordinator.options(generation));
     let connections_max = (r.settings.max_connections as usize).div_ceil(r.cores as usize);
     let each = of_core.into_iter().zip(journals).enumerate();
     let build = |(i, (partitions, journal))| {
@@ -93,7 +94,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             seed: r.seed.wrapping_add(i as u64 + 1),
             connections_max,
             node_id,
-            cluster: None,
+            cluster: cluster.clone(),
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

@@ -4,6 +4,7 @@ use super::clock::Clock;
 use super::cores::{Build, CoreParts, CoresError, CoresOptions, run_cores};
 use super::machine::Machine;
 use super::stop::StopHandle;
+use super::turn::Place;
 use crate::base::{CoreId, Now, Ticks};
 use crate::disk::{DiskOptions, files};
 use crate::mesh::{Wake, mesh};
@@ -47,6 +48,7 @@ fn options(data: &Path) -> CoresOptions {
         stall_log: Duration::from_secs(1),
         clock: Clock::start(),
         tls: None,
+        peer_tls: None,
     }
 }
 
@@ -60,7 +62,11 @@ fn parts(builds: [Build<Fragile>; 2]) -> (Vec<CoreParts<Fragile>>, SocketAddr) {
     let listeners = [listen("127.0.0.1:0").unwrap(), listen("127.0.0.1:0").unwrap()];
     let address = listeners[1].local_addr().unwrap();
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
-    (each.map(|(((listener, port), wake), build)| CoreParts { listeners: vec![listener], port, wake, build }).collect(), address)
+    (
+        each.map(|(((listener, port), wake), build)| CoreParts { listeners: vec![(Place::Nsq, listener)], port, wake, build })
+            .collect(),
+        address,
+    )
 }
 
 fn good() -> Build<Fragile> {

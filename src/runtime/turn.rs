@@ -26,9 +26,9 @@ use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
 use crate::net::{Net, NetEvent};
 use crate::ring::{Bell, Waiter};
-use crate::shard::event::{Effect, Effects, Event};
+use crate::shard::event::{DialError, Effect, Effects, Event};
 use crate::shard::message::MeshMessage;
-use crate::tls::{Links, Wire};
+use crate::tls::{self, Dialed, Links, Wire};
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -42,9 +42,14 @@ const ROUNDS: usize = 8;
 /// The longest time without a pass of the reactor: its timers close idle files. Then a core that has nothing to do sleeps there.
 const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Places of a core's listeners.
-pub const NSQ: usize = 0;
-pub const NATIVE: usize = 1;
+/// Who connects to a listener.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    Nsq,
+    Native,
+    /// Other nodes.
+    Peer,
+}
 
 pub struct Core<M> {
     pub id: CoreId,
@@ -52,6 +57,8 @@ pub struct Core<M> {
     /// Of a node that is one of several.
     pub coordinator: Option<Desk>,
     pub net: Net,
+    /// Of its listeners.
+    pub places: Vec<Place>,
     /// Between the sockets and the machine, where connections have TLS.
     pub links: Links,
     pub port: Port,
@@ -162,6 +169,7 @@ impl<M: Machine> Core<M> {
             self.machine.step(now, Event::Tick, &mut turn.effects);
         }
         self.links.tick(now);
+        tell_dialed(&mut self.machine, self.links.take_dialed(), now, &mut turn.effects);
         self.machine.step(now, Event::TurnEnd, &mut turn.effects);
         let decided = Instant::now();
         counts.effects = turn.effects.len();
@@ -178,20 +186,28 @@ impl<M: Machine> Core<M> {
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, coordinator, net, links, port, disk, .. } = self;
+        let Core { machine, coordinator, net, places, links, port, disk, .. } = self;
         let Turn { effects, from_ring, .. } = turn;
         if let Some(desk) = coordinator {
             // first of all at the start: before a connection is taken
             desk.news(&mut |fact| machine.step(now, Event::Cluster(fact), effects));
         }
         counts.net_events = net.poll(&mut |event| match event {
-            NetEvent::Opened { conn, peer, listener: NATIVE } => {
-                links.opened(now, conn, &peer);
-                machine.step(now, Event::OpenedNative { conn, peer }, effects);
-            }
-            NetEvent::Opened { conn, peer, .. } => machine.step(now, Event::Opened { conn, peer }, effects),
+            NetEvent::Opened { conn, peer, listener } => match places[listener] {
+                Place::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
+                Place::Native => {
+                    links.opened(now, conn, &peer, tls::Port::Native);
+                    machine.step(now, Event::OpenedNative { conn, peer }, effects);
+                }
+                Place::Peer => {
+                    links.opened(now, conn, &peer, tls::Port::Peer);
+                    machine.step(now, Event::OpenedPeer { conn, peer }, effects);
+                }
+            },
+            NetEvent::Dialed { dial, result } => tell_dialed(machine, links.connected(now, dial, result), now, effects),
             NetEvent::Bytes { conn, bytes } => {
                 links.received(now, conn, bytes, &mut |bytes| machine.step(now, Event::Bytes { conn, bytes }, effects));
+                tell_dialed(machine, links.take_dialed(), now, effects);
             }
             NetEvent::Sent { conn, bytes } => match links.sent(conn, bytes) {
                 0 => {}
@@ -266,12 +282,15 @@ impl<M: Machine> Core<M> {
                 Effect::Disk { op, request } => {
                     gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
                 }
+                Effect::Dial { dial, address, name } => {
+                    self.links.dial(dial, &address, &name);
+                    self.net.dial(dial, &address);
+                }
                 Effect::Ask(ask) => {
                     if let Some(desk) = &mut self.coordinator {
                         desk.ask(ask);
                     }
                 }
-                Effect::Dial { .. } => {}
                 Effect::Halt { reason } => halt(&reason),
                 Effect::Stopped => {
                     if !std::mem::replace(&mut turn.stopped, true) {
@@ -283,6 +302,12 @@ impl<M: Machine> Core<M> {
         }
         self.carry_wires(); // what could not be sealed
         gave_reactor_work
+    }
+}
+
+fn tell_dialed<M: Machine>(machine: &mut M, dialed: impl IntoIterator<Item = Dialed>, now: Now, effects: &mut Effects) {
+    for (dial, result) in dialed {
+        machine.step(now, Event::Dialed { dial, result: result.map_err(DialError) }, effects);
     }
 }
 

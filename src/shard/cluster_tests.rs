@@ -87,14 +87,8 @@ impl Net {
         let settings = Arc::new(Settings { partitions, journal_bytes: JOURNAL, ..settings });
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([9; 16]), partitions };
         let nodes: Vec<NodeId> = (0..3).map(id_of_node).collect();
-        let membership = Membership {
-            version: 1,
-            epoch: Epoch(1),
-            leader: Some(nodes[0]),
-            replicas: nodes.clone(),
-            isr: nodes,
-            min_isr: 2,
-        };
+        let membership =
+            Membership { version: 1, epoch: Epoch(1), leader: Some(nodes[0]), replicas: nodes.clone(), isr: nodes, min_isr: 2 };
         let mut net = Net {
             nodes: vec![],
             settings,
@@ -137,7 +131,8 @@ impl Net {
         let generation = recovered.generation;
         let cluster = ClusterOptions { cluster_id: [5; 16], generation };
         let shard = |core: u16| {
-            let own = |p: &mut crate::log::state::RecoveredPartition| p.topic.core_of(p.dir.partition, self.cores) == CoreId(core);
+            let own =
+                |p: &mut crate::log::state::RecoveredPartition| p.topic.core_of(p.dir.partition, self.cores) == CoreId(core);
             Shard::new(ShardOptions {
                 core: CoreId(core),
                 cores: self.cores,
@@ -160,7 +155,8 @@ impl Net {
     // ---- the metadata store
 
     fn tell_all(&mut self, node: usize) {
-        let named = |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
+        let named =
+            |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
         self.tell(node, Fact::Topic(self.topic.clone()));
@@ -199,7 +195,9 @@ impl Net {
         let partition = route.partition.0;
         let m = &self.metadata[partition as usize];
         match ask {
-            Ask::Propose { version, isr, .. } if self.is_store_there && m.version == version => self.change_soon(partition, |m| m.isr = isr),
+            Ask::Propose { version, isr, .. } if self.is_store_there && m.version == version => {
+                self.change_soon(partition, |m| m.isr = isr)
+            }
             Ask::Propose { route, version, .. } => self.tell(node, Fact::ProposalRefused { route, version }),
             Ask::AskEpoch { above, .. } if self.is_store_there => {
                 let epoch = Epoch(above.0.max(m.epoch.0) + 1);
@@ -376,7 +374,11 @@ impl Net {
     fn isolate(&mut self, node: usize, is_cut: bool) {
         for other in (0..3).filter(|i| *i != node) {
             for pair in [(node, other), (other, node)] {
-                if is_cut { self.cut.insert(pair) } else { self.cut.remove(&pair) };
+                if is_cut {
+                    self.cut.insert(pair)
+                } else {
+                    self.cut.remove(&pair)
+                };
             }
         }
         if is_cut {
@@ -386,7 +388,8 @@ impl Net {
 
     /// Every connection with the node is lost, and what was on its way.
     fn hang_up_all(&mut self, node: usize) {
-        let ends: Vec<ConnId> = self.links.iter().filter(|(_, (of, ..))| *of == node).map(|(conn, (.., other))| [*conn, *other]).flatten().collect();
+        let ends: Vec<ConnId> =
+            self.links.iter().filter(|(_, (of, ..))| *of == node).map(|(conn, (.., other))| [*conn, *other]).flatten().collect();
         self.wire.retain(|(conn, _)| !ends.contains(conn));
         for conn in ends {
             if let Some((of, core, _)) = self.links.remove(&conn) {

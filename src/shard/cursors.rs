@@ -62,6 +62,8 @@ pub(super) struct CursorSyncs {
     pending: IdMap<CursorRequest, Sync>,
     /// Those whose record is not durable, in order.
     records: VecDeque<(RecordTicket, CursorRequest)>,
+    /// The journal has not been asked to take the last one: a turn has to end.
+    pub is_unpacked: bool,
 }
 
 impl CursorSyncs {
@@ -95,7 +97,10 @@ impl Engine {
         let request = CursorRequest(self.syncs.last);
         self.syncs.pending.insert(request, Sync { key, topic, partition, name, change });
         match record {
-            Some(Some(record)) => self.syncs.records.push_back((record, request)),
+            Some(Some(record)) => {
+                self.syncs.records.push_back((record, request));
+                self.syncs.is_unpacked = true;
+            }
             Some(None) => self.cursor_done(now, request, Ok(())),
             None => self.cursor_done(now, request, Err(PublishError::ReadOnly)),
         }

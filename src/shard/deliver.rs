@@ -71,10 +71,7 @@ impl Sink for Outputs<'_> {
         }
         let Client::Nsq(session) = &mut c.session else { return false };
         write_message(session.output(), message, id, attempts, place);
-        if !c.touched {
-            c.touched = true;
-            self.touched.push(sub.conn);
-        }
+        c.touch(sub.conn, self.touched);
         true
     }
 
@@ -92,10 +89,7 @@ impl Sink for Outputs<'_> {
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
         session.messages(messages, payload, crc);
-        if !c.touched {
-            c.touched = true;
-            self.touched.push(sub.conn);
-        }
+        c.touch(sub.conn, self.touched);
         true
     }
 }
@@ -118,8 +112,10 @@ impl Shard {
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
-                self.engine.set_blocked(sub.conn, true);
-                self.touch(sub.conn);
+                if let Some(c) = self.conns.get_mut(&sub.conn) {
+                    c.tell_full(sub.conn, true, &mut self.engine);
+                    c.touch(sub.conn, &mut self.touched);
+                }
             } else {
                 // Its frames are on their way: there is room again.
                 self.engine.unblock_remote(sub, key);

@@ -349,6 +349,12 @@ impl Engine {
         }
     }
 
+    /// Whether the shard has something to carry through: lists that are filled, topics and SUBs whose time may have come.
+    pub fn has_unsettled(&self) -> bool {
+        !(self.notices.is_empty() && self.replies.is_empty() && self.resume.is_empty() && self.opening.is_empty())
+            || self.removals.is_unsettled()
+    }
+
     /// Whether somebody still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
         !self.asked.is_empty() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())

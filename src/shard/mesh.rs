@@ -129,7 +129,9 @@ impl Engine {
                 let id = MessageId::new(partition, id);
                 self.replies.push((sub.conn, Heard::NotInFlight(id, command)));
             }
-            MeshMessage::Peer { from, addressed } => self.on_link_event(now, LinkEvent::Message { from, addressed }),
+            MeshMessage::Peer { from, addressed } => {
+                self.on_link_event(now, LinkEvent::Message { from, addressed: *addressed });
+            }
             // The shard looks at these before it asks the engine.
             MeshMessage::Deliver { .. }
             | MeshMessage::Connection { .. }

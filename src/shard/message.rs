@@ -386,7 +386,7 @@ pub enum MeshMessage {
     /// A message of another node for a partition of the receiving core.
     Peer {
         from: NodeId,
-        addressed: Addressed,
+        addressed: Box<Addressed>,
     },
 
     // ---- /stats

@@ -95,8 +95,48 @@ struct Conn {
     touched: bool,
     paused: bool,
     closing: bool,
+    /// What the engine was told of its output.
+    full: bool,
+    /// The timer of the session is set to this or earlier.
+    timer: Option<Ticks>,
     /// Frames from other cores that wait until the session takes messages (SUB's OK goes first).
     held: Vec<u8>,
+}
+
+impl Conn {
+    fn new(session: Client) -> Self {
+        Conn { session, touched: false, paused: false, closing: false, full: false, timer: None, held: vec![] }
+    }
+
+    fn touch(&mut self, conn: ConnId, touched: &mut Vec<ConnId>) {
+        if !std::mem::replace(&mut self.touched, true) {
+            touched.push(conn);
+        }
+    }
+
+    /// Whether the turn's end may find something that only sent bytes have changed: room in the output, after which its
+    /// reading, its deliveries or what was held back go on.
+    fn waits_for_sends(&self) -> bool {
+        self.full || self.paused || self.closing || !self.held.is_empty() || matches!(self.session, Client::Native(_))
+    }
+
+    /// Tells the engine when the output became full, or has room again.
+    fn tell_full(&mut self, conn: ConnId, full: bool, engine: &mut Engine) {
+        // A subscription begins as one that has room.
+        if full || self.full {
+            self.full = full;
+            engine.set_blocked(conn, full);
+        }
+    }
+
+    /// Sees to the session's next tick.
+    fn set_timer(&mut self, conn: ConnId, engine: &mut Engine) {
+        let deadline = self.session.deadline();
+        if deadline.is_some_and(|at| self.timer.is_none_or(|set| at < set)) {
+            self.timer = deadline;
+            engine.timers.at_most(Timer::Session(conn), deadline);
+        }
+    }
 }
 
 /// Emptied lists that keep their memory.
@@ -221,7 +261,7 @@ impl Shard {
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_bytes(now, bytes, &mut self.engine);
-                    self.touch(conn);
+                    c.touch(conn, &mut self.touched);
                 } else if let Some(links) = &mut self.engine.links {
                     links.bytes(now, conn, bytes);
                 }
@@ -229,8 +269,11 @@ impl Shard {
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_sent(now, bytes);
-                    c.session.go_on(now, &mut self.engine);
-                    self.touch(conn);
+                    // One that waited for nothing has nothing to say at the turn's end.
+                    if c.waits_for_sends() {
+                        c.session.go_on(now, &mut self.engine);
+                        c.touch(conn, &mut self.touched);
+                    }
                 } else if let Some(links) = &mut self.engine.links {
                     links.sent(now, conn, bytes);
                 }
@@ -258,7 +301,7 @@ impl Shard {
     /// When [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if !self.engine.ready.is_empty() || !self.touched.is_empty() {
+        if !self.engine.ready.is_empty() || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
@@ -283,20 +326,12 @@ impl Shard {
     }
 
     fn add(&mut self, now: Now, conn: ConnId, session: Client) {
-        self.engine.timers.at_most(Timer::Session(conn), session.deadline());
-        let old = self.conns.insert(conn, Conn { session, touched: false, paused: false, closing: false, held: vec![] });
+        let mut c = Conn::new(session);
+        c.set_timer(conn, &mut self.engine);
+        c.touch(conn, &mut self.touched);
+        let old = self.conns.insert(conn, c);
         assert!(old.is_none(), "a connection's number is never reused");
         let _ = now;
-        self.touch(conn);
-    }
-
-    fn touch(&mut self, conn: ConnId) {
-        if let Some(c) = self.conns.get_mut(&conn)
-            && !c.touched
-        {
-            c.touched = true;
-            self.touched.push(conn);
-        }
     }
 
     fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {
@@ -304,7 +339,7 @@ impl Shard {
             MeshMessage::Deliver { sub, frames } => {
                 if let Some(c) = self.conns.get_mut(&sub.conn) {
                     c.held.extend_from_slice(&frames);
-                    self.touch(sub.conn);
+                    c.touch(sub.conn, &mut self.touched);
                 }
             }
             MeshMessage::StatsRequest { ticket, topic, channel, clients } => {
@@ -330,8 +365,9 @@ impl Shard {
             match timer {
                 Timer::Session(conn) => {
                     if let Some(c) = self.conns.get_mut(&conn) {
+                        c.timer = None;
                         c.session.tick(now);
-                        self.touch(conn);
+                        c.touch(conn, &mut self.touched);
                     }
                 }
                 Timer::Channel(key) => self.engine.tick_channel(now, key),
@@ -368,6 +404,9 @@ impl Shard {
 
     /// Carries through what one event led to inside the core.
     fn settle(&mut self, now: Now) {
+        if !self.engine.has_unsettled() {
+            return;
+        }
         loop {
             // What comes meanwhile goes into another list, and its turn comes next; both keep their memory.
             let mut notices = std::mem::replace(&mut self.engine.notices, std::mem::take(&mut self.spare.notices));
@@ -385,7 +424,7 @@ impl Shard {
                     && c.session.is_stalled()
                 {
                     c.session.resume(now, &mut self.engine);
-                    self.touch(conn);
+                    c.touch(conn, &mut self.touched);
                 }
             }
             self.engine.open_subscriptions(now);
@@ -414,7 +453,7 @@ impl Shard {
                 c.session.go_on(now, &mut self.engine);
             }
         }
-        self.touch(conn);
+        c.touch(conn, &mut self.touched);
     }
 
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
@@ -428,6 +467,8 @@ impl Shard {
             self.engine.journal_fins(now, true);
         }
         self.engine.flush_remote_fins();
+        // What the end of the turn brings (an answer to a search) is packed by the next one.
+        self.engine.syncs.is_unpacked = false;
         if !self.engine.stopped {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, &mut e.io);
@@ -463,7 +504,7 @@ impl Shard {
             // Its socket takes nothing more; what it has in flight comes back when it is closed.
             c.held = Vec::new();
             c.session.take_output(now);
-            return self.engine.set_blocked(conn, true);
+            return c.tell_full(conn, true, &mut self.engine);
         }
         if !c.held.is_empty() && !c.session.is_output_full() && !c.session.is_closing() {
             c.session.append(&mut c.held);
@@ -475,16 +516,16 @@ impl Shard {
         if c.session.is_closing() {
             c.closing = true;
             out.push(Effect::Close { conn });
-            return self.engine.set_blocked(conn, true);
+            return c.tell_full(conn, true, &mut self.engine);
         }
         let pause = c.session.is_stalled() || !c.session.wants_reading();
         if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
         }
-        let (full, deadline) = (c.session.is_output_full() || !c.held.is_empty(), c.session.deadline());
-        self.engine.set_blocked(conn, full);
-        self.engine.timers.at_most(Timer::Session(conn), deadline);
+        let full = c.session.is_output_full() || !c.held.is_empty();
+        c.tell_full(conn, full, &mut self.engine);
+        c.set_timer(conn, &mut self.engine);
     }
 
     /// Connections that want to live on another core go once nothing of them is outstanding here.

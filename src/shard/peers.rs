@@ -66,7 +66,10 @@ impl Engine {
         for event in events.drain(..) {
             match event {
                 LinkEvent::Message { from, addressed } => match self.core_of_message(&addressed) {
-                    Some(core) if core != self.core => self.pass(core, MeshMessage::Peer { from, addressed }),
+                    Some(core) if core != self.core => {
+                        let addressed = Box::new(addressed);
+                        self.pass(core, MeshMessage::Peer { from, addressed });
+                    }
                     _ => self.on_link_event(now, LinkEvent::Message { from, addressed }),
                 },
                 event => self.on_link_event(now, event),
@@ -108,5 +111,166 @@ impl Engine {
             links.stop(now);
         }
         self.end_links_turn(now, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Epoch, PartitionId, Ticks, TopicId, TopicInfo, TopicName};
+    use crate::codec::peer::{Encoder, Hello, Lanes, Layout, VERSION};
+    use crate::log::state::JournalIdentity;
+    use crate::replica::message::{EpochsAsk, Head, Inquire, Lane, Message, Route, Session};
+    use crate::shard::cluster::{ClusterNode, Fact};
+    use crate::shard::{Event, Shard, ShardOptions};
+    use std::sync::Arc;
+
+    const OWN: NodeId = NodeId([5; 16]);
+    const LOWER: NodeId = NodeId([1; 16]);
+    const HIGHER: NodeId = NodeId([9; 16]);
+
+    /// Core 0 of 2, alone or with a lower and a higher node.
+    fn shard(is_clustered: bool) -> Shard {
+        let settings = Arc::new(Settings { journal_bytes: 1 << 20, ..Settings::default() });
+        let journal = JournalIdentity { journal_id: [1; 16], generation: 1, file_len: settings.journal_bytes, slot_sequence: 1 };
+        Shard::new(ShardOptions {
+            core: CoreId(0),
+            cores: 2,
+            settings,
+            epoch: Epoch(1),
+            journal,
+            topics: vec![],
+            partitions: vec![],
+            seed: 1,
+            connections_max: 0,
+            node_id: OWN.0,
+            cluster: is_clustered.then_some(ClusterOptions { cluster_id: [7; 16], generation: 3 }),
+        })
+    }
+
+    struct World {
+        shard: Shard,
+        now: Now,
+    }
+
+    impl World {
+        /// Steps, ends the turn, and gives what is to be done beside files.
+        fn step(&mut self, event: Event<'_>) -> Effects {
+            let mut out = vec![];
+            self.shard.step(self.now, event, &mut out);
+            self.shard.step(self.now, Event::Tick, &mut out);
+            self.shard.step(self.now, Event::TurnEnd, &mut out);
+            out.retain(|effect| !matches!(effect, Effect::Disk { .. }));
+            out
+        }
+    }
+
+    fn clustered() -> (World, Effects) {
+        let mut world = World { shard: shard(true), now: Now { ticks: Ticks(1), unix_ns: 1 } };
+        let node = |(id, name): (NodeId, &str)| ClusterNode { id, name: name.into(), peer_address: format!("{name}:1").into() };
+        let nodes = [(LOWER, "lower"), (OWN, "own"), (HIGHER, "higher")].map(node);
+        let effects = world.step(Event::Cluster(Fact::Nodes(nodes.into())));
+        (world, effects)
+    }
+
+    /// Both connections of the lower node's link; what it says on the first follows the handshake.
+    fn meet(world: &mut World, said: &[Addressed]) -> Effects {
+        let mut effects = vec![];
+        let mut first = Encoder::default();
+        for (conn, lanes) in [(1, 0b011), (2, 0b100)] {
+            let hello = Hello {
+                version: VERSION,
+                features: 0,
+                node_id: LOWER,
+                cluster_id: ClusterId([7; 16]),
+                generation: 1,
+                node_version: "",
+                layout: Layout { cores: 2, core: 0, placement: Layout::BY_NAME },
+                lanes: Lanes(lanes),
+                heartbeat_ms: 1000,
+                to_core: Some(0),
+            };
+            let mut pieces = vec![];
+            let encoder = if conn == 1 { &mut first } else { &mut Encoder::default() };
+            encoder.hello(&mut pieces, &hello);
+            effects.extend(world.step(Event::OpenedPeer { conn: ConnId(conn), peer: Peer("there:1".into()) }));
+            effects.extend(world.step(Event::Bytes { conn: ConnId(conn), bytes: &pieces.concat() }));
+        }
+        let mut pieces = vec![];
+        first.messages(&mut pieces, Lane::Control, said);
+        effects.extend(world.step(Event::Bytes { conn: ConnId(1), bytes: &pieces.concat() }));
+        effects
+    }
+
+    #[test]
+    fn a_node_that_is_alone_takes_no_peer() {
+        let mut world = World { shard: shard(false), now: Now { ticks: Ticks(1), unix_ns: 1 } };
+        let out = world.step(Event::OpenedPeer { conn: ConnId(1), peer: Peer("there:1".into()) });
+        assert!(matches!(out[..], [Effect::Close { conn: ConnId(1) }]), "{out:?}");
+    }
+
+    #[test]
+    fn the_higher_node_is_dialled_and_the_connection_greeted() {
+        let (mut world, effects) = clustered();
+        let [Effect::Dial { dial, address, name }] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!((&**address, &**name), ("higher:1", "higher"));
+        let out = world.step(Event::Dialed { dial: *dial, result: Ok(ConnId(7)) });
+        assert!(matches!(out[..], [Effect::Send { conn: ConnId(7), .. }]), "{out:?}");
+        let out = world.step(Event::Closed { conn: ConnId(7) });
+        assert!(out.is_empty() && world.shard.deadline().is_some_and(|at| at > world.now.ticks), "again after a pause: {out:?}");
+    }
+
+    #[test]
+    fn messages_for_partitions_of_another_core_are_passed_on() {
+        let (mut world, _) = clustered();
+        let topic = Arc::new(TopicInfo { name: TopicName::new("t").unwrap(), id: TopicId([3; 16]), partitions: 4 });
+        world.step(Event::Cluster(Fact::Topic(topic.clone())));
+        let message = |topic_id, partition, body| {
+            let head = Head { epoch: Epoch(1), session: Session(1) };
+            Addressed { route: Route { topic_id, partition: PartitionId(partition) }, message: Message { head, body } }
+        };
+        let ask = |partition| message(topic.id, partition, Body::EpochsAsk(EpochsAsk { below: Epoch(1) }));
+        let inquire = |topic: &TopicName, partition| {
+            let inquire = Inquire { topic: topic.clone(), partitions: 4, membership_version: 1 };
+            message(TopicId([4; 16]), partition, Body::Inquire(inquire))
+        };
+        // of a topic that is known, of one that is not but named, and of one that nobody knows
+        let unknown = message(TopicId([8; 16]), 1, Body::EpochsAsk(EpochsAsk { below: Epoch(1) }));
+        let other = TopicName::new("other").unwrap();
+        let mut said: Vec<Addressed> = (0..4).map(ask).chain((0..4).map(|p| inquire(&other, p))).collect();
+        said.push(unknown);
+        let effects = meet(&mut world, &said);
+        let passed: Vec<Addressed> = effects
+            .into_iter()
+            .filter_map(|effect| match effect {
+                Effect::Pass { to, message: MeshMessage::Peer { from, addressed } } => {
+                    assert_eq!((to, from), (CoreId(1), LOWER));
+                    Some(*addressed)
+                }
+                _ => None,
+            })
+            .collect();
+        let is_elsewhere = |m: &&Addressed| match &m.message.body {
+            Body::Inquire(i) => core_of(&i.topic, m.route.partition, 2) == CoreId(1),
+            _ => m.route.topic_id == topic.id && topic.core_of(m.route.partition, 2) == CoreId(1),
+        };
+        let expected: Vec<Addressed> = said.iter().filter(is_elsewhere).cloned().collect();
+        assert_eq!(expected.len(), 4);
+        assert_eq!(passed, expected, "in order");
+    }
+
+    #[test]
+    fn a_node_that_stops_ends_its_links_before_its_store() {
+        let (mut world, _) = clustered();
+        meet(&mut world, &[]);
+        let out = world.step(Event::Stop);
+        let closes = out.iter().filter(|e| matches!(e, Effect::Close { .. })).count();
+        assert_eq!(closes, 2, "{out:?}");
+        assert!(!out.iter().any(|e| matches!(e, Effect::Stopped)), "not before they are closed");
+        for conn in [1, 2] {
+            world.step(Event::Closed { conn: ConnId(conn) });
+        }
+        let links = world.shard.engine.links.as_ref().unwrap();
+        assert!(links.is_idle() && links.connected().count() == 0);
     }
 }

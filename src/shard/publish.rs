@@ -169,22 +169,24 @@ impl Engine {
         if self.is_moving(conn) {
             return Attempt::Wait;
         }
-        match self.ensure_topic(now, topic) {
-            Ok(true) => {}
-            Ok(false) => {
-                self.topics.wait_conn(topic, conn);
-                return Attempt::Wait;
-            }
-            Err(error) => return Attempt::Refused(error),
-        }
         let is_alone = self.cluster.is_none();
         let found = match partition {
-            None if is_alone => self.topics.next_partition(topic),
+            None if is_alone => self.topics.next_partition(topic, conn),
             None => self.topics.next_led(topic),
             Some(partition) => self.topics.this_partition(topic, partition),
         };
-        let nowhere = if partition.is_some() { PublishError::NoPartition } else { PublishError::NotLeader };
-        let Some((topic, partition, place)) = found else { return Attempt::Refused(nowhere) };
+        let Some((topic, partition, place)) = found else {
+            return match self.ensure_topic(now, topic) {
+                // It is there, but not that of it.
+                Ok(true) if partition.is_some() => Attempt::Refused(PublishError::NoPartition),
+                Ok(true) => Attempt::Refused(PublishError::NotLeader),
+                Ok(false) => {
+                    self.topics.wait_conn(topic, conn);
+                    Attempt::Wait
+                }
+                Err(error) => Attempt::Refused(error),
+            };
+        };
         // A partition with a place is of this core.
         let owner = if place.is_some() { self.core } else { topic.core_of(partition, self.cores) };
         if let Some(idx) = place {

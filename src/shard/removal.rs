@@ -81,6 +81,13 @@ pub(super) struct Removals {
     due: BTreeSet<TopicName>,
 }
 
+impl Removals {
+    /// Whether [`Engine::answer_closes`] or [`Engine::resume_parked_subs`] has something to look at.
+    pub fn is_unsettled(&self) -> bool {
+        self.resumes || !self.unanswered.is_empty()
+    }
+}
+
 impl Engine {
     /// After a start: nobody is subscribed to anything.
     pub fn expect_idle(&mut self, topic: &TopicRef) {

@@ -12,15 +12,21 @@ use std::collections::{BTreeMap, HashMap};
 pub struct Topics {
     entries: HashMap<TopicName, Entry>,
     known: Vec<Known>,
-    /// The one that was published to last: most publishes need no look into `entries`.
-    last: usize,
+    /// By the lower bits of a connection's number the place of the topic that it published to last: most publishes need no
+    /// look into `entries`. Only a hint: the name says whether it holds.
+    hints: Vec<u32>,
     /// Topics whose record waits for the journal, oldest first.
     creating: BTreeMap<RecordTicket, TopicName>,
 }
 
+/// Of [`Topics::hints`]; a power of two.
+const HINTS: usize = 1024;
+
 #[derive(Debug)]
 struct Known {
     topic: TopicRef,
+    /// It is not [`Entry::Leaving`].
+    is_open: bool,
     next_partition: u16,
     /// The partitions of this core that were used.
     places: Vec<Option<PartitionIdx>>,
@@ -77,9 +83,6 @@ impl Waiters {
 
 impl Topics {
     fn find(&self, name: &str) -> Option<usize> {
-        if self.known.get(self.last).is_some_and(|k| *k.topic.name == *name) {
-            return Some(self.last);
-        }
         match self.entries.get(name) {
             Some(Entry::Known(at)) => Some(*at),
             _ => None,
@@ -97,10 +100,17 @@ impl Topics {
         self.find(name).map(|at| &self.known[at].topic)
     }
 
-    /// The topic, and the partition that is next in turn.
-    pub fn next_partition(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
-        let at = self.find(name)?;
-        self.last = at;
+    /// The topic to which the connection publishes, and the partition that is next in turn.
+    pub fn next_partition(&mut self, name: &str, conn: ConnId) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
+        if self.hints.is_empty() {
+            self.hints.resize(HINTS, 0);
+        }
+        let hint = conn.0 as usize % HINTS;
+        let mut at = self.hints[hint] as usize;
+        if self.known.get(at).is_none_or(|k| !k.is_open || *k.topic.name != *name) {
+            at = self.find(name)?;
+            self.hints[hint] = at as u32;
+        }
         let Known { topic, next_partition, places, .. } = &mut self.known[at];
         let partition = *next_partition;
         *next_partition = if partition + 1 == topic.partitions { 0 } else { partition + 1 };
@@ -119,12 +129,12 @@ impl Topics {
     /// knows why it takes nothing. `None`: it leads none.
     pub fn next_led(&mut self, name: &str) -> Option<(&TopicRef, PartitionId, Option<PartitionIdx>)> {
         let at = self.find(name)?;
-        self.last = at;
-        let Known { topic, next_partition, places, shares } = &mut self.known[at];
+        let Known { topic, next_partition, places, shares, .. } = &mut self.known[at];
         let shares = shares.as_deref()?;
         let turn = (0..shares.len()).map(|i| (*next_partition as usize + i) % shares.len());
         let is_led = |s: &KnownShare| s.share.serves || s.leads;
-        let partition = turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
+        let partition =
+            turn.clone().find(|&p| shares[p].share.writable).or_else(|| turn.clone().find(|&p| is_led(&shares[p])))?;
         *next_partition = ((partition + 1) % shares.len()) as u16;
         Some((topic, PartitionId(partition as u16), places.get(partition).copied().flatten()))
     }
@@ -212,7 +222,7 @@ impl Topics {
             && self.known[at].topic.id == topic.id
         {
             *entry = Entry::Leaving { at, waiters: Waiters::default(), is_stuck: false };
-            self.last = usize::MAX;
+            self.known[at].is_open = false;
         }
     }
 
@@ -222,6 +232,7 @@ impl Topics {
         let Entry::Leaving { at, waiters, .. } = entry else { return Waiters::default() };
         let (at, waiters) = (*at, std::mem::take(waiters));
         *entry = Entry::Known(at);
+        self.known[at].is_open = true;
         waiters
     }
 
@@ -252,7 +263,6 @@ impl Topics {
         }
         let Some(Entry::Leaving { at, waiters, .. }) = self.entries.remove(&topic.name) else { return Waiters::default() };
         self.known.swap_remove(at);
-        self.last = usize::MAX;
         if let Some(moved) = self.known.get(at)
             && let Some(Entry::Known(place) | Entry::Leaving { at: place, .. }) = self.entries.get_mut(&moved.topic.name)
         {
@@ -297,7 +307,8 @@ impl Topics {
             return Waiters::default(); // Known, and nobody's to use.
         }
         let entry = Entry::Known(self.known.len());
-        self.known.push(Known { topic: topic.clone(), next_partition: 0, places: vec![], shares: None });
+        let known = Known { topic: topic.clone(), is_open: true, next_partition: 0, places: vec![], shares: None };
+        self.known.push(known);
         match self.entries.insert(topic.name.clone(), entry) {
             Some(Entry::Pending { conns, asked_by, .. }) => Waiters { conns, asked_by },
             _ => Waiters::default(),

@@ -9,9 +9,10 @@
 pub(super) mod any;
 pub(super) mod book;
 pub(super) mod client;
+pub(super) mod moved;
 pub(super) mod native;
-mod moved;
-mod order;
+pub(super) mod order;
+pub(super) mod ordered;
 mod producers;
 pub(super) mod reach;
 pub(super) mod world;
@@ -53,6 +54,8 @@ pub struct Plan {
     pub space: u64,
     /// That a client speaks the native protocol.
     pub native: f64,
+    /// That a client reads an ordered channel, or one whose offset is set now and then.
+    pub order: f64,
 }
 
 /// What a run has seen, so that a test can ask whether it was worth anything.
@@ -70,6 +73,10 @@ pub struct Outcome {
     /// Journal writes that were issued while another one of the same core was in flight.
     pub beside: u64,
     pub torn_sectors: u64,
+    /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
+    pub ordered: u64,
+    pub sets: u64,
+    pub sets_looked_for: u64,
     /// Over every effect of every life, in order.
     pub trace: u64,
 }
@@ -109,6 +116,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         book.acked_survives_to_every_channel();
     }
     outcome.counts = book.counts;
+    (outcome.ordered, outcome.sets, outcome.sets_looked_for) = (book.orders.sent, book.orders.sets, book.orders.looked_for);
     outcome
 }
 

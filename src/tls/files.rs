@@ -1,13 +1,16 @@
-//! From the settings to the [`Terms`] on which the node speaks TLS: reads the PEM files and checks what is in them, before
-//! the cores start. Knows no connection.
+//! From the settings to the terms on which the node speaks TLS, with clients ([`Terms`]) and with other nodes ([`PeerTerms`]):
+//! reads the PEM files and checks what is in them, before the cores start. Knows no connection.
 
+use super::names::AnyName;
 use super::pem::{PemError, certificates, private_key, roots};
 use crate::config::Settings;
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
-use rustls::{CertificateError, Error, InconsistentKeys, RootCertStore, ServerConfig};
+use rustls::{CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,17 +20,36 @@ pub enum TlsError {
     #[error("--{flag}={source}")]
     File { flag: &'static str, source: PemError },
     #[error(
-        "the private key in --native-tls-key={key} does not fit the certificate in --native-tls-cert={certificate} \
+        "the private key in --{key_flag}={key} does not fit the certificate in --{flag}={certificate} \
          (the node's own certificate must come first in its file)"
     )]
-    Mismatch { key: String, certificate: String },
+    Mismatch { flag: &'static str, key_flag: &'static str, key: String, certificate: String },
     #[error("TLS cannot be set up: {0}")]
     Other(Error),
 }
 
-/// What a node offers its clients, and asks of them. Shared by all cores.
+/// The flags that name the files of a port.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags {
+    pub certificate: &'static str,
+    pub key: &'static str,
+    pub ca: &'static str,
+}
+
+pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-tls-key", ca: "native-tls-client-ca" };
+pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
+
+/// What the node offers its clients, and asks of them. Shared by all cores.
 #[derive(Clone, Debug)]
 pub struct Terms(pub(super) Arc<ServerConfig>);
+
+/// The same for other nodes, from either side: each shows its certificate, and one CA has signed both.
+#[derive(Clone, Debug)]
+pub struct PeerTerms {
+    pub(super) server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+    verifier: Arc<WebPkiServerVerifier>,
+}
 
 impl Terms {
     /// `None`: the settings ask for no TLS.
@@ -35,33 +57,12 @@ impl Terms {
         if settings.native_tls_cert.is_empty() {
             return Ok(None);
         }
-        let (certificate, key) = (Path::new(&settings.native_tls_cert), Path::new(&settings.native_tls_key));
-        let chain = certificates(certificate).map_err(of(CERTIFICATE))?;
-        let private = private_key(key).map_err(of(KEY))?;
-        let versions: &[_] = match settings.native_tls_min_version.as_str() {
-            "1.3" => &[&rustls::version::TLS13],
-            _ => &[&rustls::version::TLS13, &rustls::version::TLS12],
+        let own = Own::load(NATIVE, &settings.native_tls_cert, &settings.native_tls_key)?;
+        let verifier = match settings.native_tls_client_ca.as_str() {
+            "" => None,
+            path => Some(client_verifier(NATIVE, path)?),
         };
-        let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(provider.clone());
-        let builder = builder.with_protocol_versions(versions).map_err(TlsError::Other)?;
-        let builder = match settings.native_tls_client_ca.as_str() {
-            "" => builder.with_no_client_auth(),
-            path => builder.with_client_cert_verifier(client_verifier(Path::new(path), provider)?),
-        };
-        let mut config = builder.with_single_cert(chain, private).map_err(|e| match e {
-            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
-                TlsError::Mismatch { key: settings.native_tls_key.clone(), certificate: settings.native_tls_cert.clone() }
-            }
-            Error::InvalidCertificate(e) => {
-                of(CERTIFICATE)(PemError::Certificate { path: certificate.into(), what: e.to_string() })
-            }
-            e => of(KEY)(PemError::Key { path: key.into(), what: e.to_string() }),
-        })?;
-        // Connections live long: a handshake saved is not worth a table that all cores share, and a client's certificate is
-        // looked at each time.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+        let config = own.server(&versions(&settings.native_tls_min_version), verifier)?;
         Ok(Some(Terms(Arc::new(config))))
     }
 
@@ -70,30 +71,143 @@ impl Terms {
     }
 }
 
-const CERTIFICATE: &str = "native-tls-cert";
-const KEY: &str = "native-tls-key";
-const CLIENT_CA: &str = "native-tls-client-ca";
+impl PeerTerms {
+    /// `None`: the settings ask for no TLS.
+    pub fn load(settings: &Settings) -> Result<Option<PeerTerms>, TlsError> {
+        if settings.peer_tls_cert.is_empty() {
+            return Ok(None);
+        }
+        let own = Own::load(PEER, &settings.peer_tls_cert, &settings.peer_tls_key)?;
+        let versions = versions(&settings.peer_tls_min_version);
+        let server = own.server(&versions, Some(client_verifier(PEER, &settings.peer_tls_ca)?))?;
+        let trusted = Arc::new(roots(Path::new(&settings.peer_tls_ca)).map_err(of(PEER.ca))?);
+        let verifier = WebPkiServerVerifier::builder_with_provider(trusted, provider());
+        let verifier = verifier.build().map_err(|e| bad_ca(PEER, &settings.peer_tls_ca, e.to_string()))?;
+        let client = own.client(&versions, verifier.clone())?;
+        Ok(Some(PeerTerms { server: Arc::new(server), client: Arc::new(client), verifier }))
+    }
+
+    /// For a connection to the node of this name at `host:port`: its certificate is for one of the two. The second is the one
+    /// that is told to the other side.
+    pub(super) fn client(&self, address: &str, node: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
+        let name = |name: &str| ServerName::try_from(name.to_owned()).ok();
+        let mut names: Vec<_> = [host(address), node].into_iter().filter_map(name).collect();
+        if names.is_empty() {
+            return Err(format!("neither the host of {address} nor {node} is a name that a certificate can have"));
+        }
+        let first = names.remove(0);
+        let Some(second) = names.pop() else { return Ok((self.client.clone(), first)) };
+        let mut config = (*self.client).clone();
+        config.dangerous().set_certificate_verifier(Arc::new(AnyName { inner: self.verifier.clone(), other: second }));
+        Ok((Arc::new(config), first))
+    }
+}
+
+/// The host of `host:port`, `[v6]:port`.
+fn host(address: &str) -> &str {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+fn versions(oldest: &str) -> Vec<&'static SupportedProtocolVersion> {
+    match oldest {
+        "1.3" => vec![&rustls::version::TLS13],
+        _ => vec![&rustls::version::TLS13, &rustls::version::TLS12],
+    }
+}
 
 fn of(flag: &'static str) -> impl Fn(PemError) -> TlsError {
     move |source| TlsError::File { flag, source }
 }
 
-fn client_verifier(
-    path: &Path,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    let roots = roots(path).map_err(of(CLIENT_CA))?;
-    let bad = |what: String| of(CLIENT_CA)(PemError::Certificate { path: path.into(), what });
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().map_err(|e| bad(e.to_string()))
+fn bad_ca(flags: Flags, path: &str, what: String) -> TlsError {
+    of(flags.ca)(PemError::Certificate { path: path.into(), what })
 }
 
-/// What clients will hold against the node's certificate at that time, though it can be used; `None` also when there is no
-/// certificate, or one that [`Terms::load`] refuses.
-pub fn doubt_of_own(settings: &Settings, at: UnixTime) -> Option<&'static str> {
-    doubt(certificates(Path::new(&settings.native_tls_cert)).ok()?.first()?, at)
+fn client_verifier(flags: Flags, path: &str) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let roots = roots(Path::new(path)).map_err(of(flags.ca))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+    verifier.map_err(|e| bad_ca(flags, path, e.to_string()))
 }
 
-/// What every client will hold against the certificate. rustls offers no look at a certificate's dates, but looks at them
+/// What the node shows of itself.
+struct Own<'a> {
+    flags: Flags,
+    certificate: &'a str,
+    key: &'a str,
+    chain: Vec<CertificateDer<'static>>,
+    private: PrivateKeyDer<'static>,
+}
+
+impl<'a> Own<'a> {
+    fn load(flags: Flags, certificate: &'a str, key: &'a str) -> Result<Own<'a>, TlsError> {
+        let chain = certificates(Path::new(certificate)).map_err(of(flags.certificate))?;
+        let private = private_key(Path::new(key)).map_err(of(flags.key))?;
+        Ok(Own { flags, certificate, key, chain, private })
+    }
+
+    fn server(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        verifier: Option<Arc<dyn ClientCertVerifier>>,
+    ) -> Result<ServerConfig, TlsError> {
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(versions).map_err(TlsError::Other)?;
+        let builder = match verifier {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
+        };
+        let made = builder.with_single_cert(self.chain.clone(), self.private.clone_key());
+        let mut config = made.map_err(|e| self.refused(e))?;
+        // Connections live long: a handshake saved is not worth a table that all cores share, and a client's certificate is
+        // looked at each time.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(config)
+    }
+
+    fn client(
+        &self,
+        versions: &[&'static SupportedProtocolVersion],
+        verifier: Arc<WebPkiServerVerifier>,
+    ) -> Result<ClientConfig, TlsError> {
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(versions).map_err(TlsError::Other)?;
+        let builder = builder.with_webpki_verifier(verifier);
+        let made = builder.with_client_auth_cert(self.chain.clone(), self.private.clone_key());
+        let mut config = made.map_err(|e| self.refused(e))?;
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(config)
+    }
+
+    fn refused(&self, error: Error) -> TlsError {
+        let Own { flags, certificate, key, .. } = self;
+        match error {
+            Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => TlsError::Mismatch {
+                flag: flags.certificate,
+                key_flag: flags.key,
+                key: (*key).to_owned(),
+                certificate: (*certificate).to_owned(),
+            },
+            Error::InvalidCertificate(e) => {
+                of(flags.certificate)(PemError::Certificate { path: certificate.into(), what: e.to_string() })
+            }
+            e => of(flags.key)(PemError::Key { path: key.into(), what: e.to_string() }),
+        }
+    }
+}
+
+/// What others will hold against the certificate in this file at that time, though it can be used; `None` also when there is
+/// none, or one that cannot be loaded.
+pub fn doubt_of_own(path: &str, at: UnixTime) -> Option<&'static str> {
+    doubt(certificates(Path::new(path)).ok()?.first()?, at)
+}
+
+/// What everybody will hold against the certificate. rustls offers no look at a certificate's dates, but looks at them
 /// before it looks for who signed it: so nobody is trusted here, and what counts is the reason for which it is refused.
 fn doubt(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static str> {
     let parsed = ParsedCertificate::try_from(certificate).ok()?; // what is wrong with it is an error a little later

@@ -63,3 +63,26 @@ fn a_certificate_out_of_its_time_is_doubted() {
     assert_eq!(doubt(&own[0], year(1972)), Some("the certificate is not valid yet (or this machine's clock is wrong)"));
     assert_eq!(doubt(&pki.ca, year(4200)), Some("the certificate has expired"), "also of one that is its own CA");
 }
+
+#[test]
+fn the_files_of_peers_are_named_by_their_own_flags() {
+    let text = |name: &str| PKI.path(name).to_str().unwrap().to_owned();
+    let [peer_tls_cert, peer_tls_key, peer_tls_ca] = ["node.pem", "node.key", "ca.pem"].map(text);
+    let good = Settings { peer_tls_cert, peer_tls_key, peer_tls_ca, ..Settings::default() };
+    let terms = PeerTerms::load(&good).unwrap().unwrap();
+    assert!(PeerTerms::load(&Settings::default()).unwrap().is_none());
+    let refused = |settings: Settings| PeerTerms::load(&settings).expect_err("it cannot be used").to_string();
+    let error = refused(Settings { peer_tls_cert: "/no/such/file".into(), ..good.clone() });
+    assert!(error.starts_with("--peer-tls-cert=/no/such/file: cannot be read"), "{error}");
+    let error = refused(Settings { peer_tls_key: text("client.key"), ..good.clone() });
+    assert!(error.contains("--peer-tls-key=") && error.contains("does not fit the certificate in --peer-tls-cert="), "{error}");
+    let error = refused(Settings { peer_tls_ca: text("node.key"), ..good });
+    assert!(error.starts_with("--peer-tls-ca=") && error.contains("there is no certificate in it"), "{error}");
+
+    // of the two names a certificate may have, the host goes first, where it is one
+    let first = |address: &str, node: &str| terms.client(address, node).map(|(_, name)| name.to_str().into_owned());
+    assert_eq!(first("mq.example.org:4170", "a"), Ok("mq.example.org".into()));
+    assert_eq!(first("[::1]:4170", "a"), Ok("::1".into()));
+    assert_eq!(first("a b:4170", "a"), Ok("a".into()));
+    assert!(first("a b:4170", "c d").unwrap_err().contains("neither the host of a b:4170 nor c d"));
+}

@@ -3,7 +3,10 @@
 //! Owns the keys, a record that is not whole yet, and what the kernel still has to take. Plaintext is handed on at once, so
 //! that nothing of it waits here: a connection that is paused or moves leaves at most one partial record behind.
 
-use rustls::{Error, ServerConfig, ServerConnection};
+use rustls::pki_types::ServerName;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, Error, ServerConfig, ServerConnection,
+};
 use std::collections::VecDeque;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -31,7 +34,8 @@ struct Owed {
 
 #[derive(Debug)]
 pub struct Link {
-    tls: ServerConnection,
+    tls: Connection,
+    side: Side,
     /// Ciphertext for the socket.
     out: Vec<u8>,
     /// Plaintext that was to be sent before there were keys.
@@ -44,10 +48,40 @@ pub struct Link {
     ended: bool,
 }
 
+/// What the other end is to this node; errors are told accordingly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// A client of the native port.
+    Client,
+    /// A node that connected.
+    PeerThere,
+    /// A node that was dialled.
+    PeerDialled,
+}
+
 impl Link {
-    pub fn new(config: Arc<ServerConfig>) -> Result<Link, Error> {
-        let tls = ServerConnection::new(config)?;
-        Ok(Link { tls, out: vec![], early: vec![], made: 0, taken: 0, owed: VecDeque::new(), ended: false })
+    /// Of a connection that came.
+    pub fn accept(config: Arc<ServerConfig>, side: Side) -> Result<Link, Error> {
+        Ok(Link::new(ServerConnection::new(config)?.into(), side))
+    }
+
+    /// Of one that was made. Its first bytes are in `take_output`.
+    pub fn dial(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Link, Error> {
+        let mut link = Link::new(ClientConnection::new(config, name)?.into(), Side::PeerDialled);
+        link.drain();
+        Ok(link)
+    }
+
+    fn new(tls: Connection, side: Side) -> Link {
+        Link { tls, side, out: vec![], early: vec![], made: 0, taken: 0, owed: VecDeque::new(), ended: false }
+    }
+
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.is_handshaking()
     }
 
     /// Takes ciphertext, gives plaintext to `each`, in order. What there is to answer is in `take_output` after it.
@@ -75,7 +109,7 @@ impl Link {
                     Some(End::Peer)
                 }
                 Ok(_) => None,
-                Err(e) => Some(End::Fault(fault(&e, was_handshake))), // its alert is among the output
+                Err(e) => Some(End::Fault(fault(&e, was_handshake, self.side))), // its alert is among the output
             };
             self.ended = end.is_some();
         }
@@ -160,10 +194,48 @@ impl Link {
     }
 }
 
-fn fault(error: &Error, is_handshake: bool) -> String {
+fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
+    if side != Side::Client
+        && let Some(fault) = peer_fault(error, is_handshake, side)
+    {
+        return fault;
+    }
     match error {
         Error::InvalidMessage(_) if is_handshake => format!("this port speaks TLS, and what came is not ({error})"),
         error if is_handshake => format!("the TLS handshake failed: {error}"),
         error => format!("TLS: {error}"),
     }
+}
+
+/// What is particular to two nodes.
+fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
+    Some(match error {
+        Error::InvalidMessage(_) if is_handshake && side == Side::PeerDialled => {
+            "what answers there does not speak TLS, and this node does with its peers: give that node --peer-tls-cert, too".into()
+        }
+        Error::InvalidMessage(_) if is_handshake => {
+            "this node speaks TLS with its peers, and what came is not: give the other node --peer-tls-cert, too".into()
+        }
+        Error::NoCertificatesPresented => "it shows no certificate; --peer-tls-ca asks for one of each peer".into(),
+        Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
+            "its certificate is signed by no CA of --peer-tls-ca".into()
+        }
+        Error::InvalidCertificate(
+            what @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+        ) => {
+            format!("its certificate has neither the host of its peer_address nor its name in the cluster: {what}")
+        }
+        Error::InvalidCertificate(what) => format!("its certificate does not hold: {what}"),
+        Error::AlertReceived(
+            alert @ (AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::AccessDenied),
+        ) => format!("it refuses the certificate of this node ({alert:?}): see its log, and --peer-tls-cert here"),
+        _ => return None,
+    })
 }

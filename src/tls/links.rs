@@ -9,12 +9,18 @@
 //! keys in the opaque layer, and is decrypted on the other core after the session got its plaintext ([`Links::adopted`]).
 //! It is not decrypted before it leaves, since the answer that TLS may owe to it could not be sent any more.
 
-use super::files::Terms;
-use super::link::{End, Link};
+use super::files::{PeerTerms, Terms};
+use super::link::{End, Link, Side};
+use super::said::Said;
 use crate::base::{ConnId, IdMap, Now, Peer, Ticks};
 use crate::shard::faults::FaultLog;
 use crate::shard::message::{ClientInfo, Layer};
+use std::sync::Arc;
+use std::time::Duration;
 use std::vec::Drain;
+
+/// From a connection that was made to the keys.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// What TLS itself wants done with a socket.
 #[derive(Debug)]
@@ -37,15 +43,40 @@ struct Secured {
     unread: Vec<u8>,
 }
 
+const ENDED_EARLY: &str = "the other side closed the connection during the TLS handshake: see its log";
+
 /// What travels with a connection in [`crate::shard::message::MeshMessage::Connection`].
 struct Carried {
     link: Link,
     ciphertext: Vec<u8>,
 }
 
+/// Which listener a connection came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Port {
+    Native,
+    Peer,
+}
+
+/// A connection that this node makes: where to, and when it must have its keys.
+struct Dial {
+    number: u64,
+    until: Ticks,
+}
+
+/// The answer to a dial, once there are keys, or it is clear that there will be none.
+pub type Dialed = (u64, Result<ConnId, String>);
+
 pub struct Links {
-    /// For new connections of the native port; `None`: they have no TLS.
+    /// For connections of the native port; `None`: they have no TLS.
     terms: Option<Terms>,
+    /// The same for other nodes.
+    peers: Option<PeerTerms>,
+    /// Dials under way: the address and the name of the node.
+    dials: IdMap<u64, (Arc<str>, Arc<str>)>,
+    /// Connections that were made and have no keys yet.
+    dialling: IdMap<ConnId, Dial>,
+    dialed: Vec<Dialed>,
     links: IdMap<ConnId, Secured>,
     /// Those that were to have TLS and could not: until they are closed nothing is heard from them, and nothing said.
     refused: IdMap<ConnId, ()>,
@@ -53,27 +84,82 @@ pub struct Links {
     faults: FaultLog,
     /// When the log of faults has something to say.
     faults_at: Option<Ticks>,
+    /// What was said of other nodes, which try again and again.
+    said: Said,
 }
 
 impl Links {
-    pub fn new(terms: Option<Terms>) -> Links {
-        let (links, refused) = (IdMap::default(), IdMap::default());
-        Links { terms, links, refused, wires: vec![], faults: FaultLog::default(), faults_at: None }
+    pub fn new(terms: Option<Terms>, peers: Option<PeerTerms>) -> Links {
+        Links {
+            terms,
+            peers,
+            dials: IdMap::default(),
+            dialling: IdMap::default(),
+            dialed: vec![],
+            links: IdMap::default(),
+            refused: IdMap::default(),
+            wires: vec![],
+            faults: FaultLog::default(),
+            faults_at: None,
+            said: Said::default(),
+        }
     }
 
-    /// A client has connected to the port that has TLS, if any has.
-    pub fn opened(&mut self, now: Now, conn: ConnId, peer: &Peer) {
-        let Some(terms) = &self.terms else { return };
-        match Link::new(terms.config()) {
-            Ok(link) => {
+    /// Somebody has connected to a port that may have TLS.
+    pub fn opened(&mut self, now: Now, conn: ConnId, peer: &Peer, port: Port) {
+        let link = match port {
+            Port::Native => self.terms.as_ref().map(|terms| Link::accept(terms.config(), Side::Client)),
+            Port::Peer => self.peers.as_ref().map(|terms| Link::accept(terms.server.clone(), Side::PeerThere)),
+        };
+        match link {
+            None => {}
+            Some(Ok(link)) => {
                 self.links.insert(conn, Secured { link, peer: peer.clone(), unread: vec![] });
             }
-            Err(e) => {
-                self.complain(now, peer, &e.to_string());
+            Some(Err(e)) => {
+                self.complain(now, peer, &e.to_string(), port == Port::Peer);
                 self.refused.insert(conn, ());
                 self.wires.push(Wire::Close { conn });
             }
         }
+    }
+
+    /// This node is about to connect to the node of this name.
+    pub fn dial(&mut self, number: u64, address: &Arc<str>, name: &Arc<str>) {
+        if self.peers.is_some() {
+            self.dials.insert(number, (address.clone(), name.clone()));
+        }
+    }
+
+    /// It is connected, or cannot be. The answer is what the shard is to be told now; `None`: it comes with `take_dialed`, once
+    /// there are keys.
+    pub fn connected(&mut self, now: Now, number: u64, result: Result<(ConnId, Peer), String>) -> Option<Dialed> {
+        let named = self.dials.remove(&number);
+        let (conn, peer) = match result {
+            Ok(connected) => connected,
+            Err(error) => return Some((number, Err(error))),
+        };
+        let (Some(terms), Some((address, name))) = (&self.peers, named) else { return Some((number, Ok(conn))) };
+        let made = terms.client(&address, &name);
+        match made.and_then(|(config, name)| Link::dial(config, name).map_err(|e| e.to_string())) {
+            Ok(mut link) => {
+                let bytes = link.take_output();
+                self.links.insert(conn, Secured { link, peer, unread: vec![] });
+                self.dialling.insert(conn, Dial { number, until: now.ticks + HANDSHAKE_MAX });
+                self.wires.push(Wire::Send { conn, bytes });
+                None
+            }
+            Err(error) => {
+                self.refused.insert(conn, ());
+                self.wires.push(Wire::Close { conn });
+                Some((number, Err(error)))
+            }
+        }
+    }
+
+    /// The answers to dials that waited for keys.
+    pub fn take_dialed(&mut self) -> Vec<Dialed> {
+        std::mem::take(&mut self.dialed)
     }
 
     /// Bytes came from the socket; what they say is given to `each`.
@@ -85,6 +171,12 @@ impl Links {
             return;
         };
         let end = secured.link.receive(bytes, each);
+        if end.is_none()
+            && !secured.link.is_handshaking()
+            && let Some(dial) = self.dialling.remove(&conn)
+        {
+            self.dialed.push((dial.number, Ok(conn)));
+        }
         self.settle(now, conn, end);
     }
 
@@ -97,14 +189,21 @@ impl Links {
         }
         if let Some(end) = end {
             self.wires.push(Wire::Close { conn });
-            if let End::Fault(error) = end {
-                let peer = secured.peer.clone();
-                self.complain(now, &peer, &error);
+            if let Some(dial) = self.dialling.remove(&conn) {
+                // who dials says it
+                let error = if let End::Fault(error) = end { error } else { ENDED_EARLY.to_owned() };
+                self.dialed.push((dial.number, Err(error)));
+            } else if let End::Fault(error) = end {
+                let (peer, is_peer) = (secured.peer.clone(), secured.link.side() != Side::Client);
+                self.complain(now, &peer, &error, is_peer);
             }
         }
     }
 
-    fn complain(&mut self, now: Now, peer: &Peer, error: &str) {
+    fn complain(&mut self, now: Now, peer: &Peer, error: &str, is_peer: bool) {
+        if is_peer && !self.said.is_new(now.ticks, peer, error) {
+            return;
+        }
         let address = peer.0.to_string();
         let client = ClientInfo { client_id: address.clone(), remote_address: address, ..ClientInfo::default() };
         self.faults_at = self.faults.say(now.ticks, &client, error).or(self.faults_at);
@@ -140,6 +239,9 @@ impl Links {
     pub fn closed(&mut self, conn: ConnId) {
         self.links.remove(&conn);
         self.refused.remove(&conn);
+        if let Some(dial) = self.dialling.remove(&conn) {
+            self.dialed.push((dial.number, Err(ENDED_EARLY.to_owned())));
+        }
     }
 
     /// The connection is to move; answers what the net has to keep in front of the bytes that still come.
@@ -170,10 +272,18 @@ impl Links {
 
     /// When `tick` has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        self.faults_at
+        self.dialling.values().map(|dial| dial.until).chain(self.faults_at).min()
     }
 
     pub fn tick(&mut self, now: Now) {
+        let late = self.dialling.iter().filter(|(_, dial)| dial.until <= now.ticks).map(|(conn, _)| *conn);
+        for conn in late.collect::<Vec<_>>() {
+            if let Some(dial) = self.dialling.remove(&conn) {
+                let error = "it does not answer the TLS handshake: does it speak TLS with its peers (--peer-tls-cert)?";
+                self.dialed.push((dial.number, Err(error.into())));
+                self.wires.push(Wire::Close { conn });
+            }
+        }
         if self.faults_at.is_some_and(|at| at <= now.ticks) {
             self.faults_at = None;
             self.faults.tick(now.ticks);

@@ -1,4 +1,4 @@
-//! TLS of the native port, by rustls: keys and records of each connection, between its socket and its session.
+//! TLS of the native port and between nodes, by rustls: keys and records of each connection, between its socket and its session.
 //!
 //! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it what came and sends
 //! what it makes, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
@@ -8,20 +8,27 @@
 //!   net <── ciphertext ── Links::seal <── Effect::Send            net <── Links::wires: handshake, alerts, closing
 //! ```
 //!
+//! Between nodes each side shows a certificate that the other's CA has signed. One that dials is told of its connection when the
+//! keys are there.
+//!
 //! | file | its concept |
 //! |---|---|
 //! | files | the settings' PEM files, checked before the node starts |
 //! | pem | what stands in PEM files, for clients too |
 //! | link | the TLS of one connection, without its socket |
 //! | links | all of a core's connections, and how one moves |
+//! | names | for which names a node's certificate may be |
+//! | said | faults of other nodes that the log has already |
 
 mod files;
 mod link;
 mod links;
+mod names;
 pub mod pem;
+mod said;
 #[cfg(test)]
 mod tests;
 
-pub use files::{Terms, TlsError, doubt_of_own};
-pub use links::{Links, Wire};
+pub use files::{Flags, NATIVE, PEER, PeerTerms, Terms, TlsError, doubt_of_own};
+pub use links::{Dialed, Links, Port, Wire};
 pub use pem::PemError;

@@ -1,8 +1,8 @@
 //! Links against rustls as a client in memory: any cut of the bytes, accounting, ends, moves.
 
 use super::files::Terms;
-use super::link::{End, Link};
-use super::links::{Links, Wire};
+use super::link::{End, Link, Side};
+use super::links::{Links, Port, Wire};
 use crate::base::{ConnId, Now, Peer, Rng, Ticks};
 use crate::config::Settings;
 use proptest::prelude::*;
@@ -138,11 +138,11 @@ fn shake(client: &mut Client, link: &mut Link) -> (Vec<u8>, Option<End>, Result<
 }
 
 fn link_of(settings: &Settings) -> Link {
-    Link::new(Terms::load(settings).unwrap().unwrap().config()).unwrap()
+    Link::accept(Terms::load(settings).unwrap().unwrap().config(), Side::Client).unwrap()
 }
 
 fn connected() -> (Client, Link) {
-    let (mut client, mut link) = (client(), Link::new(TERMS.config()).unwrap());
+    let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
     let (heard, end, says) = shake(&mut client, &mut link);
     assert!(heard.is_empty() && end.is_none() && says.is_ok() && !client.tls.is_handshaking());
     (client, link)
@@ -198,7 +198,7 @@ fn a_client_shows_a_certificate_where_that_is_asked() {
 
 #[test]
 fn what_is_not_tls_ends_the_connection() {
-    let mut link = Link::new(TERMS.config()).unwrap();
+    let mut link = Link::accept(TERMS.config(), Side::Client).unwrap();
     let end = link.receive(b"\x99\x12\x34\x56 a frame of the native protocol", &mut |_| panic!("nothing was said"));
     assert!(matches!(&end, Some(End::Fault(fault)) if fault.contains("speaks TLS")), "{end:?}");
     assert!(!link.take_output().is_empty(), "an alert");
@@ -242,7 +242,7 @@ fn either_side_says_its_end() {
 
 #[test]
 fn what_is_sent_too_early_waits_for_the_keys() {
-    let (mut client, mut link) = (client(), Link::new(TERMS.config()).unwrap());
+    let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
     link.send(b"early ").unwrap();
     link.send(b"bird").unwrap();
     assert!(link.take_output().is_empty());
@@ -280,8 +280,8 @@ fn a_connection_moves_with_its_keys_and_both_kinds_of_unread_bytes() {
     let (mut rng, peer) = (Rng::new(7), Peer(PEER.into()));
     for _ in 0..40 {
         let (here, there) = (ConnId(3), ConnId(9));
-        let (mut a, mut b, mut client) = (Links::new(Some(TERMS.clone())), Links::new(None), client());
-        a.opened(at(0), here, &peer);
+        let (mut a, mut b, mut client) = (Links::new(Some(TERMS.clone()), None), Links::new(None, None), client());
+        a.opened(at(0), here, &peer, Port::Native);
         for _ in 0..5 {
             a.received(at(0), here, &client.output(), &mut |_| panic!("nothing was said"));
             assert!(!carry(&mut a, &mut client));
@@ -306,8 +306,8 @@ fn a_connection_moves_with_its_keys_and_both_kinds_of_unread_bytes() {
 
 #[test]
 fn connections_without_tls_pass_through() {
-    let (mut links, conn) = (Links::new(None), ConnId(1));
-    links.opened(at(0), conn, &Peer(PEER.into()));
+    let (mut links, conn) = (Links::new(None, None), ConnId(1));
+    links.opened(at(0), conn, &Peer(PEER.into()), Port::Native);
     let mut heard = vec![];
     links.received(at(0), conn, b"plain", &mut |bytes| heard.extend_from_slice(bytes));
     assert_eq!((heard.as_slice(), links.sent(conn, 9), links.seal(at(0), conn, vec![1])), (&b"plain"[..], 9, vec![1]));
@@ -318,9 +318,9 @@ fn connections_without_tls_pass_through() {
 
 #[test]
 fn a_flood_of_bad_clients_is_counted_later() {
-    let mut links = Links::new(Some(TERMS.clone()));
+    let mut links = Links::new(Some(TERMS.clone()), None);
     for i in 0..50 {
-        links.opened(at(0), ConnId(i), &Peer(PEER.into()));
+        links.opened(at(0), ConnId(i), &Peer(PEER.into()), Port::Native);
         links.received(at(0), ConnId(i), b"GET / HTTP/1.1\r\n\r\n", &mut |_| panic!("nothing was said"));
         links.closed(ConnId(i));
     }
@@ -335,9 +335,9 @@ fn a_connection_that_cannot_have_tls_gets_no_plaintext_either() {
     let mut config = (*TERMS.config()).clone();
     // what rustls refuses
     config.max_fragment_size = Some(1);
-    let mut links = Links::new(Some(Terms(Arc::new(config))));
+    let mut links = Links::new(Some(Terms(Arc::new(config))), None);
     let conn = ConnId(1);
-    links.opened(at(0), conn, &Peer(PEER.into()));
+    links.opened(at(0), conn, &Peer(PEER.into()), Port::Native);
     links.received(at(0), conn, b"plaintext", &mut |_| panic!("nothing is heard"));
     assert!(links.seal(at(0), conn, b"answer".to_vec()).is_empty());
     assert!(matches!(links.wires().collect::<Vec<_>>()[..], [Wire::Close { conn: ConnId(1) }]));
@@ -351,7 +351,7 @@ proptest! {
     #[test]
     fn any_cut_of_the_bytes(seed in any::<u64>(), sizes in proptest::collection::vec(0usize..50_000, 1..6)) {
         let mut rng = Rng::new(seed);
-        let (mut client, mut link) = (client(), Link::new(TERMS.config()).unwrap());
+        let (mut client, mut link) = (client(), Link::accept(TERMS.config(), Side::Client).unwrap());
         let mut cut = move |bytes: &mut Vec<u8>| {
             let most = if rng.below(3) == 0 { 40 } else { 20_000 };
             let n = rng.below(most.min(bytes.len() as u64) + 1) as usize;

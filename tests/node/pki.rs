@@ -26,8 +26,26 @@ impl Pki {
 
     /// NAME.pem and NAME.key.
     pub fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose, year_of_end: i32) -> (CertificateDer<'static>, Vec<u8>) {
-        let mut params = CertificateParams::new(vec!["node".to_string()]).expect("a name");
-        params.extended_key_usages = vec![purpose];
+        self.sign_for(name, &["node"], &[purpose], year_of_end)
+    }
+
+    /// The paths of NAME.pem, NAME.key and the CA: what a node with these names and addresses shows other nodes.
+    pub fn peer(&self, name: &str, names: &[&str]) -> [String; 3] {
+        let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign_for(name, names, &both, 4000);
+        [format!("{name}.pem"), format!("{name}.key"), "ca.pem".into()].map(|name| self.path(&name))
+    }
+
+    fn sign_for(
+        &self,
+        name: &str,
+        names: &[&str],
+        purposes: &[ExtendedKeyUsagePurpose],
+        year_of_end: i32,
+    ) -> (CertificateDer<'static>, Vec<u8>) {
+        let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
+        let mut params = CertificateParams::new(names).expect("names");
+        params.extended_key_usages = purposes.to_vec();
         params.not_after = date_time_ymd(year_of_end, 1, 1);
         let key = KeyPair::generate().expect("ring can");
         let certificate = params.signed_by(&key, &self.issuer).expect("it is valid");

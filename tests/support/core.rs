@@ -20,6 +20,7 @@ pub enum Happened {
     Sent(ConnId, usize),
     Closed(ConnId),
     Moved(ConnId, OwnedFd, CoreId, Box<MovedSession>, Vec<u8>),
+    Dialed(u64, Result<(ConnId, Peer), String>),
 }
 
 fn owned(event: NetEvent<'_>) -> Happened {
@@ -28,6 +29,7 @@ fn owned(event: NetEvent<'_>) -> Happened {
         NetEvent::Bytes { conn, bytes } => Happened::Bytes(conn, bytes.to_vec()),
         NetEvent::Sent { conn, bytes } => Happened::Sent(conn, bytes),
         NetEvent::Closed { conn } => Happened::Closed(conn),
+        NetEvent::Dialed { dial, result } => Happened::Dialed(dial, result),
         NetEvent::Disk { id, result } => panic!("there is no disk here: {id} {result}"),
         NetEvent::Moved { conn, fd, to, session, unread } => Happened::Moved(conn, fd, to, session, unread),
     }

@@ -4,6 +4,7 @@
 //! Reads the snapshot slots, the first block of each segment, and of the last segment the end and the record before it;
 //! more only where these do not agree.
 
+use super::cuts::Cut;
 use super::headers::{self, HeaderAction};
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
@@ -19,7 +20,7 @@ use crate::log::snapshot::Snapshot;
 use crate::log::state::{RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 finding! {
@@ -148,6 +149,8 @@ pub struct Partition {
     pub written: BTreeSet<FileId>,
     /// Idempotent producers as the batches before `end` tell them.
     pub producers: Producers,
+    /// Cuts that redo has not come to.
+    pub cuts: VecDeque<Cut>,
     /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
     pub snapshot_producers: Producers,
     /// Base timestamp of the last batch before `end`; zero when unknown.
@@ -161,7 +164,12 @@ pub struct Partition {
 
 impl Partition {
     /// Opens it as its own files tell, without the journal.
-    pub fn open(cx: &mut Context<'_>, topic: &TopicRef, dir: Arc<PartitionDir>) -> Result<Partition, RecoverError> {
+    pub fn open(
+        cx: &mut Context<'_>,
+        topic: &TopicRef,
+        dir: Arc<PartitionDir>,
+        cuts: VecDeque<Cut>,
+    ) -> Result<Partition, RecoverError> {
         let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
         let (pair, best) = read_slots(cx.storage, &dir)?;
         let data = match bases.first() {
@@ -202,6 +210,7 @@ impl Partition {
             producers: Producers::new(cx.producers),
             snapshot_producers: Producers::new(cx.producers),
             last_unix_ns: 0,
+            cuts,
             damaged: false,
             snapshot_sequence: 0,
             on_disk: None,
@@ -212,10 +221,11 @@ impl Partition {
                 p.unproven = action == SnapshotAction::UseIfProven;
                 p.use_snapshot(cx, best.expect("the table's row needs a slot that holds"))?;
             }
-            SnapshotAction::Fresh => {}
+            SnapshotAction::Fresh => drop(p.open_cut(cx, 0)?),
             SnapshotAction::FreshUnlessOlder => {
                 p.expects_first_record = true;
                 p.snapshot_sequence = cx.sequence_floor;
+                p.open_cut(cx, 0)?;
             }
             SnapshotAction::Rebuild => p.rebuild(cx)?,
             SnapshotAction::Halt => return Err(unknown(FileId::Snapshot(p.dir.clone(), 0), 0)),
@@ -247,11 +257,15 @@ impl Partition {
         self.producers = Producers::restore(cx.producers, &s.producers);
         self.snapshot_producers = self.producers.clone();
         self.last_unix_ns = s.unix_ns;
-        let end = s.end.offset;
+        let applied = s.applied;
         self.on_disk = Some(s);
+        if self.open_cut(cx, applied)? {
+            return Ok(());
+        }
+        let end = self.end.offset;
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
         self.enter_old(cx, &before)?;
-        if self.ahead.contains(&end) {
+        if self.ahead.contains(&end) && !self.is_cut_pending() {
             // A segment that was begun, or is about to be, just at the end.
             return self.enter(cx);
         }
@@ -336,6 +350,9 @@ impl Partition {
             None,
             "no snapshot holds: rebuilt from the segments; channels that the journal does not name are lost",
         );
+        if self.open_cut(cx, 0)? {
+            return Ok(());
+        }
         let mut bases: Vec<i64> = self.ahead.iter().copied().collect();
         // Segments that were allocated and never begun are entered like any other when the log comes to them.
         while let Some(&last) = bases.last() {

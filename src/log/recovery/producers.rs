@@ -5,7 +5,7 @@
 
 use super::RecoverError;
 use super::partition::{Context, Partition};
-use super::scan::{Window, segment_at};
+use super::scan::{Window, commit_record_at, segment_at};
 use crate::base::FileId;
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 
@@ -30,8 +30,20 @@ impl Partition {
         Ok(())
     }
 
+    /// Base timestamp of the batch before the end, as its commit record says.
+    fn last_commit_unix_ns(&self, cx: &mut Context<'_>) -> Result<i64, RecoverError> {
+        let Some(meta) = self.segments.last().filter(|_| self.commit_count > 0) else { return Ok(0) };
+        let record = commit_record_at(cx.storage, &self.dir, meta.base.offset, self.commit_count - 1)?;
+        Ok(record.map_or(0, |r| r.unix_ns.get()))
+    }
+
     /// The log was cut to its present end: what the batches behind it told is taken back.
     pub fn uncount_producers(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if self.producers.is_empty() && self.snapshot_producers.is_empty() {
+            // Where there never was one, none of the log's batches has to be looked at.
+            self.last_unix_ns = self.last_commit_unix_ns(cx)?;
+            return Ok(());
+        }
         let (counted, unix_ns) = self.on_disk.as_ref().map_or((0, 0), |s| (s.end.offset, s.unix_ns));
         let stored = self.segments.first().map_or(0, |m| m.base.offset);
         let from = if self.end.offset >= counted {

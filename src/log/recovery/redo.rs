@@ -70,7 +70,7 @@ impl Partition {
             RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
             RecordKind::Start => {
                 let start = place().expect("verified when it was read");
-                if start.offset > self.start.offset {
+                if start.offset > self.start.offset && !self.is_dropped_later() {
                     self.start = start;
                 }
             }
@@ -79,11 +79,7 @@ impl Partition {
                 self.promised = self.promised.max(Epoch(epoch));
             }
             RecordKind::Committed => self.committed = place().expect("verified when it was read"),
-            RecordKind::Truncate => {
-                let (to, chain) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
-                let chain = u32::from_le_bytes(chain[..4].try_into().expect("verified when it was read"));
-                self.truncate(cx, to.into(), chain, Epoch(record.header.epoch.get()))?;
-            }
+            RecordKind::Truncate | RecordKind::Restart => self.redo_cut(cx, record.header.sequence.get())?,
             RecordKind::Batch | RecordKind::DirectBatch | RecordKind::TopicCreate | RecordKind::TopicDelete => {}
         }
         Ok(())
@@ -111,6 +107,9 @@ impl Partition {
 
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
+        if self.is_cut_later(h.offset.get()) {
+            return Ok(()); // What stands there now may be what came after the cut.
+        }
         let covering = self.segments.iter().rev().find(|m| m.base.offset <= h.offset.get());
         if let Some(m) = covering {
             // What is in place already may have been written by a process that died before it was durable.
@@ -166,7 +165,8 @@ impl Partition {
 
     /// Goes to a position that was promised: what the segments hold is kept, the rest is lost.
     pub fn reach(&mut self, cx: &mut Context<'_>, to: Position, why: &str) -> Result<(), RecoverError> {
-        if !to.is_sane() || to.offset <= self.end.offset {
+        let to = self.below_cuts(to);
+        if !to.is_sane() || to.offset <= self.end.offset || self.is_dropped_later() {
             return Ok(());
         }
         self.advance(cx)?;
@@ -491,39 +491,6 @@ impl Partition {
         Ok(())
     }
 
-    /// Cuts the log. What a higher epoch wrote at the place since then stays: the cut was made before.
-    fn truncate(&mut self, cx: &mut Context<'_>, to: Position, chain: u32, epoch: Epoch) -> Result<(), RecoverError> {
-        self.flush(cx)?;
-        if !to.is_sane() || to.offset > self.end.offset || to.offset < self.start.offset {
-            return Ok(());
-        }
-        while self.segments.len() > 1 && self.segments.last().is_some_and(|m| m.base.offset > to.offset) {
-            let base = self.segments.pop().expect("there are two").base.offset;
-            self.ahead.insert(base);
-        }
-        let base = self.segments.last().map_or(0, |m| m.base.offset);
-        let expected = Expected { at: to, chain: Some(chain), epoch: epoch.0 };
-        let (found, _) = Batches::new(&self.dir, base).judge(cx.storage, to.offset, Some(&expected))?;
-        (self.end, self.chain_crc, self.chain_open) = (to, chain, false);
-        self.uncount_producers(cx)?;
-        let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(()) };
-        self.commit_count = scan::commit_index(cx.storage, &self.dir, base, to.offset)?;
-        (self.segment_len, self.commit_len) = (cx.storage.len(&segment)?.unwrap_or(0), cx.storage.len(&commit)?.unwrap_or(0));
-        if found == BatchFound::Whole {
-            return Ok(());
-        }
-        for base in std::mem::take(&mut self.ahead) {
-            let files = [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)];
-            // Redo may have written them before it came to the cut.
-            self.written.retain(|f| !files.contains(f));
-            cx.storage.remove(&files)?;
-        }
-        self.segment_len = wipe(cx, &segment, segment_at(base, to.offset), self.segment_len)?;
-        self.commit_len = wipe(cx, &commit, commit_at(self.commit_count), self.commit_len)?;
-        self.written.extend([segment, commit]);
-        Ok(())
-    }
-
     /// Writes the last segment's commit log again from its batch headers. `promised`: where the log is known to reach;
     /// up to there damage is bridged, or stepped over where the old commit log still tells how far. Moves the end.
     pub fn rebuild_commit(&mut self, cx: &mut Context<'_>, promised: Option<Position>) -> Result<(), RecoverError> {
@@ -609,7 +576,7 @@ fn pieces(from: Position, to: Position) -> Vec<Position> {
 }
 
 /// Makes everything from `at` to the end of the file zeros, its length staying.
-fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, RecoverError> {
+pub(super) fn wipe(cx: &mut Context<'_>, file: &FileId, at: u64, len: u64) -> Result<u64, RecoverError> {
     let keep = block_up(at);
     if keep > at && keep <= len {
         overlay(cx.storage, file, at, &vec![0; (keep - at) as usize])?;

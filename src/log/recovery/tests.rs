@@ -531,3 +531,30 @@ fn a_direct_batch_with_a_damaged_body_is_lost_alone_and_never_torn() {
         assert_eq!(recovered.report.has_damage(), start == 0, "{:?}", recovered.report);
     }
 }
+
+#[test]
+fn a_replica_keeps_its_small_generation_and_alone_it_leaps_above_all_epochs() {
+    use crate::replica::membership::{GENERATION_MAX, static_epoch};
+    let clustered = RecoverOptions { is_clustered: true, ..options(2, 9) };
+    let leaders = static_epoch(3, 7, 4).unwrap();
+    let (mut rng, mut model) = (Rng::new(4), Model::default());
+    let mut disk = SimDisk::new(4);
+    let mut recovered = recover(&mut disk, &clustered).unwrap();
+    assert_eq!(recovered.generation, 1);
+    recovered.generation = leaders.0; // the epoch of the engine's batches
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    life(&mut engine, &mut model, &mut rng, 80).unwrap();
+    let mut disk = engine.disk;
+    disk.kill();
+    for generation in [2, 3] {
+        let again = recover(&mut disk, &clustered).unwrap();
+        assert_eq!(again.generation, generation, "it counts the starts");
+        let of_peers: Vec<_> = again.partitions.iter().filter(|p| p.end.offset > 0).collect();
+        assert!(of_peers.len() > 1 && of_peers.iter().all(|p| p.epoch == leaders && p.promised >= leaders));
+    }
+    let alone = recover(&mut disk, &options(2, 9)).unwrap();
+    assert!(alone.generation > leaders.0 && alone.generation > GENERATION_MAX, "{}", alone.generation);
+    assert!(alone.partitions.iter().all(|p| p.promised == Epoch(0) && p.committed == p.end));
+    let back = recover(&mut disk, &clustered).unwrap();
+    assert!(back.generation > alone.generation, "a generation never falls, so it is found out");
+}

@@ -8,6 +8,7 @@ use crate::log::state::JournalIdentity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod cuts;
 mod faults;
 mod follow;
 mod model;

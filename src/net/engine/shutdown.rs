@@ -35,6 +35,7 @@ impl Net {
         self.listeners.iter().any(|l| l.accept != Accept::Off)
             || self.timer.is_armed()
             || self.ring.is_listening()
+            || self.dials.is_connecting()
             || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
     }
 
@@ -51,6 +52,7 @@ impl Net {
                 }
             }
             Some((Kind::Timer, _)) => self.timer.fired(),
+            Some((Kind::Connect, dial)) => self.reap_connect(dial),
             Some((Kind::Wake, _)) => self.ring.heard(),
             Some((Kind::Receive, conn)) if is_last => {
                 if let Some(c) = self.conns.get_mut(ConnId(conn)) {
@@ -74,6 +76,7 @@ impl Drop for Net {
             unsafe {
                 ManuallyDrop::drop(&mut self.conns);
                 ManuallyDrop::drop(&mut self.timer);
+                ManuallyDrop::drop(&mut self.dials);
                 ManuallyDrop::drop(&mut self.buffers);
             }
         }

@@ -46,7 +46,7 @@ impl NativeHost for Fake {
     fn native_finish(&mut self, _now: Now, _conn: ConnId, _: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
         match subscription {
             1 => NativeFinished::Done(ranges.iter().map(|r| r.last.0 - r.first.0 + 1).sum()),
-            2 => NativeFinished::Waits,
+            3 => NativeFinished::Waits,
             _ => NativeFinished::NoSubscription,
         }
     }
@@ -163,7 +163,7 @@ fn a_conversation() {
     let ranges = vec![IdRange { first: LogId(1), last: LogId(10) }];
     bytes.extend(frame(4, &Request::Finish { subscription: 1, ranges: ranges.clone() }, b""));
     bytes.extend(frame(0, &Request::Finish { subscription: 1, ranges: ranges.clone() }, b""));
-    bytes.extend(frame(5, &Request::Finish { subscription: 2, ranges }, b""));
+    bytes.extend(frame(5, &Request::Finish { subscription: 3, ranges }, b""));
     bytes.extend(frame(6, &Request::CreateTopic { topic: "t", partitions: 1 }, b""));
     bytes.extend(frame(7, &Request::CreateTopic { topic: "not a name", partitions: 1 }, b""));
     bytes.extend(frame(8, &Request::Ping, b""));

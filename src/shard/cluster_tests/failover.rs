@@ -86,7 +86,8 @@ fn a_tail_that_was_never_committed_is_cut() {
 /// A follower that was away for long reads what is no longer in memory, and restarts on the way.
 #[test]
 fn a_follower_catches_up_from_the_files() {
-    let settings = Settings { tail_cache_bytes: 1 << 20, max_bytes_per_file: 1 << 20, flush_bytes: 64 << 10, ..Settings::default() };
+    let settings =
+        Settings { tail_cache_bytes: 1 << 20, max_bytes_per_file: 1 << 20, flush_bytes: 64 << 10, ..Settings::default() };
     let mut net = Net::with(1, 1, settings);
     net.kill(2);
     net.change(0, |m| m.isr.retain(|n| *n != id_of_node(2)));

@@ -137,7 +137,10 @@ fn a_subscription_follows_what_the_node_leads() {
         net.elect(1, 0);
         net.pass_time(Duration::from_millis(100));
         let told = net.take(d);
-        assert_eq!(told.last().map(String::as_str), Some("E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition"));
+        assert_eq!(
+            told.last().map(String::as_str),
+            Some("E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition")
+        );
         assert_eq!(net.closed, [d]);
         assert_eq!(net.take(c).len(), 2);
         net.publish(b, "x");

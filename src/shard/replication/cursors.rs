@@ -23,7 +23,13 @@ impl Engine {
     // ---- a leader's
 
     /// The change of a cursor is durable here: now the other replicas. False: there are none, or this one does not lead.
-    pub(in crate::shard) fn replicate_cursor(&mut self, now: Now, idx: PartitionIdx, name: &ChannelName, request: CursorRequest) -> bool {
+    pub(in crate::shard) fn replicate_cursor(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        name: &ChannelName,
+        request: CursorRequest,
+    ) -> bool {
         if self.partitions.look(idx).is_none_or(|p| p.seat().is_none()) || name.is_ephemeral() {
             return false;
         }
@@ -141,7 +147,9 @@ impl Engine {
 fn fit(cursors: &mut [CursorImage], bytes_max: usize) {
     let mut bytes: usize = cursors.iter().map(CursorImage::encoded_len).sum();
     while bytes > bytes_max {
-        let Some(longest) = cursors.iter_mut().max_by_key(|c| c.intervals.len()).filter(|c| !c.intervals.is_empty()) else { return };
+        let Some(longest) = cursors.iter_mut().max_by_key(|c| c.intervals.len()).filter(|c| !c.intervals.is_empty()) else {
+            return;
+        };
         let before = longest.encoded_len();
         longest.intervals.truncate(longest.intervals.len() / 2);
         bytes -= before - longest.encoded_len();

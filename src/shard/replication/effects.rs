@@ -124,8 +124,15 @@ impl Engine {
     }
 
     /// The answer to a read of whole batches.
-    pub(in crate::shard) fn on_verbatim(&mut self, now: Now, token: u64, result: Result<(Vec<Bytes>, crate::base::Position), PeerError>) {
-        let Some(Reading { idx, to, session, from }) = self.cluster.as_mut().and_then(|c| c.readings.remove(&token)) else { return };
+    pub(in crate::shard) fn on_verbatim(
+        &mut self,
+        now: Now,
+        token: u64,
+        result: Result<(Vec<Bytes>, crate::base::Position), PeerError>,
+    ) {
+        let Some(Reading { idx, to, session, from }) = self.cluster.as_mut().and_then(|c| c.readings.remove(&token)) else {
+            return;
+        };
         let (end, result) = match result {
             Ok((batches, end)) => (end, Ok(batches)),
             Err(error) => (from, Err(error)),

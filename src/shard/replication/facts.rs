@@ -19,7 +19,13 @@ use std::sync::Arc;
 
 impl Cluster {
     /// A replica as recovery, or nobody yet, left it.
-    pub(in crate::shard) fn seat(&self, topic: &TopicRef, partition: PartitionId, promised: Epoch, committed: Position) -> Box<Seat> {
+    pub(in crate::shard) fn seat(
+        &self,
+        topic: &TopicRef,
+        partition: PartitionId,
+        promised: Epoch,
+        committed: Position,
+    ) -> Box<Seat> {
         let member = Member::new(self.me, topic.clone(), partition, self.replica, promised, committed);
         Box::new(Seat::new(member))
     }
@@ -172,7 +178,9 @@ impl Engine {
         let ready = cluster.coming.keys().filter(|(id, _)| cluster.topics.get(id).is_some_and(is_ready));
         for key in ready.copied().collect::<Vec<_>>() {
             let cluster = self.cluster_mut();
-            let (Some(membership), Some(topic)) = (cluster.coming.remove(&key), cluster.topics.get(&key.0).cloned()) else { continue };
+            let (Some(membership), Some(topic)) = (cluster.coming.remove(&key), cluster.topics.get(&key.0).cloned()) else {
+                continue;
+            };
             let idx = self.create_member(now, &topic, PartitionId(key.1));
             self.tell_member(now, idx, Event::Metadata(membership));
         }

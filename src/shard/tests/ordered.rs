@@ -115,22 +115,29 @@ fn an_ordered_channel_gives_one_message_at_a_time_once_the_fin_before_is_durable
         n.end_turn(core);
         assert!(n.take_placed(a).is_empty() && n.take_placed(b).is_empty(), "the FIN is on its way to the disk");
         n.run();
-        let second = n.take_placed(b);
-        assert_eq!((second.len(), &*second[0].body), (1, "two"));
-        assert!(second[0].offset > first[0].offset && second[0].id.log_id() > first[0].id.log_id());
+        let next = |n: &mut Node| {
+            let (to_a, to_b) = (n.take_placed(a), n.take_placed(b));
+            assert_eq!(to_a.len() + to_b.len(), 1, "{to_a:?} {to_b:?}");
+            let conn = if to_a.is_empty() { b } else { a };
+            (conn, to_a.into_iter().chain(to_b).next().expect("there is one"))
+        };
+        let (owner, second) = next(&mut n);
+        assert_eq!((&*second.body, second.attempts), ("two", 1));
+        assert!(second.offset > first[0].offset && second.id.log_id() > first[0].id.log_id());
         // Its delay is not kept, and its message neither.
-        n.in_flight(b, "REQ", second[0].id, " 5000");
+        n.in_flight(owner, "REQ", second.id, " 5000");
         assert!(n.take_placed(a).is_empty() && n.take_placed(b).is_empty());
-        n.in_flight(b, "REQ", second[0].id, " 0");
-        let again = n.take_placed(a);
-        assert_eq!((again[0].id, again[0].attempts), (second[0].id, 2));
-        let core = n.clients[&a].0;
-        n.step(core, Event::Closed { conn: a });
+        n.in_flight(owner, "REQ", second.id, " 0");
+        let (owner, again) = next(&mut n);
+        assert_eq!((again.id, again.attempts), (second.id, 2));
+        let other = if owner == a { b } else { a };
+        let core = n.clients[&owner].0;
+        n.step(core, Event::Closed { conn: owner });
         n.run();
-        let again = n.take_placed(b);
-        assert_eq!((again[0].id, again[0].attempts), (second[0].id, 3));
-        n.in_flight(b, "FIN", again[0].id, "");
-        assert_eq!(n.take_placed(b)[0].body, "three");
+        let again = n.take_placed(other);
+        assert_eq!((again[0].id, again[0].attempts), (second.id, 3));
+        n.in_flight(other, "FIN", again[0].id, "");
+        assert_eq!(n.take_placed(other)[0].body, "three");
     }
 }
 

@@ -156,7 +156,11 @@ impl World {
     /// A running node's disk, as if the node went down now.
     pub fn probe(&mut self, n: usize) {
         let mut disk = self.nodes[n].disk.clone();
-        if self.rng.chance(0.5) { disk.crash() } else { disk.kill() }
+        if self.rng.chance(0.5) {
+            disk.crash()
+        } else {
+            disk.kill()
+        }
         disk.faults = Default::default();
         let unix_ns = self.nodes[n].clocks(self.now).unix_ns;
         let options = recover_options(self.nodes[n].cores, unix_ns, self.rng.next_u64(), self.is_clustered());

@@ -76,7 +76,8 @@ impl World {
         let cores = self.nodes[node].cores;
         let topic = &self.meta.topics[key.0];
         let home = topic.core_of(crate::base::PartitionId(key.1), cores).0;
-        let is_lost = matches!(role, NativeRole::Publisher | NativeRole::Consumer | NativeRole::Both) && self.phase == Phase::Faulty;
+        let is_lost =
+            matches!(role, NativeRole::Publisher | NativeRole::Consumer | NativeRole::Both) && self.phase == Phase::Faulty;
         let core = if is_lost && self.rng.chance(0.1) { Some(self.rng.below(cores as u64) as u16) } else { Some(home) };
         let client = NativeClient::new(wire, role, self.reach(key, node), core);
         self.came(wire, AnyClient::Native(Box::new(client)), node, key)

@@ -5,35 +5,96 @@ use std::collections::BTreeMap;
 
 pub enum Happening {
     /// One operation of the node's disk completes.
-    Disk { node: usize, life: u64 },
+    Disk {
+        node: usize,
+        life: u64,
+    },
     /// The next message from one core to another.
-    Mail { node: usize, life: u64, from: usize, to: usize },
-    TurnEnd { node: usize, life: u64, core: usize },
-    Tick { node: usize, life: u64, core: usize },
-    Fact { node: usize, life: u64, core: usize, fact: Fact },
+    Mail {
+        node: usize,
+        life: u64,
+        from: usize,
+        to: usize,
+    },
+    TurnEnd {
+        node: usize,
+        life: u64,
+        core: usize,
+    },
+    Tick {
+        node: usize,
+        life: u64,
+        core: usize,
+    },
+    Fact {
+        node: usize,
+        life: u64,
+        core: usize,
+        fact: Fact,
+    },
     /// What a core asked reaches the store.
-    Ask { node: usize, life: u64, ask: Ask },
+    Ask {
+        node: usize,
+        life: u64,
+        ask: Ask,
+    },
     /// A node renews its lease; then the store's answer, with the moment by the node's clock at which it asked.
-    Renew { node: usize, life: u64 },
-    Renewed { node: usize, life: u64, asked: u64 },
+    Renew {
+        node: usize,
+        life: u64,
+    },
+    Renewed {
+        node: usize,
+        life: u64,
+        asked: u64,
+    },
     /// A node reads all that the store has.
-    Look { node: usize, life: u64 },
+    Look {
+        node: usize,
+        life: u64,
+    },
     /// The answer to a dial; `wire` is there when it was taken.
-    Dialed { node: usize, life: u64, core: usize, dial: u64, wire: Option<u64> },
+    Dialed {
+        node: usize,
+        life: u64,
+        core: usize,
+        dial: u64,
+        wire: Option<u64>,
+    },
     /// The other end takes a connection.
-    Accept { wire: u64 },
+    Accept {
+        wire: u64,
+    },
     /// A piece arrives that `side` sent.
-    Arrive { wire: u64, side: usize },
+    Arrive {
+        wire: u64,
+        side: usize,
+    },
     /// The kernel has taken what `side` sent.
-    Sent { wire: u64, side: usize, bytes: usize },
+    Sent {
+        wire: u64,
+        side: usize,
+        bytes: usize,
+    },
     /// `side` goes on reading.
-    Read { wire: u64, side: usize },
+    Read {
+        wire: u64,
+        side: usize,
+    },
     /// A close that waited for what was sent has waited long enough.
-    CloseNow { wire: u64, side: usize },
+    CloseNow {
+        wire: u64,
+        side: usize,
+    },
     /// `side` hears that the connection is gone.
-    Closed { wire: u64, side: usize },
+    Closed {
+        wire: u64,
+        side: usize,
+    },
     /// A client says something.
-    Act { wire: u64 },
+    Act {
+        wire: u64,
+    },
     /// A client comes.
     Visit,
     /// The controller looks.
@@ -42,9 +103,14 @@ pub enum Happening {
     Fault(usize),
     /// What a fault did to a node or between two is over.
     Mended(Mend),
-    Start { node: usize },
+    Start {
+        node: usize,
+    },
     /// The operator's newest file arrives.
-    Install { node: usize, version: u64 },
+    Install {
+        node: usize,
+        version: u64,
+    },
     /// A disk is looked at.
     Probe,
 }

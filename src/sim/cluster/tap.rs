@@ -90,14 +90,7 @@ impl Tap {
         }
     }
 
-    fn batches_of(
-        &mut self,
-        key: Key,
-        route: Route,
-        batches: &Batches,
-        check: &mut Checker,
-        each: &mut dyn FnMut(&BatchHeader),
-    ) {
+    fn batches_of(&mut self, key: Key, route: Route, batches: &Batches, check: &mut Checker, each: &mut dyn FnMut(&BatchHeader)) {
         for run in &batches.0 {
             let mut rest = &run[..];
             while !rest.is_empty() {

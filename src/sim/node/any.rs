@@ -3,19 +3,21 @@
 use super::book::{Book, ChannelKey};
 use super::client::Client;
 use super::native::NativeClient;
+use super::order::Reader;
 use crate::base::Rng;
 
 #[derive(Debug)]
 pub enum AnyClient {
     Nsq(Client),
     Native(Box<NativeClient>),
+    Reader(Box<Reader>),
 }
 
 impl AnyClient {
     pub fn nsq(&self) -> Option<&Client> {
         match self {
             AnyClient::Nsq(client) => Some(client),
-            AnyClient::Native(_) => None,
+            AnyClient::Native(_) | AnyClient::Reader(_) => None,
         }
     }
 
@@ -24,6 +26,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => &mut c.out,
             AnyClient::Native(c) => &mut c.out,
+            AnyClient::Reader(c) => &mut c.out,
         }
     }
 
@@ -31,6 +34,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.act(book, rng),
             AnyClient::Native(c) => c.act(book, rng),
+            AnyClient::Reader(c) => c.act(&mut book.orders, rng),
         }
     }
 
@@ -39,6 +43,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.act_quick(book),
             AnyClient::Native(c) => c.act_quick(book),
+            AnyClient::Reader(c) => c.act_quick(&mut book.orders),
         }
     }
 
@@ -46,6 +51,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.receive(book, bytes),
             AnyClient::Native(c) => c.receive(book, bytes),
+            AnyClient::Reader(c) => c.receive(&mut book.orders, bytes),
         }
     }
 
@@ -53,6 +59,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.has_failed,
             AnyClient::Native(c) => c.has_failed,
+            AnyClient::Reader(c) => c.has_failed,
         }
     }
 
@@ -61,6 +68,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.consumes(channel),
             AnyClient::Native(c) => c.consumes(channel),
+            AnyClient::Reader(_) => false,
         }
     }
 
@@ -69,6 +77,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.wants_to_leave,
             AnyClient::Native(c) => c.wants_to_leave,
+            AnyClient::Reader(_) => false,
         }
     }
 
@@ -76,6 +85,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.is_satisfied(),
             AnyClient::Native(c) => c.is_satisfied(),
+            AnyClient::Reader(c) => c.is_satisfied(),
         }
     }
 

@@ -3,10 +3,11 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
-pub use super::moved::{Floor, MOVED};
 use super::moved::Moved;
-use super::order::Order;
-pub use super::order::ORDERED;
+pub use super::moved::{Floor, MOVED};
+use super::order::Orders;
+pub use super::ordered::ORDERED;
+use super::ordered::Order;
 use super::producers::{Deleted, Producer};
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
@@ -119,6 +120,7 @@ pub struct Book {
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
+    pub orders: Orders,
     pub(super) order: Order,
     pub(super) moved: Moved,
     /// The time of clients.
@@ -438,6 +440,8 @@ impl Book {
         self.mpub_is_all_or_nothing(&found);
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
+        let stored = found.stored.iter().map(|(&n, &id)| (self.messages[n].topic, id)).collect();
+        self.orders.recovered(r, topic_number, &stored);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);

@@ -167,7 +167,8 @@ impl Client {
                 self.expects.push_back(Expect::Identified);
             }
             1 | 2 => {
-                let numbers: Vec<usize> = (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
+                let numbers: Vec<usize> =
+                    (0..1 + rng.below(5)).map(|_| book.write_to(topic, self.reach.partition, rng)).collect();
                 let to = self.reach.named();
                 request::multi_publish_to(&mut self.out, &topic_name(topic), to, numbers.iter().map(|&n| book.body(n)));
                 book.group(numbers.clone());

@@ -8,8 +8,8 @@ use super::reach::Reach;
 use crate::base::{LogId, MessageId, PartitionId, Rng};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
-    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset, Start,
-    Subscribe, VERSION, feature,
+    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset,
+    Start, Subscribe, VERSION, feature,
 };
 use crate::log::batch::Messages as Walk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -539,8 +539,7 @@ impl NativeClient {
         book.counts.refused += 1;
         let is_elsewhere = self.reach.is_clustered && matches!(e.code, Code::NotLeader | Code::BadTopic);
         self.wants_to_leave |= is_elsewhere;
-        let is_ending =
-            is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
+        let is_ending = is_elsewhere || matches!(e.code, Code::ReadOnly | Code::Stopping | Code::DiskFull | Code::TooMuchWaiting);
         if matches!(e.code, Code::DiskFull | Code::TooMuchWaiting) || e.code == Code::ReadOnly && e.retry == Retry::Later {
             self.again_at_ms = self.age_ms + 100;
         }
@@ -552,7 +551,10 @@ impl NativeClient {
                 other => panic!("{e:?} answers {other:?}"),
             };
             let home = self.home(book, to);
-            assert!(home.is_none_or(|h| h == e.core && home != self.core) && e.retry == Retry::Refresh, "{e:?}: it is on core {home:?}");
+            assert!(
+                home.is_none_or(|h| h == e.core && home != self.core) && e.retry == Retry::Refresh,
+                "{e:?}: it is on core {home:?}"
+            );
         }
         match pending {
             Pending::Publish { messages, .. } if e.retry != Retry::Unknown => {

@@ -1,16 +1,19 @@
 //! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
 mod natives;
+mod readers;
 
 use super::any::AnyClient;
 use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
+use super::order::{Kind, Place};
 use super::reach::Reach;
 use super::{Outcome, Plan};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks, TopicRef};
 use crate::config::Settings;
 use crate::journal::format::RING_START;
 use crate::log::recovery::Recovered;
+use crate::metrics::stats::ShardStats;
 use crate::shard::message::{MeshMessage, MovedSession, Ticket};
 use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
@@ -80,6 +83,10 @@ pub struct World<'a> {
     slow_left: u64,
     /// What is left in channels that a client knows, from the last answers to a question for it.
     left: Vec<String>,
+    /// Of topics that were asked for; and whose offset is being set, by the ticket.
+    known: BTreeMap<usize, TopicRef>,
+    setting: BTreeMap<u64, Place>,
+    next_ticket: u64,
 }
 
 impl<'a> World<'a> {
@@ -152,6 +159,9 @@ impl<'a> World<'a> {
             effects_left: None,
             slow_left: 0,
             left: vec![],
+            known: BTreeMap::new(),
+            setting: BTreeMap::new(),
+            next_ticket: 10,
         }
     }
 
@@ -182,6 +192,9 @@ impl<'a> World<'a> {
         gone.into_iter().for_each(|conn| self.hang_up(conn));
         if self.plan.native > 0.0 {
             self.finish_producers();
+        }
+        if self.plan.order > 0.0 {
+            self.drain_readers();
         }
         for channel in self.book.channels() {
             // a SUB fails as a whole where a read-only core cannot make the channel
@@ -354,6 +367,9 @@ impl<'a> World<'a> {
                     self.trace([1, conn.0, bytes.len() as u64, crc32fast::hash(&bytes) as u64]);
                     let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
                     assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
+                    if let AnyClient::Reader(reader) = &mut s.client {
+                        reader.node_sent(&mut self.book.orders, &bytes);
+                    }
                     s.wire.push_back(bytes);
                 }
                 Effect::Close { conn } => {
@@ -373,7 +389,7 @@ impl<'a> World<'a> {
                     self.mail.entry((core, to.0 as usize)).or_default().push_back(mail);
                 }
                 Effect::Disk { op, request } => self.submit(core, op, request),
-                Effect::Pass { to: CoreId::HTTP, message } => self.note_left(message),
+                Effect::Pass { to: CoreId::HTTP, message } => self.http_hears(message),
                 Effect::Pass { to, message } => {
                     self.trace([4, core as u64, to.0 as u64, 0]);
                     assert_ne!(to.0 as usize, core, "nobody passes to itself");
@@ -409,8 +425,7 @@ impl<'a> World<'a> {
         self.disk.submit(OpId(self.next_op), request);
     }
 
-    fn note_left(&mut self, message: MeshMessage) {
-        let MeshMessage::Stats { stats, .. } = message else { panic!("nothing else was asked for") };
+    fn note_left(&mut self, stats: ShardStats) {
         let known = self.book.channels();
         // a read-only core may have one in memory whose record never became durable, and lets nobody subscribe to it
         let is_read_only = self.shards.iter().any(|s| s.read_only().is_some());
@@ -424,7 +439,8 @@ impl<'a> World<'a> {
             };
             for c in &p.channels {
                 let is_empty = (c.depth, c.in_flight_count, c.deferred_count) == (0, 0, 0);
-                if !is_empty && known.iter().any(|key| is_known(key, &c.channel)) {
+                let is_read = [Kind::Ordered, Kind::Moved].iter().any(|k| k.channel() == c.channel) && !is_read_only;
+                if !is_empty && (is_read || known.iter().any(|key| is_known(key, &c.channel))) {
                     self.left.push(format!("{}/{} {c:?}", p.topic, p.partition));
                 }
             }
@@ -555,7 +571,9 @@ impl<'a> World<'a> {
         }
         let is_early = self.plan.firsts && self.book.counts.acknowledged < 20;
         if self.sockets.len() < if is_early { 2 } else { CLIENTS_MAX } && !self.is_stopping {
-            if self.plan.native > 0.0 && self.rng.chance(self.plan.native) {
+            if self.plan.order > 0.0 && self.rng.chance(self.plan.order) {
+                self.connect_reader();
+            } else if self.plan.native > 0.0 && self.rng.chance(self.plan.native) {
                 self.connect_natively();
             } else {
                 let roles = [Role::Publisher, Role::Publisher, Role::Consumer, Role::Consumer, Role::Both, Role::Both];
@@ -569,6 +587,9 @@ impl<'a> World<'a> {
             self.slow_left -= 1;
         } else if self.rng.chance(self.plan.slow) {
             self.slow_left = self.rng.below(150);
+        }
+        if self.plan.order > 0.0 && !self.is_stopping && self.rng.chance(0.02) {
+            self.set_somewhere();
         }
         let conns: Vec<u64> = self.sockets.keys().copied().collect();
         let conn = self.pick(&conns);

@@ -1,0 +1,315 @@
+//! `ringmq inspect --compare`: whether the replicas of each partition hold the same bytes, from the data paths of nodes
+//! that are stopped.
+//!
+//! Partitions belong together by their topic's id. What every one of them knows to be committed must be the same in all,
+//! batch headers included, wherever each of them cut its segments. What lies behind that may differ: no client was told of
+//! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
+//!
+//! Reads each log once, a piece of every replica at a time; a difference is looked into with the commit log.
+
+use super::files::Files;
+use super::partition::show;
+use super::{InspectError, InspectOptions, data_path_files};
+use crate::base::{BLOCK, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
+use crate::journal::replay::{self, ReplayError, WriteAction};
+use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::log::cursor::CursorImage;
+use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::recovery::scan::{commit_index, commit_record_at, segment_at};
+use crate::log::recovery::snapshots::read_slots;
+use crate::log::recovery::topics::dir;
+use crate::log::snapshot::Snapshot;
+use crate::log::storage::{Storage, read_range};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One data path.
+pub struct Side<'a> {
+    /// As the operator wrote it.
+    pub label: String,
+    pub storage: &'a mut dyn Storage,
+}
+
+/// Compares data paths, two at least. False: some logs differ, or something could not be told.
+pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+    let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
+    let each = paths.iter().zip(&mut files);
+    let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
+    compare(sides, options, out)
+}
+
+/// The same over any storage.
+pub fn compare(sides: Vec<Side<'_>>, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+    let mut comparison = Comparison { sides, out, differences: 0 };
+    let mut found: BTreeMap<(TopicName, TopicId, u16), Vec<(usize, Replica)>> = BTreeMap::new();
+    for side in 0..comparison.sides.len() {
+        comparison.stopped_well(side)?;
+        for replica in comparison.replicas(side, options)? {
+            let key = (replica.dir.topic.clone(), replica.dir.topic_id, replica.dir.partition.0);
+            found.entry(key).or_default().push((side, replica));
+        }
+    }
+    for replicas in found.values() {
+        comparison.partition(replicas)?;
+    }
+    let (partitions, differences) = (found.values().filter(|r| r.len() > 1).count(), comparison.differences);
+    match differences {
+        0 => writeln!(comparison.out, "identical: {partitions} partitions")?,
+        n => writeln!(comparison.out, "{n} differences")?,
+    }
+    Ok(differences == 0)
+}
+
+/// A partition on one side.
+struct Replica {
+    dir: Arc<PartitionDir>,
+    /// `None`: nothing of it was ever durable in its own files.
+    snapshot: Option<Snapshot>,
+    /// First offsets of its segments.
+    bases: Vec<i64>,
+}
+
+impl Replica {
+    fn start(&self) -> Position {
+        self.snapshot.as_ref().map_or(Position::START, |s| s.start)
+    }
+
+    /// What it knows to be committed and holds.
+    fn committed(&self) -> Position {
+        let least = |s: &Snapshot| std::cmp::min_by_key(s.committed, s.end, |p| p.offset);
+        self.snapshot.as_ref().map_or(Position::START, least)
+    }
+
+    /// Where the segment begins that has this offset, and the next one.
+    fn segment(&self, offset: i64) -> Option<(i64, i64)> {
+        let after = self.bases.partition_point(|base| *base <= offset);
+        let base = *self.bases.get(after.checked_sub(1)?)?;
+        Some((base, self.bases.get(after).copied().unwrap_or(i64::MAX)))
+    }
+}
+
+struct Comparison<'a, 'b> {
+    sides: Vec<Side<'a>>,
+    out: &'b mut dyn Write,
+    differences: u64,
+}
+
+impl Comparison<'_, '_> {
+    /// What only a journal holds is not compared: says so.
+    fn stopped_well(&mut self, side: usize) -> Result<(), InspectError> {
+        let Side { label, storage } = &mut self.sides[side];
+        let meta = read_range(*storage, &FileId::Node, 0, NODE_META_LEN as usize)?;
+        let slots = (0..2).filter_map(|slot| NodeMeta::decode(meta.get(slot * BLOCK..)?).ok());
+        let generation = slots.max_by_key(|m| m.sequence).map_or(0, |m| m.generation);
+        for core in storage.journals()? {
+            match records_to_redo(*storage, core, generation) {
+                Ok(0) => {}
+                Ok(n) => writeln!(
+                    self.out,
+                    "{label}: {n} records stand in journal {core} alone and are not compared; start the node and stop it by SIGTERM"
+                )?,
+                Err(ReplayError::Disk(e)) => return Err(e.into()),
+                Err(ReplayError::Unknown { at, what, .. }) => {
+                    self.differences += 1;
+                    writeln!(self.out, "{label}: journal {core} at byte {at}: {what}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replicas(&mut self, side: usize, options: &InspectOptions) -> Result<Vec<Replica>, InspectError> {
+        let mut replicas = Vec::new();
+        let Side { label, storage } = &mut self.sides[side];
+        for name in storage.topics()? {
+            if options.topic.as_ref().is_some_and(|t| *t != *name) {
+                continue;
+            }
+            let file = FileId::Topic(dir(&name, TopicId::default(), PartitionId(0)));
+            let info = match TopicMeta::decode(&read_range(*storage, &file, 0, BLOCK)?) {
+                Ok(meta) => meta.info,
+                Err(bad) => {
+                    if !storage.partitions(&name)?.is_empty() {
+                        self.differences += 1;
+                        writeln!(self.out, "{label}: {file}: {bad}, so nobody knows which topic this is")?;
+                    }
+                    continue;
+                }
+            };
+            for partition in storage.partitions(&name)? {
+                if options.partition.is_some_and(|p| p != partition.0) {
+                    continue;
+                }
+                let dir = dir(&name, info.id, partition);
+                let (_, snapshot) = read_slots(*storage, &dir)?;
+                let bases = storage.segments(&dir)?;
+                replicas.push(Replica { dir, snapshot, bases });
+            }
+        }
+        Ok(replicas)
+    }
+
+    fn partition(&mut self, replicas: &[(usize, Replica)]) -> Result<(), InspectError> {
+        let dir = replicas[0].1.dir.clone();
+        let what = format!("topic {} ({}) partition {}", dir.topic, dir.topic_id, dir.partition);
+        if let [(only, _)] = replicas {
+            writeln!(self.out, "{what}: only in {}", self.sides[*only].label)?;
+            return Ok(());
+        }
+        let longest = |p: &Position| p.offset;
+        let from = replicas.iter().map(|(_, r)| r.start()).max_by_key(longest).unwrap_or(Position::START);
+        let to = replicas.iter().map(|(_, r)| r.committed()).min_by_key(longest).unwrap_or(Position::START);
+        let range = format!("from offset {} to {}", from.offset, to.offset);
+        if from.offset >= to.offset {
+            writeln!(self.out, "{what}: nothing is committed that all of them hold ({range})")?;
+        } else {
+            match self.first_difference(replicas, from.offset, to.offset)? {
+                None => writeln!(self.out, "{what}: identical {range}, {} messages", to.count - from.count)?,
+                Some(at) => {
+                    self.differences += 1;
+                    writeln!(self.out, "{what}: DIFFERS at offset {at} ({range} was compared)")?;
+                    self.look_into(replicas, at)?;
+                }
+            }
+        }
+        for (side, r) in replicas {
+            let label = &self.sides[*side].label;
+            match &r.snapshot {
+                None => writeln!(self.out, "  {label}: no snapshot")?,
+                Some(s) => {
+                    let (start, committed, end) = (s.start.offset, s.committed.offset, s.end.offset);
+                    let suspect = if s.suspect { ", suspect" } else { "" };
+                    writeln!(self.out, "  {label}: start {start}, committed {committed}, end {end}{suspect}")?;
+                }
+            }
+        }
+        self.cursors(replicas)
+    }
+
+    /// The first offset in `from .. to` at which the replicas have not the same byte.
+    fn first_difference(&mut self, replicas: &[(usize, Replica)], from: i64, to: i64) -> Result<Option<i64>, InspectError> {
+        let mut at = from;
+        while at < to {
+            let mut piece_end = to.min(at + IO_BYTES_MAX as i64);
+            for (_, r) in replicas {
+                piece_end = piece_end.min(r.segment(at).map_or(at + 1, |(_, next)| next));
+            }
+            let len = (piece_end - at) as usize;
+            let first = self.read(&replicas[0], at, len)?;
+            let mut differs: Option<usize> = if first.len() < len { Some(first.len()) } else { None };
+            for replica in &replicas[1..] {
+                let other = self.read(replica, at, len)?;
+                let same = first.iter().zip(&other).take_while(|(a, b)| a == b).count();
+                if same < len {
+                    differs = Some(differs.map_or(same, |d| d.min(same)));
+                }
+            }
+            let Some(index) = differs else {
+                at = piece_end;
+                continue;
+            };
+            // What a lost batch left in the place of its messages is nobody's.
+            match self.lost_batch(replicas, at + index as i64)? {
+                Some(end) => at = end,
+                None => return Ok(Some(at + index as i64)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Bytes of the log; short where the replica has no more in this segment.
+    fn read(&mut self, (side, replica): &(usize, Replica), offset: i64, len: usize) -> Result<Vec<u8>, InspectError> {
+        let Some((base, next)) = replica.segment(offset) else { return Ok(vec![]) };
+        let len = len.min(next.saturating_sub(offset) as usize);
+        let file = FileId::Segment(replica.dir.clone(), base);
+        Ok(read_range(self.sides[*side].storage, &file, segment_at(base, offset), len)?)
+    }
+
+    /// The header of the batch that has this offset, by the replica's own index.
+    fn header(&mut self, replica: &(usize, Replica), offset: i64) -> Result<Option<BatchHeader>, InspectError> {
+        let Some((base, _)) = replica.1.segment(offset) else { return Ok(None) };
+        let (storage, dir) = (&mut *self.sides[replica.0].storage, &replica.1.dir);
+        let behind = commit_index(storage, dir, base, offset + 1)?;
+        let Some(index) = behind.checked_sub(1) else { return Ok(None) };
+        let Some(record) = commit_record_at(storage, dir, base, index)? else { return Ok(None) };
+        let bytes = self.read(replica, record.offset.get(), BATCH_HEADER_LEN)?;
+        let dir = &replica.1.dir;
+        Ok(BatchHeader::parse(&bytes, dir.topic_id, dir.partition).ok())
+    }
+
+    /// Its end, when all have the same lost batch there, and `at` is behind its header.
+    fn lost_batch(&mut self, replicas: &[(usize, Replica)], at: i64) -> Result<Option<i64>, InspectError> {
+        let Some(first) = self.header(&replicas[0], at)? else { return Ok(None) };
+        let is_behind = at >= first.offset.get() + BATCH_HEADER_LEN as i64 && at < first.end().offset;
+        if !first.is_lost() || !is_behind {
+            return Ok(None);
+        }
+        for replica in &replicas[1..] {
+            if self.header(replica, at)? != Some(first) {
+                return Ok(None);
+            }
+        }
+        Ok(Some(first.end().offset))
+    }
+
+    fn look_into(&mut self, replicas: &[(usize, Replica)], at: i64) -> Result<(), InspectError> {
+        for replica in replicas {
+            let batch = match self.header(replica, at)? {
+                Some(h) => format!("in the batch {}", show(&h)),
+                None => "in no batch that its index knows, or whose header holds".into(),
+            };
+            let place = match replica.1.segment(at) {
+                Some((base, _)) => {
+                    format!("{} byte {}", FileId::Segment(replica.1.dir.clone(), base), segment_at(base, at))
+                }
+                None => "no segment".into(),
+            };
+            writeln!(self.out, "  {}: {place}, {batch}", self.sides[replica.0].label)?;
+        }
+        Ok(())
+    }
+
+    fn cursors(&mut self, replicas: &[(usize, Replica)]) -> Result<(), InspectError> {
+        let channels = |r: &Replica| r.snapshot.iter().flat_map(|s| s.channels.clone()).collect::<Vec<CursorImage>>();
+        let all: Vec<Vec<CursorImage>> = replicas.iter().map(|(_, r)| channels(r)).collect();
+        let names: BTreeSet<_> = all.iter().flatten().map(|c| c.name.clone()).collect();
+        for name in names {
+            writeln!(self.out, "  channel {name}")?;
+            for ((side, _), channels) in replicas.iter().zip(&all) {
+                let shown = match channels.iter().find(|c| c.name == name) {
+                    None => "not there".into(),
+                    Some(c) => {
+                        let paused = if c.paused { ", paused" } else { "" };
+                        let (at, beyond) = (c.confirmed, c.intervals.len());
+                        let (epoch, generation) = (c.epoch.0, c.generation);
+                        format!(
+                            "confirmed {} messages up to offset {} and {beyond} intervals, epoch {epoch}, generation {generation}{paused}",
+                            at.count, at.offset
+                        )
+                    }
+                };
+                writeln!(self.out, "    {}: {shown}", self.sides[*side].label)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn records_to_redo(storage: &mut dyn Storage, core: u16, generation: u64) -> Result<usize, ReplayError> {
+    let ring = replay::scan(storage, core, generation)?;
+    if ring.is_closed() {
+        return Ok(0);
+    }
+    let (mut records, mut sequence) = (0, ring.first);
+    loop {
+        let write = ring.read(storage, sequence)?;
+        records += write.records.len();
+        sequence = match write.action {
+            WriteAction::End | WriteAction::Cut => return Ok(records),
+            WriteAction::DamageUnnamed => ring.after_unnamed(sequence),
+            WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageRepeated => sequence + 1,
+        };
+    }
+}

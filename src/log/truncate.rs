@@ -1,0 +1,658 @@
+//! Cutting a log, as a replica does that has other bytes than its leader: to the end of a batch, or all of it.
+//!
+//! ```text
+//! Settling   what stands before the cut is with the journal
+//! Looking    the commit log tells the batch that ends at the cut, if it is in no memory
+//! Recording  the record of the cut becomes durable; until then nothing is changed
+//! Draining   nothing of the partition is read or written any more
+//! Looking    what the files have before the cut: how many records, the last blocks
+//! Wiping     memory is cut; later files are removed, the last ones cut, the rest of their last blocks zeroed, durably
+//! done       Notice::Truncated
+//! ```
+//! So a checkpoint passes the record only when the cut is complete (the snapshot that it needs waits), and nothing is appended
+//! behind it before (appends are refused as busy): a batch that the journal has behind the record proves that it was. While
+//! the record is not contained in it, a snapshot says so: what it holds is the log as it was.
+//!
+//! A device that refuses a read is asked again each second. Where damage hides the place, the log is cut where the last batch before
+//! it ends that can be told: a replica may always have less.
+
+use super::batch::{BATCH_HEADER_LEN, BatchHeader};
+use super::flush::Stage as FlushStage;
+use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, RawPosition, SEGMENT_MAGIC};
+use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
+use super::partition::{Mark, PartitionLog, Segment};
+use super::producers::Producers;
+use super::recovery::scan::{commit_at, segment_at};
+use super::state::SegmentMeta;
+use super::store::{Op, Store};
+use super::view::Tail;
+use super::writer::FileWriter;
+use crate::base::{
+    BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, Position, Ticks, block_down, block_up,
+};
+use crate::journal::format::RecordKind;
+use bytes::Bytes;
+use std::{collections::VecDeque, sync::Arc};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// What is looked through of a segment at a time.
+const WALK_LEN: usize = 256 * 1024;
+
+/// What is looked for in the files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// The record that ends at the cut stands in the blocks `lo .. hi` of the commit log.
+    Commit {
+        lo: u64,
+        hi: u64,
+    },
+    /// No such record: the batches of the segment tell, header by header from here on.
+    Walk {
+        at: Mark,
+        count: u64,
+    },
+    /// The last block of the commit log, then of the segment.
+    CommitTail,
+    SegmentTail,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Settling,
+    Looking(Look),
+    Recording,
+    Draining,
+    Wiping,
+}
+
+/// A cut under way.
+#[derive(Debug)]
+pub struct Cut {
+    pub is_restart: bool,
+    /// Where the log is to end; the crc is known when it is recorded.
+    pub tail: Tail,
+    unix_ns: i64,
+    /// Of the first batch that goes.
+    number: u64,
+    stage: Stage,
+    /// Its record is durable.
+    is_frozen: bool,
+    /// The segment that holds the end, its index, and its batches before the end.
+    base: i64,
+    count: u64,
+    /// What the last blocks hold before the end; `None`: the files have nothing behind it.
+    segment_tail: Option<Vec<u8>>,
+    commit_tail: Option<Vec<u8>>,
+    ticket: RecordTicket,
+    /// Of the record, in the partition, and the journal write that holds it; zero before.
+    sequence: u64,
+    write_sequence: u64,
+    todo: VecDeque<DiskOp>,
+    is_waiting: bool,
+    retry_at: Option<Ticks>,
+}
+
+impl Cut {
+    /// Looks for the place in the commit log.
+    fn search(&mut self) {
+        let records = (self.tail.at.offset - self.base) as u64 / BATCH_HEADER_LEN as u64 + 1;
+        let hi = records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64);
+        self.stage = Stage::Looking(Look::Commit { lo: 0, hi });
+    }
+
+    /// A record was packed into a journal write.
+    pub fn packed(&mut self, ticket: RecordTicket, write_sequence: u64) {
+        if ticket == self.ticket {
+            self.write_sequence = write_sequence;
+        }
+    }
+
+    /// A snapshot that is taken now has the log as it was: the records up to which it contains all, when `applied` is that
+    /// without the cut. The checkpoint goes on to count on a later one.
+    pub fn not_contained(&self, applied: u64, dirty_after: &mut Option<u64>) -> u64 {
+        if self.sequence == 0 || applied < self.sequence {
+            return applied;
+        }
+        if self.write_sequence > 0 {
+            *dirty_after = Some(dirty_after.map_or(self.write_sequence, |d| d.min(self.write_sequence)));
+        }
+        self.sequence - 1
+    }
+}
+
+impl PartitionLog {
+    /// Nothing is read or written but by the cut.
+    pub fn is_cutting(&self) -> bool {
+        self.cut.as_ref().is_some_and(|c| c.is_frozen)
+    }
+
+    /// The number of the batch that begins at `offset`, of the first one in memory when it stood before that.
+    fn number_at(&self, offset: i64) -> u64 {
+        self.first + self.recent.partition_point(|r| r.batch.header.offset.get() < offset) as u64
+    }
+}
+
+impl Store {
+    /// Cuts the log to `to`, the end of a batch, not below its start. What is not durable beyond is forgotten without a
+    /// notice: whoever waited for it was told before that its outcome is unknown. [`Notice::Truncated`] when it is durable; until
+    /// then appends are refused as busy, and the view shows the log as it will be.
+    pub fn truncate(&mut self, now: Now, p: PartitionIdx, to: Position, io: &mut Io) {
+        let part = self.part(p);
+        assert!(to.offset >= part.start.offset, "a log is not cut below its start");
+        // Nothing of the log is left before its start.
+        let is_all = to.offset == part.start.offset;
+        let epoch = if is_all { Epoch(0) } else { part.epochs.epoch_at(to.offset).unwrap_or(part.end.epoch) };
+        let chain_crc = part.epochs.crc_at(to.offset).unwrap_or(0);
+        self.begin_cut(now, p, Tail { at: to, chain_crc, epoch }, false, io);
+    }
+
+    /// Drops the log: it begins, and ends, at `start`, behind a batch with this header crc. The same notice.
+    pub fn restart(&mut self, now: Now, p: PartitionIdx, start: Position, chain_crc: u32, io: &mut Io) {
+        self.begin_cut(now, p, Tail { at: start, chain_crc, epoch: Epoch(0) }, true, io);
+    }
+
+    fn begin_cut(&mut self, now: Now, p: PartitionIdx, tail: Tail, is_restart: bool, io: &mut Io) {
+        let part = &mut self.partitions[p.0 as usize];
+        assert!(part.cut.is_none(), "a log is cut once at a time");
+        // What is open was never given to anybody.
+        self.waiting_bytes -= part.builder.len() as u64;
+        self.unpacked -= std::mem::take(&mut part.builder_cost);
+        part.builder = Default::default();
+        let number = if is_restart { part.first } else { part.number_at(tail.at.offset) };
+        for number in part.released..number {
+            if let Some(r) = part.recent_mut(number) {
+                r.is_direct = r.batch.bytes.len() >= self.direct_len;
+            }
+        }
+        part.released = number.max(part.enqueued);
+        part.cut = Some(Box::new(Cut {
+            is_restart,
+            tail,
+            unix_ns: 0,
+            number,
+            stage: Stage::Settling,
+            is_frozen: false,
+            base: tail.at.offset,
+            count: 0,
+            segment_tail: None,
+            commit_tail: None,
+            ticket: RecordTicket(0),
+            sequence: 0,
+            write_sequence: 0,
+            todo: VecDeque::new(),
+            is_waiting: false,
+            retry_at: None,
+        }));
+        self.has_sealed = true; // it has no open batch any more
+        self.cuts.push(p);
+        self.drive_cuts(now, io);
+    }
+
+    /// Takes each cut as far as it goes without waiting.
+    pub(super) fn drive_cuts(&mut self, now: Now, io: &mut Io) {
+        if self.cuts.is_empty() || self.is_stopping() {
+            return;
+        }
+        for p in std::mem::take(&mut self.cuts) {
+            // What failed meanwhile is finished by the next start, if it was recorded.
+            let is_alive = self.part(p).poisoned.is_none() && !self.ring.is_poisoned();
+            if is_alive && !self.drive_cut(now, p, io) {
+                self.cuts.push(p);
+            }
+        }
+    }
+
+    /// Whether it is complete.
+    fn drive_cut(&mut self, now: Now, p: PartitionIdx, io: &mut Io) -> bool {
+        loop {
+            let part = &mut self.partitions[p.0 as usize];
+            let Some(cut) = &mut part.cut else { return true };
+            if cut.is_waiting || cut.retry_at.is_some_and(|at| at > now.ticks) {
+                return false;
+            }
+            cut.retry_at = None;
+            match cut.stage {
+                Stage::Settling if !cut.is_restart && part.enqueued < cut.number => {
+                    self.advance(p);
+                    let part = self.part(p);
+                    if part.cut.as_ref().is_some_and(|cut| part.enqueued < cut.number) {
+                        return false;
+                    }
+                }
+                Stage::Settling => self.settled(p),
+                Stage::Looking(_) => self.look(p, io),
+                Stage::Recording if cut.ticket <= self.durable_record => (cut.stage, cut.is_frozen) = (Stage::Draining, true),
+                Stage::Recording => return false,
+                Stage::Draining => {
+                    let is_used = part.space.is_growing()
+                        || self.reader.reads(p)
+                        || self.verbatim.reads(p)
+                        || self.searches_in(p)
+                        || self.scrub.repairs(p)
+                        || !self.is_idle(p);
+                    if is_used {
+                        return false;
+                    }
+                    self.frozen(now, p);
+                }
+                Stage::Wiping => match cut.todo.pop_front() {
+                    Some(op) => {
+                        cut.is_waiting = true;
+                        self.ops.issue(io, op, Op::Cut(p));
+                    }
+                    None => {
+                        self.cut_done(p, io);
+                        return true;
+                    }
+                },
+            }
+        }
+    }
+
+    /// No round is under way.
+    fn is_idle(&mut self, p: PartitionIdx) -> bool {
+        let part = &mut self.partitions[p.0 as usize];
+        if part.flush.break_off() {
+            self.rounds -= 1;
+            part.dirty_after = None;
+            self.stalled_snapshots.retain(|&q| q != p);
+        }
+        self.part(p).flush.stage == FlushStage::Idle
+    }
+
+    /// The batch that ends at the cut, from memory or else from the commit log.
+    fn settled(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(mut cut) = part.cut.take() else { return };
+        let segment = part.segment_of(cut.tail.at.offset).1.meta;
+        cut.base = segment.base.offset;
+        let before = cut.number.checked_sub(1).and_then(|n| part.recent(n)).map(|r| &r.batch.header);
+        let mark = [part.end, part.durable, part.committed].into_iter().find(|m| m.at == cut.tail.at);
+        let is_known = if cut.is_restart {
+            true
+        } else if let Some(h) = before.filter(|h| h.end() == cut.tail.at) {
+            (cut.tail.chain_crc, cut.unix_ns) = (h.header_crc.get(), h.base_unix_ns.get());
+            true
+        } else if let Some(mark) = mark {
+            (cut.tail, cut.unix_ns) = (mark.tail(), mark.unix_ns);
+            true
+        } else if segment.base == cut.tail.at {
+            cut.tail.chain_crc = segment.prev_crc;
+            true
+        } else {
+            cut.search();
+            false
+        };
+        part.cut = Some(cut);
+        if is_known {
+            self.record_cut(p);
+        }
+    }
+
+    /// Nothing changes any more: what the files have before the cut.
+    fn frozen(&mut self, now: Now, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(mut cut) = part.cut.take() else { return };
+        let at = cut.tail.at.offset;
+        cut.base = part.segment_of(at).1.meta.base.offset;
+        let (mut is_known, mut needs_tail) = (true, false);
+        if !cut.is_restart && at >= part.committed.at.offset {
+            // All that the commit log has stays.
+            let is_begun = part.commit_writer.base() == cut.base;
+            let written = if is_begun { part.commit_writer.len() / COMMIT_RECORD_LEN as u64 } else { 0 };
+            let from = part.committed.number.max(part.number_at(cut.base));
+            cut.count = written + cut.number.saturating_sub(from);
+            needs_tail = part.written.at.offset > at;
+        } else if !cut.is_restart && cut.base == at {
+            // Only its header stands before it.
+            (cut.segment_tail, cut.commit_tail) = (Some(vec![]), Some(vec![]));
+        } else if !cut.is_restart {
+            cut.search();
+            is_known = false;
+        }
+        part.cut = Some(cut);
+        if is_known && needs_tail {
+            self.segment_tail(now, p);
+        } else if is_known {
+            self.cut_memory(now, p);
+        }
+    }
+
+    /// The place is known, with the records before it.
+    fn found_place(&mut self, now: Now, p: PartitionIdx) {
+        let Some(cut) = &mut self.part_mut(p).cut else { return };
+        if !cut.is_frozen {
+            self.record_cut(p);
+        } else if commit_at(cut.count).is_multiple_of(BLOCK as u64) {
+            cut.commit_tail = Some(vec![]);
+            self.segment_tail(now, p);
+        } else {
+            cut.stage = Stage::Looking(Look::CommitTail);
+        }
+    }
+
+    /// The segment's last block is needed next, unless the cut is at a block's border.
+    fn segment_tail(&mut self, now: Now, p: PartitionIdx) {
+        let Some(cut) = &mut self.part_mut(p).cut else { return };
+        cut.stage = Stage::Looking(Look::SegmentTail);
+        if segment_at(cut.base, cut.tail.at.offset).is_multiple_of(BLOCK as u64) {
+            cut.segment_tail = Some(vec![]);
+            self.cut_memory(now, p);
+        }
+    }
+
+    /// Issues the read that is needed next.
+    fn look(&mut self, p: PartitionIdx, io: &mut Io) {
+        let part = &mut self.partitions[p.0 as usize];
+        let (dir, Some(cut)) = (part.dir.clone(), &mut part.cut) else { return };
+        let Stage::Looking(look) = cut.stage else { return };
+        let (commit, segment) = (FileId::Commit(dir.clone(), cut.base), FileId::Segment(dir, cut.base));
+        let (file, at, len) = match look {
+            Look::Commit { lo, hi } => (commit, FILE_HEADER_LEN + (lo + (hi - lo) / 2) * BLOCK as u64, BLOCK),
+            Look::CommitTail => (commit, block_down(commit_at(cut.count)), BLOCK),
+            Look::SegmentTail => (segment, block_down(segment_at(cut.base, cut.tail.at.offset)), BLOCK),
+            Look::Walk { at, .. } => (segment, block_down(segment_at(cut.base, at.at.offset)), WALK_LEN),
+        };
+        cut.is_waiting = true;
+        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Cut(p));
+    }
+
+    /// An operation of a cut has finished.
+    pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, _io: &mut Io) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(cut) = part.cut.as_mut().filter(|_| part.poisoned.is_none()) else { return };
+        cut.is_waiting = false;
+        let bytes = match (outcome, cut.stage) {
+            (Ok(DiskDone::Read(bytes)), _) => bytes,
+            // What was never allocated has nothing to cut.
+            (Ok(DiskDone::Done) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
+            (Err(error), Stage::Looking(_)) => {
+                tracing::warn!(%error, "a log is to be cut and its files cannot be read: trying again");
+                cut.retry_at = Some(now.ticks + super::space::RETRY);
+                return;
+            }
+            (Err(error), _) => return self.poison_partition(p, &error),
+        };
+        let Stage::Looking(look) = cut.stage else { return };
+        match look {
+            Look::Commit { lo, hi } => {
+                let middle = lo + (hi - lo) / 2;
+                let records = records_of(&bytes, &part.dir);
+                let is_before = records.first().is_some_and(|(_, r)| r.offset.get() < cut.tail.at.offset);
+                let found = records.iter().find(|(_, r)| r.end() == cut.tail.at);
+                if let Some((index, r)) = found {
+                    cut.count = middle * (BLOCK / COMMIT_RECORD_LEN) as u64 + index + 1;
+                    (cut.tail.chain_crc, cut.unix_ns) = (r.batch_crc.get(), r.unix_ns.get());
+                    cut.tail.epoch = Epoch(r.epoch.get());
+                    self.found_place(now, p);
+                } else if hi - lo <= 1 {
+                    self.walk_to_cut(p);
+                } else {
+                    let (lo, hi) = if is_before { (middle, hi) } else { (lo, middle) };
+                    cut.stage = Stage::Looking(Look::Commit { lo, hi });
+                }
+            }
+            Look::CommitTail => {
+                let len = (commit_at(cut.count) % BLOCK as u64) as usize;
+                let mut tail = bytes.to_vec();
+                tail.resize(len, 0);
+                cut.commit_tail = Some(tail);
+                self.segment_tail(now, p);
+            }
+            Look::SegmentTail => {
+                let len = (segment_at(cut.base, cut.tail.at.offset) % BLOCK as u64) as usize;
+                let mut tail = bytes.to_vec();
+                tail.resize(len, 0);
+                cut.segment_tail = Some(tail);
+                self.cut_memory(now, p);
+            }
+            Look::Walk { at, count } => self.walked(now, p, at, count, &bytes),
+        }
+    }
+
+    /// The commit log does not know the place: it is damaged. The segment's headers are looked through.
+    fn walk_to_cut(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(cut) = &mut part.cut else { return };
+        let (_, segment) = part.segments.iter().enumerate().find(|(_, s)| s.meta.base.offset == cut.base).expect("it was chosen");
+        let SegmentMeta { base, prev_crc } = segment.meta;
+        let epoch = part.epochs.epoch_at(base.offset).unwrap_or(Epoch(0));
+        let at = Mark { number: 0, at: base, chain_crc: prev_crc, epoch, unix_ns: 0 };
+        tracing::warn!(topic = %part.dir.topic, partition = %part.dir.partition, offset = cut.tail.at.offset,
+            "a commit log does not know where the log is to be cut: its segment is looked through");
+        cut.stage = Stage::Looking(Look::Walk { at, count: 0 });
+    }
+
+    /// Headers from `at` on, as far as they go: to the cut, to the end of what was read, or to one that does not hold.
+    fn walked(&mut self, now: Now, p: PartitionIdx, mut at: Mark, mut count: u64, bytes: &[u8]) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(cut) = &mut part.cut else { return };
+        let read_at = block_down(segment_at(cut.base, at.at.offset));
+        let (to, from) = (cut.tail.at.offset, at.at.offset);
+        let is_over = loop {
+            let place = (segment_at(cut.base, at.at.offset) - read_at) as usize;
+            let header = bytes.get(place..).map(|b| BatchHeader::parse(b, part.dir.topic_id, part.dir.partition));
+            match header {
+                _ if at.at.offset >= to => break true,
+                Some(Ok(h)) if h.start() == at.at && h.end().offset <= to => {
+                    let (number, epoch) = (at.number + 1, Epoch(h.epoch.get()));
+                    at = Mark { number, at: h.end(), chain_crc: h.header_crc.get(), epoch, unix_ns: h.base_unix_ns.get() };
+                    count += 1;
+                }
+                // It may go on in what is read next.
+                None | Some(Err(super::format::Bad::Short)) => break at.at.offset == from,
+                Some(_) => break true,
+            }
+        };
+        if !is_over {
+            cut.stage = Stage::Looking(Look::Walk { at, count });
+            return;
+        }
+        if cut.is_frozen && at.at != cut.tail.at {
+            let file = FileId::Segment(part.dir.clone(), cut.base);
+            let message = format!("offset {} was a batch's end, and cannot be told any more", cut.tail.at.offset);
+            return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
+        }
+        (cut.tail, cut.unix_ns, cut.count) = (at.tail(), at.unix_ns, count);
+        let number = part.first + part.recent.partition_point(|r| r.batch.header.offset.get() < at.at.offset) as u64;
+        cut.number = number.min(cut.number);
+        self.found_place(now, p);
+    }
+
+    /// All that is needed is known: the cut is journaled.
+    fn record_cut(&mut self, p: PartitionIdx) {
+        let Some(cut) = &self.part(p).cut else { return };
+        let (at, kind) = (cut.tail.at, if cut.is_restart { RecordKind::Restart } else { RecordKind::Truncate });
+        let mut payload = RawPosition::from(at).as_bytes().to_vec();
+        payload.extend_from_slice(&cut.tail.chain_crc.to_le_bytes());
+        payload.extend_from_slice(&[0; 4]);
+        self.part_mut(p).journal_end = at;
+        let ticket = self.fact(p, kind, payload);
+        let part = self.part_mut(p);
+        let sequence = part.record_sequence;
+        if let Some(cut) = &mut part.cut {
+            (cut.ticket, cut.sequence, cut.stage) = (ticket, sequence, Stage::Recording);
+        }
+        self.flush_if_due(p);
+    }
+
+    /// The record is durable and nothing is under way: memory follows, and the files are next.
+    fn cut_memory(&mut self, now: Now, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let Some(mut cut) = part.cut.take() else { return };
+        let Tail { at, chain_crc, epoch } = cut.tail;
+        let n = cut.number;
+        assert_eq!(part.durable.number, part.enqueued, "what was journaled before the cut's record is durable");
+        for number in part.durable.number..part.end.number {
+            let r = part.recent(number).expect("a batch that is not durable is in memory");
+            self.waiting_bytes -= r.batch.bytes.len() as u64;
+            self.unpacked -= r.cost;
+        }
+        self.waiting_bytes -= part.release_held(at.offset);
+        let kept = n.max(part.first);
+        for number in kept.max(part.pinned)..part.durable.number {
+            let len = part.recent(number).expect("a pinned batch is in memory").batch.bytes.len() as u64;
+            part.unflushed_bytes -= len;
+            self.unflushed_bytes -= len;
+        }
+        let mut evictable = part.pinned.saturating_sub(kept);
+        let mut index = self.tail.len();
+        while evictable > 0 {
+            index -= 1;
+            if self.tail[index].0 == p {
+                let (_, bytes) = self.tail.remove(index).expect("it was just looked at");
+                self.tail_bytes -= bytes as usize;
+                evictable -= 1;
+            }
+        }
+        let was_committed = part.committed.at.offset > at.offset;
+        let was_written = part.written.at.offset > at.offset;
+        part.first = part.first.min(n);
+        part.recent.truncate((n - part.first) as usize);
+        let mark = Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns };
+        for m in [&mut part.end, &mut part.durable, &mut part.written, &mut part.synced, &mut part.committed] {
+            *m = if m.number >= n { mark } else { *m };
+        }
+        for number in [&mut part.released, &mut part.enqueued, &mut part.packed, &mut part.pinned] {
+            *number = (*number).min(n);
+        }
+        part.cut_table(at, cut.is_restart, was_committed);
+        let removed = if cut.is_restart { part.restart_files(at, chain_crc) } else { part.cut_segments(&cut) };
+        part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);
+        part.plan_wipe(&mut cut, removed);
+        cut.stage = Stage::Wiping;
+        if cut.is_restart {
+            part.segment_batches = 0;
+        }
+        part.cut = Some(cut);
+        self.cache.forget(p);
+        self.reader.forget(p);
+        self.part_mut(p).waits_to_read = false;
+        self.scrub.forget(p);
+        if self.full_disk.waiting.contains(&p) {
+            self.full_disk.waiting.retain(|&q| q != p);
+            self.room.signal_disk = true;
+        }
+    }
+
+    fn cut_done(&mut self, p: PartitionIdx, io: &mut Io) {
+        self.part_mut(p).cut = None;
+        self.notices.push(Notice::Truncated { p });
+        self.notices.push(Notice::Readable { p });
+        self.room.signal_all();
+        self.retention.look_at(p);
+        self.grow(p, io);
+        self.flush_if_due(p);
+    }
+
+    pub(super) fn cut_deadline(&self) -> Option<Ticks> {
+        self.cuts.iter().filter_map(|p| self.part(*p).cut.as_ref()?.retry_at).min()
+    }
+}
+
+impl PartitionLog {
+    /// What is told of the log beside its batches.
+    fn cut_table(&mut self, at: Position, is_restart: bool, was_committed: bool) {
+        let lowest = |p: &mut Position| *p = if p.offset > at.offset { at } else { *p };
+        if is_restart {
+            self.start = at;
+            self.epochs.clear();
+            self.lost.clear();
+            self.vouched = None;
+            self.committed_producers = Producers::new(self.committed_producers.limits());
+        } else {
+            self.epochs.cut(at.offset);
+            self.lost.retain(|l| l.0.offset < at.offset);
+            self.lost.iter_mut().for_each(|l| lowest(&mut l.1));
+            self.vouched = self.vouched.take().filter(|v| v.at.offset < at.offset);
+            if was_committed {
+                self.committed_producers.cut(at.offset);
+            }
+        }
+        self.recount_producers();
+        [&mut self.collect_start, &mut self.low_water, &mut self.snapshot_end].into_iter().for_each(lowest);
+        self.journal_end = at;
+        self.careful_until = self.careful_until.min(at.offset);
+    }
+
+    /// The log has one segment, which has no file yet. Those that go.
+    fn restart_files(&mut self, at: Position, prev_crc: u32) -> Vec<FileId> {
+        let removed = self.files_of(0);
+        self.segments.clear();
+        self.segments.push_back(Segment { meta: SegmentMeta { base: at, prev_crc }, last_unix_ns: None });
+        self.flush.unsynced_segments.clear();
+        self.flush.unsynced_commits.clear();
+        self.space = self.space.cut(at.offset, 0, 0);
+        removed
+    }
+
+    fn files_of(&self, from: usize) -> Vec<FileId> {
+        let later = self.segments.iter().skip(from).map(|s| s.meta.base.offset);
+        later.flat_map(|base| [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)]).collect()
+    }
+
+    /// The log ends in an earlier segment, perhaps. The files behind that one.
+    fn cut_segments(&mut self, cut: &Cut) -> Vec<FileId> {
+        let (index, _) = self.segment_of(cut.tail.at.offset);
+        let removed = self.files_of(index + 1);
+        self.segments.truncate(index + 1);
+        self.flush.unsynced_segments.retain(|f| !removed.contains(f));
+        self.flush.unsynced_commits.retain(|f| !removed.contains(f));
+        if let Some(active) = self.segments.back_mut() {
+            active.last_unix_ns = None;
+        }
+        self.segment_batches = cut.count;
+        let lens = (block_up(segment_at(cut.base, cut.tail.at.offset)), block_up(commit_at(cut.count)));
+        self.space = self.space.cut(cut.base, lens.0, lens.1);
+        removed
+    }
+
+    /// Both writers go on where the files are cut.
+    fn cut_writers(&mut self, cut: &Cut, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
+        let active = *self.active();
+        let bytes = (cut.tail.at.offset - active.meta.base.offset) as u64;
+        let writer = |magic, at: u64, tail: &Option<Vec<u8>>| match tail {
+            Some(tail) if at > FILE_HEADER_LEN => {
+                FileWriter::resume(self.dir.clone(), magic, active.meta.base.offset, at, tail.clone())
+            }
+            _ => FileWriter::begin(self.dir.clone(), self.file_header(magic, &active, epoch, unix_ns)),
+        };
+        let segment = (written || cut.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &cut.segment_tail));
+        let commit = (committed || cut.is_restart).then(|| writer(COMMIT_MAGIC, commit_at(cut.count), &cut.commit_tail));
+        if let Some(segment) = segment {
+            self.segment_writer = segment;
+        }
+        if let Some(commit) = commit {
+            self.commit_writer = commit;
+        }
+    }
+
+    /// Later files go first; then the last ones are cut, and zeros stand behind the end in their last blocks.
+    fn plan_wipe(&self, cut: &mut Cut, removed: Vec<FileId>) {
+        if !removed.is_empty() {
+            cut.todo.push_back(DiskOp::Remove { files: removed });
+        }
+        if cut.is_restart {
+            return;
+        }
+        let dir = &self.dir;
+        let segment = (FileId::Segment(dir.clone(), cut.base), segment_at(cut.base, cut.tail.at.offset), &cut.segment_tail);
+        let commit = (FileId::Commit(dir.clone(), cut.base), commit_at(cut.count), &cut.commit_tail);
+        for (file, at, tail) in [segment, commit] {
+            cut.todo.push_back(DiskOp::Truncate { file: file.clone(), len: block_up(at) });
+            if let Some(tail) = tail.as_ref().filter(|t| !t.is_empty()) {
+                let mut block = tail.clone();
+                block.resize(BLOCK, 0);
+                let (at, parts) = (block_down(at), vec![block.into()]);
+                cut.todo.push_back(DiskOp::Write { file, at, parts, durability: Durability::Durable });
+            }
+        }
+    }
+}
+
+/// The records of a block of a commit log that hold, with their index there.
+fn records_of(bytes: &[u8], dir: &Arc<PartitionDir>) -> Vec<(u64, CommitRecord)> {
+    let records = bytes.chunks_exact(COMMIT_RECORD_LEN).zip(0..);
+    let parsed = records.filter_map(|(c, i)| CommitRecord::read_from_bytes(c).ok().map(|r| (i, r)));
+    parsed.filter(|(_, r)| r.is_valid(dir.topic_id, dir.partition)).collect()
+}

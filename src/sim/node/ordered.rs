@@ -1,0 +1,84 @@
+//! What the book knows of order and delay: how far ordered channels are finished, and what may not come yet.
+//!
+//! An ordered channel hands a message out only when every ISR member knows, durably, that all before it are finished. So a
+//! message that came says that no earlier one may come again to whoever subscribes after that.
+
+use super::book::{Book, ChannelKey};
+use crate::base::{LogId, MessageId};
+use std::collections::BTreeMap;
+
+/// The name of the ordered channel.
+pub const ORDERED: &str = "ordered";
+
+/// A REQ counts as taken when it is written so long after its message came: it cannot have timed out.
+const SURELY_HELD_MS: u64 = super::world::MSG_TIMEOUT_MS / 2;
+
+#[derive(Default)]
+pub struct Order {
+    /// Of an ordered channel and partition: the last message that came, and the first that nobody has finished.
+    last: BTreeMap<(ChannelKey, u16), LogId>,
+    open: BTreeMap<(ChannelKey, u16), LogId>,
+    /// Messages that came, when, and in which term of their leader.
+    came: BTreeMap<(ChannelKey, MessageId), (u64, u64)>,
+    /// Not before this time, in this term.
+    deferred: BTreeMap<(ChannelKey, MessageId), (u64, u64)>,
+    /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
+    terms: BTreeMap<(usize, u16), u64>,
+    /// Deferred messages that came when they should.
+    pub kept: u64,
+}
+
+impl Book {
+    /// A partition's leader, or what it has in memory, may be another from now on.
+    pub fn term_ends(&mut self, topic: usize, partition: u16) {
+        *self.order.terms.entry((topic, partition)).or_default() += 1;
+    }
+
+    fn term(&self, channel: &ChannelKey, id: MessageId) -> u64 {
+        self.order.terms.get(&(channel.0, id.partition().0)).copied().unwrap_or(0)
+    }
+
+    /// Everything before is finished on every ISR member.
+    pub fn finished_for_good(&self, channel: &ChannelKey, partition: u16) -> LogId {
+        self.order.last.get(&(channel.clone(), partition)).copied().unwrap_or(LogId(0))
+    }
+
+    /// A client asked for it to come later.
+    pub fn deferred(&mut self, channel: &ChannelKey, id: MessageId, delay_ms: u64) {
+        let (key, term) = ((channel.clone(), id), self.term(channel, id));
+        let is_sure = self.order.came.get(&key).is_some_and(|(at, of)| *of == term && at + SURELY_HELD_MS > self.now_ms);
+        if is_sure && delay_ms > 0 && channel.1 != ORDERED {
+            self.order.deferred.insert(key, (self.now_ms + delay_ms, term));
+        }
+    }
+
+    /// A REQ failed, of one of the channel's messages: none of them is known to wait.
+    pub fn not_deferred(&mut self, channel: Option<&ChannelKey>) {
+        self.order.deferred.retain(|(of, _), _| Some(of) != channel);
+    }
+
+    /// Of a message that comes: neither before its time nor before its turn.
+    pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessageId) {
+        let (key, term, now) = ((channel.clone(), id), self.term(channel, id), self.now_ms);
+        if let Some((due, of)) = self.order.deferred.remove(&key).filter(|(_, of)| *of == term && self.is_delay_checked) {
+            assert!(now >= due, "deferred_not_early_not_lost: {id:?} comes to {channel:?} at {now} ms, {due} in term {of}");
+            self.order.kept += 1;
+        }
+        self.order.came.insert(key, (now, term));
+        if channel.1 == ORDERED {
+            self.ordered_channel_in_order(channel, id);
+        }
+    }
+
+    fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessageId) {
+        let (key, came) = ((channel.clone(), id.partition().0), id.log_id());
+        let mut open = *self.order.open.entry(key.clone()).or_insert(came);
+        while open < came && self.has_finished(channel, MessageId::new(id.partition(), open)) {
+            open = LogId(open.0 + 1);
+        }
+        assert!(came <= open, "ordered_channel_in_order: {id:?} comes to {channel:?}, and {open:?} is not finished");
+        self.order.open.insert(key.clone(), open);
+        let last = self.order.last.entry(key).or_default();
+        *last = (*last).max(came);
+    }
+}

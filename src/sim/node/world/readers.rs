@@ -1,0 +1,89 @@
+//! Readers of ordered channels and of those whose offset is set, and who sets it: the HTTP thread's questions.
+
+use super::World;
+use crate::base::topic::home_core;
+use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
+use crate::shard::Event;
+use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
+use crate::sim::node::any::AnyClient;
+use crate::sim::node::book::topic_name;
+use crate::sim::node::order::{Kind, Place, Reader};
+use std::collections::BTreeSet;
+
+impl World<'_> {
+    fn open_reader(&mut self, kind: Kind, place: Place, rdy: u32) {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        let core = self.add_socket(AnyClient::Reader(Box::new(Reader::new(kind, place, rdy))));
+        self.step(core, Event::Opened { conn, peer: Peer("test:1".into()) });
+    }
+
+    pub(super) fn connect_reader(&mut self) {
+        let kind = if self.rng.chance(0.5) { Kind::Ordered } else { Kind::Moved };
+        let place = (self.rng.below(self.topics) as usize, self.rng.below(self.plan.partitions_max) as u16);
+        let rdy = 1 + self.rng.below(6) as u32;
+        self.book.subscribes(place.0);
+        self.open_reader(kind, place, rdy);
+    }
+
+    /// One at each channel that a reader was subscribed to.
+    pub(super) fn drain_readers(&mut self) {
+        for kind in [Kind::Ordered, Kind::Moved] {
+            for place in self.book.orders.places(kind) {
+                self.open_reader(kind, place, 40);
+            }
+        }
+    }
+
+    /// Sets the offset of some channel, one at a time for each.
+    pub(super) fn set_somewhere(&mut self) {
+        let places = self.book.orders.places(Kind::Moved);
+        let Some(place) = self.pick(&places).filter(|p| !self.setting.values().any(|s| s == p)) else { return };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let cores = self.shards.len() as u16;
+        let name = TopicName::new(&topic_name(place.0)).expect("valid");
+        let Some(topic) = self.known.get(&place.0).cloned() else {
+            let home = home_core(&name, cores).0 as usize;
+            return self.step(home, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::FindTopic { ticket, name } });
+        };
+        let to = match self.rng.below(6) {
+            0 => Start::Oldest,
+            1 => Start::Newest,
+            2 => Start::Count(self.rng.below(400) as i64),
+            3 => Start::LogId(LogId(1 + self.rng.below(400))),
+            4 => Start::Offset(self.rng.below(100_000) as i64),
+            _ => Start::Timestamp(self.now.unix_ns - self.rng.below(20_000_000_000) as i64),
+        };
+        let readers = self.sockets.values().filter_map(|s| match &s.client {
+            AnyClient::Reader(r) if (r.kind, r.place) == (Kind::Moved, place) => Some(&r.finished),
+            _ => None,
+        });
+        let finished: BTreeSet<LogId> = readers.flatten().copied().collect();
+        self.book.orders.set_asked(place, finished);
+        self.setting.insert(ticket.0, place);
+        let (partition, channel) = (PartitionId(place.1), ChannelName::new(Kind::Moved.channel()).expect("valid"));
+        let core = topic.core_of(partition, cores).0 as usize;
+        let set = Box::new(SetOffset { topic, partition, channel, to, force: true });
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket, set } });
+        self.end_turn(core);
+    }
+
+    pub(super) fn http_hears(&mut self, message: MeshMessage) {
+        match message {
+            MeshMessage::Stats { stats, .. } => self.note_left(*stats),
+            MeshMessage::Topic { result, .. } => {
+                let Ok(topic) = result else { return };
+                let number = (0..self.topics as usize).find(|&t| topic_name(t) == *topic.name).expect("it was asked for");
+                self.known.insert(number, topic);
+            }
+            MeshMessage::OffsetSet { ticket, result } => {
+                let place = self.setting.remove(&ticket.0).expect("answered once");
+                if let Ok(at) = result {
+                    self.book.orders.set_done(place, at);
+                }
+            }
+            other => panic!("the HTTP thread asked for no {other:?}"),
+        }
+    }
+}
