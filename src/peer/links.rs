@@ -144,6 +144,11 @@ impl Links {
         self.conns.is_empty() && self.dials.is_empty()
     }
 
+    /// Something was heard: see [`Self::take`].
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub fn take(&mut self, events: &mut Vec<LinkEvent>) {
         events.append(&mut self.events);
     }

@@ -353,6 +353,7 @@ impl Engine {
     pub fn has_unsettled(&self) -> bool {
         !(self.notices.is_empty() && self.replies.is_empty() && self.resume.is_empty() && self.opening.is_empty())
             || self.removals.is_unsettled()
+            || self.links.as_ref().is_some_and(Links::has_events)
     }
 
     /// Whether somebody still waits for an answer.
