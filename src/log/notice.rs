@@ -140,49 +140,24 @@ pub enum SearchBy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// All batches below `end` are durable, and with them every append up to the ticket.
-    Durable {
-        p: PartitionIdx,
-        end: Position,
-        tickets_upto: AppendTicket,
-    },
+    Durable { p: PartitionIdx, end: Position, tickets_upto: AppendTicket },
     /// This append and all later ones that were neither acknowledged nor failed before will never be acknowledged.
     /// When some were issued and some not, two notices come, the later tickets' first.
-    AppendFailed {
-        p: PartitionIdx,
-        from: AppendTicket,
-        error: PublishError,
-    },
+    AppendFailed { p: PartitionIdx, from: AppendTicket, error: PublishError },
     /// Small facts up to here are durable.
-    RecordDurable {
-        upto: RecordTicket,
-    },
+    RecordDurable { upto: RecordTicket },
     /// A read that `fetch` started has come in, or failed: fetch again.
-    Readable {
-        p: PartitionIdx,
-    },
+    Readable { p: PartitionIdx },
     /// What was refused as busy, or for a full disk, may be tried again.
     Room,
     /// The answer to a search. `None`: no batch fits (only by time).
-    Found {
-        token: u64,
-        result: Result<Option<Position>, DiskError>,
-    },
+    Found { token: u64, result: Result<Option<Position>, DiskError> },
     /// Stored bytes do not hold; the store has logged it.
-    Damage {
-        p: PartitionIdx,
-        from: Position,
-        to: Position,
-        what: String,
-    },
+    Damage { p: PartitionIdx, from: Position, to: Position, what: String },
     /// The journal takes nothing any more: no publish, and no small fact becomes durable, until a restart.
-    ReadOnly {
-        reason: String,
-    },
+    ReadOnly { reason: String },
     /// A partition that was removed is gone, with all the store knew of it; or it could not be removed, and stays as it is.
-    Removed {
-        p: PartitionIdx,
-        is_gone: bool,
-    },
+    Removed { p: PartitionIdx, is_gone: bool },
     /// The same of a topic's last file.
     TopicRemoved { key: u64, is_gone: bool },
     /// A cut is durable and complete: the log ends where it was to, or before it, where damage hid that place.

@@ -84,10 +84,7 @@ impl Node {
 
     /// Its two clocks.
     pub fn clocks(&self, now: u64) -> Now {
-        Now {
-            ticks: Ticks(self.ticks_base + now),
-            unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew,
-        }
+        Now { ticks: Ticks(self.ticks_base + now), unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew }
     }
 }
 
@@ -264,7 +261,11 @@ impl World {
         self.outcome.crashes += 1;
         self.terms_end(n);
         let node = &mut self.nodes[n];
-        if is_kill { node.disk.kill() } else { node.disk.crash() }
+        if is_kill {
+            node.disk.kill()
+        } else {
+            node.disk.crash()
+        }
         (node.paused_until, node.disk_stands_until) = (0, 0);
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
