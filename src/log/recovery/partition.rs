@@ -20,7 +20,7 @@ use crate::log::snapshot::Snapshot;
 use crate::log::state::{RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
-use std::collections::{BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 finding! {

@@ -9,6 +9,7 @@ use super::order::Orders;
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
 use super::producers::{Deleted, Producer};
+pub use super::reach::ChannelKey;
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
@@ -17,9 +18,6 @@ use crate::log::state::RecoveredPartition;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A topic's number and a channel's name.
-pub type ChannelKey = (usize, String);
 
 /// What clients know of a channel.
 #[derive(Default)]
