@@ -2,7 +2,7 @@
 //! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
-use super::engine::{Engine, Heard};
+use super::engine::{Attempt, Engine, Heard};
 use super::message::{PublishError, SetOffsetError, SubOptions, Unwritable};
 use super::offsets::{SetOffset, Setter};
 use super::partitions::{ChannelKey, Publisher};
@@ -111,14 +111,11 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
-        let p = self.partitions.get(idx);
-        let is_member = p.seat().is_some();
-        if is_member {
-            if let Err(error) = p.check_write(now.ticks) {
-                return NativeTaken::Refused(failure_of(error));
-            }
-            if self.is_commit_queue_full(batch.len()) {
-                return self.native_stall(now, conn, publish.request, batch);
+        if self.cluster.is_some() {
+            match self.check_publish(now, idx, batch.len()) {
+                None | Some(Attempt::Accepted) => {}
+                Some(Attempt::Refused(error)) => return NativeTaken::Refused(failure_of(error)),
+                Some(Attempt::Wait) => return self.native_stall(now, conn, publish.request, batch),
             }
         }
         let message_bytes = batch.message_bytes();
@@ -128,7 +125,7 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += message_bytes as u64;
-                if is_member {
+                if self.cluster.is_some() {
                     self.has_grown(idx);
                 }
                 NativeTaken::Accepted

@@ -128,22 +128,17 @@ impl Engine {
         if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD)) > BATCH_BODY_MAX {
             return Attempt::Refused(PublishError::TooBig);
         }
-        let p = self.partitions.get(idx);
-        let is_member = p.seat().is_some();
-        if is_member {
-            if let Err(error) = p.check_write(now.ticks) {
-                return Attempt::Refused(error);
-            }
-            if self.is_commit_queue_full(bytes) {
-                return Attempt::Wait;
-            }
+        if self.cluster.is_some()
+            && let Some(attempt) = self.check_publish(now, idx, bytes)
+        {
+            return attempt;
         }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += bytes as u64;
-                if is_member {
+                if self.cluster.is_some() {
                     self.has_grown(idx);
                 }
                 Attempt::Accepted

@@ -19,7 +19,7 @@ mod status;
 mod view;
 
 use super::cluster::ClusterNode;
-use super::engine::Engine;
+use super::engine::{Attempt, Engine};
 use super::message::Share;
 use super::partitions::Role;
 use super::timers::Timer;
@@ -275,12 +275,16 @@ impl Engine {
         self.topics_recorded(now, upto);
     }
 
-    /// Bytes of publishes that wait for the other replicas count as those that wait for this node's disk.
-    pub(super) fn is_commit_queue_full(&self, bytes: usize) -> bool {
-        self.cluster.as_ref().is_some_and(|c| {
-            let waiting = c.uncommitted + self.store.waiting_bytes();
-            c.uncommitted > 0 && waiting + bytes as u64 > self.settings.max_pub_waiting_size
-        })
+    /// What keeps a publish from being appended. Bytes that wait for the other replicas count as those that wait for this node's
+    /// disk, but only for publishes: what a leader elsewhere sends is taken, or two nodes would wait for each other.
+    pub(super) fn check_publish(&self, now: Now, idx: PartitionIdx, bytes: usize) -> Option<Attempt> {
+        let cluster = self.cluster.as_ref()?;
+        if let Err(error) = self.partitions.get(idx).check_write(now.ticks) {
+            return Some(Attempt::Refused(error));
+        }
+        let waiting = cluster.uncommitted + self.store.waiting_bytes();
+        let is_full = cluster.uncommitted > 0 && waiting + bytes as u64 > self.settings.max_pub_waiting_size;
+        is_full.then_some(Attempt::Wait)
     }
 
     fn count_uncommitted(&mut self, idx: PartitionIdx) {
