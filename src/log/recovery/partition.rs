@@ -409,7 +409,7 @@ impl Partition {
         }
         if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
             // The same goes for the snapshot; and before the other slot is written over, lest a power loss takes both.
-            cx.storage.sync(&Snapshot::file(&self.dir, on_disk.sequence))?;
+            Self::write_slot(cx, &Snapshot::file(&self.dir, on_disk.sequence), &on_disk.encode())?;
         }
         if is_changed {
             self.write_snapshot(cx, &snapshot)?;

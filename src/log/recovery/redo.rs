@@ -240,6 +240,9 @@ impl Partition {
                     (BatchAction::Keep, Some(h)) => {
                         cx.report.batches_found += 1;
                         self.touched = true;
+                        // Nothing tells that it was synced, and a sync covers nothing of a write or a sync that failed.
+                        let file = FileId::Segment(dir.clone(), base);
+                        overlay(cx.storage, &file, segment_at(base, self.end.offset), batches.judged(&h))?;
                         self.accept(cx, &h)?;
                     }
                     (BatchAction::Halt, _) => {

@@ -112,6 +112,8 @@ pub struct Book {
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed_topics: BTreeSet<usize>,
     early: BTreeMap<usize, BTreeSet<usize>>,
+    /// Topics for whose channels a native client has asked, with or without an answer.
+    native_topics: BTreeSet<usize>,
     /// Messages of ephemeral topics that were written, in all.
     passing: u64,
     /// Of an ephemeral topic: what was written before is gone for good.
@@ -313,6 +315,11 @@ impl Book {
 
     pub fn subscribed(&mut self, channel: ChannelKey) {
         self.channels.entry(channel).or_default().is_whole = true;
+    }
+
+    /// A native client is about to send its Subscribe.
+    pub fn subscribes_natively(&mut self, topic: usize) {
+        self.native_topics.insert(topic);
     }
 
     /// A native client may ask for the channel to begin anywhere.
@@ -559,10 +566,9 @@ impl Book {
     }
 
     /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others. Not where a
-    /// native client has made a channel of one partition: it may begin anywhere, and be that partition's first.
+    /// native client may have made a channel of one partition: it may begin anywhere, and be that partition's first.
     fn one_channel_is_first(&mut self) {
-        let is_native = |topic: usize| self.channels.iter().any(|((t, _), known)| *t == topic && !known.partitions.is_empty());
-        for (topic, early) in self.early.iter().filter(|(topic, _)| !is_native(**topic)) {
+        for (topic, early) in self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)) {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
             let firsts: Vec<_> = of_it.filter(|(_, known)| !known.finished.is_disjoint(early)).collect();
             for (channel, known) in &firsts {

@@ -355,6 +355,7 @@ impl NativeClient {
     pub fn subscribe(&mut self, book: &mut Book, channel: ChannelKey, partition: u16, start: Start) {
         let number = self.next_sub;
         self.next_sub += 1;
+        book.subscribes_natively(channel.0);
         if matches!(start, Start::Count(_) | Start::LogId(_)) {
             book.may_begin_inside(&channel);
         }
