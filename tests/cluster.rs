@@ -125,11 +125,13 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     background.wait_more(30);
     cluster.delay(A, C, 0);
     // Cut off from both the leader commits nothing, and the others go on without it.
-    (cluster.cut(A, B), cluster.cut(A, C));
+    cluster.cut(A, B);
+    cluster.cut(A, C);
     cluster.change(|file| file.lead("orders", 0, C, Some(A)));
     cluster.wait_role(C, "orders", 0, "leader");
     background.wait_more(100);
-    (cluster.heal(A, B), cluster.heal(A, C));
+    cluster.heal(A, B);
+    cluster.heal(A, C);
     cluster.wait_role(A, "orders", 0, "follower");
     until(|| cluster.nodes[C].whole_log().contains("a has caught up and may join the isr"), || cluster.nodes[C].log());
     cluster.change(|file| file.partition("orders", 0).isr = vec![A, B, C]);

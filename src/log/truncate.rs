@@ -299,7 +299,7 @@ impl Store {
         if !cut.is_restart && at >= part.committed.at.offset {
             // All that the commit log has stays.
             let is_begun = part.commit_writer.base() == cut.base;
-            let written = if is_begun { part.commit_writer.len() / COMMIT_RECORD_LEN as u64 } else { 0 };
+            let written = if is_begun { part.commit_writer.len_behind_header() / COMMIT_RECORD_LEN as u64 } else { 0 };
             let from = part.committed.number.max(part.number_at(cut.base));
             cut.count = written + cut.number.saturating_sub(from);
             needs_tail = part.written.at.offset > at;

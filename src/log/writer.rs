@@ -38,7 +38,7 @@ impl FileWriter {
     }
 
     /// Bytes behind the file's header.
-    pub fn len(&self) -> u64 {
+    pub fn len_behind_header(&self) -> u64 {
         self.at - FILE_HEADER_LEN
     }
 

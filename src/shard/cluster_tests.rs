@@ -389,7 +389,7 @@ impl Net {
     /// Every connection with the node is lost, and what was on its way.
     fn hang_up_all(&mut self, node: usize) {
         let ends: Vec<ConnId> =
-            self.links.iter().filter(|(_, (of, ..))| *of == node).map(|(conn, (.., other))| [*conn, *other]).flatten().collect();
+            self.links.iter().filter(|(_, (of, ..))| *of == node).flat_map(|(conn, (.., other))| [*conn, *other]).collect();
         self.wire.retain(|(conn, _)| !ends.contains(conn));
         for conn in ends {
             if let Some((of, core, _)) = self.links.remove(&conn) {

@@ -25,10 +25,8 @@ const TIMED: &[&str] = &[
 impl World {
     /// The first time of each fault that this run has.
     pub fn plan_faults(&mut self) {
-        for field in 0..FIELDS.len() {
-            if TIMED.contains(&FIELDS[field].0) {
-                self.next_fault(field);
-            }
+        for (field, _) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
+            self.next_fault(field);
         }
     }
 

@@ -7,6 +7,7 @@ use super::order::Reader;
 use crate::base::Rng;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "most clients are of the first kind")]
 pub enum AnyClient {
     Nsq(Client),
     Native(Box<NativeClient>),
