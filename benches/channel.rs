@@ -49,7 +49,7 @@ impl Source for Log {
 struct Null;
 
 impl Sink for Null {
-    fn deliver(&mut self, _: SubId, message: &Message<'_>, id: MessageId, _: u16) -> bool {
+    fn deliver(&mut self, _: SubId, message: &Message<'_>, id: MessageId, _: u16, _: Option<(i64, u32)>) -> bool {
         black_box((message.body, id));
         true
     }
@@ -85,7 +85,14 @@ fn loaded(log: &mut Log, ranged: bool) -> Channel {
     channel.subscribe(
         ms(0),
         SUB,
-        SubOptions { msg_timeout_ms: TIMEOUT_MS, sample_rate: 0, ranged, client: ClientInfo::default() },
+        SubOptions {
+            msg_timeout_ms: TIMEOUT_MS,
+            sample_rate: 0,
+            ranged,
+            ordered: false,
+            placed: false,
+            client: ClientInfo::default(),
+        },
     );
     channel.lend(SUB, IN_FLIGHT as u32);
     // Spread over a second, as a fast stream would be.
