@@ -59,8 +59,6 @@ const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
 const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
 const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, ..FULL_DISK };
 
-/// The same with readers of ordered channels, and of channels whose offset is set.
-
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
     let text = std::env::var("SIM_SEEDS").ok()?;
