@@ -179,8 +179,9 @@ impl Cluster {
     pub fn start(topics: &[(&str, usize)], flags: &[&str]) -> Cluster {
         let mut nodes: Vec<Node> = Vec::new();
         for _ in NAMES {
+            // Kept although confirmed: the logs are compared whole at the end.
             let mut all = vec!["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB", "--follower-limit=1500ms"];
-            all.extend(["--replica-write-limit=3s", "--replica-retry=200ms", "--replica-heartbeat=200ms"]);
+            all.extend(["--retention=1h", "--replica-write-limit=3s", "--replica-retry=200ms", "--replica-heartbeat=200ms"]);
             all.extend(flags);
             nodes.push(Node::prepare(&all));
         }
