@@ -45,7 +45,6 @@ pub(super) struct Finding {
 }
 
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "few searches wait at a time, most of them for subscriptions")]
 enum FindingFor {
     Find { request: u64 },
     Subscribe { subscribe: NativeSubscribe, options: SubOptions },

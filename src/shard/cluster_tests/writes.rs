@@ -30,9 +30,14 @@ fn a_consumer_waits_for_the_followers() {
     net.nodes[2].is_slow = true;
     net.publish(p, "x");
     assert!(net.take(c).is_empty());
+    // Also one whose coming wakes the channel.
+    let (d, got) = net.subscribe(0, "ch", 5);
+    assert!(got.is_empty() && net.durable(0) == 1);
     net.nodes[2].is_slow = false;
     net.run();
-    assert_eq!(bodies(&net.take(c)), ["x"]);
+    let mut got = net.take(c);
+    got.extend(net.take(d));
+    assert_eq!(bodies(&got), ["x"]);
 }
 
 #[test]
