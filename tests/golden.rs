@@ -288,7 +288,7 @@ fn encodings_do_not_drift() {
         ("snapshot with producers", 0x4c58_dbbe_26c0_e841),
         ("native batch", 0x3e57_39ad_310f_73eb),
         ("snapshot with epochs", 0x971e_82f7_e41d_5407),
-        ("replica records", 0xdd4c_8400_22ba_a783),
+        ("replica records", 0x3557_531e_87ad_2af8),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }

@@ -166,7 +166,7 @@ fn hold(name: &str, frozen: u32, requests: &[Request<'_>], replies: &[Reply<'_>]
 }
 
 const FROZEN: u32 = 0x894b_8891;
-const FROZEN_ORDERED: u32 = 0;
+const FROZEN_ORDERED: u32 = 0xb592_2fc3;
 
 /// schema/README.md has the command that renews both.
 #[test]

@@ -52,6 +52,8 @@ const PASSING_FAILING: Plan = Plan { ephemeral: 0.5, ..FAILING_DISK };
 
 const FULL_DISK: Plan = Plan { faults: Faults { late: 0.2, no_space: 0.02, ..NO_FAULTS }, space: 700 * 1024, ..CRASHES };
 
+const PASSING_FULL: Plan = Plan { ephemeral: 0.5, ..FULL_DISK };
+
 /// The same with clients of both protocols.
 const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
 const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
@@ -130,8 +132,7 @@ fn ephemeral_topics_come_and_go() {
     let o = sweep("PASSING", 3000..3080, PASSING);
     assert!(asked().is_some() || o.removed > 200 && o.counts.survived > 5_000, "{o:?}");
     sweep("PASSING_FAILING", 3100..3130, PASSING_FAILING);
-    let full = Plan { ephemeral: 0.5, ..FULL_DISK };
-    sweep("PASSING_FULL", 3200..3240, full);
+    sweep("PASSING_FULL", 3200..3240, PASSING_FULL);
 }
 
 /// Several channels want to be a topic's first one, on all cores: one is, in all partitions, whatever a crash leaves of it.
@@ -199,8 +200,9 @@ fn kept_seeds() {
         ("nor where a torn write was cut", "FAILING_DISK", 20058, FAILING_DISK),
         ("the same with native clients", "NATIVE_FULL_DISK", 30802, NATIVE_FULL_DISK),
         ("a partition is removed in the turn in which a read of it ended", "PASSING_FAILING", 1010588, PASSING_FAILING),
+        ("blank folders of a topic that went", "PASSING_FULL", 3010524, PASSING_FULL),
         ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
-        ("the disk syncs what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
+        ("a start writes again what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");

@@ -48,7 +48,10 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
             Err(failure) => return Err(partly(failure, partition, &done)),
         }
     }
-    let at = |(p, at): &(PartitionId, Position)| serde_json::json!({ "partition": p.0, "virtual_offset": at.offset, "count": at.count, "log_id": at.log_id.0 });
+    let at = |(p, at): &(PartitionId, Position)| {
+        let (offset, count, log_id) = (at.offset, at.count, at.log_id.0);
+        serde_json::json!({ "partition": p.0, "virtual_offset": offset, "count": count, "log_id": log_id })
+    };
     Ok(serde_json::json!({ "partitions": done.iter().map(at).collect::<Vec<_>>() }).to_string())
 }
 

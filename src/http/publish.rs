@@ -1,4 +1,5 @@
-//! POST /pub and /mpub: nsqd's parameters and errors, and the replicated NSQ's `partition`; acknowledged when the partition's core says that it is durable.
+//! POST /pub and /mpub: nsqd's parameters and errors, and the replicated NSQ's `partition`; acknowledged when the partition's
+//! core says that it is durable.
 
 use super::Node;
 use super::body::{self, BodyError, Paid};

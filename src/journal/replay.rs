@@ -407,6 +407,21 @@ impl Ring {
         Ok(write)
     }
 
+    /// The writes that are not known to have been complete, up to the first that does not hold: place and bytes.
+    pub fn open_writes(&self, storage: &mut dyn Storage) -> Result<Vec<(u64, Bytes)>, ReplayError> {
+        let mut found = vec![];
+        let mut sequence = self.first.max(self.promised + 1);
+        while let Some(&place) = self.places.get(&sequence) {
+            let (head, bytes) = self.read_write(storage, place)?;
+            if self.verify(&head, &bytes, place.at)?.1.is_some() {
+                break;
+            }
+            found.push((place.at, bytes));
+            sequence += 1;
+        }
+        Ok(found)
+    }
+
     /// A write whose head was found to hold. The disk may fail between the two reads: then it is a head that does not.
     fn read_write(&self, storage: &mut dyn Storage, place: Place) -> Result<(ParsedHead, Bytes), ReplayError> {
         let file = FileId::Journal(self.core);

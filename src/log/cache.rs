@@ -165,7 +165,13 @@ impl ReadCache {
     /// Drops what is cached of a partition: its number may soon name another one.
     pub fn forget(&mut self, p: PartitionIdx) {
         let keys: Vec<u32> = self.runs.iter().filter(|(_, r)| r.p == p).map(|(key, _)| key as u32).collect();
-        keys.into_iter().for_each(|key| self.remove(key));
+        for key in keys {
+            if self.runs[key as usize].is_fresh {
+                self.fresh_bytes -= self.runs[key as usize].bytes;
+                self.fresh.retain(|&k| k != key);
+            }
+            self.remove(key);
+        }
     }
 
     fn remove(&mut self, key: u32) {
@@ -253,7 +259,10 @@ mod tests {
         assert!(cache.contains(p, 5000) && !cache.contains(p, 4000));
         assert_eq!((cache.runs.len(), cache.index.len()), (2, 2));
         cache.insert(PartitionIdx(8), vec![batch(0)], 100);
+        cache.insert(p, vec![batch(9)], 1000);
         cache.forget(p);
+        assert_eq!(cache.fresh_bytes(), 100);
+        cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.index.len(), cache.bytes()), (1, 1, 100));
         // What came in this turn goes with its partition too, and its place may be taken at once.
         cache.insert(p, vec![batch(7)], 1000);

@@ -147,9 +147,6 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let node = node::read(storage, in_use, &mut rng, &mut report)?;
     let mut rings = Vec::new();
     for &core in &found_journals {
-        // A process that was killed may have left its last writes in the device's cache. What this start does by them (it
-        // removes the files of a deleted topic) must not outlive them when the power goes on its way.
-        storage.sync(&FileId::Journal(core))?;
         let ring = replay::scan(storage, core, node.meta.generation)?;
         note_ring(&ring, &mut report);
         rings.push(ring);
@@ -157,6 +154,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     let lost = journals::find_lost(&node.meta, &rings);
     if !lost.is_empty() && options.accept_lost_journal != node.meta.generation {
         return Err(journals::refuse(storage, &node.meta, &lost)?);
+    }
+    for ring in rings.iter().filter(|r| !r.is_closed()) {
+        journals::settle(storage, ring)?;
     }
     // Only a node.meta that was damaged lets journals of two generations be alive: the older one happened before.
     rings.sort_by_key(|r| (r.generation, r.core));
@@ -294,7 +294,12 @@ impl Partitions {
                 all.push(Partition::open(cx, topic, topics::dir(&topic.name, topic.id, partition), cuts)?);
             }
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
-                let file = FileId::Topic(topics::dir(&topic.name, topic.id, extra));
+                let dir = topics::dir(&topic.name, topic.id, extra);
+                if topics::is_blank(cx.storage, &dir)? {
+                    // Of a topic of this name with more partitions, which went before anything was written there.
+                    continue;
+                }
+                let file = FileId::Topic(dir);
                 cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
             }
         }

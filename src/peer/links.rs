@@ -144,7 +144,7 @@ impl Links {
         self.conns.is_empty() && self.dials.is_empty()
     }
 
-    /// Something was heard: see [`Self::take`].
+    /// Whether [`Links::take`] has something to give.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }

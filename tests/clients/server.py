@@ -27,12 +27,24 @@ def free_port():
                 continue
 
 
+PARTITION = """
+[[topic.partition]]
+number = 0
+replicas = ["a", "b", "c"]
+isr = %s
+leader = "%s"
+epoch = %d
+"""
+
+
 class Server:
     def __init__(self, *flags):
         self.binary = os.environ["RINGMQ_BINARY"]
         self.folder = tempfile.mkdtemp(prefix="clients-", dir=os.environ["RINGMQ_TEST_FOLDER"])
         self.flags = flags
         self.process = None
+        if self.prepare():
+            return
         for attempt in range(5):
             # Another process may take a port between the look and the start.
             self.tcp_port, self.http_port = free_port(), free_port()
@@ -43,6 +55,10 @@ class Server:
                 self.kill()
                 if attempt == 4:
                     raise
+
+    def prepare(self):
+        """True: whoever made it starts it."""
+        return False
 
     @property
     def tcp(self):
@@ -107,3 +123,68 @@ class Server:
         finally:
             self.kill()
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Member(Server):
+    """A node of a cluster: its ports are chosen and its id is made before it starts."""
+
+    def prepare(self):
+        self.tcp_port, self.http_port, self.peer_port = free_port(), free_port(), free_port()
+        self.file = os.path.join(self.folder, "cluster.toml")
+        data = "--data-path=" + os.path.join(self.folder, "data")
+        self.id = subprocess.run([self.binary, "node-id", data], check=True, capture_output=True, text=True).stdout.strip()
+        self.flags += ("--cluster-file=" + self.file, "--peer-address=127.0.0.1:%d" % self.peer_port, "--shards=1")
+        return True
+
+
+class Cluster:
+    """Three nodes and one topic of one partition, by a static file."""
+
+    def __init__(self, topic, *flags):
+        self.topic = topic
+        self.members = {name: Member(*flags) for name in "abc"}
+        self.version, self.epoch = 0, 0
+        try:
+            self.lead("a", "abc")
+            for member in self.members.values():
+                member.start()
+            self.wait_leader("a")
+        except BaseException:
+            self.close()
+            raise
+
+    def lead(self, leader, isr):
+        """Another version of the file for all, by SIGHUP for those that run."""
+        self.version, self.epoch = self.version + 1, self.epoch + 1
+        text = 'cluster_id = "%032x"\nversion = %d\n' % (0xc1, self.version)
+        for name, member in self.members.items():
+            text += '[[node]]\nname = "%s"\nid = "%s"\npeer_address = "127.0.0.1:%d"\n' % (name, member.id, member.peer_port)
+        text += '[[topic]]\nname = "%s"\nid = "%032x"\npartitions = 1\n' % (self.topic, 0x70)
+        text += PARTITION % (json.dumps(list(isr)), leader, self.epoch)
+        for member in self.members.values():
+            with open(member.file, "w") as file:
+                file.write(text)
+            if member.process:
+                member.process.send_signal(signal.SIGHUP)
+
+    def wait_leader(self, name):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            topics = json.loads(self.members[name].get("/stats?format=json&topic=" + self.topic))["topics"] or []
+            if any(r["role"] == "leader" for t in topics for r in t.get("replication") or []):
+                return
+            time.sleep(0.05)
+        raise RuntimeError("%s does not lead:\n%s" % (name, self.members[name].log()))
+
+    def addresses(self):
+        return [member.tcp for member in self.members.values()]
+
+    def close(self):
+        errors = []
+        for member in self.members.values():
+            try:
+                member.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

@@ -9,7 +9,7 @@ import unittest
 import gevent
 import gnsq
 
-from server import Server
+from server import Cluster, Server
 
 NUMBERS = itertools.count()
 MSG_TIMEOUT = 1.5
@@ -194,6 +194,37 @@ class Gnsq(unittest.TestCase):
         for body in after:
             self.assertEqual(producer.publish("kill", body, timeout=20), b"OK")
         seen.expect(before + after)
+
+    def test_leader_change(self):
+        cluster = Cluster("orders", "--follower-limit=1s", "--replica-write-limit=2s")
+        self.addCleanup(cluster.close)
+        acknowledged, seen = [], []
+
+        def handler(consumer, message):
+            seen.append(message.body)
+
+        consumer = gnsq.Consumer(
+            "orders", "c", cluster.addresses(), max_tries=0, max_backoff_duration=1, max_in_flight=30, message_handler=handler)
+        consumer.start(block=False)
+        self.addCleanup(consumer.close)
+
+        def publish(leader, bodies):
+            producer = gnsq.Producer([cluster.members[leader].tcp], max_backoff_duration=1)
+            producer.start()
+            for body in bodies:
+                self.assertEqual(producer.publish("orders", body, timeout=20), b"OK")
+                acknowledged.append(body)
+            producer.close()
+            producer.join(timeout=5)
+
+        publish("a", [b"before %d" % n for n in range(50)])
+        until(lambda: set(acknowledged) <= set(seen), "all that a acknowledged", 60)
+        cluster.members["a"].kill()
+        cluster.lead("b", "bc")
+        cluster.wait_leader("b")
+        publish("b", [b"after %d" % n for n in range(50)])
+        until(lambda: set(acknowledged) <= set(seen), "all, at the next leader", 60)
+        self.assertLessEqual(set(seen), set(acknowledged))
 
 
 if __name__ == "__main__":

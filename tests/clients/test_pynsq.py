@@ -8,7 +8,7 @@ import unittest
 
 import nsq
 
-from server import Server
+from server import Cluster, Server
 
 NUMBERS = itertools.count()
 MSG_TIMEOUT = 1.5
@@ -245,6 +245,36 @@ class Pynsq(unittest.IsolatedAsyncioTestCase):
                     conn.close()
         finally:
             server.close()
+
+    async def test_leader_change(self):
+        cluster = Cluster("orders", "--follower-limit=1s", "--replica-write-limit=2s")
+        self.addCleanup(cluster.close)
+        acknowledged, seen = [], []
+
+        def handler(message):
+            seen.append(message.body)
+            return True
+
+        # pynsq comes back to a node 15 s after it was refused there.
+        self.open.append(nsq.Reader(
+            "orders", "c", message_handler=handler, nsqd_tcp_addresses=cluster.addresses(), max_tries=0, max_in_flight=30))
+
+        async def publish(leader, bodies):
+            writer = nsq.Writer([cluster.members[leader].tcp], reconnect_interval=0.3)
+            self.open.append(writer)
+            await until(lambda: writer.conns, "the writer connects")
+            for body in bodies:
+                self.assertEqual(await self.send(writer.pub, "orders", body), b"OK")
+                acknowledged.append(body)
+
+        await publish("a", [b"before %d" % n for n in range(50)])
+        await until(lambda: set(acknowledged) <= set(seen), "all that a acknowledged", 60)
+        cluster.members["a"].kill()
+        cluster.lead("b", "bc")
+        cluster.wait_leader("b")
+        await publish("b", [b"after %d" % n for n in range(50)])
+        await until(lambda: set(acknowledged) <= set(seen), "all, at the next leader", 60)
+        self.assertLessEqual(set(seen), set(acknowledged))
 
 
 if __name__ == "__main__":

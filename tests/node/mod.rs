@@ -5,6 +5,7 @@
 
 #![allow(dead_code)] // each test binary uses a part of it
 
+pub mod cluster;
 pub mod pki;
 pub mod small_disk;
 
@@ -22,8 +23,10 @@ pub struct Node {
     child: Option<Child>,
     folder: tempfile::TempDir,
     data: PathBuf,
-    /// NSQ, HTTP, native.
-    ports: (u16, u16, u16),
+    /// NSQ, HTTP, native, peers.
+    ports: [u16; 4],
+    /// It has a cluster file, which the test writes.
+    is_clustered: bool,
     flags: Vec<String>,
 }
 
@@ -52,15 +55,15 @@ impl Chance {
     }
 }
 
-/// Three ports that are free now, outside the range from which the kernel takes them for outgoing connections.
-fn free_ports() -> (u16, u16, u16) {
+/// Ports that are free now, outside the range from which the kernel takes them for outgoing connections.
+fn free_ports() -> [u16; 4] {
     static SALT: AtomicU64 = AtomicU64::new(0);
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
     let mut chance = Chance::new(since ^ (std::process::id() as u64) << 32 ^ SALT.fetch_add(1, Ordering::Relaxed) << 48);
     loop {
-        let port = 10_000 + chance.below(7_000) as u16 * 3;
-        if (port..port + 3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return (port, port + 1, port + 2);
+        let port = 10_000 + chance.below(5_250) as u16 * 4;
+        if (port..port + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
+            return [port, port + 1, port + 2, port + 3];
         }
     }
 }
@@ -77,10 +80,7 @@ impl Node {
 
     /// The data may be elsewhere: then it stays there.
     pub fn start_at(data: Option<PathBuf>, flags: &[&str]) -> Node {
-        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
-        let data = data.unwrap_or_else(|| folder.path().join("data"));
-        let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        let mut node = Node { child: None, folder, data, ports: free_ports(), flags };
+        let mut node = Self::new(data, flags);
         // Another process may have taken a port since it was looked at.
         for _ in 0..5 {
             node.spawn();
@@ -92,6 +92,33 @@ impl Node {
             node.ports = free_ports();
         }
         panic!("the node does not start:\n{}", node.log());
+    }
+
+    fn new(data: Option<PathBuf>, flags: &[&str]) -> Node {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+        let data = data.unwrap_or_else(|| folder.path().join("data"));
+        let flags = flags.iter().map(|flag| flag.to_string()).collect();
+        Node { child: None, folder, data, ports: free_ports(), flags, is_clustered: false }
+    }
+
+    /// One of a cluster, with folder and ports, and not started: its cluster file is not written yet.
+    pub fn prepare(flags: &[&str]) -> Node {
+        let mut node = Self::new(None, flags);
+        node.is_clustered = true;
+        node
+    }
+
+    /// Where the node's cluster file is.
+    pub fn cluster_file(&self) -> PathBuf {
+        self.folder.path().join("cluster.toml")
+    }
+
+    /// Runs the binary to its end, which must be a good one; its output.
+    pub fn run(&self, args: &[&str]) -> String {
+        let output = Command::new(binary()).args(args).stdin(Stdio::null()).output().expect("the binary runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{args:?}: {}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+        text(&output.stdout).trim_end().to_owned()
     }
 
     /// Starts the process on the same folder and ports, and does not wait for it.
@@ -106,10 +133,14 @@ impl Node {
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the folder is writable");
         std::fs::create_dir_all(&self.data).expect("the folder is writable");
         command.arg(format!("--data-path={}", self.data.display()));
-        command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports.0));
-        command.arg(format!("--http-address=127.0.0.1:{}", self.ports.1));
+        command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports[0]));
+        command.arg(format!("--http-address=127.0.0.1:{}", self.ports[1]));
         if path.file_name().is_none_or(|name| name != "nsqd") {
-            command.arg(format!("--native-address=127.0.0.1:{}", self.ports.2));
+            command.arg(format!("--native-address=127.0.0.1:{}", self.ports[2]));
+        }
+        if self.is_clustered {
+            command.arg(format!("--cluster-file={}", self.cluster_file().display()));
+            command.arg(format!("--peer-address=127.0.0.1:{}", self.ports[3]));
         }
         command.args(&self.flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display())));
@@ -142,6 +173,17 @@ impl Node {
         }
     }
 
+    /// A signal to the process.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: our own child, which was not waited for yet, so that the id is still its own.
+        unsafe { libc::kill(self.pid() as i32, signal) };
+    }
+
+    /// It was started, and neither killed nor stopped.
+    pub fn is_up(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// SIGTERM; answers how long it took to end with 0.
     pub fn stop(&mut self) -> Duration {
         let mut child = self.child.take().expect("it runs");
@@ -158,16 +200,21 @@ impl Node {
     }
 
     pub fn tcp(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports.0))
+        SocketAddr::from(([127, 0, 0, 1], self.ports[0]))
     }
 
     pub fn http(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports.1))
+        SocketAddr::from(([127, 0, 0, 1], self.ports[1]))
     }
 
     /// Where the native protocol is spoken.
     pub fn native(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports.2))
+        SocketAddr::from(([127, 0, 0, 1], self.ports[2]))
+    }
+
+    /// Where other nodes of its cluster connect.
+    pub fn peer(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports[3]))
     }
 
     pub fn data_path(&self) -> PathBuf {
@@ -182,6 +229,11 @@ impl Node {
     pub fn log(&self) -> String {
         let text = std::fs::read(self.log_path()).unwrap_or_default();
         String::from_utf8_lossy(&text[text.len().saturating_sub(8_000)..]).into_owned()
+    }
+
+    /// All of it.
+    pub fn whole_log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
     }
 
     /// Keeps the data and the log for whoever looks into a failure.

@@ -85,7 +85,10 @@ proptest! {
         }));
         let (producer_id, first_sequence) = (big[0], big[1] / 2);
         goes_through(&Request::Publish(Publish { topic, partition, num: number.max(1), producer_id, first_sequence }));
-        goes_through(&Request::Subscribe(Subscribe { subscription, topic, partition, channel: topic, start, message_timeout_ms: ms, ordered: ms % 2 == 1 }));
+        let ordered = ms % 2 == 1;
+        goes_through(&Request::Subscribe(Subscribe {
+            subscription, topic, partition, channel: topic, start, message_timeout_ms: ms, ordered,
+        }));
         goes_through(&Request::SetOffset(SetOffset { topic, partition, channel: topic, start, force: ms % 2 == 1 }));
         goes_through(&Request::Credit { subscription, messages: number, bytes: big[1] });
         goes_through(&Request::Finish { subscription, ranges: ranges.clone() });

@@ -22,7 +22,6 @@ use crate::log::epochs::Epochs;
 use crate::log::format::RawPosition;
 use crate::log::producers::Producers;
 use crate::log::recovery::channels;
-use std::collections::VecDeque;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U32;
 
@@ -57,10 +56,8 @@ impl Cuts {
         let key = || (TopicId(record.header.topic_id), record.header.partition.get());
         match record.kind {
             RecordKind::Batch | RecordKind::DirectBatch => {
-                let last = if self.0.is_empty() { None } else { self.0.get_mut(&key()) };
-                if let Some(last) = last.and_then(|cuts| cuts.last_mut()) {
-                    last.is_done = true;
-                }
+                let before = if self.0.is_empty() { None } else { self.0.get_mut(&key()) };
+                before.into_iter().flatten().for_each(|cut| cut.is_done = true);
             }
             kind @ (RecordKind::Truncate | RecordKind::Restart) => {
                 let (raw, rest) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
@@ -75,41 +72,50 @@ impl Cuts {
         }
     }
 
-    pub fn of(&self, topic: TopicId, partition: u16) -> VecDeque<Cut> {
-        self.0.get(&(topic, partition)).map(|cuts| cuts.iter().copied().collect()).unwrap_or_default()
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn of(&self, topic: TopicId, partition: u16) -> Vec<Cut> {
+        self.0.get(&(topic, partition)).cloned().unwrap_or_default()
     }
 }
 
 impl Partition {
-    /// A cut that redo has not come to takes the batch at `offset`.
-    pub fn is_cut_later(&self, offset: i64) -> bool {
-        self.cuts.iter().any(|c| c.takes(offset))
+    /// Those that redo has not come to.
+    fn cuts_to_come(&self) -> impl Iterator<Item = &Cut> {
+        self.cuts.iter().filter(|c| c.sequence > self.cut_upto)
+    }
+
+    /// A later cut, one that the snapshot contains too, takes the batch at `offset` that the record `sequence` holds.
+    pub fn is_cut_later(&self, sequence: u64, offset: i64) -> bool {
+        self.cuts.iter().any(|c| c.sequence > sequence && c.takes(offset))
     }
 
     /// The log is dropped by a record that redo has not come to.
     pub fn is_dropped_later(&self) -> bool {
-        self.cuts.iter().any(|c| c.is_restart)
+        self.cuts_to_come().any(|c| c.is_restart)
     }
 
     /// `to`, or where a later cut ends the log below it.
     pub fn below_cuts(&self, to: Position) -> Position {
-        let lowest = self.cuts.iter().map(|c| c.to).min_by_key(|at| at.offset);
+        let lowest = self.cuts_to_come().map(|c| c.to).min_by_key(|at| at.offset);
         lowest.filter(|at| at.offset < to.offset).unwrap_or(to)
     }
 
     /// A cut whose physical part may be missing is still to come.
     pub fn is_cut_pending(&self) -> bool {
-        self.cuts.iter().any(|c| !c.is_done)
+        self.cuts_to_come().any(|c| !c.is_done)
     }
 
     /// The log is opened where the cuts that its snapshot does not contain end it. The segments are not looked at yet. True: it
     /// was dropped.
     pub fn open_cut(&mut self, cx: &mut Context<'_>, contained: u64) -> Result<bool, RecoverError> {
-        self.cuts.retain(|c| c.sequence > contained);
-        if let Some(restart) = self.cuts.iter().rev().find(|c| c.is_restart).copied() {
+        self.cut_upto = contained;
+        if let Some(restart) = self.cuts_to_come().filter(|c| c.is_restart).last().copied() {
             return self.open_restarted(cx, restart).map(|()| true);
         }
-        let lowest = self.cuts.iter().min_by_key(|c| c.to.offset).copied();
+        let lowest = self.cuts_to_come().min_by_key(|c| c.to.offset).copied();
         if let Some(cut) = lowest.filter(|c| (self.start.offset..self.end.offset).contains(&c.to.offset)) {
             (self.end, self.chain_crc, self.chain_open) = (cut.to, cut.chain_crc, false);
             self.cut_epochs(cut.to);
@@ -158,9 +164,9 @@ impl Partition {
 
     /// Redo has come to a cut.
     pub fn redo_cut(&mut self, cx: &mut Context<'_>, sequence: u64) -> Result<(), RecoverError> {
-        let Some(cut) = self.cuts.front().copied().filter(|c| c.sequence == sequence) else { return Ok(()) };
-        self.cuts.pop_front();
-        let is_void = self.is_dropped_later() || !cut.is_restart && self.is_cut_later(cut.to.offset);
+        let Some(cut) = self.cuts.iter().find(|c| c.sequence == sequence).copied() else { return Ok(()) };
+        self.cut_upto = sequence;
+        let is_void = self.is_dropped_later() || !cut.is_restart && self.cuts_to_come().any(|c| c.takes(cut.to.offset));
         if is_void {
             return Ok(());
         }

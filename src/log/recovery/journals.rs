@@ -7,7 +7,7 @@
 use super::table::{Row, decide, finding};
 use super::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions};
 use crate::base::topic::home_core;
-use crate::base::{BLOCK, DiskError, FileId, Rng, block_up};
+use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, Rng, block_up};
 use crate::journal::format::{Checkpoint, RING_START};
 use crate::journal::replay::{self, Ring, Slots};
 use crate::log::meta::NodeMeta;
@@ -126,6 +126,19 @@ pub fn refuse(storage: &mut dyn Storage, node: &NodeMeta, lost: &[Lost]) -> Resu
         (false, more) => format!("{} and {more} more partitions", names.join(", ")),
     };
     Ok(RecoverError::LostJournals { missing: missing.join("; "), held, generation: node.generation })
+}
+
+/// Makes durable what is about to be redone. The process that issued the last writes may have died while they stood in the
+/// device's cache alone, or seen them fail; what a start does by them (it removes the files of a deleted topic) must not
+/// outlive them when the power goes on its way.
+pub fn settle(storage: &mut dyn Storage, ring: &Ring) -> Result<(), RecoverError> {
+    let file = FileId::Journal(ring.core);
+    for (at, bytes) in ring.open_writes(storage)? {
+        for (i, piece) in bytes.chunks(IO_BYTES_MAX).enumerate() {
+            storage.write(&file, at + (i * IO_BYTES_MAX) as u64, piece)?;
+        }
+    }
+    Ok(storage.sync(&file)?)
 }
 
 /// Gives each core a journal that stands empty under the new generation. Files of the right length are used again as

@@ -20,7 +20,7 @@ use crate::log::snapshot::Snapshot;
 use crate::log::state::{RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 finding! {
@@ -149,8 +149,9 @@ pub struct Partition {
     pub written: BTreeSet<FileId>,
     /// Idempotent producers as the batches before `end` tell them.
     pub producers: Producers,
-    /// Cuts that redo has not come to.
-    pub cuts: VecDeque<Cut>,
+    /// Cuts that the journals hold, and the last record of them that is contained, or was redone.
+    pub cuts: Vec<Cut>,
+    pub cut_upto: u64,
     /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
     pub snapshot_producers: Producers,
     /// Base timestamp of the last batch before `end`; zero when unknown.
@@ -168,13 +169,15 @@ impl Partition {
         cx: &mut Context<'_>,
         topic: &TopicRef,
         dir: Arc<PartitionDir>,
-        cuts: VecDeque<Cut>,
+        cuts: Vec<Cut>,
     ) -> Result<Partition, RecoverError> {
         let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
         let (pair, best) = read_slots(cx.storage, &dir)?;
         let data = match bases.first() {
             None => Data::Nothing,
             Some(0) => Data::FromStart,
+            // A restart in the journal makes all that is needed of it.
+            Some(_) if cuts.iter().any(|c| c.is_restart) => Data::FromStart,
             Some(_) => Data::FromLater,
         };
         let mut p = Partition {
@@ -211,6 +214,7 @@ impl Partition {
             snapshot_producers: Producers::new(cx.producers),
             last_unix_ns: 0,
             cuts,
+            cut_upto: 0,
             damaged: false,
             snapshot_sequence: 0,
             on_disk: None,
@@ -405,7 +409,7 @@ impl Partition {
         }
         if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
             // The same goes for the snapshot; and before the other slot is written over, lest a power loss takes both.
-            cx.storage.sync(&Snapshot::file(&self.dir, on_disk.sequence))?;
+            Self::write_slot(cx, &Snapshot::file(&self.dir, on_disk.sequence), &on_disk.encode())?;
         }
         if is_changed {
             self.write_snapshot(cx, &snapshot)?;

@@ -107,7 +107,7 @@ impl Partition {
 
     fn redo_batch(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         let (h, _) = BatchHeader::read_from_prefix(&record.payload).expect("verified when it was read");
-        if self.is_cut_later(h.offset.get()) {
+        if self.is_cut_later(record.header.sequence.get(), h.offset.get()) {
             return Ok(()); // What stands there now may be what came after the cut.
         }
         let covering = self.segments.iter().rev().find(|m| m.base.offset <= h.offset.get());
@@ -240,6 +240,9 @@ impl Partition {
                     (BatchAction::Keep, Some(h)) => {
                         cx.report.batches_found += 1;
                         self.touched = true;
+                        // Nothing tells that it was synced, and a sync covers nothing of a write or a sync that failed.
+                        let file = FileId::Segment(dir.clone(), base);
+                        overlay(cx.storage, &file, segment_at(base, self.end.offset), batches.judged(&h))?;
                         self.accept(cx, &h)?;
                     }
                     (BatchAction::Halt, _) => {

@@ -8,7 +8,7 @@ use crate::log::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
 use crate::log::format::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use crate::log::storage::{Storage, read_range};
 use std::sync::Arc;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
     /// What stands at a place of a segment.
@@ -157,6 +157,12 @@ impl Window {
         let from = (at - self.at) as usize;
         Ok(&self.bytes[from..(from + len).min(self.bytes.len())])
     }
+
+    /// What [`Window::get`] has just given.
+    fn held(&self, at: u64, len: usize) -> &[u8] {
+        let from = (at - self.at) as usize;
+        &self.bytes[from..from + len]
+    }
 }
 
 /// The batches of one segment.
@@ -196,10 +202,18 @@ impl<'a> Batches<'a> {
         if h.is_lost() {
             return Ok((BatchFound::Whole, Some(h)));
         }
-        let body_len = h.body_len.get() as usize;
-        let body = self.window.get(storage, at + BATCH_HEADER_LEN as u64, body_len)?;
-        let holds = body.len() == body_len && crc32fast::hash(body) == h.body_crc.get();
+        let whole = self.window.get(storage, at, h.len())?;
+        // The head may have been read anew.
+        let holds = whole.len() == h.len()
+            && whole[..BATCH_HEADER_LEN] == *h.as_bytes()
+            && crc32fast::hash(&whole[BATCH_HEADER_LEN..]) == h.body_crc.get();
         Ok((if holds { BatchFound::Whole } else { BatchFound::BodyBad }, Some(h)))
+    }
+
+    /// The bytes of the batch that was judged last, and found whole.
+    pub fn judged(&self, h: &BatchHeader) -> &[u8] {
+        let len = if h.is_lost() { BATCH_HEADER_LEN } else { h.len() };
+        self.window.held(segment_at(self.base, h.offset.get()), len)
     }
 
     /// The first header in `from .. to` that could follow `after`, by its magic, place and numbers.

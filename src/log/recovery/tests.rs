@@ -495,6 +495,18 @@ fn a_topic_folder_with_another_id_is_set_aside() {
 }
 
 #[test]
+fn a_folder_that_is_none_of_its_topic_is_reported_unless_it_is_blank() {
+    let (mut disk, _, _, _) = (0..).map(grown).find(|g| !g.1.topics.is_empty()).expect("some seed has topics");
+    let name = recover(&mut disk, &options(2, 1)).expect("it is whole").topics[0].name.clone();
+    let path = format!("topics/{name}/900/00000000000000000000.segment");
+    for (bytes, is_damage) in [(vec![0; 4 * BLOCK], false), (vec![1; 8], true)] {
+        disk.scribble(&path, 0, &bytes);
+        let report = recover(&mut disk, &options(2, 2)).expect("it starts").report;
+        assert_eq!(report.has_damage(), is_damage, "{report:?}");
+    }
+}
+
+#[test]
 fn a_file_of_a_newer_version_halts_with_its_name() {
     let (mut disk, _, _, _) = (0..).map(grown).find(|g| g.1.topics.len() > 1).expect("some seed has topics");
     let path = disk.paths().find(|p| p.ends_with("topic.meta")).expect("there is a topic").to_string();

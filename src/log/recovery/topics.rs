@@ -187,8 +187,8 @@ fn gather_one(
         TopicAction::Keep => {
             if expected.is_some() || !has_files {
                 // Its journal is closed soon, or nothing was ever stored below it: another process may have died before
-                // the file was durable.
-                storage.sync(&file)?;
+                // the file was durable, or seen its write fail.
+                write_meta(storage, meta.as_ref().expect("it holds"))?;
             }
             Ok(meta.map(|m| Arc::new(m.info)))
         }
@@ -247,20 +247,31 @@ fn remove(storage: &mut dyn Storage, name: &TopicName, info: &TopicInfo) -> Resu
 }
 
 fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {
+    let files = files(storage, dir)?;
+    Ok(storage.remove(&files)?)
+}
+
+/// Every file that a partition may have; a snapshot slot need not be there.
+fn files(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<Vec<FileId>, RecoverError> {
     let mut files: Vec<_> = storage.segments(dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
     files.extend(storage.commits(dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
     files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
-    storage.remove(&files)?;
-    Ok(())
+    Ok(files)
+}
+
+/// Whether nothing was ever written to a partition's folder.
+pub fn is_blank(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<bool, RecoverError> {
+    for file in files(storage, dir)? {
+        if storage.len(&file)?.is_some() && read_range(storage, &file, 0, BLOCK)?.iter().any(|&b| b != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The topic id that the first readable file of a partition carries.
 fn first_id(storage: &mut dyn Storage, name: &TopicName, partition: PartitionId) -> Result<Option<TopicId>, RecoverError> {
-    let dir = dir(name, TopicId::default(), partition);
-    let mut files: Vec<_> = storage.segments(&dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
-    files.extend(storage.commits(&dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
-    files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
-    for file in files {
+    for file in files(storage, &dir(name, TopicId::default(), partition))? {
         if storage.len(&file)?.is_none() {
             continue;
         }

@@ -110,7 +110,8 @@ impl Engine {
             match p.channel(&image.name) {
                 Some(i) => p.channels[i as usize].machine = Channel::new(options, partition, image),
                 None => {
-                    tracing::info!(topic = %p.topic.name, %partition, channel = %image.name, offset = image.confirmed.offset, "a channel, from the leader");
+                    let offset = image.confirmed.offset;
+                    tracing::info!(topic = %p.topic.name, %partition, channel = %image.name, offset, "a channel, from the leader");
                     self.add_channel(idx, image);
                 }
             }

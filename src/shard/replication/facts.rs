@@ -208,7 +208,8 @@ impl Engine {
             return;
         }
         cluster.coming.retain(|(id, _), _| *id != topic.id);
-        tracing::warn!(topic = %topic.name, id = %topic.id, "the topic is not the cluster's any more: what is stored of it is kept and not served");
+        let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
+        tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
         for idx in self.members() {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {

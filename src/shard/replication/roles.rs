@@ -57,7 +57,8 @@ impl Engine {
             if leader != seat.seen.leader || *isr != seat.seen.isr {
                 let leader_name = leader.map_or("nobody".into(), |l| cluster.name_of(l));
                 let (isr_names, epoch, min_isr) = (cluster.names_of(isr), m.epoch.0, m.min_isr);
-                tracing::info!(topic = %topic.name, %partition, leader = leader_name, isr = isr_names, min_isr, epoch, "the partition's replicas");
+                let (topic, leader, isr) = (&topic.name, leader_name, isr_names);
+                tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }
             (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
         }

@@ -34,6 +34,8 @@ pub struct Node {
     pub is_store_away: bool,
     /// What was durable on it was damaged.
     pub is_damaged: bool,
+    /// A write or a sync failed in this life: something of it is read-only until a restart.
+    pub has_failed: bool,
     pub cores: u16,
     pub generation: u64,
 }
@@ -74,6 +76,7 @@ impl Node {
             wall_skew: 0,
             is_store_away: false,
             is_damaged: false,
+            has_failed: false,
             cores: 1,
             generation: 0,
         }
@@ -117,6 +120,7 @@ impl World {
         assert!(recovered.generation > node.generation, "ids_and_offsets_never_repeat: the generation did not rise");
         assert_eq!(recovered.node_id, node.id.0, "a node keeps its id");
         (node.generation, node.cores, node.life) = (recovered.generation, cores, node.life + 1);
+        node.has_failed = false;
         self.meta.started(n, recovered.generation);
         self.book.homes.retain(|(node, _), _| *node != n);
         let suspects = recovered.partitions.iter().filter(|p| p.suspect);
@@ -303,8 +307,9 @@ impl World {
         }
     }
 
-    /// Cores that are read-only stay so until a restart.
+    /// Cores and partitions that are read-only stay so until a restart.
     pub fn is_read_only(&self, n: usize) -> bool {
-        self.nodes[n].running.as_ref().is_some_and(|r| r.shards.iter().any(|s| s.read_only().is_some()))
+        let node = &self.nodes[n];
+        node.running.as_ref().is_some_and(|r| node.has_failed || r.shards.iter().any(|s| s.read_only().is_some()))
     }
 }

@@ -349,6 +349,7 @@ impl World {
             return self.queue.put(node.disk_stands_until, Happening::Disk { node: n, life });
         }
         let (id, mut outcome) = node.disk.complete().expect("one for each operation");
+        let was_read = matches!(outcome, Err(DiskError::Io { call: "read", .. }));
         let r = node.running.as_mut().expect("it runs");
         let (core, op, is_journal) = r.ops.remove(&id).expect("every operation completes once");
         if is_journal && self.phase == Phase::Faulty && self.rng.chance(self.faults.journal_error) {
@@ -356,6 +357,7 @@ impl World {
             outcome = Err(DiskError::Io { file, call: "write", errno: 5, message: "injected".into() });
         }
         if let Err(e) = &outcome {
+            self.nodes[n].has_failed |= !was_read && !e.is_no_space();
             let e = e.to_string();
             self.say(|| format!("node{n}: {e}"));
         }

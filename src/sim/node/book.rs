@@ -9,6 +9,7 @@ use super::order::Orders;
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
 use super::producers::{Deleted, Producer};
+pub use super::reach::ChannelKey;
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
@@ -17,9 +18,6 @@ use crate::log::state::RecoveredPartition;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A topic's number and a channel's name.
-pub type ChannelKey = (usize, String);
 
 /// What clients know of a channel.
 #[derive(Default)]
@@ -114,6 +112,8 @@ pub struct Book {
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed_topics: BTreeSet<usize>,
     early: BTreeMap<usize, BTreeSet<usize>>,
+    /// Topics for whose channels a native client has asked, with or without an answer.
+    native_topics: BTreeSet<usize>,
     /// Messages of ephemeral topics that were written, in all.
     passing: u64,
     /// Of an ephemeral topic: what was written before is gone for good.
@@ -317,6 +317,11 @@ impl Book {
         self.channels.entry(channel).or_default().is_whole = true;
     }
 
+    /// A native client is about to send its Subscribe.
+    pub fn subscribes_natively(&mut self, topic: usize) {
+        self.native_topics.insert(topic);
+    }
+
     /// A native client may ask for the channel to begin anywhere.
     pub fn may_begin_inside(&mut self, channel: &ChannelKey) {
         self.cut_channels.insert(channel.clone());
@@ -391,7 +396,8 @@ impl Book {
         let settled = self.settled.get(&(channel.clone(), id));
         assert!(settled.is_none(), "fin_before_ok_is_durable: message {n} {id:?} comes to {channel:?} again: {settled:?}");
         let begins = self.channels.get(channel).and_then(|c| c.partitions.get(&id.partition().0).copied().flatten());
-        assert!(begins <= Some(id.log_id()), "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
+        let has_begun = channel.1 == MOVED || begins <= Some(id.log_id());
+        assert!(has_begun, "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
         self.comes(channel, id);
         self.messages[n].is_delivered = true;
         self.counts.delivered += 1;
@@ -560,10 +566,9 @@ impl Book {
     }
 
     /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others. Not where a
-    /// native client has made a channel of one partition: it may begin anywhere, and be that partition's first.
+    /// native client may have made a channel of one partition: it may begin anywhere, and be that partition's first.
     fn one_channel_is_first(&mut self) {
-        let is_native = |topic: usize| self.channels.iter().any(|((t, _), known)| *t == topic && !known.partitions.is_empty());
-        for (topic, early) in self.early.iter().filter(|(topic, _)| !is_native(**topic)) {
+        for (topic, early) in self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)) {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
             let firsts: Vec<_> = of_it.filter(|(_, known)| !known.finished.is_disjoint(early)).collect();
             for (channel, known) in &firsts {

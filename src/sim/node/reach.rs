@@ -2,6 +2,9 @@
 
 use crate::base::{PartitionId, Rng};
 
+/// A topic's number and a channel's name.
+pub type ChannelKey = (usize, String);
+
 #[derive(Clone, Debug)]
 pub struct Reach {
     /// The node that it is connected to, for its owner.

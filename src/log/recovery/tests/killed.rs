@@ -1,9 +1,26 @@
-//! A process is killed, what it wrote last stands in the device's cache alone, a start acts by it, and the power goes on
-//! the way of that start.
+//! A process is killed, so that what it wrote last stands in the device's cache alone, or it sees a write or a sync fail,
+//! after which no later sync is to be trusted with it. A start finds it whole and acts by it, and the power goes on the way
+//! of that start or behind it.
 
 use super::*;
 use crate::journal::format::RecordKind;
+use crate::log::meta::TopicMeta;
 use crate::log::snapshot::Snapshot;
+use crate::log::storage::{Storage, overlay};
+use crate::sim::disk::Faults;
+
+const FAILING: Faults = Faults {
+    write_error: 1.0,
+    sync_error: 1.0,
+    read_error: 0.0,
+    short_write: 0.0,
+    no_space: 0.0,
+    capacity: 0,
+    late: 0.0,
+    crash_after: None,
+    lost_write: 0.0,
+    misdirected_write: 0.0,
+};
 
 /// Operations of a start after which the power goes.
 const OPS: u64 = 60;
@@ -45,12 +62,16 @@ fn start_twice(mut disk: SimDisk, after: u64) -> (SimDisk, Recovered) {
 #[test]
 fn a_deleted_topic_is_gone_with_its_record_or_there_with_all_it_had() {
     let (mut gone, mut there) = (0, 0);
-    for (seed, after) in (0..6).flat_map(|seed| (0..OPS).map(move |after| (seed, after))) {
+    for (seed, after) in (0..16).flat_map(|seed| (0..OPS / 2).map(move |after| (seed, after))) {
         let mut engine = node(seed);
         let end = engine.parts[0].end;
-        engine.disk.faults.crash_after = Some(0);
+        match seed % 2 {
+            0 => engine.disk.faults.crash_after = Some(0),
+            _ => engine.disk.faults = FAILING,
+        }
         let record = (RecordKind::TopicDelete, None, Bytes::new(), TopicId([6; 16]));
-        engine.write(0, &[record]).expect_err("it is in flight when the process dies");
+        engine.write(0, &[record]).expect_err("it is in flight when the process dies, or fails");
+        engine.disk.faults = Faults::default();
         engine.disk.kill();
         let (_, recovered) = start_twice(engine.disk, after);
         assert!(!recovered.report.has_damage(), "seed {seed}, after {after}: {:?}", recovered.report);
@@ -63,13 +84,13 @@ fn a_deleted_topic_is_gone_with_its_record_or_there_with_all_it_had() {
             more => panic!("{} partitions", more.len()),
         }
     }
-    assert!(gone > 100, "{gone} {there}");
+    assert!(gone > 100 && there > 100, "{gone} {there}");
 }
 
 #[test]
 fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
     let mut began = 0;
-    for (seed, after) in (0..6).flat_map(|seed| (0..OPS).map(move |after| (seed, after))) {
+    for (seed, after) in (0..3).flat_map(|seed| (0..OPS).map(move |after| (seed, after))) {
         let mut engine = node(seed);
         let sequence = engine.parts[0].snapshot_sequence + 1;
         let file = Snapshot::file(&engine.parts[0].dir, sequence);
@@ -101,4 +122,81 @@ fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
         assert_eq!(log_of(&disk, p).expect("the log is whole").len(), 2);
     }
     assert!(began > 100, "{began}");
+}
+
+/// Recovers, loses power, recovers; nothing that the first start found may go.
+fn survives(mut disk: SimDisk, what: &str) -> Recovered {
+    disk.faults = Faults::default();
+    let first = recover(&mut disk, &options(1, 2)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(!first.report.has_damage(), "{what}: {:?}", first.report);
+    disk.crash();
+    let again = recover(&mut disk, &options(1, 3)).unwrap_or_else(|e| panic!("{what}, again: {e}"));
+    assert!(!again.report.has_damage(), "{what}, again: {:?}", again.report);
+    assert_eq!(again.partitions.len(), first.partitions.len(), "{what}");
+    for (a, b) in again.partitions.iter().zip(&first.partitions) {
+        assert!(a.end == b.end && a.channels == b.channels, "{what}: {a:?} was {b:?}");
+        assert!(log_of(&disk, a).unwrap_or_else(|e| panic!("{what}: {e}")).iter().all(|(_, batch)| batch.is_some()), "{what}");
+    }
+    again
+}
+
+#[test]
+fn a_batch_that_a_failed_write_or_sync_left_is_written_again() {
+    let (mut found, mut cut) = (0, 0);
+    for seed in 0..60 {
+        let mut engine = node(seed);
+        engine.flush(0).expect("no fault");
+        engine.admit(0, 9000).expect("no fault");
+        let end = engine.parts[0].end;
+        let batch = engine.make_batch(0, &[vec![2; 8000]]);
+        let file = FileId::Segment(engine.parts[0].dir.clone(), 0);
+        let disk = &mut engine.disk;
+        let faults = if seed % 2 == 0 { FAILING } else { Faults { write_error: 0.0, ..FAILING } };
+        Storage::sync(disk, &file).expect("no fault");
+        disk.faults = faults;
+        let written = overlay(disk, &file, scan::segment_at(0, end.offset), &batch.bytes);
+        assert!(written.and_then(|_| Storage::sync(disk, &file)).is_err());
+        let recovered = survives(engine.disk, &format!("seed {seed}"));
+        match recovered.partitions[0].end {
+            e if e == end => cut += 1,
+            e => {
+                assert_eq!(e, batch.header.end());
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 20 && cut > 10, "{found} {cut}");
+}
+
+#[test]
+fn a_snapshot_that_a_failed_write_left_is_written_again() {
+    let mut used = 0;
+    for seed in 0..40 {
+        let mut engine = node(seed);
+        engine.flush(0).expect("no fault");
+        engine.disk.faults = Faults { sync_error: 0.0, ..FAILING };
+        engine.snapshot(0).expect_err("its write fails");
+        let sequence = engine.parts[0].snapshot_sequence;
+        let recovered = survives(engine.disk, &format!("seed {seed}"));
+        let p = &recovered.partitions[0];
+        assert!(p.channels.len() == 12 && !p.suspect);
+        used += (p.snapshot_sequence == sequence) as u32;
+    }
+    assert!(used > 5, "{used}");
+}
+
+#[test]
+fn a_topic_that_a_failed_write_left_is_written_again() {
+    for seed in 0..40 {
+        let mut engine = node(seed);
+        let info = TopicInfo { name: TopicName::new("u").unwrap(), id: TopicId([7; 16]), partitions: 1 };
+        engine.create_topic(info.clone()).expect("no fault");
+        let file = FileId::Topic(engine.parts[1].dir.clone());
+        engine.disk.scribble(&file.to_string(), 0, &[0; BLOCK]);
+        engine.disk.faults = FAILING;
+        let meta = TopicMeta { info, created_unix_ns: 1 };
+        Storage::write(&mut engine.disk, &file, 0, &meta.encode()).expect_err("it fails");
+        let recovered = survives(engine.disk, &format!("seed {seed}"));
+        assert_eq!(recovered.topics.len(), 2, "seed {seed}");
+    }
 }

@@ -1,0 +1,192 @@
+//! Three nodes as real processes, by static files, with faults: what was acknowledged is on every node that the file then makes
+//! a leader, replicas that were away catch up, and in the end the logs are the same bytes.
+//!
+//! Killed processes prove what the crash test says that a SIGKILL can prove; lost sectors and reordered messages are the
+//! simulator's. Here the sockets, files, signals and the operator's commands are real.
+
+mod node;
+
+use node::cluster::{Cluster, Publisher, consume, rot, until};
+use std::time::Duration;
+
+const A: usize = 0;
+const B: usize = 1;
+const C: usize = 2;
+
+#[test]
+fn publishes_reach_all_three_and_any_client_can_verify_them() {
+    let mut cluster = Cluster::start(&[("orders", 1), ("spread", 3)], &[]);
+    for (node, role) in [(A, "leader"), (B, "follower"), (C, "follower")] {
+        cluster.wait_role(node, "orders", 0, role);
+    }
+    for partition in 0..3 {
+        cluster.wait_role(partition, "spread", partition, "leader");
+    }
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(300);
+    consume(cluster.nodes[A].tcp(), "orders", "c", &publisher.acknowledged);
+    for protocol in ["nsq", "native"] {
+        let address = if protocol == "nsq" { cluster.nodes[A].tcp() } else { cluster.nodes[A].native() };
+        let args = ["--messages=3000", "--duration=60s", "--drain=60s", "--verify", "--mode=both", "--quiet", "--in-flight=8"];
+        let (address, protocol) = (format!("--address={address}"), format!("--protocol={protocol}"));
+        let target = ["load", &address, &protocol, "--topic=orders", "--channel=loaded", "--partition=0"];
+        cluster.nodes[A].run(&[&target[..], &args].concat());
+    }
+    // Each node leads one partition, and a publish without one goes where this node leads.
+    let mut spread = 0;
+    for node in [A, B, C] {
+        let mut client = node::Client::connect(cluster.nodes[node].tcp()).expect("it runs");
+        for n in 0..50 {
+            client.publish("spread", format!("{node}-{n}").as_bytes()).expect("it leads a partition");
+            spread += 1;
+        }
+    }
+    let refused = node::Client::connect(cluster.nodes[B].tcp()).expect("it runs").publish("orders", b"x");
+    assert!(refused.as_ref().is_err_and(|e| e.to_string().contains("E_FAILED_ON_NOT_LEADER")), "{refused:?}");
+    let unknown = node::Client::connect(cluster.nodes[B].tcp()).expect("it runs").publish("new", b"x");
+    assert!(unknown.as_ref().is_err_and(|e| e.to_string().contains("E_TOPIC_NOT_EXIST")), "{unknown:?}");
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    (0..3).for_each(|partition| cluster.wait_equal(&[partition, (partition + 1) % 3, (partition + 2) % 3], "spread", partition));
+    cluster.stop_and_compare(300 + 6000 + spread);
+}
+
+#[test]
+fn a_killed_follower_leaves_the_isr_catches_up_and_joins_again() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(200);
+    cluster.nodes[C].kill();
+    // Its absence is said, with what to change.
+    let said = r#"isr = ["a", "b"], version = 2"#;
+    let background = publisher.in_background();
+    until(|| cluster.nodes[A].whole_log().contains(said), || cluster.nodes[A].log());
+    cluster.change(|file| file.partition("orders", 0).isr = vec![A, B]);
+    background.wait_more(500);
+    cluster.nodes[C].spawn();
+    cluster.nodes[C].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    let said = r#"c has caught up and may join the isr. In the cluster file of every node: isr = ["a", "b", "c"], version = 3"#;
+    until(|| cluster.nodes[A].whole_log().contains(said), || cluster.nodes[A].log());
+    cluster.change(|file| file.partition("orders", 0).isr = vec![A, B, C]);
+    background.wait_more(100);
+    let publisher = background.stop();
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    consume(cluster.nodes[A].tcp(), "orders", "c", &publisher.acknowledged);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn the_next_leader_has_all_that_a_killed_one_acknowledged() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(400);
+    cluster.nodes[A].kill();
+    cluster.change(|file| file.lead("orders", 0, B, Some(A)));
+    cluster.wait_role(B, "orders", 0, "leader");
+    background.wait_more(200);
+    // The old one comes back: it follows, and what only it has is cut.
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(A, "orders", 0, "follower");
+    until(|| cluster.nodes[B].whole_log().contains("a has caught up and may join the isr"), || cluster.nodes[B].log());
+    cluster.change(|file| file.partition("orders", 0).isr = vec![A, B, C]);
+    background.wait_more(50);
+    // And leads again, with a higher epoch.
+    cluster.change(|file| file.lead("orders", 0, A, None));
+    cluster.wait_role(A, "orders", 0, "leader");
+    background.wait_more(50);
+    let publisher = background.stop();
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    consume(cluster.nodes[A].tcp(), "orders", "c", &publisher.acknowledged);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    // Longer than every limit: writes end as unknown, and go on when it goes on.
+    cluster.nodes[B].signal(libc::SIGSTOP);
+    std::thread::sleep(Duration::from_secs(5));
+    cluster.nodes[B].signal(libc::SIGCONT);
+    background.wait_more(100);
+    cluster.cut(A, C);
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.heal(A, C);
+    background.wait_more(100);
+    cluster.hold(A, B);
+    std::thread::sleep(Duration::from_secs(5));
+    cluster.heal(A, B);
+    background.wait_more(100);
+    cluster.delay(A, C, 30);
+    background.wait_more(30);
+    cluster.delay(A, C, 0);
+    // Cut off from both the leader commits nothing, and the others go on without it.
+    (cluster.cut(A, B), cluster.cut(A, C));
+    cluster.change(|file| file.lead("orders", 0, C, Some(A)));
+    cluster.wait_role(C, "orders", 0, "leader");
+    background.wait_more(100);
+    (cluster.heal(A, B), cluster.heal(A, C));
+    cluster.wait_role(A, "orders", 0, "follower");
+    until(|| cluster.nodes[C].whole_log().contains("a has caught up and may join the isr"), || cluster.nodes[C].log());
+    cluster.change(|file| file.partition("orders", 0).isr = vec![A, B, C]);
+    let publisher = background.stop();
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    consume(cluster.nodes[C].tcp(), "orders", "c", &publisher.acknowledged);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn what_rotted_on_a_follower_comes_back_from_a_peer() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=64MiB"]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    // Several segments, so that the damaged one is cold.
+    publisher.publish(6000);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    cluster.nodes[C].stop();
+    rot(&cluster.nodes[C].data_path(), "orders", 0);
+    cluster.nodes[C].spawn();
+    cluster.nodes[C].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    until(|| cluster.nodes[C].whole_log().to_lowercase().contains("damage"), || cluster.nodes[C].log());
+    publisher.publish(200);
+    cluster.wait_role(C, "orders", 0, "follower");
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn a_node_refuses_a_file_that_is_not_for_it_and_says_what_to_do() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    let file = cluster.nodes[C].cluster_file();
+    let good = std::fs::read_to_string(&file).expect("it was written");
+    let rejects = |cluster: &Cluster, text: &str, part: &str| {
+        std::fs::write(&file, text).expect("the folder is writable");
+        cluster.nodes[C].signal(libc::SIGHUP);
+        until(|| cluster.nodes[C].whole_log().contains(part), || format!("{part}:\n{}", cluster.nodes[C].log()));
+    };
+    rejects(&cluster, "version", "nothing changes: --cluster-file=");
+    rejects(&cluster, &good.replace("version = 1", "version = 1\n"), "says what is in force: nothing changes version=1");
+    rejects(&cluster, &good.replace("leader = \"a\"", "leader = \"b\""), "under the same version 1");
+    let moved = good.replace("version = 1", "version = 2").replace("leader = \"a\"", "leader = \"b\"");
+    rejects(&cluster, &moved, "the leader changes from a to b in epoch 1");
+    cluster.nodes[C].stop();
+    let refuses = |cluster: &mut Cluster, text: &str, part: &str| {
+        std::fs::write(&file, text).expect("the folder is writable");
+        cluster.nodes[C].spawn();
+        let error = cluster.nodes[C].wait_ready().expect_err("it must not start");
+        assert!(error.contains(part), "{part}: {error}");
+        cluster.nodes[C].kill();
+    };
+    let id = cluster.nodes[C].run(&["node-id", &format!("--data-path={}", cluster.nodes[C].data_path().display())]);
+    let strange = good.replace("version = 1", "version = 2").replace(&id, &"9".repeat(32));
+    refuses(&mut cluster, &strange, &format!("which is {id}. Put it under a [[node]]"));
+    refuses(&mut cluster, &moved, "raise its epoch");
+    std::fs::write(&file, &good).expect("the folder is writable");
+    cluster.nodes[C].spawn();
+    cluster.nodes[C].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(C, "orders", 0, "follower");
+}
