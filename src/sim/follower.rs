@@ -246,7 +246,8 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     assert_eq!((p.end, p.epoch), (tail.at, epoch), "epochs_agree: {name}");
     let closed: Vec<EpochEnd> = book.epochs(book.log.len()).into_iter().skip(1).rev().collect();
     assert_eq!(p.epochs.iter().collect::<Vec<_>>(), closed, "epochs_agree: {name}");
-    let promises = book.promised..=book.promised_max;
+    // A batch is word of its epoch, too.
+    let promises = book.promised..=book.promised_max.max(epoch);
     assert!(promises.contains(&p.promised), "promises_hold: {name}: {:?} is not in {promises:?}", p.promised);
     if p.promised > Epoch(0) {
         assert!(p.committed.offset <= book.told, "committed_is_told: {name}: {:?} beyond {}", p.committed, book.told);

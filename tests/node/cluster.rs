@@ -445,19 +445,3 @@ pub fn consume(address: SocketAddr, topic: &str, channel: &str, wanted: &[Vec<u8
         client.finish(&message.id).expect("it reads");
     }
 }
-
-/// Turns a byte in the middle of the first segment of a partition.
-pub fn rot(data: &Path, topic: &str, partition: usize) {
-    use std::os::unix::fs::FileExt;
-    let folder = data.join(format!("topics/{topic}/{partition}"));
-    let mut names: Vec<_> =
-        std::fs::read_dir(&folder).expect("the partition is there").map(|e| e.expect("readable").path()).collect();
-    names.retain(|p| p.extension().is_some_and(|e| e == "segment"));
-    names.sort();
-    let file = std::fs::File::options().read(true).write(true).open(&names[0]).expect("its own user may");
-    let at = 4096 + 40_000;
-    let mut byte = [0];
-    file.read_exact_at(&mut byte, at).expect("the segment is longer");
-    file.write_all_at(&[byte[0] ^ 0x20], at).expect("it is writable");
-    file.sync_all().expect("it is writable");
-}

@@ -163,7 +163,7 @@ fn a_conversation() {
     let ranges = vec![IdRange { first: LogId(1), last: LogId(10) }];
     bytes.extend(frame(4, &Request::Finish { subscription: 1, ranges: ranges.clone() }, b""));
     bytes.extend(frame(0, &Request::Finish { subscription: 1, ranges: ranges.clone() }, b""));
-    bytes.extend(frame(5, &Request::Finish { subscription: 3, ranges }, b""));
+    bytes.extend(frame(5, &Request::Finish { subscription: 2, ranges }, b""));
     bytes.extend(frame(6, &Request::CreateTopic { topic: "t", partitions: 1 }, b""));
     bytes.extend(frame(7, &Request::CreateTopic { topic: "not a name", partitions: 1 }, b""));
     bytes.extend(frame(8, &Request::Ping, b""));

@@ -3,6 +3,8 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
+mod stop;
+
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
 use super::order::Orders;
@@ -686,20 +688,6 @@ impl Book {
             for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
                 let got = group.iter().filter(|n| known.finished.contains(n)).count();
                 assert!(got == 0 || got == group.len(), "mpub_is_all_or_nothing: {got} of {group:?} came to {channel:?}");
-            }
-        }
-    }
-
-    /// After a clean stop of a node at rest no cursor has lost a FIN.
-    pub fn a_clean_stop_forgets_no_fin(&self, r: &Recovered) {
-        for p in &r.partitions {
-            let topic = topic_number(&p.topic.name);
-            for image in &p.channels {
-                let known = self.channels.get(&(topic, image.name.to_string()));
-                let finished = known.into_iter().flat_map(|c| &c.finished);
-                for (n, id) in finished.map(|n| (n, self.places[n])).filter(|(_, id)| id.partition() == p.dir.partition) {
-                    assert!(is_confirmed(image, id.log_id()), "quiet_node_drains: the stop forgot {n} ({id:?}) of {image:?}");
-                }
             }
         }
     }

@@ -1,0 +1,21 @@
+//! What a node at rest must not lose by stopping.
+
+use super::{Book, topic_number};
+use crate::log::recovery::Recovered;
+use crate::log::recovery::channels::is_confirmed;
+
+impl Book {
+    /// After a clean stop of a node at rest no cursor has lost a FIN.
+    pub fn a_clean_stop_forgets_no_fin(&self, r: &Recovered) {
+        for p in &r.partitions {
+            let topic = topic_number(&p.topic.name);
+            for image in &p.channels {
+                let known = self.channels.get(&(topic, image.name.to_string()));
+                let finished = known.into_iter().flat_map(|c| &c.finished);
+                for (n, id) in finished.map(|n| (n, self.places[n])).filter(|(_, id)| id.partition() == p.dir.partition) {
+                    assert!(is_confirmed(image, id.log_id()), "quiet_node_drains: the stop forgot {n} ({id:?}) of {image:?}");
+                }
+            }
+        }
+    }
+}
