@@ -16,6 +16,7 @@ use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 mod failover;
+mod native;
 mod roles;
 mod writes;
 
@@ -388,8 +389,8 @@ impl Net {
 
     /// Every connection with the node is lost, and what was on its way.
     fn hang_up_all(&mut self, node: usize) {
-        let ends: Vec<ConnId> =
-            self.links.iter().filter(|(_, (of, ..))| *of == node).flat_map(|(conn, (.., other))| [*conn, *other]).collect();
+        let of_node = self.links.iter().filter(|(_, (of, ..))| *of == node);
+        let ends: Vec<ConnId> = of_node.flat_map(|(conn, (.., other))| [*conn, *other]).collect();
         self.wire.retain(|(conn, _)| !ends.contains(conn));
         for conn in ends {
             if let Some((of, core, _)) = self.links.remove(&conn) {
@@ -488,6 +489,15 @@ impl Net {
         let e = &self.nodes[node].shards[0].engine;
         let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
         e.store.durable_end(idx).count
+    }
+
+    /// Epochs of the batches of the first partition, newest first.
+    fn epochs(&self, node: usize) -> Vec<u64> {
+        let e = &self.nodes[node].shards[0].engine;
+        let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
+        let mut epochs = vec![];
+        e.store.log_view(idx).epochs(None, 10, &mut epochs);
+        epochs.iter().map(|e| e.epoch.0).collect()
     }
 
     fn state(&self, node: usize) -> State {

@@ -255,11 +255,11 @@ impl Engine {
                 Role::Member(_) => self.member_durable(now, p, end, tickets_upto),
             },
             Notice::AppendFailed { p, from, error } => {
-                let partition = self.partitions.get_mut(p);
-                // What never got to this node's disk may stand on those of the followers.
-                let error = if partition.seat().is_some() { PublishError::Unknown } else { error };
-                let keep = partition.publishers.partition_point(|(ticket, _)| *ticket < from);
-                for (_, publisher) in partition.publishers.split_off(keep) {
+                // Of a replica that is definite for what was not sealed. When the whole journal fails, what was sealed and
+                // sent to followers has been told before that nobody knows.
+                let publishers = &mut self.partitions.get_mut(p).publishers;
+                let keep = publishers.partition_point(|(ticket, _)| *ticket < from);
+                for (_, publisher) in publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error));
                 }
                 self.tell_member(now, p, replica::Event::LogFailed);

@@ -77,9 +77,12 @@ impl Seat {
         self.member.epoch().is_some()
     }
 
-    /// The append whose commit says that everything before `offset` is committed. `None`: it is.
-    pub fn commits_at(&self, offset: Option<Position>) -> Option<AppendTicket> {
-        let mark = match offset {
+    /// The append whose commit says that the durable batch at this place is committed; of one whose place is not known any more,
+    /// that all are. `None`: it is.
+    pub fn commits_at(&self, place: Option<Position>) -> Option<AppendTicket> {
+        let committed = self.member.committed().offset;
+        let mark = match place {
+            Some(at) if at.offset < committed => None,
             Some(at) => self.marks.iter().find(|(end, _)| *end > at.offset),
             None => self.marks.back(),
         };

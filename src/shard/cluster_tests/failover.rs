@@ -22,7 +22,7 @@ fn the_next_leader_has_everything_and_the_cursors() {
     let p = net.connect(1);
     net.publish(p, "6");
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["6"]));
-    assert!((0..3).all(|i| net.durable(i) == 7));
+    assert!((0..3).all(|i| net.durable(i) == 7 && net.epochs(i) == [2, 1]), "each batch has its leader's epoch");
     // And back.
     net.pass_time(Duration::from_millis(300));
     net.elect(0, 0);

@@ -30,9 +30,14 @@ fn a_consumer_waits_for_the_followers() {
     net.nodes[2].is_slow = true;
     net.publish(p, "x");
     assert!(net.take(c).is_empty());
+    // Also one whose coming wakes the channel.
+    let (d, got) = net.subscribe(0, "ch", 5);
+    assert!(got.is_empty() && net.take(c).is_empty() && net.durable(0) == 1);
     net.nodes[2].is_slow = false;
     net.run();
-    assert_eq!(bodies(&net.take(c)), ["x"]);
+    let mut got = net.take(c);
+    got.extend(net.take(d));
+    assert_eq!(bodies(&got), ["x"]);
 }
 
 #[test]
@@ -107,6 +112,20 @@ fn what_is_not_committed_counts_as_waiting() {
     net.pass_time(Duration::from_millis(1100));
     let refused = conns.iter().filter(|&&c| net.take(c).iter().any(|f| f.starts_with("E_PUB_TOO_MUCH_WAITING"))).count();
     assert!(refused >= 4, "{refused}");
+}
+
+/// The file of a long batch fails, which went to the followers at the same time.
+#[test]
+fn a_leader_whose_segment_fails_says_unknown() {
+    let mut net = Net::with(1, 1, Settings { direct_bytes: 4096, ..Settings::default() });
+    let p = net.connect(0);
+    net.nodes[0].disk.faults.write_error = 1.0;
+    net.publish(p, &"x".repeat(10_000));
+    let got = net.take(p);
+    assert_eq!(got, [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)]);
+    net.elect(0, 1);
+    let (_, got) = net.subscribe(1, "ch", 5);
+    assert_eq!(got.len(), 1, "the followers have it");
 }
 
 /// A write of the leader fails: what was sent to the followers may be committed by the next one.

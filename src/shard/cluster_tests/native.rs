@@ -1,0 +1,198 @@
+//! Native clients: what they are told, and when.
+
+use super::*;
+use crate::base::LogId;
+use crate::codec::native::frame::FRAME_MAX;
+use crate::codec::native::{
+    Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Payload, Publish, Reply, Request, Retry, SetOffset, Start, Subscribe,
+    VERSION, feature,
+};
+
+impl Net {
+    fn connect_native(&mut self, node: usize) -> ConnId {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.clients.insert(conn, (node, 0, vec![]));
+        self.step(node, 0, Event::OpenedNative { conn, peer: Peer("test:1".into()) });
+        let hello = Hello {
+            version: VERSION,
+            oldest_version: VERSION,
+            features: feature::ALL,
+            client_id: "c",
+            hostname: "h",
+            user_agent: "",
+            core: None,
+            max_frame_bytes: 0,
+            heartbeat_ms: 0,
+            auth_method: "",
+            auth: &[],
+        };
+        self.ask(conn, 1, &Request::Hello(hello), b"");
+        let said = self.hear(conn);
+        assert!(said.len() == 1 && said[0].starts_with("1 Welcome"), "{said:?}");
+        conn
+    }
+
+    fn ask(&mut self, conn: ConnId, id: u64, request: &Request<'_>, payload: &[u8]) {
+        let mut bytes = vec![];
+        Encoder::default().request(&mut bytes, id, request, Payload::of(payload));
+        bytes.extend_from_slice(payload);
+        self.send(conn, &bytes);
+    }
+
+    /// One message, the first is 1, in a batch of an idempotent producer.
+    fn produce(&mut self, conn: ConnId, id: u64, sequence: u64) {
+        let mut body = 9u32.to_le_bytes().to_vec();
+        body.extend_from_slice(&[0; 8]);
+        body.push(b'x');
+        let publish = Publish { topic: "t", partition: PartitionId(0), num: 1, producer_id: 7, first_sequence: sequence - 1 };
+        self.ask(conn, id, &Request::Publish(publish), &body);
+    }
+
+    fn subscribe_native(&mut self, conn: ConnId, id: u64, ordered: bool) {
+        let start = Start::Oldest;
+        let (topic, partition, channel) = ("t", PartitionId(0), "ch");
+        let subscribe = Subscribe { subscription: 1, topic, partition, channel, start, message_timeout_ms: 0, ordered };
+        self.ask(conn, id, &Request::Subscribe(subscribe), b"");
+    }
+
+    /// Answers by their request, as they look in Rust.
+    fn hear(&mut self, conn: ConnId) -> Vec<String> {
+        let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").2);
+        let (mut said, mut rest) = (vec![], &bytes[..]);
+        while let Some((header, metadata)) = Header::parse(rest, FRAME_MAX).expect("a sound frame") {
+            let reply = Reply::decode(header.kind, metadata).expect("a known reply");
+            said.push(format!("{} {reply:?}", header.request));
+            rest = &rest[header.frame_len()..];
+        }
+        assert!(HEADER_LEN > 0 && rest.is_empty());
+        said
+    }
+}
+
+/// A repeat waits for what it repeats, also when that is durable on the leader.
+#[test]
+fn a_repeat_is_answered_when_the_original_is_committed() {
+    let mut net = Net::new();
+    let (a, b) = (net.connect_native(0), net.connect_native(0));
+    net.produce(a, 2, 1);
+    assert!(net.hear(a)[0].starts_with("2 Published"));
+    net.nodes[1].is_slow = true;
+    net.produce(a, 3, 2);
+    net.produce(b, 4, 2);
+    net.produce(b, 5, 1);
+    assert_eq!(net.durable(0), 2);
+    assert!(net.hear(a).is_empty());
+    let said = net.hear(b);
+    assert!(said.len() == 1 && said[0].starts_with("5 Published") && said[0].contains("duplicate: true"), "{said:?}");
+    net.nodes[1].is_slow = false;
+    net.run();
+    assert!(net.hear(a)[0].starts_with("3 Published"));
+    let said = net.hear(b);
+    assert!(said[0].starts_with("4 Published") && said[0].contains("duplicate: true"), "{said:?}");
+    assert!((0..3).all(|i| net.durable(i) == 2));
+    // The next leader knows the producer.
+    net.elect(0, 1);
+    let c = net.connect_native(1);
+    net.produce(c, 6, 2);
+    net.produce(c, 7, 3);
+    let said = net.hear(c);
+    assert!(said[0].contains("duplicate: true") && said[1].contains("duplicate: false"), "{said:?}");
+}
+
+/// A batch that went to the followers before this node's journal took it.
+#[test]
+fn what_followers_may_have_is_unknown_when_the_journal_fails() {
+    let mut net = Net::new();
+    let p = net.connect_native(0);
+    net.nodes[0].is_slow = true;
+    net.produce(p, 2, 1);
+    net.produce(p, 3, 2);
+    assert_eq!((net.durable(0), net.durable(1)), (0, 2));
+    net.nodes[0].disk.faults.write_error = 1.0;
+    net.nodes[0].is_slow = false;
+    net.run();
+    let said = net.hear(p);
+    let is_unknown = |s: &String| s.contains(&format!("{:?}", Retry::Unknown));
+    assert!(said.len() == 2 && said.iter().all(is_unknown), "{said:?}");
+    net.elect(0, 1);
+    let (_, got) = net.subscribe(1, "ch", 5);
+    assert_eq!(got.len(), 2);
+}
+
+#[test]
+fn a_native_client_hears_that_another_node_leads() {
+    let mut net = Net::new();
+    let (c, f) = (net.connect_native(0), net.connect_native(1));
+    net.subscribe_native(c, 2, false);
+    assert!(net.hear(c)[0].starts_with("2 Subscribed"));
+    net.produce(f, 2, 1);
+    net.subscribe_native(f, 3, false);
+    let said = net.hear(f);
+    let is_refused = |s: &String| s.contains(&format!("{:?}", Code::NotLeader)) && s.contains(&format!("{:?}", Retry::Refresh));
+    assert!(said.len() == 2 && said.iter().all(is_refused), "{said:?}");
+    net.elect(0, 1);
+    let said = net.hear(c);
+    assert_eq!(said, [r#"0 Unsubscribed { subscription: 1, reason: "this node does not lead the partition any more" }"#]);
+    net.produce(c, 4, 1);
+    assert!(net.hear(c).iter().all(is_refused));
+    net.subscribe_native(f, 5, false);
+    assert!(net.hear(f)[0].contains("subscription: 1, created: false"), "and the connection goes on");
+}
+
+/// The next message goes out when every replica has the FIN.
+#[test]
+fn a_fin_of_an_ordered_channel_is_on_all_replicas_first() {
+    let mut net = Net::new();
+    let p = net.connect_native(0);
+    (1..4).for_each(|i| net.produce(p, i + 1, i));
+    net.subscribe_native(p, 9, true);
+    net.ask(p, 0, &Request::Credit { subscription: 1, messages: 9, bytes: 1 << 20 }, b"");
+    let count = |said: &[String]| said.iter().filter(|s| s.starts_with("0 Messages")).count();
+    assert_eq!(count(&net.hear(p)), 1, "one at a time");
+    net.nodes[2].is_slow = true;
+    let one = |id| vec![IdRange { first: LogId(id), last: LogId(id) }];
+    net.ask(p, 10, &Request::Finish { subscription: 1, ranges: one(1) }, b"");
+    assert!(net.hear(p).is_empty());
+    net.nodes[2].is_slow = false;
+    net.run();
+    let said = net.hear(p);
+    assert!(count(&said) == 1 && said.iter().any(|s| s.starts_with("10 Done { num: 1 }")), "{said:?}");
+    assert!((0..3).all(|i| net.cursors(i)["ch"] == 2));
+    // One that is not confirmed is taken back: the same message comes again.
+    net.is_store_there = false;
+    net.isolate(2, true);
+    net.ask(p, 11, &Request::Finish { subscription: 1, ranges: one(2) }, b"");
+    net.pass_time(Duration::from_secs(6));
+    let said = net.hear(p);
+    assert!(said.iter().any(|s| s.starts_with("11 Done { num: 0 }")), "{said:?}");
+    assert!(said.iter().any(|s| s.contains("log_id: LogId(2)")), "{said:?}");
+    net.isolate(2, false);
+    net.pass_time(RECONNECT);
+    assert!((0..3).all(|i| net.cursors(i)["ch"] == 2), "{:?}", (0..3).map(|i| net.cursors(i)).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_offset_that_is_set_stands_on_all_replicas() {
+    let mut net = Net::new();
+    let p = net.connect_native(0);
+    (1..6).for_each(|i| net.produce(p, i + 1, i));
+    net.subscribe_native(p, 9, false);
+    net.ask(p, 0, &Request::Credit { subscription: 1, messages: 9, bytes: 1 << 20 }, b"");
+    let all = vec![IdRange { first: LogId(1), last: LogId(5) }];
+    net.ask(p, 10, &Request::Finish { subscription: 1, ranges: all }, b"");
+    net.pass_time(Duration::from_millis(400));
+    assert!((0..3).all(|i| net.cursors(i)["ch"] == 6));
+    let back = SetOffset { topic: "t", partition: PartitionId(0), channel: "ch", start: Start::LogId(LogId(2)), force: false };
+    net.nodes[1].is_slow = true;
+    net.hear(p);
+    net.ask(p, 11, &Request::SetOffset(back), b"");
+    assert!(net.hear(p).is_empty());
+    net.nodes[1].is_slow = false;
+    net.run();
+    assert!(net.hear(p).iter().any(|s| s.starts_with("11 Found")));
+    assert!((0..3).all(|i| net.cursors(i)["ch"] == 2));
+    net.elect(0, 2);
+    let (_, got) = net.subscribe(2, "ch", 9);
+    assert_eq!(got.len(), 4, "it goes on there");
+}
