@@ -14,6 +14,7 @@ mod follow;
 mod model;
 mod native;
 mod paths;
+mod verbatim;
 
 pub const MIB: u64 = 1024 * 1024;
 

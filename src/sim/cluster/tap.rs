@@ -29,6 +29,8 @@ pub struct Tap {
     /// Lives of nodes that have compared their log of a partition with another's.
     compared: BTreeSet<(NodeId, u64, Key)>,
     pub batches: u64,
+    /// What was said, for a readable trace.
+    pub said: Option<Vec<String>>,
 }
 
 impl Tap {
@@ -70,6 +72,11 @@ impl Tap {
     fn message(&mut self, talk: Talk, of: &Addressed, meta: &Meta, check: &mut Checker, is_suspect: &dyn Fn(Key) -> bool) {
         let Some(key) = meta.key(of.route) else { return };
         let epoch = of.message.head.epoch;
+        if let Some(said) = &mut self.said {
+            let (from, to, session) = (meta.index(talk.from), meta.index(talk.to), of.message.head.session.0);
+            let body = brief(&of.message.body);
+            said.push(format!("node{from} to node{to}: {key:?} epoch {} session {session} {body}", epoch.0));
+        }
         match &of.message.body {
             Body::Standing(_) => drop(self.compared.insert((talk.to, talk.to_life, key))),
             Body::Aligned(_) => drop(self.compared.insert((talk.from, talk.life, key))),
@@ -103,5 +110,15 @@ impl Tap {
                 rest = &rest[h.len().min(rest.len())..];
             }
         }
+    }
+}
+
+/// A message without the bytes of its batches.
+fn brief(body: &Body) -> String {
+    match body {
+        Body::Append(a) => format!("Append of {} bytes, committed {}", a.batches.len(), a.committed.offset),
+        Body::Pulled(p) => format!("Pulled from {}, {} bytes", p.from.offset, p.batches.len()),
+        Body::Cursors(c) => format!("Cursors {} flush {}, {} of them", c.seq, c.flush, c.cursors.len()),
+        other => format!("{other:?}"),
     }
 }

@@ -189,6 +189,8 @@ impl World {
             let talk = Talk { from: node.id, life: node.life, to: self.nodes[to].id, to_life };
             let is_suspect = |key| node.running.as_ref().is_some_and(|r| r.suspects.contains(&key));
             self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &is_suspect);
+            let said: Vec<String> = self.tap.said.iter_mut().flat_map(std::mem::take).collect();
+            said.into_iter().for_each(|line| self.say(|| line));
         }
         self.put_on_wire(wire, side, bytes);
     }

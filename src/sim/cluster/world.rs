@@ -108,6 +108,7 @@ impl World {
             scratch: vec![],
         };
         world.book.is_delay_checked = plan.faults.pause + plan.faults.slow_disk == 0.0;
+        world.tap.said = world.sink.is_some().then(Vec::new);
         world.say(|| format!("{plan:?}"));
         for n in 0..plan.nodes {
             world.queue.put(n as u64 * MS, Happening::Start { node: n });
