@@ -1,0 +1,160 @@
+//! Reading batches as they stand, what damage does to what a replica vouches for, and publishes that wait for others.
+
+use super::follow::Peer;
+use super::*;
+use crate::log::verbatim::Run;
+
+impl Rig {
+    fn read_verbatim(&mut self, p: PartitionIdx, from: Position, bytes_max: usize) -> Result<Run, Unreadable> {
+        self.notices.clear();
+        self.store.read_verbatim(p, 7, from, bytes_max, &mut self.io);
+        self.settle();
+        self.tick(0);
+        let answer = self.notices.iter().find_map(|n| match n {
+            Notice::Verbatim { p: of, token: 7, result } if *of == p => Some(result.clone()),
+            _ => None,
+        });
+        answer.expect("a read is answered")
+    }
+}
+
+/// `n` batches of `len` bytes, an epoch for every ten, in the files alone.
+fn in_files(n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
+    let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, ..options() });
+    let p = rig.create("t");
+    let mut peer = Peer::new("t");
+    for i in 0..n {
+        let batch = peer.batch(1 + i as u64 / 10, &vec![i as u8; len]);
+        rig.append_verbatim(p, &batch);
+        rig.settle();
+    }
+    assert_eq!(rig.store.log_view(p).held(0), None, "nothing is in memory");
+    (rig, p, peer)
+}
+
+#[test]
+fn what_is_read_is_what_was_appended_in_runs_of_the_size_that_was_asked_for() {
+    for len in [300, 20_000, 700_000] {
+        let (mut rig, p, peer) = in_files(12, len);
+        let cached = rig.store.read_bytes();
+        let (mut at, mut found, mut runs) = (Position::START, vec![], 0);
+        while at != peer.end.at {
+            let (parts, end) = rig.read_verbatim(p, at, 50_000).unwrap();
+            let bytes = parts.concat();
+            assert_eq!(bytes.len() as i64, end.offset - at.offset);
+            let one = peer.batches.iter().find(|b| b.header.start() == at).unwrap().bytes.len();
+            assert!(bytes.len() <= 50_000.max(one), "at most what was asked for, or one batch");
+            found.extend(bytes);
+            (at, runs) = (end, runs + 1);
+        }
+        assert_eq!(found, peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect::<Vec<u8>>());
+        assert!(runs == if len > 50_000 { 12 } else { runs.min(6) });
+        assert_eq!((rig.store.read_bytes(), rig.store.verbatim.bytes()), (cached, 0), "past the read cache");
+        assert_eq!(rig.read_verbatim(p, at, 9), Ok((vec![], at)), "nothing is there yet");
+        let beyond = Position { offset: at.offset + 1, ..at };
+        assert_eq!(rig.read_verbatim(p, beyond, 9), Err(Unreadable::Gone(beyond.offset)));
+        let inside = Position { log_id: LogId(99), ..Position::START };
+        assert_eq!(rig.read_verbatim(p, inside, 9), Err(Unreadable::Gone(0)), "another batch begins there");
+    }
+}
+
+#[test]
+fn reads_stand_in_line_within_a_share_of_memory() {
+    let (mut rig, p, peer) = in_files(12, 20_000);
+    rig.notices.clear();
+    for token in 0..30 {
+        let from = peer.batches[token as usize % 12].header.start();
+        rig.store.read_verbatim(p, token, from, 1 << 20, &mut rig.io);
+        assert!(rig.store.verbatim.bytes() <= 4 << 20);
+    }
+    assert!(rig.store.verbatim.bytes() > 0);
+    rig.settle();
+    rig.tick(0);
+    let answered = rig.notices.iter().filter(|n| matches!(n, Notice::Verbatim { result: Ok(_), .. })).count();
+    assert_eq!((answered, rig.store.verbatim.bytes()), (30, 0));
+}
+
+#[test]
+fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
+    let (mut rig, p, peer) = in_files(30, 300);
+    let h = peer.batches[14].header;
+    let at = format::FILE_HEADER_LEN as usize + h.offset.get() as usize;
+    rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).expect("it is there")[at + 200] ^= 1;
+    let (parts, end) = rig.read_verbatim(p, Position::START, 1 << 20).unwrap();
+    assert_eq!((parts.concat().len() as i64, end), (h.offset.get(), h.start()), "up to the damage");
+    assert_eq!(rig.read_verbatim(p, end, 1 << 20), Err(Unreadable::Damaged(h.offset.get())));
+    assert!(rig.notices.iter().any(|n| matches!(n, Notice::Damage { from, .. } if *from == h.start())));
+    let view = rig.store.log_view(p);
+    assert_eq!((view.vouched(), view.end()), (h.start(), peer.end));
+    let mut epochs = vec![];
+    assert!(!view.epochs(None, 9, &mut epochs));
+    let crc = h.prev_crc.get();
+    assert_eq!(epochs[0], EpochEnd { epoch: Epoch(2), end: h.start(), chain_crc: crc });
+    assert_eq!((epochs.len(), epochs[1].epoch), (2, Epoch(1)));
+    rig.store.truncate(rig.now, p, h.start(), &mut rig.io);
+    rig.settle();
+    let view = rig.store.log_view(p);
+    assert_eq!((view.vouched(), view.end().at, view.end().chain_crc), (h.start(), h.start(), crc));
+    assert_eq!(rig.read_all(p).len(), 14);
+}
+
+#[test]
+fn a_device_that_refuses_is_told_and_is_no_damage() {
+    let (mut rig, p, peer) = in_files(3, 300);
+    rig.notices.clear();
+    rig.store.read_verbatim(p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
+    rig.disk.take(&mut rig.io);
+    rig.fail(0, false);
+    assert!(matches!(rig.notices[..], [Notice::Verbatim { result: Err(Unreadable::Refused(_)), .. }]), "{:?}", rig.notices);
+    assert_eq!(rig.store.log_view(p).vouched(), peer.end.at);
+}
+
+#[test]
+fn publishes_wait_for_the_others_while_they_are_held() {
+    let mut rig = Rig::new(StoreOptions { max_pub_waiting_size: 20_000, ..options() });
+    let p = rig.create("t");
+    rig.store.log_epoch(p, Epoch(9));
+    rig.store.set_epoch(p, Epoch(9));
+    rig.publish(p, &[1; 4000]);
+    rig.settle();
+    let before = rig.store.durable_end(p);
+    rig.store.hold_until_committed(p, true);
+    let mut taken = 0;
+    while rig.append(p, &[&[2; 4000]]).is_ok() {
+        taken += 1;
+        rig.settle();
+    }
+    assert_eq!((taken, rig.store.durable_end(p).count), (4, 5), "all are durable, and wait");
+    rig.notices.clear();
+    rig.store.log_committed(p, before);
+    assert_eq!(rig.append(p, &[&[2; 4000]]), Err(Refusal::Busy), "nothing that is held was committed");
+    let end = rig.store.durable_end(p);
+    rig.store.log_committed(p, end);
+    rig.settle();
+    assert!(rig.notices.contains(&Notice::Room));
+    assert_eq!(rig.store.waiting_bytes, 0);
+    rig.publish(p, &[3; 4000]);
+    rig.settle();
+    assert!(rig.store.waiting_bytes > 0);
+    rig.store.hold_until_committed(p, false);
+    assert_eq!(rig.store.waiting_bytes, 0, "who leads no longer waits for nobody");
+}
+
+#[test]
+fn a_cut_takes_back_what_is_held() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    rig.store.log_epoch(p, Epoch(9));
+    rig.store.set_epoch(p, Epoch(9));
+    rig.store.hold_until_committed(p, true);
+    for _ in 0..5 {
+        rig.publish(p, &[1; 4000]);
+        rig.settle();
+    }
+    let Fetch::Batch(second) = rig.fetch(p, 4140) else { panic!("a batch begins there") };
+    rig.store.truncate(rig.now, p, second.header.end(), &mut rig.io);
+    rig.settle();
+    assert_eq!(rig.store.waiting_bytes, 2 * second.bytes.len() as u64);
+    rig.store.log_committed(p, second.header.end());
+    assert_eq!(rig.store.waiting_bytes, 0);
+}
