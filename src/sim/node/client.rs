@@ -315,7 +315,8 @@ impl Client {
         match code {
             "E_FIN_FAILED" => {
                 // one with a binary id is not looked for
-                if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| self.role != Role::Ordered) {
+                let is_binary = self.subscription.as_ref().is_some_and(|(_, channel)| channel == ORDERED);
+                if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| !is_binary) {
                     book.fin_failed(self.conn, id_of(id));
                 }
                 return;
