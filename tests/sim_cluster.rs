@@ -18,8 +18,8 @@ use tracing::{Event, Metadata, Subscriber};
 const WITHOUT: &[&str] = &["rot", "lost_write", "misdirected_write"];
 
 /// Seeds that found something, beside those of the sweeps.
-const KEPT_STORE: &[u64] = &[];
-const KEPT_FILE: &[u64] = &[];
+const KEPT_STORE: &[u64] = &[282, 1007, 1022, 1052];
+const KEPT_FILE: &[u64] = &[134, 210, 284];
 
 fn plan_of(seed: u64, by: Coordination) -> Plan {
     let mut plan = Plan::draw(seed, 0, Some(by));
@@ -102,7 +102,12 @@ fn sweep(by: Coordination, default: Range<u64>, kept: &[u64]) -> (Outcome, Seen)
     println!("{by:?}: {} seeds in {seconds:.1} s ({:.2} seeds/s): {total:?}", seeds.len(), seeds.len() as f64 / seconds);
     let (name, without) = (format!("{by:?}").to_lowercase(), WITHOUT.join(","));
     let replay = |seed: &u64| format!("\n  ringmq sim --trace={seed} --by={name} --without={without}");
-    assert!(failed.is_empty(), "{} seeds failed; each again, step by step:{}", failed.len(), failed.iter().map(replay).collect::<String>());
+    assert!(
+        failed.is_empty(),
+        "{} seeds failed; each again, step by step:{}",
+        failed.len(),
+        failed.iter().map(replay).collect::<String>()
+    );
     (total, seen)
 }
 
@@ -121,12 +126,12 @@ fn the_promise_holds_with_a_metadata_store() {
     }
     let missed = missed(&seen);
     println!("{} of {} transitions of a replica; not: {missed:?}", TRANSITIONS.len() - missed.len(), TRANSITIONS.len());
-    assert!(missed.len() <= 20, "the seeds reach less of the replica than they did: {missed:?}");
+    assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
-    assert!(c.acknowledged > 10_000 && c.delivered > 10_000 && c.survived > 10_000, "{total:?}");
-    assert!(c.repeats > 100 && c.duplicates > 10 && c.native_delivered > 1_000, "{total:?}");
+    assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");
+    assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
     assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
-    assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.read_only > 5 && total.probes > 500, "{total:?}");
+    assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.read_only > 20 && total.probes > 1_000, "{total:?}");
 }
 
 #[test]
