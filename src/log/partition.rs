@@ -173,6 +173,8 @@ pub struct PartitionLog {
     pub waits_to_read: bool,
     /// Below this offset a read failed: batches are read one by one.
     pub careful_until: i64,
+    /// Of the batch that was read from a segment last: others are probably as long.
+    pub read_batch_len: u32,
 }
 
 impl PartitionLog {
@@ -287,6 +289,7 @@ impl PartitionLog {
             reads: vec![],
             waits_to_read: false,
             careful_until: 0,
+            read_batch_len: 0,
             dir: r.dir,
         }
     }
