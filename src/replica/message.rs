@@ -204,7 +204,8 @@ pub struct Cursors {
     pub flush: bool,
     /// These are all channels there are: others are deleted.
     pub is_all: bool,
-    /// Where the topic's next first channel starts; comes with all channels.
+    /// The oldest message that a new channel may get, as the leader has it; a follower's retention ends there, too. Not with an
+    /// operation that a client waits for.
     pub collect_start: Option<Position>,
     /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
     pub cursors: Vec<CursorImage>,

@@ -5,7 +5,7 @@ use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
 use super::event::DialError;
 use super::message::{MeshMessage, PublishError};
 use super::*;
-use crate::base::{DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
+use crate::base::{DiskError, DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use crate::log::ProducerLimits;
@@ -39,6 +39,8 @@ struct Node {
     next_op: u64,
     /// The journal's writes wait.
     is_slow: bool,
+    /// Writes to segments and commit logs fail.
+    do_files_fail: bool,
     mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
     http: Vec<MeshMessage>,
     generation: u64,
@@ -150,7 +152,8 @@ impl Net {
         };
         let shards = (0..self.cores).map(shard).collect();
         let (asked, under_way, mesh) = Default::default();
-        Node { shards, disk, asked, under_way, next_op: 0, is_slow: false, mesh, http: vec![], generation, is_down: false }
+        let (next_op, is_slow, do_files_fail, http, is_down) = (0, false, false, vec![], false);
+        Node { shards, disk, asked, under_way, next_op, is_slow, do_files_fail, mesh, http, generation, is_down }
     }
 
     // ---- the metadata store
@@ -312,6 +315,15 @@ impl Net {
         let n = &mut self.nodes[node];
         if let Some(at) = n.asked.iter().position(|(_, _, op)| !n.is_held(op)) {
             let (core, op, request) = n.asked.remove(at).expect("it was just found");
+            let fails = |file: &FileId| matches!(file, FileId::Segment(..) | FileId::Commit(..));
+            if let DiskOp::Write { file, .. } = &request
+                && n.do_files_fail
+                && fails(file)
+            {
+                let error = DiskError::Io { file: file.clone(), call: "write", errno: 5, message: "broken".into() };
+                self.step(node, core, Event::Disk { op, outcome: Err(error) });
+                return true;
+            }
             n.next_op += 1;
             n.under_way.insert(OpId(n.next_op), (core, op));
             n.disk.submit(OpId(n.next_op), request);

@@ -40,6 +40,8 @@ pub struct Seat {
     pub marks: VecDeque<(i64, AppendTicket)>,
     /// A leader's batches for which the store had no room, in order.
     held: VecDeque<Batch>,
+    /// The store refused one for good: what follows it, also in the same frame, has no place either, until a restart.
+    has_failed: bool,
     /// Appended to since the last `Sealed`: it is in the list of the turn's end.
     has_grown: bool,
     /// Bytes that are durable and not committed, of a leader.
@@ -65,6 +67,7 @@ impl Seat {
             member,
             marks: VecDeque::new(),
             held: VecDeque::new(),
+            has_failed: false,
             has_grown: false,
             uncommitted: 0,
             alarm: None,

@@ -84,6 +84,13 @@ pub struct Progress {
     walked_len: u32,
 }
 
+impl Progress {
+    /// So many bytes are known to hold no end of a line.
+    pub fn scanned(&self) -> usize {
+        self.scanned as usize
+    }
+}
+
 /// Decodes the command that `bytes` begin with. After an incomplete one it is called again with the same `progress` and
 /// the same bytes and more of them, else with a fresh one.
 pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_>) -> Decoded<'a> {

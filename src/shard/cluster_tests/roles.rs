@@ -182,3 +182,32 @@ fn stats_tell_what_an_operator_needs() {
     assert_eq!((follower.role, follower.followers.len()), ("follower", 0));
     assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::Share { share, .. } if share.writable)));
 }
+
+/// Retention of a follower ends where its leader's does: what a new channel may get is on every replica.
+#[test]
+fn a_follower_removes_nothing_that_its_leader_may_still_give() {
+    let mut net = Net::with(1, 1, Settings { max_bytes_per_file: 64 * 1024, flush_bytes: 8192, ..Settings::default() });
+    let p = net.connect(0);
+    let (c, _) = net.subscribe(0, "ch", 100);
+    for _ in 0..3 {
+        (0..20).for_each(|_| net.publish(p, &"x".repeat(4000)));
+        let got = net.take(c);
+        net.finish(c, &got);
+        net.pass_time(Duration::from_secs(1));
+        let oldest = |net: &Net, node: usize| {
+            let e = &net.nodes[node].shards[0].engine;
+            let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
+            (e.store.start(idx).offset, e.store.collect_start(idx).offset)
+        };
+        let (start, _) = oldest(&net, 0);
+        for node in 1..3 {
+            let (own, told) = oldest(&net, node);
+            assert!(own <= told && told <= start, "node {node} begins at {own}, was told {told}, the leader begins at {start}");
+        }
+    }
+    let begins = |node: usize| {
+        let e = &net.nodes[node].shards[0].engine;
+        e.partitions.iter().map(|(idx, _)| e.store.start(idx).offset).max().expect("the node has the partition")
+    };
+    assert!((0..3).all(|node| begins(node) > 0), "segments go on every node");
+}

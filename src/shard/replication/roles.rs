@@ -139,9 +139,12 @@ impl Engine {
         for channel in keys {
             self.lose_clients(ChannelKey { partition: idx.0, channel }, partition);
         }
-        if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+        let p = self.partitions.get_mut(idx);
+        p.low_water_stale = true;
+        if let Role::Member(seat) = &mut p.replica {
             seat.marks.clear();
         }
+        self.store.lower_low_water(idx, self.store.collect_start(idx));
         self.count_uncommitted(idx);
     }
 
