@@ -124,6 +124,12 @@ impl<'a> View<'a> {
         self.part.vouched.as_ref().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
+    /// The first range that damage took, and that nobody gave up. What a start knows only by where it begins is not told.
+    pub fn damage(&self) -> Option<(Position, Position)> {
+        let is_cut = self.part.cut.is_some();
+        self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
+    }
+
     /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
     pub fn is_suspect(&self) -> bool {
         self.part.suspect

@@ -28,6 +28,8 @@ pub trait LogView {
     fn durable(&self) -> Tail;
     /// Up to where the replica vouches for its log: the end, or where the first damage begins.
     fn vouched(&self) -> Position;
+    /// The first range of batches that damage took, and that nobody gave up; both places are borders of batches as far as is known.
+    fn damage(&self) -> Option<(Position, Position)>;
     /// Something was cut, lost or set aside at a recovery, and no [`Effect::Cleared`] came since.
     fn is_suspect(&self) -> bool;
     /// The batch in memory that begins at `offset`, durable or not. `None`: no batch begins there, or it is not in memory.
@@ -134,6 +136,12 @@ pub enum Event {
         end: Position,
         result: Result<Vec<Bytes>, PeerError>,
     },
+    /// The log has [damage](LogView::damage) that it did not have before.
+    Damaged,
+    /// [`Effect::Mend`] is done: the batches stand there, durably, or were not taken.
+    Mended {
+        is_whole: bool,
+    },
     /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
     LogFailed,
     /// An operator's answer to an [`Alarm`]: the opening under way goes on with the best there is.
@@ -203,6 +211,10 @@ pub enum Effect {
         start: Position,
         chain_crc: u32,
     },
+    /// Write these batches, verified and one behind the other, where damage took them.
+    Mend {
+        batches: Vec<Batch>,
+    },
     /// The replica was compared with another member and holds what it should: it is suspect no longer.
     Cleared,
     /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.
@@ -267,6 +279,9 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
     BelowCommitted { committed: Position },
+    #[error("what stands from offset {} to {} does not hold, and no other replica gave it: start the others, or accept the loss",
+        from.offset, to.offset)]
+    Damaged { from: Position, to: Position },
 }
 
 #[cfg(test)]

@@ -162,6 +162,7 @@ impl Leader {
                 self.commit(base, cx);
                 self.pump(base, cx);
             }
+            Body::Pull(pull) if peer.is_streaming() => peer.on_pull(cx, pull),
             Body::Ack(ack) if peer.is_streaming() => {
                 peer.on_ack(cx, ack.durable, &options);
                 self.commit(base, cx);
@@ -177,6 +178,23 @@ impl Leader {
             Body::Refused(error) => self.on_refused(base, cx, from, error),
             _ => {}
         }
+    }
+
+    pub fn is_session(&self, node: NodeId, head: Head) -> bool {
+        self.peers.iter().any(|p| p.node == node && head == p.head(self.epoch))
+    }
+
+    /// The others are in step, or on their way, and may have what damage takes here.
+    pub fn has_followers(&self) -> bool {
+        matches!(self.phase, Phase::Settling { .. } | Phase::Open) && !self.peers.is_empty()
+    }
+
+    /// One of those that have everything up to `to`, in turn.
+    pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
+        let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
+        let count = self.peers.iter().filter(has_it).count();
+        let chosen = (tries as usize).checked_rem(count)?;
+        self.peers.iter().filter(has_it).nth(chosen).map(|p| (p.node, p.head(self.epoch)))
     }
 
     fn index(&self, node: NodeId) -> usize {
@@ -270,11 +288,14 @@ impl Leader {
         base: &mut Base,
         cx: &mut Cx<'_>,
         (to, session): (NodeId, Session),
-        end: Position,
+        (from, end): (Position, Position),
         read: Result<Vec<Bytes>, PeerError>,
     ) {
         let (epoch, committed, options) = (self.epoch, base.committed, base.options);
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == to && p.session == session) else { return };
+        if peer.mends.take_if(|at| *at == from).is_some() {
+            return peer.on_mend_read(cx, Head { epoch, session }, from, read);
+        }
         match read {
             Ok(batches) => {
                 peer.on_read(cx, Head { epoch, session }, end, batches, committed);

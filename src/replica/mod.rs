@@ -40,6 +40,7 @@ mod follower;
 mod leader;
 mod member;
 pub mod membership;
+mod mend;
 pub mod message;
 #[cfg(test)]
 mod model;

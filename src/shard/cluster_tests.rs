@@ -15,6 +15,7 @@ use crate::replica::states::State;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+mod damage;
 mod failover;
 mod native;
 mod roles;
@@ -498,6 +499,10 @@ impl Net {
         let mut epochs = vec![];
         e.store.log_view(idx).epochs(None, 10, &mut epochs);
         epochs.iter().map(|e| e.epoch.0).collect()
+    }
+
+    fn index(&self, node: usize) -> crate::log::PartitionIdx {
+        self.nodes[node].shards[0].engine.partitions.iter().next().expect("the node has the partition").0
     }
 
     fn state(&self, node: usize) -> State {

@@ -45,6 +45,8 @@ pub struct Seat {
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
     alarm: Option<Alarm>,
+    /// What damage took up to this offset was given up by an operator.
+    given_up: i64,
     /// What the other cores were told.
     told: Share,
     /// What the log was told.
@@ -68,6 +70,7 @@ impl Seat {
             has_grown: false,
             uncommitted: 0,
             alarm: None,
+            given_up: 0,
             told: Share::default(),
             seen: Seen::default(),
         }

@@ -49,6 +49,8 @@ pub struct ModelLog {
     pub channels: Channels,
     /// Batches below this offset are not in memory, only on the disk.
     pub memory_from: i64,
+    /// Found while it runs.
+    pub rot: Option<(Position, Position)>,
 }
 
 pub fn id_of(batch: &Batch) -> BatchId {
@@ -89,6 +91,7 @@ impl ModelLog {
             channels: disk.channels.clone(),
             memory_from: disk.batches.last().map_or(disk.start.at, |b| b.header.end()).offset,
             queue: VecDeque::new(),
+            rot: None,
             disk,
         }
     }
@@ -215,6 +218,10 @@ impl LogView for ModelLog {
             }
             _ => end,
         }
+    }
+
+    fn damage(&self) -> Option<(Position, Position)> {
+        self.rot
     }
 
     fn is_suspect(&self) -> bool {

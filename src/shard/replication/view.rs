@@ -29,6 +29,10 @@ impl LogView for View<'_> {
         self.log.vouched()
     }
 
+    fn damage(&self) -> Option<(Position, Position)> {
+        self.log.damage()
+    }
+
     fn is_suspect(&self) -> bool {
         self.log.is_suspect()
     }

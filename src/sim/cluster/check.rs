@@ -123,7 +123,8 @@ impl World {
         for (&key, log) in logs.iter().filter(|(key, _)| keeps[*key]) {
             self.committed_prefix(key, log, n);
             // of a log that is whole below retention, also when nothing of it is left
-            let of_log = r.partitions.iter().find(|p| self.check.topic(&p.topic.name) == Some(key.0) && p.dir.partition.0 == key.1);
+            let of_log =
+                r.partitions.iter().find(|p| self.check.topic(&p.topic.name) == Some(key.0) && p.dir.partition.0 == key.1);
             let end = of_log.map_or(0, |p| p.end.offset);
             let known = self.check.ends.get(&key).copied().unwrap_or(0);
             assert!(end >= known, "virtual_offset_never_rewinds: {key:?} on node{n} ends at {end}, {known} was committed");
