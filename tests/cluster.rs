@@ -6,7 +6,7 @@
 
 mod node;
 
-use node::cluster::{Cluster, Publisher, consume, until};
+use node::cluster::{Cluster, Publisher, consume, rot, until};
 use std::time::Duration;
 
 const A: usize = 0;
@@ -138,6 +138,45 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     let publisher = background.stop();
     cluster.wait_equal(&[A, B, C], "orders", 0);
     consume(cluster.nodes[C].tcp(), "orders", "c", &publisher.acknowledged);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn what_rots_on_a_node_is_mended_from_another() {
+    // A pass of the scrubber takes some ten seconds.
+    let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=256KiB"]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(7000);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    let said = |cluster: &Cluster, node: usize| {
+        for line in ["stored bytes do not hold: damage, which another replica is asked to mend", "damage is mended"] {
+            until(|| cluster.nodes[node].whole_log().contains(line), || format!("{line}:\n{}", cluster.nodes[node].log()));
+        }
+    };
+    // On a follower that was stopped: its scrubber begins with the first segment.
+    cluster.nodes[C].stop();
+    rot(&cluster.nodes[C], "orders", 0, 0, 40_000);
+    cluster.nodes[C].spawn();
+    cluster.nodes[C].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(C, "orders", 0, "follower");
+    // On one that runs: its scrubber is not there yet.
+    cluster.nodes[B].stop();
+    cluster.nodes[B].spawn();
+    cluster.nodes[B].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    rot(&cluster.nodes[B], "orders", 0, 2, 30_000);
+    said(&cluster, C);
+    said(&cluster, B);
+    // On the leader: a reader waits for it, and gets every message.
+    cluster.nodes[A].stop();
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(A, "orders", 0, "leader");
+    rot(&cluster.nodes[A], "orders", 0, 1, 50_000);
+    consume(cluster.nodes[A].tcp(), "orders", "c", &publisher.acknowledged);
+    said(&cluster, A);
+    publisher.publish(100);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 

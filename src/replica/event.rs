@@ -40,6 +40,8 @@ pub trait LogView {
     /// Adds the newest `max` epochs below `below` of what the log holds before [`LogView::vouched`], newest first.
     /// Whether there are older ones.
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
+    /// The same of all that the log holds, also behind damage.
+    fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
     /// (epoch, generation, confirmed) of a channel here, applied or being made durable. `None`: there is no such channel.
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
     /// Adds the names of all channels that are replicated.

@@ -10,7 +10,7 @@ use super::event::{Alarm, CursorEvent, Effect};
 use super::membership::{Membership, NodeId};
 use super::message::{Align, Body, Head, Inquire, Message, Session, Standing};
 use super::peer::{Link, Peer};
-use super::prefix::{Common, common};
+use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, Position, Ticks};
 use bytes::Bytes;
@@ -251,7 +251,7 @@ impl Leader {
             return peer.part(cx.now, base.options.follower_limit);
         }
         let (start, start_crc) = cx.log.start();
-        let align = match common(cx.log, standing) {
+        let align = match common(cx.log, standing, Whose::Leader) {
             Common::At { at, chain_crc } => Align::Cut { at, chain_crc },
             Common::Older { below } => {
                 let body = Body::EpochsAsk(super::message::EpochsAsk { below });

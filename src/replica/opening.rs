@@ -20,7 +20,7 @@ use super::leader::{Leader, Phase};
 use super::membership::NodeId;
 use super::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
 use super::peer::Link;
-use super::prefix::{Common, common, take_run};
+use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
 use crate::base::Position;
 
@@ -81,12 +81,14 @@ impl Leader {
         if known.offset > end.offset && !is_alone && !self.accepts_loss {
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
-        if base.committed.offset > end.offset {
+        // Who is alone keeps what stands behind its damage.
+        let left = if is_alone { cx.log.durable().at } else { end };
+        if base.committed.offset > left.offset {
             // Only when that was accepted, or nobody can know better.
-            base.committed = end;
+            base.committed = left;
         }
         let Some((source, standing)) = best else {
-            if own.durable.offset < cx.log.end().at.offset {
+            if own.durable.offset < cx.log.end().at.offset && !is_alone {
                 // Damage took something, and nobody else has it: the log goes on from where it begins.
                 base.cut(own.durable, cx.out);
                 self.phase = Phase::Trimming { source: base.me, end: own.durable };
@@ -95,7 +97,7 @@ impl Leader {
             return self.settle(base, cx, Trigger::HeardSelf);
         };
         tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
-        let found = common(cx.log, standing);
+        let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
     }
 

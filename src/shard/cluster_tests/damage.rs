@@ -98,7 +98,6 @@ fn nothing_is_passed_while_nobody_has_it() {
     assert_eq!(net.take(p), ["OK"], "it leads, and takes publishes");
     net.isolate(1, false);
     net.pass_time(RECONNECT);
-    eprintln!("{:?} {} {:?}", net.damage(0), got.len(), net.nodes[0].shards[0].engine.replication_stats(net.index(0)));
     got.extend(net.take(c));
     assert_eq!(bodies(&got)[..120], wanted.iter().map(String::as_str).collect::<Vec<_>>()[..]);
     let stats = net.nodes[0].shards[0].engine.replication_stats(net.index(0)).expect("a replica");

@@ -49,6 +49,10 @@ impl LogView for View<'_> {
         self.log.epochs(below, max, out)
     }
 
+    fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        self.log.all_epochs(below, max, out)
+    }
+
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)> {
         let (_, c) = self.channels.iter().find(|(_, c)| c.name == *channel)?;
         Some((c.machine.epoch(), c.machine.generation(), c.machine.confirmed()))
