@@ -6,6 +6,7 @@
 
 mod node;
 
+use node::Client;
 use node::cluster::{Cluster, Publisher, consume, rot, until};
 use std::time::Duration;
 
@@ -178,6 +179,53 @@ fn what_rots_on_a_node_is_mended_from_another() {
     publisher.publish(100);
     cluster.wait_equal(&[A, B, C], "orders", 0);
     cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn a_loss_is_accepted_by_its_name_alone() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=0"]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(5000);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    // Nothing of it is in memory.
+    cluster.nodes[A].stop();
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(A, "orders", 0, "leader");
+    cluster.nodes[B].kill();
+    cluster.nodes[C].kill();
+    rot(&cluster.nodes[A], "orders", 0, 1, 50_000);
+    let mut client = Client::connect(cluster.nodes[A].tcp()).expect("it runs");
+    client.subscribe("orders", "c", 100).expect("it leads the topic");
+    let mut came = 0;
+    client.set_read_timeout(Duration::from_secs(8)).expect("a socket");
+    while let Ok(message) = client.message() {
+        client.finish(&message.id).expect("it reads");
+        came += 1;
+    }
+    assert!((1000..4000).contains(&came), "the reader waits at the damage: {came}");
+    let path = "/replica/acceptloss?topic=orders&partition=0";
+    let refusal = cluster.nodes[A].post(path, b"").expect("it answers");
+    assert!(refusal.contains("409 ") && refusal.contains("LOSS_NOT_NAMED: channels would pass"), "{refusal}");
+    let name = refusal.split_once("loss=").and_then(|(_, rest)| rest.split_once('"')).expect("it is named").0.to_string();
+    assert!(cluster.nodes[A].post(&format!("{path}&loss=1-2"), b"").expect("it answers").contains("409 "));
+    let taken = cluster.nodes[A].post(&format!("{path}&loss={name}"), b"").expect("it answers");
+    assert!(taken.contains("200 OK"), "{taken}");
+    assert!(cluster.nodes[A].whole_log().contains("an operator accepts a loss"));
+    while came < 4900 {
+        let message = client.message().unwrap_or_else(|e| panic!("{came} came: {e}"));
+        client.finish(&message.id).expect("it reads");
+        came += 1;
+    }
+    // Who has it brings it all the same.
+    for node in [B, C] {
+        cluster.nodes[node].spawn();
+        cluster.nodes[node].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    }
+    until(|| cluster.nodes[A].whole_log().contains("damage is mended"), || cluster.nodes[A].log());
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    cluster.stop_and_compare(5000);
 }
 
 #[test]

@@ -139,7 +139,7 @@ impl Store {
 
     /// For /stats: where the partition cannot be read, if so.
     pub fn held(&self, p: PartitionIdx) -> Option<String> {
-        if let Some((from, to)) = self.log_view(p).damage() {
+        if let Some((from, to)) = self.log_view(p).awaited() {
             let (from, to) = (from.offset, to.offset);
             return Some(format!("from offset {from} to {to} (damaged: another replica is asked for it)"));
         }

@@ -124,8 +124,13 @@ impl<'a> View<'a> {
         self.part.vouched.as_ref().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
-    /// The first range that damage took, and that nobody gave up. What a start knows only by where it begins is not told.
+    /// The first range that damage took. What a start knows only by where it begins is not told.
     pub fn damage(&self) -> Option<(Position, Position)> {
+        self.part.lost.first().copied().filter(|_| self.part.cut.is_none())
+    }
+
+    /// The first of them for which readers wait.
+    pub fn awaited(&self) -> Option<(Position, Position)> {
         let is_cut = self.part.cut.is_some();
         self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }

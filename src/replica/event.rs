@@ -28,7 +28,7 @@ pub trait LogView {
     fn durable(&self) -> Tail;
     /// Up to where the replica vouches for its log: the end, or where the first damage begins.
     fn vouched(&self) -> Position;
-    /// The first range of batches that damage took, and that nobody gave up; both places are borders of batches as far as is known.
+    /// The first range of batches that damage took; both places are borders of batches as far as is known.
     fn damage(&self) -> Option<(Position, Position)>;
     /// Something was cut, lost or set aside at a recovery, and no [`Effect::Cleared`] came since.
     fn is_suspect(&self) -> bool;
@@ -146,8 +146,11 @@ pub enum Event {
     },
     /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
     LogFailed,
-    /// An operator's answer to an [`Alarm`]: the opening under way goes on with the best there is.
-    AcceptLoss,
+    /// An operator's answer to an [`Alarm`] with the [`Loss`] that was named: the opening under way goes on with the best there is, if
+    /// that ends there or later.
+    AcceptLoss {
+        from: Position,
+    },
     Cursor(CursorEvent),
 }
 
@@ -270,6 +273,53 @@ pub enum Effect {
 pub enum Channels {
     All,
     Some(Vec<ChannelName>),
+}
+
+/// What would be lost if a leader went on with what there is: what stood between the two offsets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    pub kind: LossKind,
+    pub from: Position,
+    /// As far as is known.
+    pub to: Position,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossKind {
+    /// The log would end at `from`: whoever has more is away.
+    Tail,
+    /// The same, and none of those that are there knows what it had.
+    Unknown,
+    /// Damage that no other replica mends; the log behind it stays.
+    Damage,
+}
+
+impl Loss {
+    /// What an operator has to repeat.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.from.offset, self.to.offset)
+    }
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (from, to, messages) = (self.from.offset, self.to.offset, self.to.count - self.from.count);
+        match self.kind {
+            LossKind::Tail => write!(
+                f,
+                "the log would end at offset {from}: what was acknowledged from there on is lost, which is known to reach to offset \
+                 {to} ({messages} messages)"
+            ),
+            LossKind::Unknown => write!(
+                f,
+                "the log would end at offset {from}, and every replica that answered lost something at its recovery: whatever was \
+                 acknowledged behind that is lost (known up to offset {to})"
+            ),
+            LossKind::Damage => {
+                write!(f, "channels would pass what stands from offset {from} to {to} ({messages} messages), which is damaged")
+            }
+        }
+    }
 }
 
 /// What an operator has to hear of: nothing goes on by itself.

@@ -6,7 +6,7 @@
 use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
 use super::error::{PeerError, ReplicaError, Retry};
-use super::event::{Alarm, CursorEvent, Effect};
+use super::event::{Alarm, CursorEvent, Effect, Loss};
 use super::membership::{Membership, NodeId};
 use super::message::{Align, Body, Head, Inquire, Message, Session, Standing};
 use super::peer::{Link, Peer};
@@ -61,7 +61,10 @@ pub(super) struct Leader {
     /// The leader's end at some time, not committed then, and that time.
     commit_mark: Option<(Position, Ticks)>,
     pub alarmed: Option<Alarm>,
-    pub accepts_loss: bool,
+    /// What going on would lose, while an alarm says that.
+    pub loss: Option<Loss>,
+    /// An operator accepted that the log ends there, or later.
+    pub accepts_loss: Option<Position>,
     /// Who must have a batch durable, this node aside.
     required: Vec<NodeId>,
     cursors: CursorSync,
@@ -77,7 +80,8 @@ impl Leader {
             propose_at: now,
             commit_mark: None,
             alarmed: None,
-            accepts_loss: false,
+            loss: None,
+            accepts_loss: None,
             required: vec![],
             cursors: CursorSync::default(),
         }

@@ -2,7 +2,7 @@
 
 use super::base::{Base, Cx};
 use super::error::{PeerError, ReplicaError};
-use super::event::{CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+use super::event::{CursorEvent, Effect, Event, LogView, Loss, ReplicaOptions, Tail};
 use super::follower::Follower;
 use super::leader::{Leader, Phase};
 use super::membership::{Membership, NodeId};
@@ -91,6 +91,14 @@ impl Member {
         if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
     }
 
+    /// What an operator may decide to lose, of a leader that cannot open its epoch without.
+    pub fn loss(&self) -> Option<Loss> {
+        match &self.role {
+            Role::Leader(leader) if matches!(leader.phase, Phase::Asking) => leader.loss,
+            _ => None,
+        }
+    }
+
     /// The other replicas, as a leader sees them.
     pub fn followers(&self) -> impl Iterator<Item = FollowerStatus> + '_ {
         let peers = if let Role::Leader(l) = &self.role { &l.peers[..] } else { &[] };
@@ -166,7 +174,7 @@ impl Member {
             (Role::Leader(l), Event::LogRead { to, session, from, end, result }) => {
                 l.on_read(base, cx, (to, session), (from, end), result);
             }
-            (Role::Leader(l), Event::AcceptLoss) => l.accept_loss(base, cx),
+            (Role::Leader(l), Event::AcceptLoss { from }) => l.accept_loss(base, cx, from),
             (Role::Leader(l), Event::Cursor(event)) => l.on_cursor(base, cx, event),
             (Role::Follower(f), Event::Durable | Event::EpochDurable { .. }) => f.go_on(base, cx),
             (Role::Follower(f), Event::Truncated) => f.on_truncated(base, cx),

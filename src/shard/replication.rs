@@ -14,6 +14,7 @@
 mod cursors;
 mod effects;
 mod facts;
+mod loss;
 mod roles;
 mod status;
 mod view;

@@ -169,6 +169,9 @@ fn what_is_given_up_is_passed() {
     assert!(matches!(rig.fetch(p, h.offset.get()), Fetch::Held));
     rig.store.give_up_lost(p, h.end().offset);
     assert!(matches!(rig.fetch(p, h.offset.get()), Fetch::Lost { to, .. } if to == h.end()));
-    assert_eq!(rig.store.log_view(p).damage(), None);
-    assert_eq!(rig.store.log_view(p).vouched(), h.start(), "nobody is told that it is there");
+    let view = rig.store.log_view(p);
+    assert_eq!((view.awaited(), view.damage().is_some(), rig.store.held(p)), (None, true, None));
+    assert_eq!(view.vouched(), h.start(), "nobody is told that it is there");
+    assert!(rig.mend(p, &[peer.batches[4].clone()]), "who has it may still bring it");
+    assert_eq!(rig.read_all(p).len(), 12);
 }

@@ -1,6 +1,7 @@
 //! Rot on a running node: it is found, mended from a peer, and never delivered meanwhile.
 
 use super::*;
+use crate::shard::message::AcceptLossError;
 
 /// Three nodes with several segments each, whose last segment is long behind `rot_at`; nothing of the log is in a cache.
 fn stored() -> (Net, ConnId, Vec<String>) {
@@ -47,6 +48,11 @@ impl Net {
         let mut paths: Vec<&str> = self.nodes[node].disk.paths().filter(|p| p.ends_with(".segment")).collect();
         paths.sort();
         paths.iter().map(|p| self.nodes[node].disk.contents_of(p)[4096..].to_vec()).collect()
+    }
+
+    fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
+        let (now, topic) = (self.now, self.topic.clone());
+        self.nodes[node].shards[0].engine.accept_loss(now, &topic, PartitionId(0), loss)
     }
 
     /// Reads all of the channel from the first message on.
@@ -102,6 +108,32 @@ fn nothing_is_passed_while_nobody_has_it() {
     assert_eq!(bodies(&got)[..120], wanted.iter().map(String::as_str).collect::<Vec<_>>()[..]);
     let stats = net.nodes[0].shards[0].engine.replication_stats(net.index(0)).expect("a replica");
     assert_eq!(stats.alarm, None);
+}
+
+/// An operator who repeats what would be lost, and nobody else, makes readers pass it; whoever has it still mends it.
+#[test]
+fn damage_is_given_up_by_its_name() {
+    let (mut net, ..) = stored();
+    net.change(0, |m| m.min_isr = 1);
+    net.isolate(1, true);
+    net.isolate(2, true);
+    net.pass_time(Duration::from_secs(6));
+    assert!(matches!(net.accept_loss(0, Some("1-2")), Err(AcceptLossError::Nothing { role: "leader" })));
+    net.rot(0, 1);
+    let (c, mut got) = net.subscribe(0, "ch", 200);
+    net.pass_time(Duration::from_secs(6));
+    got.extend(net.take(c));
+    let Err(AcceptLossError::NotNamed { name, what }) = net.accept_loss(0, None) else { panic!("it is named first") };
+    assert!(what.contains("which is damaged") && what.contains("(1 messages)"), "{what}");
+    assert!(net.accept_loss(0, Some("0-1")).is_err() && net.accept_loss(1, Some(&name)).is_err());
+    assert!(net.damage(0) && got.len() < 40);
+    assert!(net.accept_loss(0, Some(&name)).is_ok());
+    net.pass_time(Duration::from_millis(100));
+    got.extend(net.take(c));
+    assert_eq!((got.len(), net.accept_loss(0, Some(&name)).is_err()), (119, true));
+    net.isolate(1, false);
+    net.pass_time(RECONNECT);
+    assert_eq!((net.damage(0), net.segments(0)), (false, net.segments(1)));
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl Engine {
 
     /// The alarm of damage ends with it.
     pub(super) fn note_damage(&mut self, idx: PartitionIdx) {
-        let is_damaged = self.store.log_view(idx).damage().is_some();
+        let is_damaged = self.store.log_view(idx).awaited().is_some();
         let p = self.partitions.get_mut(idx);
         if let Role::Member(seat) = &mut p.replica
             && seat.alarm.take_if(|a| matches!(a, Alarm::Damaged { .. }) && !is_damaged).is_some()
