@@ -181,6 +181,48 @@ fn what_rots_on_a_node_is_mended_from_another() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
+/// The Rust client is given one address, and finds whoever leads.
+#[test]
+fn a_client_follows_the_leader() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    // A follower's address.
+    let address = cluster.nodes[C].native().to_string();
+    let client = runtime.block_on(ringmq::client::Client::builder().address(address).connect()).expect("it runs");
+    let producer = runtime.block_on(client.producer("orders").build()).expect("the topic is known");
+    let mut consumer = runtime.block_on(client.consumer("orders", "c").build()).expect("the topic is known");
+    let mut wanted = std::collections::HashSet::new();
+    let mut round = |cluster: &Cluster, number: usize| {
+        let mut acks = vec![];
+        for n in 0..200 {
+            let body = format!("{number}-{n}");
+            acks.push(runtime.block_on(producer.send(body.as_bytes())).expect("taken"));
+            wanted.insert(body.into_bytes());
+        }
+        for ack in acks {
+            runtime.block_on(ack).unwrap_or_else(|e| panic!("round {number}: {e}\n{}", cluster.nodes[C].log()));
+        }
+        while !wanted.is_empty() {
+            let limit = tokio::time::timeout(Duration::from_secs(60), async { consumer.next().await });
+            let limit = runtime.block_on(async { limit.await });
+            let message = limit.unwrap_or_else(|_| panic!("round {number}: {} are missing", wanted.len())).expect("it goes on");
+            wanted.remove(&message.body()[..]);
+            message.finish();
+        }
+    };
+    round(&cluster, 0);
+    // One that is well.
+    cluster.change(|file| file.lead("orders", 0, B, None));
+    cluster.wait_role(B, "orders", 0, "leader");
+    round(&cluster, 1);
+    // One that is gone.
+    cluster.nodes[B].kill();
+    cluster.change(|file| file.lead("orders", 0, A, Some(B)));
+    cluster.wait_role(A, "orders", 0, "leader");
+    round(&cluster, 2);
+}
+
 #[test]
 fn a_loss_is_accepted_by_its_name_alone() {
     let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=0"]);
@@ -193,6 +235,8 @@ fn a_loss_is_accepted_by_its_name_alone() {
     cluster.nodes[A].spawn();
     cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
     cluster.wait_role(A, "orders", 0, "leader");
+    // A channel that is new would need the others.
+    Client::connect(cluster.nodes[A].tcp()).and_then(|mut c| c.subscribe("orders", "c", 0)).expect("it leads the topic");
     cluster.nodes[B].kill();
     cluster.nodes[C].kill();
     rot(&cluster.nodes[A], "orders", 0, 1, 50_000);

@@ -157,8 +157,11 @@ impl Net {
     // ---- the metadata store
 
     fn tell_all(&mut self, node: usize) {
-        let named =
-            |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
+        let named = |i: usize| {
+            let name = ["a", "b", "c"][i];
+            let native_address = Some(format!("{name}:1").into());
+            ClusterNode { native_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
+        };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
         self.tell(node, Fact::Topic(self.topic.clone()));

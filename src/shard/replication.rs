@@ -15,6 +15,7 @@ mod cursors;
 mod effects;
 mod facts;
 mod loss;
+mod places;
 mod roles;
 mod status;
 mod view;
@@ -125,6 +126,8 @@ pub struct Cluster {
     recording: VecDeque<(RecordTicket, TopicRef)>,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
+    /// Who leads what, by the newest metadata: its version, and the node.
+    leaders: IdMap<Route, (u64, Option<NodeId>)>,
     places: IdMap<Route, PartitionIdx>,
     /// In the order of their records.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
@@ -149,6 +152,7 @@ impl Cluster {
             recorded: HashMap::new(),
             recording: VecDeque::new(),
             coming: BTreeMap::new(),
+            leaders: IdMap::default(),
             places: IdMap::default(),
             records: VecDeque::new(),
             readings: IdMap::default(),

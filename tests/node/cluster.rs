@@ -147,6 +147,8 @@ impl ClusterFile {
         for (i, id) in cluster.ids.iter().enumerate() {
             let address = if i == of { cluster.nodes[i].peer() } else { cluster.link(of, i).address };
             text += &format!("[[node]]\nname = \"{}\"\nid = \"{id}\"\npeer_address = \"{address}\"\n", NAMES[i]);
+            let (native, tcp) = (cluster.nodes[i].native(), cluster.nodes[i].tcp());
+            text += &format!("native_address = \"{native}\"\ntcp_address = \"{tcp}\"\n");
         }
         for topic in &self.topics {
             let (name, id, min_isr, count) = (&topic.name, &topic.id, topic.min_isr, topic.partitions.len());
