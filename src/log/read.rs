@@ -153,7 +153,7 @@ impl Store {
             return Fetch::Batch(r.batch.clone());
         }
         if let Some((from, to)) = part.lost_at(offset) {
-            return Fetch::Lost { from, to };
+            return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.cache.get(p, offset) {
             if let Some(next) = hit.read_on

@@ -11,6 +11,7 @@ use std::sync::Arc;
 mod cuts;
 mod faults;
 mod follow;
+mod mend;
 mod model;
 mod native;
 mod paths;
