@@ -213,7 +213,12 @@ fn kept_seeds() {
         ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
         ("a start writes again what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
         ("a piece of a FIN that ends with a newline of its binary id", "ORDER_CRASHES", 6072, ORDER_CRASHES),
-        ("FINs of an ordered channel wait while failed files keep the journal full", "ORDER_FAILING_DISK", 7014, ORDER_FAILING_DISK),
+        (
+            "FINs of an ordered channel wait while failed files keep the journal full",
+            "ORDER_FAILING_DISK",
+            7014,
+            ORDER_FAILING_DISK,
+        ),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");
