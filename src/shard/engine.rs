@@ -296,7 +296,7 @@ impl Engine {
                 tracing::error!(
                     core = self.core.0,
                     reason,
-                    "this core takes no publish until a restart; consumers go on, FINs are not durable"
+                    "this core takes no publish until a restart; consumers go on (not of ordered channels), FINs are not durable"
                 );
                 self.read_only = Some(reason);
                 for name in self.topics.creations_failed() {
