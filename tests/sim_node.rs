@@ -59,6 +59,11 @@ const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
 const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
 const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, ..FULL_DISK };
 
+/// Many clients read ordered channels, and channels whose offset is set meanwhile.
+const ORDER_CRASHES: Plan = Plan { order: 0.35, ..CRASHES };
+const ORDER_FAILING_DISK: Plan = Plan { order: 0.35, ..FAILING_DISK };
+const ORDER_FULL_DISK: Plan = Plan { order: 0.35, ..FULL_DISK };
+
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
     let text = std::env::var("SIM_SEEDS").ok()?;
@@ -171,6 +176,24 @@ fn the_promise_holds_for_native_clients_on_a_full_disk() {
     assert!(asked().is_some() || o.counts.refused > 200, "{o:?}");
 }
 
+#[test]
+fn ordered_channels_keep_their_order_over_crashes() {
+    let o = sweep("ORDER_CRASHES", 6000..6100, ORDER_CRASHES);
+    assert!(asked().is_some() || o.ordered > 5_000 && o.sets > 500 && o.sets_looked_for > 100, "{o:?}");
+}
+
+#[test]
+fn ordered_channels_on_a_failing_disk() {
+    let o = sweep("ORDER_FAILING_DISK", 7000..7060, ORDER_FAILING_DISK);
+    assert!(asked().is_some() || o.ordered > 1_000 && o.sets > 100 && o.read_only > 20, "{o:?}");
+}
+
+#[test]
+fn ordered_channels_on_a_full_disk() {
+    let o = sweep("ORDER_FULL_DISK", 8000..8060, ORDER_FULL_DISK);
+    assert!(asked().is_some() || o.ordered > 1_000 && o.sets > 100 && o.counts.refused > 100, "{o:?}");
+}
+
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
 #[test]
 fn kept_seeds() {
@@ -189,6 +212,13 @@ fn kept_seeds() {
         ("blank folders of a topic that went", "PASSING_FULL", 3010524, PASSING_FULL),
         ("a start makes the journal durable before it acts by it", "PASSING", 2012511, PASSING),
         ("a start writes again what a failed write left", "NATIVE_FAILING_DISK", 50082, NATIVE_FAILING_DISK),
+        ("a piece of a FIN that ends with a newline of its binary id", "ORDER_CRASHES", 6072, ORDER_CRASHES),
+        (
+            "FINs of an ordered channel wait while failed files keep the journal full",
+            "ORDER_FAILING_DISK",
+            7014,
+            ORDER_FAILING_DISK,
+        ),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");
@@ -201,7 +231,8 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
         let nsq = [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS];
         let native = [NATIVE_CRASHES, NATIVE_FAILING_DISK, NATIVE_FULL_DISK];
-        for plan in nsq.into_iter().chain(native) {
+        let order = [ORDER_CRASHES, ORDER_FAILING_DISK, ORDER_FULL_DISK];
+        for plan in nsq.into_iter().chain(native).chain(order) {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }
     }

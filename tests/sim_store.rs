@@ -2,6 +2,7 @@
 //! `SEED=17 cargo test --test sim_store`; `MORE=10` runs ten times as many.
 
 use ringmq::sim::disk::Faults;
+use ringmq::sim::follower;
 use ringmq::sim::store::{Outcome, Plan, run};
 
 const QUIET: Plan = Plan { lives: 4, steps: 500, faults: NO_FAULTS, space: 0, retention: true, producers: 64 };
@@ -81,6 +82,45 @@ fn forgotten_producers_are_refused() {
     let plan = Plan { faults: Faults { late: 0.3, ..NO_FAULTS }, retention: false, producers: 2, ..QUIET };
     let o = sweep(4..64, plan);
     assert!(o.batches > 500 && o.forgotten > 200, "{o:?}");
+}
+
+fn follow(seeds: std::ops::Range<u64>, plan: follower::Plan) -> follower::Outcome {
+    let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
+    let more: u64 = std::env::var("MORE").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seeds = seeds.start * 1000..seeds.start * 1000 + (seeds.end - seeds.start) * more;
+    let mut total = follower::Outcome::default();
+    for seed in seeds.filter(|&s| only.is_none_or(|o| o == s)) {
+        let o = std::panic::catch_unwind(|| follower::run(seed, &plan)).unwrap_or_else(|_| panic!("SEED={seed} with {plan:?}"));
+        total.appended += o.appended;
+        total.durable += o.durable;
+        total.led += o.led;
+        total.cuts += o.cuts;
+        total.restarts += o.restarts;
+        total.crashed_cuts += o.crashed_cuts;
+        total.found_cut += o.found_cut;
+        total.found_whole += o.found_whole;
+        total.promises += o.promises;
+        total.recovery_crashes += o.recovery_crashes;
+        total.read += o.read;
+        total.failed += o.failed;
+    }
+    println!("{total:?}");
+    total
+}
+
+/// Logs of followers, cut and begun anew, with crashes at any operation.
+#[test]
+fn what_a_follower_was_given_survives_and_what_was_cut_stays_away() {
+    let o = follow(5..155, follower::Plan { lives: 5, steps: 600, faults: Faults { late: 0.3, ..NO_FAULTS } });
+    assert!(o.durable > 5000 && o.led > 500 && o.promises > 300 && o.read > 300 && o.recovery_crashes > 50, "{o:?}");
+    assert!(o.cuts > 500 && o.restarts > 50 && o.found_cut > 20 && o.found_whole > 20, "{o:?}");
+}
+
+#[test]
+fn a_follower_s_log_survives_a_failing_disk() {
+    let faults = Faults { write_error: 0.003, sync_error: 0.003, short_write: 0.002, read_error: 0.02, late: 0.2, ..NO_FAULTS };
+    let o = follow(6..86, follower::Plan { lives: 5, steps: 600, faults });
+    assert!(o.durable > 1000 && o.cuts > 100 && o.failed > 20, "{o:?}");
 }
 
 /// Seeds that found something once.

@@ -229,6 +229,7 @@ impl Store {
                         || self.verbatim.reads(p)
                         || self.searches_in(p)
                         || self.scrub.repairs(p)
+                        || self.part(p).is_mending()
                         || !self.is_idle(p);
                     if is_used {
                         return false;
@@ -360,7 +361,9 @@ impl Store {
     /// An operation of a cut has finished.
     pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, _io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
-        let Some(cut) = part.cut.as_mut().filter(|_| part.poisoned.is_none()) else { return };
+        // Memory no longer has what a failed journal did not take.
+        let is_alive = part.poisoned.is_none() && !self.ring.is_poisoned();
+        let Some(cut) = part.cut.as_mut().filter(|_| is_alive) else { return };
         cut.is_waiting = false;
         let bytes = match (outcome, cut.stage) {
             (Ok(DiskDone::Read(bytes)), _) => bytes,

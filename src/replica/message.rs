@@ -6,8 +6,10 @@
 //!           <─────────────────────  Standing (ends, suspect?, newest epochs)         control
 //! EpochsAsk ────────────────────>   when no epoch of the page is shared              control
 //!           <─────────────────────  Standing, the next page                          control
-//! Pull ─────────────────────────>   only while opening: the leader takes the best tail   catch-up
+//! Pull ─────────────────────────>   the leader takes the best tail, or what damage took   catch-up
 //!           <─────────────────────  Pulled                                           catch-up
+//!           <─────────────────────  Pull: damage took something here                 catch-up
+//! Pulled ───────────────────────>   empty where it cannot be read                    catch-up
 //! Align    ─────────────────────>   cuts to the common prefix (or begins anew)       control
 //!           <─────────────────────  Aligned                                          control
 //! Append   ═════════════════════>   batches verbatim, pipelined in a window          data, or catch-up
@@ -134,7 +136,8 @@ pub struct Standing {
     pub more: bool,
 }
 
-/// Asks a member for its tail. Answered with batches that begin at `from`.
+/// Asks for batches that begin at `from`: a member for its tail, by the leader that opens its epoch; a replica in step for what
+/// damage took from the one that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pull {
     pub from: Position,

@@ -15,6 +15,7 @@ use crate::replica::states::State;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+mod damage;
 mod failover;
 mod native;
 mod roles;
@@ -159,8 +160,11 @@ impl Net {
     // ---- the metadata store
 
     fn tell_all(&mut self, node: usize) {
-        let named =
-            |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
+        let named = |i: usize| {
+            let name = ["a", "b", "c"][i];
+            let native_address = Some(format!("{name}:1").into());
+            ClusterNode { native_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
+        };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
         self.tell(node, Fact::Topic(self.topic.clone()));
@@ -510,6 +514,10 @@ impl Net {
         let mut epochs = vec![];
         e.store.log_view(idx).epochs(None, 10, &mut epochs);
         epochs.iter().map(|e| e.epoch.0).collect()
+    }
+
+    fn index(&self, node: usize) -> crate::log::PartitionIdx {
+        self.nodes[node].shards[0].engine.partitions.iter().next().expect("the node has the partition").0
     }
 
     fn state(&self, node: usize) -> State {

@@ -266,7 +266,7 @@ impl Engine {
             }
             Notice::Truncated { p } => self.tell_member(now, p, replica::Event::Truncated),
             Notice::Verbatim { token, result, .. } => {
-                self.on_verbatim(now, token, result.map_err(|_| PeerError::OutOfReach));
+                self.on_verbatim(now, token, result.map_err(PeerError::from));
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
@@ -290,12 +290,13 @@ impl Engine {
                 self.on_room(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
-            Notice::Damage { .. } => {}
+            Notice::Damage { p, .. } => self.tell_member(now, p, replica::Event::Damaged),
+            Notice::Mended { p, is_whole } => self.member_mended(now, p, is_whole),
             Notice::ReadOnly { reason } => {
                 tracing::error!(
                     core = self.core.0,
                     reason,
-                    "this core takes no publish until a restart; consumers go on, FINs are not durable"
+                    "this core takes no publish until a restart; consumers go on (not of ordered channels), FINs are not durable"
                 );
                 self.read_only = Some(reason);
                 for name in self.topics.creations_failed() {

@@ -14,6 +14,8 @@
 mod cursors;
 mod effects;
 mod facts;
+mod loss;
+mod places;
 mod roles;
 mod status;
 mod view;
@@ -47,6 +49,8 @@ pub struct Seat {
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
     alarm: Option<Alarm>,
+    /// What damage took up to this offset was given up by an operator.
+    given_up: i64,
     /// What the other cores were told.
     told: Share,
     /// What the log was told.
@@ -71,6 +75,7 @@ impl Seat {
             has_grown: false,
             uncommitted: 0,
             alarm: None,
+            given_up: 0,
             told: Share::default(),
             seen: Seen::default(),
         }
@@ -124,6 +129,8 @@ pub struct Cluster {
     recording: VecDeque<(RecordTicket, TopicRef)>,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
+    /// Who leads what, by the newest metadata: its version, and the node.
+    leaders: IdMap<Route, (u64, Option<NodeId>)>,
     places: IdMap<Route, PartitionIdx>,
     /// In the order of their records.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
@@ -148,6 +155,7 @@ impl Cluster {
             recorded: HashMap::new(),
             recording: VecDeque::new(),
             coming: BTreeMap::new(),
+            leaders: IdMap::default(),
             places: IdMap::default(),
             records: VecDeque::new(),
             readings: IdMap::default(),

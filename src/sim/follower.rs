@@ -246,7 +246,7 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     assert_eq!((p.end, p.epoch), (tail.at, epoch), "epochs_agree: {name}");
     let closed: Vec<EpochEnd> = book.epochs(book.log.len()).into_iter().skip(1).rev().collect();
     assert_eq!(p.epochs.iter().collect::<Vec<_>>(), closed, "epochs_agree: {name}");
-    // A batch is word of its epoch, too.
+    // A batch is word of its epoch, too, until a cut takes it: only what is above is known to be recorded.
     let promises = book.promised..=book.promised_max.max(epoch);
     assert!(promises.contains(&p.promised), "promises_hold: {name}: {:?} is not in {promises:?}", p.promised);
     if p.promised > Epoch(0) {
@@ -254,7 +254,10 @@ fn check(disk: &SimDisk, p: &RecoveredPartition, book: &mut Book, outcome: &mut 
     } else {
         book.told = p.committed.offset;
     }
-    (book.promised, book.promised_max) = (p.promised, p.promised);
+    book.promised_max = p.promised;
+    if p.promised > epoch {
+        book.promised = p.promised;
+    }
     assert_eq!(p.vouched, None, "nothing was damaged");
     book.promising.clear();
     book.held.clear();
@@ -466,7 +469,8 @@ impl<'a> Node<'a> {
         if book.leads {
             let taken = self.with(|s, now, io, _| s.append(now, p, [&body[..]].into_iter(), 1, len, io));
             self.outcome.led += taken.is_ok() as u64;
-            return;
+            // A batch that is full is sealed, and may fail before the turn ends.
+            return self.learn();
         }
         if book.held.is_empty() {
             let (end, epoch) = (book.end(), Epoch(book.epoch.max(book.end().epoch.0)));
@@ -496,7 +500,8 @@ impl<'a> Node<'a> {
         for (i, &p) in self.parts.iter().enumerate() {
             let book = &mut self.books[i];
             let (from, end) = (book.tail(book.log.len()).at.offset, self.store.log_view(p).end().at.offset);
-            if book.failed || book.cut.is_some() || from >= end {
+            // One that the store took just before it failed may become durable still.
+            if book.cut.is_some() || from >= end {
                 continue;
             }
             for bytes in self.store.tail(p, from, end) {

@@ -11,10 +11,10 @@ pub(super) mod book;
 pub(super) mod client;
 pub(super) mod moved;
 pub(super) mod native;
-pub(super) mod order;
 pub(super) mod ordered;
 mod producers;
 pub(super) mod reach;
+pub(super) mod reader;
 pub(super) mod world;
 
 use super::disk::{Faults, SimDisk};
@@ -116,7 +116,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         book.acked_survives_to_every_channel();
     }
     outcome.counts = book.counts;
-    (outcome.ordered, outcome.sets, outcome.sets_looked_for) = (book.orders.sent, book.orders.sets, book.orders.looked_for);
+    (outcome.ordered, outcome.sets, outcome.sets_looked_for) = (book.order.in_order, book.moved.answered, book.moved.looked_for);
     outcome
 }
 

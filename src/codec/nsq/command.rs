@@ -61,7 +61,7 @@ pub enum Command<'a> {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decoded<'a> {
-    /// The line's newline is not there yet.
+    /// The line's newline is not there yet: the last byte is none.
     IncompleteLine,
     /// Nothing can be said before `need` bytes are there, and none beyond them is looked at then; `expect` (at least
     /// `need`) is what the command claims to take, within the limits: room for it may be made at once.
@@ -84,19 +84,16 @@ pub struct Progress {
     walked_len: u32,
 }
 
-impl Progress {
-    /// So many bytes are known to hold no end of a line.
-    pub fn scanned(&self) -> usize {
-        self.scanned as usize
-    }
-}
-
 /// Decodes the command that `bytes` begin with. After an incomplete one it is called again with the same `progress` and
 /// the same bytes and more of them, else with a fresh one.
 pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_>) -> Decoded<'a> {
     let window = &bytes[..bytes.len().min(LINE_LEN_MAX)];
     let id_end = if context.has_binary_ids { binary_id_end(window) } else { 0 };
-    progress.scanned = progress.scanned.max(id_end.min(window.len()) as u32);
+    if window.len() < id_end {
+        // A newline among them ends nothing.
+        return Decoded::IncompleteBody { need: id_end + 1, expect: id_end + 1 };
+    }
+    progress.scanned = progress.scanned.max(id_end as u32);
     let Some(newline) = window[progress.scanned as usize..].iter().position(|&b| b == b'\n') else {
         if window.len() == LINE_LEN_MAX {
             return Decoded::LineTooLong;

@@ -183,3 +183,30 @@ fn a_device_that_refuses_is_asked_again_and_a_failed_cut_makes_the_partition_rea
     assert!(!rig.is_cut(p) && rig.store.stats(p).read_only);
     assert_eq!(rig.store.log_view(p).end().at, tail_before(&peer, 20).at, "its record is durable");
 }
+
+#[test]
+fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
+    let (mut rig, p, mut peer) = filled(StoreOptions { flush_bytes: 1000, tail_cache_bytes: 0, ..options() }, 30, 3000);
+    let q = rig.create("other");
+    rig.settle();
+    // Not given to the journal when the cut comes.
+    let batch = peer.batch(9, &[7; 1000]);
+    rig.append_verbatim(p, &batch);
+    rig.truncate(p, tail_before(&peer, 12).at);
+    let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { .. });
+    let read = loop {
+        rig.turn_end();
+        match rig.find(is_read).filter(|_| rig.redo_count(RecordKind::Truncate) == 1) {
+            Some(read) => break rig.disk.pending[read].0,
+            None => rig.complete(0),
+        }
+    };
+    rig.append(q, &[b"x"]).expect("there is room");
+    rig.turn_end();
+    let journal = rig.find(|op| matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })).expect("a journal write");
+    rig.fail(journal, false);
+    let read = rig.disk.pending.iter().position(|(id, _)| *id == read).expect("it is under way");
+    rig.complete(read);
+    rig.settle();
+    assert!(!rig.is_cut(p) && rig.store.is_read_only());
+}

@@ -51,11 +51,7 @@ impl Session {
 
     fn has_what_is_wanted(&self) -> bool {
         match self.wanted {
-            // The buffer may end with a newline that is a byte of a binary id: it was looked at.
-            Wanted::Newline => {
-                let is_longer = self.buffer.len() > self.progress.scanned();
-                is_longer && self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX
-            }
+            Wanted::Newline => self.buffer.last() == Some(&b'\n') || self.buffer.len() >= LINE_LEN_MAX,
             Wanted::Bytes { need, .. } => self.buffer.len() >= need,
         }
     }

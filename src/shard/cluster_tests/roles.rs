@@ -178,7 +178,19 @@ fn stats_tell_what_an_operator_needs() {
     assert_eq!((leader.role, leader.leader.as_deref(), leader.isr.len(), leader.epoch), ("leader", Some("a"), 3, 1));
     assert!(leader.committed > 0 && leader.committed == leader.end);
     assert!(leader.followers.iter().all(|f| f.in_sync && f.acked == leader.end && f.state == "live"), "{leader:?}");
+    assert!(leader.followers.iter().all(|f| f.lag == 0));
+    let links = net.nodes[0].shards[0].stats(None, None, false).links;
+    assert_eq!(
+        links.iter().map(|l| (&*l.node, l.connected, l.queued_bytes)).collect::<Vec<_>>(),
+        [("b", true, 0), ("c", true, 0)]
+    );
+    net.isolate(2, true);
+    net.publish(p, "y");
+    let lags: Vec<i64> = shown(&net, 0).expect("it is replicated").followers.iter().map(|f| f.lag).collect();
+    assert!(lags.contains(&0) && lags.iter().any(|lag| *lag > 0), "{lags:?}");
+    assert!(net.nodes[0].shards[0].stats(None, None, false).links.iter().any(|l| !l.connected));
     let follower = shown(&net, 1).expect("it is replicated");
+    assert_eq!(follower.leader_native_address.as_deref(), Some("a:1"));
     assert_eq!((follower.role, follower.followers.len()), ("follower", 0));
     assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::Share { share, .. } if share.writable)));
 }

@@ -52,6 +52,7 @@ impl Engine {
                 self.clamp_channels(now, idx, start);
                 self.store.restart(now, idx, start, chain_crc, &mut self.io);
             }
+            Effect::Mend { batches } => self.store.mend(idx, batches, &mut self.io),
             Effect::Cleared => self.store.clear_suspect(idx),
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);

@@ -3,7 +3,7 @@
 use super::book::{Book, ChannelKey};
 use super::client::Client;
 use super::native::NativeClient;
-use super::order::Reader;
+use super::reader::Reader;
 use crate::base::Rng;
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.act(book, rng),
             AnyClient::Native(c) => c.act(book, rng),
-            AnyClient::Reader(c) => c.act(&mut book.orders, rng),
+            AnyClient::Reader(c) => c.act(book, rng),
         }
     }
 
@@ -44,7 +44,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.act_quick(book),
             AnyClient::Native(c) => c.act_quick(book),
-            AnyClient::Reader(c) => c.act_quick(&mut book.orders),
+            AnyClient::Reader(c) => c.act_quick(book),
         }
     }
 
@@ -52,7 +52,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => c.receive(book, bytes),
             AnyClient::Native(c) => c.receive(book, bytes),
-            AnyClient::Reader(c) => c.receive(&mut book.orders, bytes),
+            AnyClient::Reader(c) => c.receive(book, bytes),
         }
     }
 

@@ -7,7 +7,6 @@ mod stop;
 
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
-use super::order::Orders;
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
 use super::producers::{Deleted, Producer};
@@ -122,9 +121,13 @@ pub struct Book {
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
-    pub orders: Orders,
     pub(super) order: Order,
     pub(super) moved: Moved,
+    /// Channels of one partition that a reader asked for, with or without an answer.
+    pub(super) read: BTreeSet<(ChannelKey, u16)>,
+    /// Files of some core have failed, or its journal: until a restart its FINs may find no room there, and its ordered
+    /// channels stand still.
+    pub is_sick: bool,
     /// The time of clients.
     pub now_ms: u64,
     /// Nobody stands still for so long that a message times out unseen.
@@ -388,8 +391,20 @@ impl Book {
 
     /// Whether some client of the channel has written FIN for it.
     pub fn has_finished(&self, channel: &ChannelKey, id: MessageId) -> bool {
-        let n = self.ids.get(&(channel.0, id));
-        n.is_some_and(|n| self.channels.get(channel).is_some_and(|c| c.finished.contains(n)))
+        self.ids.get(&(channel.0, id)).is_some_and(|&n| self.is_finished(channel, n))
+    }
+
+    pub(super) fn is_finished(&self, channel: &ChannelKey, n: usize) -> bool {
+        self.channels.get(channel).is_some_and(|c| c.finished.contains(&n))
+    }
+
+    pub(super) fn topic_of(&self, n: usize) -> usize {
+        self.messages[n].topic
+    }
+
+    /// What these ids name.
+    pub(super) fn named(&self, topic: usize, ids: impl Iterator<Item = MessageId>) -> BTreeSet<usize> {
+        ids.map(|id| self.ids[&(topic, id)]).collect()
     }
 
     pub fn delivered(&mut self, channel: &ChannelKey, id: MessageId, body: &[u8]) {
@@ -435,7 +450,7 @@ impl Book {
     pub fn recovered(&mut self, disk: &SimDisk, r: &Recovered, cores_before: u16) {
         assert!(!r.report.has_damage(), "nothing was damaged: {:?}", r.report);
         assert!(r.generation > self.generation, "ids_and_offsets_never_repeat: the generation did not rise");
-        self.generation = r.generation;
+        (self.generation, self.is_sick) = (r.generation, false);
         for topic in 0..EPHEMERAL_TOPICS {
             if r.topics.iter().all(|t| *t.name != *passing_name(topic)) {
                 self.passing_is_gone(topic);
@@ -447,8 +462,7 @@ impl Book {
         self.mpub_is_all_or_nothing(&found);
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
-        let stored = found.stored.iter().map(|(&n, &id)| (self.messages[n].topic, id)).collect();
-        self.orders.recovered(r, topic_number, &stored);
+        self.sets_survive(&found);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);
@@ -684,16 +698,22 @@ impl Book {
         self.messages[n].partition.map(|p| MessageId::new(PartitionId(p), LogId::FIRST))
     }
 
+    /// The ordered channels of a core that failed do not.
+    fn goes_on(&self, channel: &ChannelKey) -> bool {
+        !self.is_sick || channel.1 != ORDERED
+    }
+
     /// Every acknowledged message was delivered to, and finished by, every channel that was acknowledged before it; of a
     /// MPUB a channel got all or nothing.
     pub fn acked_survives_to_every_channel(&mut self) {
         self.one_channel_is_first();
         for (n, _) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged) {
             let at = self.place(n).or(self.anywhere(n));
-            let missing = self.owed(n, at).find(|c| !self.channels[*c].finished.contains(&n));
-            assert!(missing.is_none(), "acked_survives: message {n} was acknowledged and never came to {missing:?}");
+            let missing = self.owed(n, at).find(|c| self.goes_on(c) && !self.channels[*c].finished.contains(&n));
+            assert!(missing.is_none(), "acked_survives: message {n} ({at:?}) was acknowledged and never came to {missing:?}");
         }
-        for (channel, known) in self.channels.iter().filter(|(c, _)| !self.cut_channels.contains(*c)) {
+        let is_whole = |c: &ChannelKey| self.goes_on(c) && !self.cut_channels.contains(c);
+        for (channel, known) in self.channels.iter().filter(|(c, _)| is_whole(c)) {
             for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
                 let got = group.iter().filter(|n| known.finished.contains(n)).count();
                 assert!(got == 0 || got == group.len(), "mpub_is_all_or_nothing: {got} of {group:?} came to {channel:?}");

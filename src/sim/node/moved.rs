@@ -1,7 +1,7 @@
 //! What the book knows of a channel whose offset clients set: from where on it is owed what, and that an answered set stays.
 
-use super::book::{Book, ChannelKey};
-use crate::base::{LogId, MessageId};
+use super::book::{Book, ChannelKey, Found};
+use crate::base::{LogId, MessageId, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The channel whose offset is set.
@@ -23,12 +23,16 @@ struct Place {
     floor: Option<LogId>,
     /// Rises with every set that is written.
     serial: u64,
+    /// Of the cursor, at the last start.
+    generation: u64,
 }
 
 #[derive(Default)]
 pub struct Moved {
     places: BTreeMap<(ChannelKey, u16), Place>,
     pub answered: u64,
+    /// Answered sets that a start was asked for.
+    pub looked_for: u64,
 }
 
 /// What a subscription may rely on: nothing before comes, as long as nobody sets the offset again.
@@ -44,10 +48,11 @@ impl Book {
         self.moved.places.get(&(channel.clone(), partition)).is_none_or(|p| p.setting.is_none())
     }
 
-    /// A client writes a set to this message.
-    pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId) {
+    /// A client writes a set to this message, or to one before it. `late`: what others have finished, and the node has
+    /// perhaps not read.
+    pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, late: BTreeSet<usize>) {
         let place = self.moved.places.entry((channel.clone(), partition)).or_default();
-        place.setting = Some(Setting { conn, finished: BTreeSet::new() });
+        place.setting = Some(Setting { conn, finished: late });
         place.owed_from = place.owed_from.max(to);
         place.floor = None;
         place.serial += 1;
@@ -60,6 +65,39 @@ impl Book {
         (place.owed_from, place.floor) = (at, Some(at));
         self.moved.answered += 1;
         self.comes_again(channel, partition, at, &setting.finished);
+    }
+
+    /// What a start found, of a node that is alone: each set that was answered.
+    pub(super) fn sets_survive(&mut self, found: &Found) {
+        let name = "set_offset_is_never_undone";
+        let mut places = std::mem::take(&mut self.moved.places);
+        let ids: BTreeMap<(usize, MessageId), usize> = found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
+        for ((channel, partition), place) in &mut places {
+            place.setting = None;
+            let images = found.images.get(&(channel.0, *partition));
+            let Some(image) = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1)) else { continue };
+            assert!(image.generation >= place.generation, "{name}: the generation of {channel:?} {partition} fell: {image:?}");
+            place.generation = image.generation;
+            let Some(at) = place.floor else { continue };
+            self.moved.looked_for += 1;
+            let confirmed = image.confirmed.log_id;
+            assert!(confirmed >= at, "{name}: {channel:?} {partition} was set to {at:?}: {image:?}");
+            let id = |id| (channel.0, MessageId::new(PartitionId(*partition), id));
+            for (_, n) in ids.range(id(at)..id(confirmed)) {
+                assert!(
+                    self.is_finished(channel, *n),
+                    "{name}: {channel:?} {partition} was set to {at:?}, {n} unfinished: {image:?}"
+                );
+            }
+        }
+        self.moved.places = places;
+    }
+
+    /// The node says that it was not done, or that what it did was taken back.
+    pub fn set_failed(&mut self, channel: &ChannelKey, partition: u16) {
+        if let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) {
+            place.setting = None;
+        }
     }
 
     /// It failed, or nobody will hear what became of it.

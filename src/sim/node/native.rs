@@ -383,7 +383,7 @@ impl NativeClient {
         }
         let to = LogId(1 + rng.below(end.0 - 1));
         book.may_begin_inside(&channel);
-        book.sets(self.conn, &channel, partition, to);
+        book.sets(self.conn, &channel, partition, to, BTreeSet::new());
         let (topic, start, force) = (&topic_name(channel.0)[..], Start::LogId(to), true);
         let set = SetOffset { topic, partition: PartitionId(partition), channel: &channel.1, start, force };
         self.ask(&Request::SetOffset(set), Pending::Set { channel: channel.clone(), partition });

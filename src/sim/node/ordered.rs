@@ -35,6 +35,8 @@ pub struct Order {
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
     pub kept: u64,
+    /// Messages of ordered channels that came.
+    pub in_order: u64,
 }
 
 impl Book {
@@ -50,6 +52,12 @@ impl Book {
     /// Everything before is finished on every ISR member.
     pub fn finished_for_good(&self, channel: &ChannelKey, partition: u16) -> LogId {
         self.order.last.get(&(channel.clone(), partition)).copied().unwrap_or(LogId(0))
+    }
+
+    /// The node lets go of a message, which is on its way now.
+    pub fn leaves_in_order(&self, channel: &ChannelKey, id: MessageId) {
+        let last = self.finished_for_good(channel, id.partition().0);
+        assert!(id.log_id() >= last, "ordered_channel_in_order: {id:?} of {channel:?} comes after {last:?}");
     }
 
     /// A client asked for it to come later.
@@ -94,6 +102,7 @@ impl Book {
             open = LogId(open.0 + 1);
         }
         assert!(came <= open, "ordered_channel_in_order: {id:?} comes to {channel:?}, and {open:?} is not finished");
+        self.order.in_order += 1;
         self.order.open.insert(key.clone(), open);
         let last = self.order.last.entry(key).or_default();
         *last = (*last).max(came);

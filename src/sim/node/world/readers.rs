@@ -2,13 +2,12 @@
 
 use super::World;
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
+use crate::base::{ChannelName, ConnId, CoreId, LogId, MessageId, PartitionId, Peer, TopicName};
 use crate::shard::Event;
 use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
 use crate::sim::node::any::AnyClient;
-use crate::sim::node::book::topic_name;
-use crate::sim::node::order::{Kind, Place, Reader};
-use std::collections::BTreeSet;
+use crate::sim::node::book::{ChannelKey, topic_name};
+use crate::sim::node::reader::{Kind, Place, Reader};
 
 impl World<'_> {
     fn open_reader(&mut self, kind: Kind, place: Place, rdy: u32) {
@@ -23,21 +22,24 @@ impl World<'_> {
         let place = (self.rng.below(self.topics) as usize, self.rng.below(self.plan.partitions_max) as u16);
         let rdy = 1 + self.rng.below(6) as u32;
         self.book.subscribes(place.0);
+        // it names a partition, which judges for itself whether the channel is the first one
+        self.book.subscribes_natively(place.0);
+        self.book.read.insert(((place.0, kind.channel().into()), place.1));
         self.open_reader(kind, place, rdy);
     }
 
-    /// One at each channel that a reader was subscribed to.
+    /// One at each channel that a reader asked for: it may be there without an answer.
     pub(super) fn drain_readers(&mut self) {
-        for kind in [Kind::Ordered, Kind::Moved] {
-            for place in self.book.orders.places(kind) {
-                self.open_reader(kind, place, 40);
-            }
+        for ((topic, channel), partition) in self.book.read.clone() {
+            let kind = Kind::of(&channel).expect("readers read no others");
+            self.open_reader(kind, (topic, partition), 40);
         }
     }
 
     /// Sets the offset of some channel, one at a time for each.
     pub(super) fn set_somewhere(&mut self) {
-        let places = self.book.orders.places(Kind::Moved);
+        let is_moved = |((_, c), _): &&(ChannelKey, u16)| Kind::of(c) == Some(Kind::Moved);
+        let places: Vec<Place> = self.book.read.iter().filter(is_moved).map(|((topic, _), p)| (*topic, *p)).collect();
         let Some(place) = self.pick(&places).filter(|p| !self.setting.values().any(|s| s == p)) else { return };
         self.next_ticket += 1;
         let ticket = Ticket(self.next_ticket);
@@ -55,14 +57,17 @@ impl World<'_> {
             4 => Start::Offset(self.rng.below(100_000) as i64),
             _ => Start::Timestamp(self.now.unix_ns - self.rng.below(20_000_000_000) as i64),
         };
+        let (partition, key) = (PartitionId(place.1), (place.0, Kind::Moved.channel().to_owned()));
         let readers = self.sockets.values().filter_map(|s| match &s.client {
             AnyClient::Reader(r) if (r.kind, r.place) == (Kind::Moved, place) => Some(&r.finished),
             _ => None,
         });
-        let finished: BTreeSet<LogId> = readers.flatten().copied().collect();
-        self.book.orders.set_asked(place, finished);
+        let late = self.book.named(place.0, readers.flatten().map(|id| MessageId::new(partition, *id)));
+        // where that is is known when it is answered
+        self.book.may_begin_inside(&key);
+        self.book.sets(0, &key, place.1, LogId(u64::MAX), late);
         self.setting.insert(ticket.0, place);
-        let (partition, channel) = (PartitionId(place.1), ChannelName::new(Kind::Moved.channel()).expect("valid"));
+        let channel = ChannelName::new(&key.1).expect("valid");
         let core = topic.core_of(partition, cores).0 as usize;
         let set = Box::new(SetOffset { topic, partition, channel, to, force: true });
         self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket, set } });
@@ -79,8 +84,10 @@ impl World<'_> {
             }
             MeshMessage::OffsetSet { ticket, result } => {
                 let place = self.setting.remove(&ticket.0).expect("answered once");
-                if let Ok(at) = result {
-                    self.book.orders.set_done(place, at);
+                let key = (place.0, Kind::Moved.channel().to_owned());
+                match result {
+                    Ok(at) => self.book.was_set(&key, place.1, at.log_id),
+                    Err(_) => self.book.set_failed(&key, place.1),
                 }
             }
             other => panic!("the HTTP thread asked for no {other:?}"),

@@ -1,0 +1,157 @@
+//! Readers of ordered channels, and of channels whose offset is set meanwhile. Each reads one partition, over a connection on
+//! that partition's core, so what the node sends is in the order in which the channel gave it: it is judged as it is sent, before
+//! slow clients and late FINs blur it.
+
+use super::book::{Book, ChannelKey, MOVED, ORDERED, topic_name};
+use crate::base::{LogId, MessageId, PartitionId, Rng};
+use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
+use crate::codec::nsq::request;
+use std::collections::BTreeSet;
+
+/// A topic and a partition.
+pub type Place = (usize, u16);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Ordered,
+    Moved,
+}
+
+impl Kind {
+    pub fn channel(self) -> &'static str {
+        match self {
+            Kind::Ordered => ORDERED,
+            Kind::Moved => MOVED,
+        }
+    }
+
+    pub fn of(channel: &str) -> Option<Kind> {
+        [Kind::Ordered, Kind::Moved].into_iter().find(|k| k.channel() == channel)
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Reader {
+    pub kind: Kind,
+    pub place: Place,
+    channel: ChannelKey,
+    pub out: Vec<u8>,
+    /// Sent by the node, and come here: what is left of a frame.
+    sent: Vec<u8>,
+    got: Vec<u8>,
+    is_subscribed: bool,
+    pub has_failed: bool,
+    held: BTreeSet<[u8; 16]>,
+    pub finished: BTreeSet<LogId>,
+}
+
+impl Reader {
+    pub fn new(kind: Kind, place: Place, rdy: u32) -> Self {
+        let mut out = b"  V2".to_vec();
+        let subscribe = match kind {
+            Kind::Ordered => request::subscribe_ordered,
+            Kind::Moved => request::subscribe_to,
+        };
+        subscribe(&mut out, &topic_name(place.0), kind.channel(), Some(PartitionId(place.1)));
+        request::ready(&mut out, rdy);
+        let channel = (place.0, kind.channel().to_owned());
+        let (sent, got, held, finished) = (vec![], vec![], BTreeSet::new(), BTreeSet::new());
+        Reader { kind, place, channel, out, sent, got, is_subscribed: false, has_failed: false, held, finished }
+    }
+
+    pub fn is_satisfied(&self) -> bool {
+        self.is_subscribed || self.has_failed
+    }
+
+    fn id(&self, id: &[u8; 16]) -> MessageId {
+        let id = match self.kind {
+            Kind::Ordered => MessageId::from_binary(id),
+            Kind::Moved => MessageId::from_hex(id).expect("an id is sixteen lower-case hex digits"),
+        };
+        assert_eq!(id.partition(), PartitionId(self.place.1), "it asked for one partition");
+        id
+    }
+
+    /// The node lets go of these bytes.
+    pub fn node_sent(&mut self, book: &mut Book, bytes: &[u8]) {
+        self.sent.extend_from_slice(bytes);
+        let sent = std::mem::take(&mut self.sent);
+        let (frames, used) = frame::decode_all(&sent).expect("well-formed frames");
+        for f in frames {
+            let Frame::Message(m) = f else { continue };
+            let id = self.id(&m.id);
+            let body = match self.kind {
+                Kind::Ordered => {
+                    book.leaves_in_order(&self.channel, id);
+                    m.body.get(PLACE_LEN..).expect("it has its place in front")
+                }
+                Kind::Moved => {
+                    book.set_offset_is_never_undone(&self.channel, id, book.floor(&self.channel, self.place.1));
+                    m.body
+                }
+            };
+            book.delivered(&self.channel, id, body);
+        }
+        self.sent = sent[used..].to_vec();
+    }
+
+    pub fn receive(&mut self, book: &mut Book, bytes: &[u8]) {
+        self.got.extend_from_slice(bytes);
+        let got = std::mem::take(&mut self.got);
+        let (frames, used) = frame::decode_all(&got).expect("well-formed frames");
+        for f in frames {
+            match f {
+                Frame::Response(b"_heartbeat_") => request::nop(&mut self.out),
+                Frame::Response(response) => {
+                    assert_eq!(response, b"OK");
+                    self.is_subscribed = true;
+                    book.subscribed_to(self.channel.clone(), self.place.1, None);
+                }
+                Frame::Error(error) => {
+                    let text = String::from_utf8_lossy(error);
+                    let is_passing = ["E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"].iter().any(|c| text.starts_with(c));
+                    let is_refusal = ["E_SUB_FAILED", "E_TOPIC_NOT_EXIST"].iter().any(|c| text.starts_with(c));
+                    assert!(is_passing || is_refusal, "{text}");
+                    self.has_failed |= is_refusal;
+                }
+                Frame::Message(m) => {
+                    self.held.insert(m.id);
+                }
+            }
+        }
+        self.got = got[used..].to_vec();
+    }
+
+    fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
+        request::finish(&mut self.out, &id);
+        self.held.remove(&id);
+        let id = self.id(&id);
+        self.finished.insert(id.log_id());
+        book.finished(&self.channel, id);
+    }
+
+    pub fn act(&mut self, book: &mut Book, rng: &mut Rng) {
+        let Some(id) = self.held.iter().nth(rng.below(self.held.len().max(1) as u64) as usize).copied() else { return };
+        match rng.below(12) {
+            _ if self.has_failed => {}
+            0 => {
+                request::requeue(&mut self.out, &id, [0, 0, 2000][rng.below(3) as usize]);
+                self.held.remove(&id);
+            }
+            1 => request::touch(&mut self.out, &id),
+            2 => {
+                request::finish(&mut self.out, &id);
+                self.finish(book, id);
+            }
+            3 => drop(self.held.remove(&id)),
+            _ => self.finish(book, id),
+        }
+    }
+
+    pub fn act_quick(&mut self, book: &mut Book) {
+        for id in self.held.clone() {
+            self.finish(book, id);
+        }
+    }
+}
