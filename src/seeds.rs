@@ -11,7 +11,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Seeds of one process.
-const CHUNK: u64 = 50;
+const CHUNK: u64 = 10;
 const PROGRESS: Duration = Duration::from_secs(10);
 
 pub fn command() -> Command {

@@ -6,7 +6,8 @@
 
 mod node;
 
-use node::cluster::{Cluster, Publisher, consume, until};
+use node::Client;
+use node::cluster::{Cluster, Publisher, consume, rot, until};
 use std::time::Duration;
 
 const A: usize = 0;
@@ -139,6 +140,136 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     cluster.wait_equal(&[A, B, C], "orders", 0);
     consume(cluster.nodes[C].tcp(), "orders", "c", &publisher.acknowledged);
     cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn what_rots_on_a_node_is_mended_from_another() {
+    // A pass of the scrubber takes some ten seconds.
+    let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=256KiB"]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(7000);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    let said = |cluster: &Cluster, node: usize| {
+        for line in ["stored bytes do not hold: damage, which another replica is asked to mend", "damage is mended"] {
+            until(|| cluster.nodes[node].whole_log().contains(line), || format!("{line}:\n{}", cluster.nodes[node].log()));
+        }
+    };
+    // On a follower that was stopped: its scrubber begins with the first segment.
+    cluster.nodes[C].stop();
+    rot(&cluster.nodes[C], "orders", 0, 0, 40_000);
+    cluster.nodes[C].spawn();
+    cluster.nodes[C].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(C, "orders", 0, "follower");
+    // On one that runs: its scrubber is not there yet.
+    cluster.nodes[B].stop();
+    cluster.nodes[B].spawn();
+    cluster.nodes[B].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    rot(&cluster.nodes[B], "orders", 0, 2, 30_000);
+    said(&cluster, C);
+    said(&cluster, B);
+    // On the leader: a reader waits for it, and gets every message.
+    cluster.nodes[A].stop();
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(A, "orders", 0, "leader");
+    rot(&cluster.nodes[A], "orders", 0, 1, 50_000);
+    consume(cluster.nodes[A].tcp(), "orders", "c", &publisher.acknowledged);
+    said(&cluster, A);
+    publisher.publish(100);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+/// The Rust client is given one address, and finds whoever leads.
+#[test]
+fn a_client_follows_the_leader() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    // A follower's address.
+    let address = cluster.nodes[C].native().to_string();
+    let client = runtime.block_on(ringmq::client::Client::builder().address(address).connect()).expect("it runs");
+    let producer = runtime.block_on(client.producer("orders").build()).expect("the topic is known");
+    let mut consumer = runtime.block_on(client.consumer("orders", "c").build()).expect("the topic is known");
+    let mut wanted = std::collections::HashSet::new();
+    let mut round = |cluster: &Cluster, number: usize| {
+        let mut acks = vec![];
+        for n in 0..200 {
+            let body = format!("{number}-{n}");
+            acks.push(runtime.block_on(producer.send(body.as_bytes())).expect("taken"));
+            wanted.insert(body.into_bytes());
+        }
+        for ack in acks {
+            runtime.block_on(ack).unwrap_or_else(|e| panic!("round {number}: {e}\n{}", cluster.nodes[C].log()));
+        }
+        while !wanted.is_empty() {
+            let limit = tokio::time::timeout(Duration::from_secs(60), async { consumer.next().await });
+            let limit = runtime.block_on(async { limit.await });
+            let message = limit.unwrap_or_else(|_| panic!("round {number}: {} are missing", wanted.len())).expect("it goes on");
+            wanted.remove(&message.body()[..]);
+            message.finish();
+        }
+    };
+    round(&cluster, 0);
+    // One that is well.
+    cluster.change(|file| file.lead("orders", 0, B, None));
+    cluster.wait_role(B, "orders", 0, "leader");
+    round(&cluster, 1);
+    // One that is gone.
+    cluster.nodes[B].kill();
+    cluster.change(|file| file.lead("orders", 0, A, Some(B)));
+    cluster.wait_role(A, "orders", 0, "leader");
+    round(&cluster, 2);
+}
+
+#[test]
+fn a_loss_is_accepted_by_its_name_alone() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &["--scrub-bytes-per-second=0"]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(5000);
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    // Nothing of it is in memory.
+    cluster.nodes[A].stop();
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(A, "orders", 0, "leader");
+    // A channel that is new would need the others.
+    Client::connect(cluster.nodes[A].tcp()).and_then(|mut c| c.subscribe("orders", "c", 0)).expect("it leads the topic");
+    cluster.nodes[B].kill();
+    cluster.nodes[C].kill();
+    rot(&cluster.nodes[A], "orders", 0, 1, 50_000);
+    let mut client = Client::connect(cluster.nodes[A].tcp()).expect("it runs");
+    client.subscribe("orders", "c", 100).expect("it leads the topic");
+    let mut came = 0;
+    client.set_read_timeout(Duration::from_secs(8)).expect("a socket");
+    while let Ok(message) = client.message() {
+        client.finish(&message.id).expect("it reads");
+        came += 1;
+    }
+    assert!((1000..4000).contains(&came), "the reader waits at the damage: {came}");
+    let path = "/replica/acceptloss?topic=orders&partition=0";
+    let refusal = cluster.nodes[A].post(path, b"").expect("it answers");
+    assert!(refusal.contains("409 ") && refusal.contains("LOSS_NOT_NAMED: channels would pass"), "{refusal}");
+    let name = refusal.split_once("loss=").and_then(|(_, rest)| rest.split_once('"')).expect("it is named").0.to_string();
+    assert!(cluster.nodes[A].post(&format!("{path}&loss=1-2"), b"").expect("it answers").contains("409 "));
+    let taken = cluster.nodes[A].post(&format!("{path}&loss={name}"), b"").expect("it answers");
+    assert!(taken.contains("200 OK"), "{taken}");
+    assert!(cluster.nodes[A].whole_log().contains("an operator accepts a loss"));
+    while came < 4900 {
+        let message = client.message().unwrap_or_else(|e| panic!("{came} came: {e}"));
+        client.finish(&message.id).expect("it reads");
+        came += 1;
+    }
+    // Who has it brings it all the same.
+    for node in [B, C] {
+        cluster.nodes[node].spawn();
+        cluster.nodes[node].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    }
+    until(|| cluster.nodes[A].whole_log().contains("damage is mended"), || cluster.nodes[A].log());
+    cluster.wait_equal(&[A, B, C], "orders", 0);
+    cluster.stop_and_compare(5000);
 }
 
 #[test]

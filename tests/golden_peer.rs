@@ -201,7 +201,7 @@ fn a_node_of_every_minor_version_is_welcomed() {
         let theirs = hello(minor);
         let core = theirs.to_core.unwrap_or(theirs.layout.core);
         let mut links = Links::new(LinkOptions::new(NodeId([9; 16]), theirs.cluster_id, 1, CoreId(core), 8, 1));
-        let node = ClusterNode { id: theirs.node_id, name: "old".into(), peer_address: "old:1".into() };
+        let node = ClusterNode::new(theirs.node_id, "old", "old:1");
         links.set_nodes(Now::default(), &[node]);
         links.opened(Now::default(), ConnId(1), Peer("old:9".into()));
         let bytes = recorded(minor as usize);

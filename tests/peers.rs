@@ -152,11 +152,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
     log();
     let data = tempfile::tempdir_in(".").unwrap();
     files::write_probe(data.path()).unwrap();
-    let known = |(n, address): (usize, &String)| ClusterNode {
-        id: id(n),
-        name: format!("node{n}").into(),
-        peer_address: address.as_str().into(),
-    };
+    let known = |(n, address): (usize, &String)| ClusterNode::new(id(n), format!("node{n}"), address.as_str());
     let nodes: Vec<ClusterNode> = addresses.iter().enumerate().map(known).collect();
     let shared: Vec<Arc<Core>> = (0..cores).map(|_| Arc::default()).collect();
     let (mut ports, http) = mesh(cores);

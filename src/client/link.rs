@@ -41,11 +41,19 @@ const SLICES_MAX: usize = 64;
 /// What a request is answered with.
 #[derive(Debug)]
 pub(super) enum Answer {
-    Published { at: Option<Position>, duplicate: bool },
+    Published {
+        at: Option<Position>,
+        duplicate: bool,
+    },
     Subscribed,
     Done,
     Unsubscribed,
-    Topics { topics: Vec<TopicMap>, more: bool },
+    /// With the native addresses of the cluster's other nodes, as far as they are known.
+    Topics {
+        topics: Vec<TopicMap>,
+        nodes: Vec<Arc<str>>,
+        more: bool,
+    },
     Found(Position),
     Pong,
 }
@@ -61,7 +69,7 @@ pub struct TopicMap {
 /// Where a partition lives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Host and port; empty: the node that was asked.
+    /// Host and port.
     pub address: Arc<str>,
     pub core: u16,
 }
@@ -372,7 +380,8 @@ fn owned(reply: &Reply<'_>) -> Result<Answer> {
                     |p: &crate::codec::native::PartitionInfo| Place { address: addresses[p.node as usize].clone(), core: p.core };
                 TopicMap { name: topic.name.to_owned(), partitions: topic.partitions.iter().map(place).collect() }
             });
-            Answer::Topics { topics: topics.collect(), more: t.more }
+            let topics = topics.collect();
+            Answer::Topics { topics, nodes: addresses.into_iter().filter(|a| !a.is_empty()).collect(), more: t.more }
         }
         Reply::Found(f) => Answer::Found(f.at),
         Reply::Pong => Answer::Pong,

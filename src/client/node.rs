@@ -19,6 +19,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 /// A connection that held this long is not blamed for its end: the next is made at once.
 const HELD: Duration = Duration::from_secs(10);
+/// Nodes that are remembered.
+const NODES_MAX: usize = 64;
 
 /// Makes the byte streams of a client, below TLS: TCP, or something else.
 pub type Connector = Arc<dyn Fn(Arc<str>) -> Pin<Box<dyn Future<Output = io::Result<BoxedStream>> + Send>> + Send + Sync>;
@@ -78,6 +80,8 @@ pub(super) struct Inner {
     pub config: Config,
     slots: Mutex<HashMap<Key, Arc<Slot>>>,
     topics: Mutex<HashMap<String, Arc<TopicMap>>>,
+    /// Native addresses of nodes of the cluster, the one that last answered first.
+    nodes: Mutex<Vec<Arc<str>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -86,12 +90,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Inner {
     pub fn new(config: Config) -> Inner {
-        Inner { config, slots: Mutex::default(), topics: Mutex::default() }
+        let nodes = Mutex::new(vec![config.address.clone()]);
+        Inner { config, slots: Mutex::default(), topics: Mutex::default(), nodes }
     }
 
     /// Connections of its own to the same node, with what is known of a topic.
     pub fn apart(&self, topic: &str, map: Arc<TopicMap>) -> Inner {
         let inner = Inner::new(self.config.clone());
+        locked(&inner.nodes).clone_from(&locked(&self.nodes));
         locked(&inner.topics).insert(topic.to_owned(), map);
         inner
     }
@@ -102,7 +108,6 @@ impl Inner {
 
     /// The connection to that core; a new one when there is none. One attempt, after the pause that is due.
     async fn link_at(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Link>> {
-        let address = if address.is_empty() { self.config.address.clone() } else { address };
         let slot = self.slot((address.clone(), core));
         let mut state = slot.state.lock().await;
         if let Some(link) = &state.link {
@@ -166,17 +171,61 @@ impl Inner {
                 return Ok(link.clone());
             }
         }
-        self.link_at("".into(), None).await
+        let nodes = locked(&self.nodes).clone();
+        let mut first = None;
+        for address in nodes {
+            match self.link_at(address.clone(), None).await {
+                Ok(link) => {
+                    self.learn([address]);
+                    return Ok(link);
+                }
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or(Error::Closed))
+    }
+
+    /// Nodes of the cluster; they are asked first from now on.
+    fn learn(&self, addresses: impl IntoIterator<Item = Arc<str>>) {
+        let mut nodes = locked(&self.nodes);
+        for (i, address) in addresses.into_iter().enumerate() {
+            nodes.retain(|n| *n != address);
+            nodes.insert(i, address);
+        }
+        // Of nodes that went, some may stay; the one that the program named always does.
+        let own = nodes.iter().position(|n| *n == self.config.address);
+        if nodes.len() > NODES_MAX {
+            let own = own.filter(|own| *own >= NODES_MAX).map(|own| nodes.remove(own));
+            nodes.truncate(NODES_MAX - own.is_some() as usize);
+            nodes.extend(own);
+        }
+    }
+
+    /// What an answer says, with the address of the node that gave it where it means itself.
+    fn heard(&self, link: &Link, topics: &mut [TopicMap], nodes: Vec<Arc<str>>) {
+        let here = link.facts.address.clone();
+        for place in topics.iter_mut().flat_map(|t| &mut t.partitions).filter(|p| p.address.is_empty()) {
+            place.address = here.clone();
+        }
+        self.learn(std::iter::once(here).chain(nodes));
     }
 
     /// The topic as the node has it now; `None` when there is none of that name.
     pub async fn refresh(&self, topic: &str) -> Result<Option<Arc<TopicMap>>> {
         Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
+        self.refresh_by(&link, topic).await
+    }
+
+    /// The same, by this connection's node.
+    pub async fn refresh_by(&self, link: &Link, topic: &str) -> Result<Option<Arc<TopicMap>>> {
         let request = Request::GetTopics { topics: vec![topic], after: "" };
         let found = match link.ask(&request).await? {
-            Answer::Topics { topics, .. } => topics.into_iter().find(|t| t.name == topic).map(Arc::new),
-            other => return Err(unexpected(&link, &other)),
+            Answer::Topics { mut topics, nodes, .. } => {
+                self.heard(link, &mut topics, nodes);
+                topics.into_iter().find(|t| t.name == topic).map(Arc::new)
+            }
+            other => return Err(unexpected(link, &other)),
         };
         match &found {
             Some(map) => drop(locked(&self.topics).insert(topic.to_owned(), map.clone())),
@@ -189,7 +238,8 @@ impl Inner {
         Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         match link.ask(&Request::CreateTopic { topic, partitions }).await? {
-            Answer::Topics { topics, .. } if topics.len() == 1 => {
+            Answer::Topics { mut topics, nodes, .. } if topics.len() == 1 => {
+                self.heard(&link, &mut topics, nodes);
                 let map = Arc::new(topics.into_iter().next().expect("there is one"));
                 locked(&self.topics).insert(topic.to_owned(), map.clone());
                 Ok(map)
@@ -205,7 +255,8 @@ impl Inner {
             let link = self.any_link().await?;
             let after = all.last().map_or(String::new(), |t| t.name.clone());
             match link.ask(&Request::GetTopics { topics: Vec::new(), after: &after }).await? {
-                Answer::Topics { topics, more } => {
+                Answer::Topics { mut topics, nodes, more } => {
+                    self.heard(&link, &mut topics, nodes);
                     let none = topics.is_empty();
                     all.extend(topics);
                     if !more || none {
@@ -238,7 +289,12 @@ impl Inner {
             let last = partition_of(map.partitions.len().saturating_sub(1)).0;
             return Err(Error::Partition { topic: topic.into(), partition, last });
         };
-        self.link_at(place.address.clone(), Some(place.core)).await
+        let link = self.link_at(place.address.clone(), Some(place.core)).await;
+        if link.is_err() {
+            // Another node may lead by now.
+            self.forget(topic);
+        }
+        link
     }
 
     /// Asks where a partition lives, and once more when it lives somewhere else by now.

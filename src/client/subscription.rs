@@ -362,7 +362,7 @@ impl Task {
                             return End::Again(error);
                         }
                     }
-                    Some(SubEvent::Ended(reason)) => return End::Fatal(Error::Unsubscribed { reason }),
+                    Some(SubEvent::Ended(reason)) => return self.ended(link, Error::Unsubscribed { reason }).await,
                     None => return End::Again(link.fault().unwrap_or(Error::Closed)),
                 },
                 () = self.sub.wake.notified() => {}
@@ -377,6 +377,16 @@ impl Task {
                 let _ = link.ask(&Request::Unsubscribe { subscription: number }).await;
                 return End::Closed;
             }
+        }
+    }
+
+    /// The node has ended the subscription. Where it says that another one leads the partition now, that one is next.
+    async fn ended(&self, link: &Arc<Link>, why: Error) -> End {
+        let partition = self.sub.partition.0 as usize;
+        let moved = |map: &super::link::TopicMap| map.partitions.get(partition).is_some_and(|p| p.address != link.facts.address);
+        match self.inner.refresh_by(link, &self.settings.topic).await {
+            Ok(Some(map)) if moved(&map) => End::Again(why),
+            _ => End::Fatal(why),
         }
     }
 

@@ -104,8 +104,13 @@ impl Answers {
     }
 
     fn nodes(&self) -> Arc<[ClusterNode]> {
-        let node =
-            |n: &super::file::FileNode| ClusterNode { id: n.id, name: n.name.clone(), peer_address: n.peer_address.clone() };
+        let node = |n: &super::file::FileNode| ClusterNode {
+            id: n.id,
+            name: n.name.clone(),
+            peer_address: n.peer_address.clone(),
+            native_address: n.native_address.clone(),
+            tcp_address: n.tcp_address.clone(),
+        };
         self.file.nodes.iter().map(node).collect()
     }
 

@@ -172,11 +172,19 @@ fn differences(old: &ClusterFile, new: &ClusterFile) -> Vec<Change> {
             Some(o) if o.id != node.id => {
                 changes.push(Change::NodeChanged { name, what: format!("id {} -> {}", o.id, node.id) });
             }
-            Some(o) if o.peer_address != node.peer_address => {
-                let what = format!("peer_address {} -> {}", o.peer_address, node.peer_address);
-                changes.push(Change::NodeChanged { name, what });
+            Some(o) => {
+                let (was, is) = (Some(&o.peer_address), Some(&node.peer_address));
+                let addresses = [
+                    ("peer_address", was, is),
+                    ("native_address", o.native_address.as_ref(), node.native_address.as_ref()),
+                    ("tcp_address", o.tcp_address.as_ref(), node.tcp_address.as_ref()),
+                ];
+                for (key, was, is) in addresses.into_iter().filter(|(_, was, is)| was != is) {
+                    let text = |a: Option<&std::sync::Arc<str>>| a.map_or("none".to_string(), |a| a.to_string());
+                    let what = format!("{key} {} -> {}", text(was), text(is));
+                    changes.push(Change::NodeChanged { name: name.clone(), what });
+                }
             }
-            Some(_) => {}
         }
     }
     let gone = old.nodes.iter().filter(|o| new.nodes.iter().all(|n| n.name != o.name));

@@ -40,6 +40,8 @@ pub struct FileNode {
     pub id: NodeId,
     /// host:port
     pub peer_address: Arc<str>,
+    pub native_address: Option<Arc<str>>,
+    pub tcp_address: Option<Arc<str>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -161,6 +163,8 @@ struct RawNode {
     name: Spanned<String>,
     id: Spanned<String>,
     peer_address: Spanned<String>,
+    native_address: Option<Spanned<String>>,
+    tcp_address: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -243,11 +247,10 @@ impl Reader<'_> {
                 return Err(self.bad(&raw.name, format!("node name {name:?}: 1 to 64 characters of . a-z A-Z 0-9 _ -")));
             }
             let id = NodeId(self.id(&raw.id, "a node's id")?);
-            let address = raw.peer_address.get_ref().as_str();
-            if !is_address(address) {
-                let what = format!("peer_address {address:?}: host:port is expected, such as \"10.0.0.1:4170\"");
-                return Err(self.bad(&raw.peer_address, what));
-            }
+            let address = &*self.address(&raw.peer_address, "peer_address")?;
+            let for_clients = |raw: &Option<Spanned<String>>, key| raw.as_ref().map(|a| self.address(a, key)).transpose();
+            let native_address = for_clients(&raw.native_address, "native_address")?;
+            let tcp_address = for_clients(&raw.tcp_address, "tcp_address")?;
             for other in &nodes {
                 let (place, what) = if &*other.name == name {
                     (&raw.name, "name")
@@ -260,10 +263,18 @@ impl Reader<'_> {
                 };
                 return Err(self.bad(place, format!("nodes {} and {name} have the same {what}: each has its own", other.name)));
             }
-            nodes.push(FileNode { name: name.into(), id, peer_address: address.into() });
+            nodes.push(FileNode { name: name.into(), id, peer_address: address.into(), native_address, tcp_address });
         }
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(nodes)
+    }
+
+    fn address(&self, raw: &Spanned<String>, key: &str) -> Result<Arc<str>, BadFile> {
+        let address = raw.get_ref().as_str();
+        if is_address(address) {
+            return Ok(address.into());
+        }
+        Err(self.bad(raw, format!("{key} {address:?}: host:port is expected, such as \"10.0.0.1:4170\"")))
     }
 
     fn topic(&self, raw: RawTopic, nodes: &NodesByName) -> Result<FileTopic, BadFile> {

@@ -13,7 +13,7 @@ use hyper::body::Incoming;
 use std::time::Duration;
 
 /// A core that has not answered by now may have set the offset or not.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// `virtual_queue:` and the largest number.
 const BODY_MAX: u64 = 64;
 
@@ -68,7 +68,7 @@ fn parse_place(text: &str) -> Option<Start> {
     }
 }
 
-async fn find_topic(node: &Node, name: TopicName) -> Result<TopicRef, Failure> {
+pub(super) async fn find_topic(node: &Node, name: TopicName) -> Result<TopicRef, Failure> {
     let home = home_core(&name, node.link.cores());
     match node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::FindTopic { ticket, name }).await {
         Some(Answer::Topic(Ok(topic))) => Ok(topic),

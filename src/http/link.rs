@@ -3,7 +3,7 @@
 use crate::base::{CoreId, Position, TopicId, TopicInfo};
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Share, Ticket};
+use crate::shard::message::{AcceptLossError, MeshMessage, PublishError, SetOffsetError, Share, Ticket};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,6 +14,7 @@ pub enum Answer {
     Published(Result<(), PublishError>),
     Stats(Box<ShardStats>),
     OffsetSet(Result<Position, SetOffsetError>),
+    LossAccepted(Result<String, AcceptLossError>),
 }
 
 /// The HTTP thread's end of the mesh. No borrow of it lives across an await.
@@ -114,6 +115,7 @@ impl Link {
                     return;
                 }
                 MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
+                MeshMessage::LossAccepted { ticket, result } => (ticket, Answer::LossAccepted(result)),
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };
             if let Some(asker) = waiting.questions.remove(&ticket) {

@@ -1,4 +1,4 @@
-//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub and /channel/setoffset; hyper on one thread of its own.
+//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub, /channel/setoffset and /replica/acceptloss; hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
@@ -8,6 +8,7 @@ mod body;
 mod channels;
 mod link;
 mod publish;
+mod replicas;
 mod routes;
 mod statistics;
 mod stream;

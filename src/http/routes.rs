@@ -1,6 +1,6 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, channels, publish, statistics};
+use super::{Node, channels, publish, replicas, statistics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -24,13 +24,14 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 6] = [
+const ROUTES: [(&str, Method); 7] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
     ("/pub", Method::POST),
     ("/mpub", Method::POST),
     ("/channel/setoffset", Method::POST),
+    ("/replica/acceptloss", Method::POST),
 ];
 
 pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
@@ -54,6 +55,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Err(failure) => Err(failure),
         },
         "/channel/setoffset" => match channels::set_offset(node, query, body).await {
+            Ok(answer) => return json(answer),
+            Err(failure) => Err(failure),
+        },
+        "/replica/acceptloss" => match replicas::accept_loss(node, query).await {
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },

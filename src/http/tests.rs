@@ -5,7 +5,7 @@ use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
 use crate::metrics::stats::{PartitionStats, ShardStats};
-use crate::shard::message::{MeshMessage, PublishError, SetOffsetError, Start};
+use crate::shard::message::{AcceptLossError, MeshMessage, PublishError, SetOffsetError, Start};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -24,6 +24,8 @@ struct World {
     /// Channels that were set: partition, place, forced.
     set: Vec<(u16, Start, bool)>,
     set_error: Option<(u16, SetOffsetError)>,
+    /// What cannot be had, by its name.
+    loss: Option<String>,
     /// Bodies by (topic, partition), in order.
     stored: BTreeMap<(String, u16), Vec<Vec<u8>>>,
     publishes: usize,
@@ -69,6 +71,15 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
                 world.set.push((p, set.to, set.force));
             }
             Some(MeshMessage::OffsetSet { ticket, result })
+        }
+        MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
+            assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
+            let result = match &world.loss {
+                None => Err(AcceptLossError::Nothing { role: "follower" }),
+                named if *named == loss => Ok("all of it".into()),
+                Some(name) => Err(AcceptLossError::NotNamed { name: name.clone(), what: "much".into() }),
+            };
+            Some(MeshMessage::LossAccepted { ticket, result })
         }
         MeshMessage::Publish { ticket, topic, partition, bodies } => {
             assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
@@ -271,6 +282,25 @@ fn an_offset_is_set_in_one_partition_or_in_all() {
         let answer = cores.post(path, b"msgcount:1");
         assert!(answer.status == status && answer.body.contains("partition 1; set before: 0"), "{answer:?}");
     }
+    cores.stop();
+}
+
+#[test]
+fn a_loss_is_accepted_by_its_name_alone() {
+    let cores = Cores::start(small());
+    let path = "/replica/acceptloss?topic=t";
+    let answer = cores.post(path, b"");
+    assert!(answer.status == 409 && answer.body.contains("NOTHING_TO_ACCEPT: "), "{answer:?}");
+    cores.world().loss = Some("100-200".into());
+    for asked in [path.to_string(), format!("{path}&loss=100-201"), format!("{path}&loss=")] {
+        let answer = cores.post(&asked, b"");
+        assert!(answer.status == 409 && answer.body.contains("loss=100-200"), "{answer:?}");
+    }
+    let answer = cores.post(&format!("{path}&partition=0&loss=100-200"), b"");
+    assert!(answer.status == 200 && answer.body.contains("all of it"), "{answer:?}");
+    cores.post(&format!("{path}&partition=1"), b"").is(404, "PARTITION_NOT_FOUND");
+    cores.post("/replica/acceptloss", b"").is(400, "MISSING_ARG_TOPIC");
+    cores.post("/replica/acceptloss?topic=unknown", b"").is(404, "TOPIC_NOT_FOUND");
     cores.stop();
 }
 

@@ -12,6 +12,7 @@ pub enum Fetch {
     Pending,
     /// It cannot be read now: the device refuses. That is no damage, so nothing is skipped: the store tries again with
     /// growing pauses and says when the partition is readable. What was lent for it may be used elsewhere meanwhile.
+    /// Or damage took it, and another replica is asked for it.
     Held,
     /// Nothing is there yet: the durable log ends here.
     End,

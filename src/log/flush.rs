@@ -128,7 +128,7 @@ impl Store {
     /// Puts a partition in line; `urgent`: a publish waits for it.
     pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
         let part = &mut self.partitions[p.0 as usize];
-        if part.flush.is_queued || part.poisoned.is_some() || part.is_cutting() || part.flush.stage != Stage::Idle {
+        if part.flush.is_queued || part.poisoned.is_some() || part.is_busy() || part.flush.stage != Stage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
         }
@@ -159,7 +159,7 @@ impl Store {
         let epoch = self.options.epoch;
         let part = &mut self.partitions[p.0 as usize];
         part.flush.is_queued = false;
-        if part.poisoned.is_some() || part.is_cutting() {
+        if part.poisoned.is_some() || part.is_busy() {
             return;
         }
         assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");

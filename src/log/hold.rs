@@ -139,6 +139,10 @@ impl Store {
 
     /// For /stats: where the partition cannot be read, if so.
     pub fn held(&self, p: PartitionIdx) -> Option<String> {
+        if let Some((from, to)) = self.log_view(p).awaited() {
+            let (from, to) = (from.offset, to.offset);
+            return Some(format!("from offset {from} to {to} (damaged: another replica is asked for it)"));
+        }
         let mut said = self.reader.holds.said(p);
         let (offset, hold) = said.next()?;
         let more = said.count();

@@ -154,6 +154,8 @@ pub enum Notice {
     Found { token: u64, result: Result<Option<Position>, DiskError> },
     /// Stored bytes do not hold; the store has logged it.
     Damage { p: PartitionIdx, from: Position, to: Position, what: String },
+    /// A range that was lost is written again, durably, as a peer had it; or it is not, and may be tried again.
+    Mended { p: PartitionIdx, is_whole: bool },
     /// The journal takes nothing any more: no publish, and no small fact becomes durable, until a restart.
     ReadOnly { reason: String },
     /// A partition that was removed is gone, with all the store knew of it; or it could not be removed, and stays as it is.

@@ -13,6 +13,7 @@ use super::batch::{Batch, BatchBuilder, Stamp};
 use super::epochs::Epochs;
 use super::flush::Flush;
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats};
 use super::producers::{ProducerLimits, Producers};
@@ -86,11 +87,13 @@ pub struct Shared {
     pub is_due: bool,
     /// Of the log, what is durable from this offset on still counts as published and waiting.
     pub held_from: Option<i64>,
+    /// What is lost and ends up to here is given up: readers pass it. What ends beyond is waited for.
+    pub given_up: i64,
 }
 
 impl Shared {
     pub fn new(promised: Epoch, committed: Position) -> Self {
-        Shared { promised, committed, recorded: committed, is_due: false, held_from: None }
+        Shared { promised, committed, recorded: committed, is_due: false, held_from: None, given_up: 0 }
     }
 }
 
@@ -111,6 +114,8 @@ pub struct PartitionLog {
     pub shared: Option<Box<Shared>>,
     /// The cut under way.
     pub cut: Option<Box<Cut>>,
+    /// What damage took and is being written again.
+    pub mend: Option<Box<Mend>>,
     pub end: Mark,
     /// All epochs of the log but the last one, which ends at `end`.
     pub epochs: Epochs,
@@ -173,6 +178,8 @@ pub struct PartitionLog {
     pub waits_to_read: bool,
     /// Below this offset a read failed: batches are read one by one.
     pub careful_until: i64,
+    /// Of the batch that was read from a segment last: others are probably as long.
+    pub read_batch_len: u32,
 }
 
 impl PartitionLog {
@@ -248,6 +255,7 @@ impl PartitionLog {
             epoch: if r.promised == Epoch(0) { epoch } else { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) },
             shared: (r.promised > Epoch(0)).then(|| Box::new(Shared::new(r.promised, r.committed))),
             cut: None,
+            mend: None,
             end,
             epochs: r.epochs,
             durable: end,
@@ -287,6 +295,7 @@ impl PartitionLog {
             reads: vec![],
             waits_to_read: false,
             careful_until: 0,
+            read_batch_len: 0,
             dir: r.dir,
         }
     }
@@ -478,6 +487,11 @@ impl PartitionLog {
         })
     }
 
+    /// No round of flushing may begin: its files are being cut or mended.
+    pub fn is_busy(&self) -> bool {
+        self.is_cutting() || self.is_mending()
+    }
+
     /// Adds to what is known to be lost.
     pub fn add_lost(&mut self, from: Position, to: Position) {
         let index = self.lost.partition_point(|l| l.0.offset < from.offset);
@@ -496,6 +510,11 @@ impl PartitionLog {
     pub fn lost_at(&self, offset: i64) -> Option<(Position, Position)> {
         let index = self.lost.partition_point(|l| l.0.offset <= offset).checked_sub(1)?;
         self.lost.get(index).copied().filter(|l| offset < l.1.offset)
+    }
+
+    /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.
+    pub fn waits_for(&self, to: Position) -> bool {
+        self.shared.as_ref().is_some_and(|s| to.offset > s.given_up)
     }
 
     pub fn stats(&self) -> LogStats {

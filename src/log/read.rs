@@ -127,6 +127,15 @@ enum Parsed {
     Damaged(Bad),
 }
 
+/// How much of `ahead` to read, so that a run ends where a batch ends, if all are as long as `batch` from `before` bytes on.
+/// What is read of a batch that is not whole is read again.
+fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
+    match ahead.saturating_sub(before).checked_div(batch) {
+        Some(count @ 1..) => block_up(before + count * batch).min(ahead),
+        _ => ahead,
+    }
+}
+
 impl Store {
     /// The batch that begins at `offset`, if it is durable. [`Notice::Readable`] follows a [`Fetch::Pending`].
     pub fn fetch(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) -> Fetch {
@@ -144,7 +153,7 @@ impl Store {
             return Fetch::Batch(r.batch.clone());
         }
         if let Some((from, to)) = part.lost_at(offset) {
-            return Fetch::Lost { from, to };
+            return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.cache.get(p, offset) {
             if let Some(next) = hit.read_on
@@ -293,7 +302,10 @@ impl Store {
             // One block, then the rest of its batch: a bad block takes no neighbour with it.
             Purpose::Probe => BLOCK as u64,
             _ if offset < part.careful_until => BLOCK as u64,
-            Purpose::Fetch => self.cache.ahead() as u64,
+            Purpose::Fetch => {
+                let before = FILE_HEADER_LEN + (offset - base) as u64 - at;
+                whole_batches(self.cache.ahead() as u64, before, part.read_batch_len as u64)
+            }
             Purpose::Scrub => SCRUB_LEN,
         };
         let until = end.min(at + len);
@@ -446,6 +458,9 @@ impl Store {
         let end = batches.last().map_or(read.limit, |b| b.header.end().offset);
         match read.purpose {
             Purpose::Fetch | Purpose::Probe => {
+                if let Some(last) = batches.last() {
+                    self.part_mut(read.p).read_batch_len = last.header.len() as u32;
+                }
                 self.cache.insert(read.p, batches, read.found.len());
                 self.release(now, read.p, read.offset);
             }

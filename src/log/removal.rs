@@ -162,6 +162,7 @@ impl Store {
             || self.verbatim.reads(p)
             || self.searches_in(p)
             || self.scrub.repairs(p)
+            || self.part(p).is_mending()
     }
 
     pub(super) fn partition_removed(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {

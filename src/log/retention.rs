@@ -114,7 +114,7 @@ impl Store {
             return;
         }
         // A file that is written is not unlinked.
-        let is_repaired = self.scrub.repairs(p);
+        let is_repaired = self.scrub.repairs(p) || self.part(p).is_mending();
         let part = self.part_mut(p);
         if part.flush.stage != super::flush::Stage::Idle || is_repaired {
             self.retention.look_at(p);

@@ -473,9 +473,15 @@ impl Store {
         // A damaged stretch is found batch by batch: a line when it begins and each time that it has doubled.
         let whole = part.lost_at(from.offset).unwrap_or((from, to));
         if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
-            tracing::error!(topic = %part.dir.topic, partition = %part.dir.partition,
-                from = whole.0.offset, to = to.offset, messages = to.count - whole.0.count, what,
-                "stored bytes do not hold: these messages are lost");
+            let (from, to, messages) = (whole.0.offset, to.offset, to.count - whole.0.count);
+            let (topic, partition) = (&part.dir.topic, part.dir.partition);
+            if part.waits_for(whole.1) {
+                tracing::error!(%topic, %partition, from, to, messages, what,
+                    "stored bytes do not hold: damage, which another replica is asked to mend");
+            } else {
+                tracing::error!(%topic, %partition, from, to, messages, what,
+                    "stored bytes do not hold: damage, these messages are lost");
+            }
         }
         self.notices.push(Notice::Damage { p, from, to, what });
     }

@@ -49,6 +49,7 @@ pub(super) enum Op {
     Scrub,
     Remove(PartitionIdx),
     Cut(PartitionIdx),
+    Mend(PartitionIdx),
     RemovePartition(PartitionIdx),
     RemoveTopic(u64),
 }
@@ -148,6 +149,8 @@ pub struct Store {
     pub(super) durable_record: RecordTicket,
     /// Partitions with a cut under way.
     pub(super) cuts: Vec<PartitionIdx>,
+    /// Partitions where damage is being mended.
+    pub(super) mends: Vec<PartitionIdx>,
     /// Bytes appended and not durable; of partitions that hold them until then, not committed.
     pub(super) waiting_bytes: u64,
     /// Bytes durable that may not leave the memory yet.
@@ -198,6 +201,7 @@ impl Store {
             last_record: RecordTicket(0),
             durable_record: RecordTicket(0),
             cuts: vec![],
+            mends: vec![],
             waiting_bytes: 0,
             unflushed_bytes: 0,
             unpacked: 0,
@@ -536,6 +540,7 @@ impl Store {
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
             Op::Cut(p) => self.cut_went_on(now, p, outcome, io),
+            Op::Mend(p) => self.mend_went_on(now, p, outcome, io),
             Op::RemovePartition(p) => self.partition_removed(p, outcome),
             Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
         }
@@ -615,6 +620,7 @@ impl Store {
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.try_removals(io);
         self.drive_cuts(now, io);
+        self.drive_mends(io);
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();

@@ -229,6 +229,7 @@ impl Store {
                         || self.verbatim.reads(p)
                         || self.searches_in(p)
                         || self.scrub.repairs(p)
+                        || self.part(p).is_mending()
                         || !self.is_idle(p);
                     if is_used {
                         return false;

@@ -124,6 +124,17 @@ impl<'a> View<'a> {
         self.part.vouched.as_ref().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
+    /// The first range that damage took. What a start knows only by where it begins is not told.
+    pub fn damage(&self) -> Option<(Position, Position)> {
+        self.part.lost.first().copied().filter(|_| self.part.cut.is_none())
+    }
+
+    /// The first of them for which readers wait.
+    pub fn awaited(&self) -> Option<(Position, Position)> {
+        let is_cut = self.part.cut.is_some();
+        self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
+    }
+
     /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
     pub fn is_suspect(&self) -> bool {
         self.part.suspect
@@ -147,9 +158,18 @@ impl<'a> View<'a> {
     /// Adds the newest `max` epochs below `below` of what the log holds before [`View::vouched`], newest first. Whether there
     /// are older ones.
     pub fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
-        let (start, end) = (self.part.start.offset, self.end());
+        let end = self.end();
         let vouched = self.part.vouched.as_deref().copied().filter(|v| v.at.offset < end.at.offset);
-        let last = vouched.unwrap_or(end);
+        self.epochs_before(vouched.unwrap_or(end), below, max, out)
+    }
+
+    /// The same of all that was appended, also behind damage.
+    pub fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        self.epochs_before(self.end(), below, max, out)
+    }
+
+    fn epochs_before(&self, last: Tail, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        let start = self.part.start.offset;
         let is_wanted = |e: &EpochEnd| below.is_none_or(|b| e.epoch < b);
         let closed = self.part.epochs.newest_first().filter(|e| e.end.offset < last.at.offset);
         let open = (last.at.offset > start).then_some(EpochEnd::from(last));

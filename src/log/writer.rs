@@ -90,6 +90,24 @@ impl FileWriter {
         }
     }
 
+    /// Brings `buffer`, which holds the file from `at` on, up to what the last block has in memory.
+    pub fn overlay(&self, at: u64, buffer: &mut [u8]) {
+        let tail_at = self.at - self.tail.len() as u64;
+        if let Some(place) = tail_at.checked_sub(at).filter(|place| *place + (self.tail.len() as u64) <= buffer.len() as u64) {
+            buffer[place as usize..][..self.tail.len()].copy_from_slice(&self.tail);
+        }
+    }
+
+    /// What is written from `at` on is these bytes: what the last block keeps of them in memory follows.
+    pub fn patch(&mut self, at: u64, bytes: &[u8]) {
+        let tail_at = self.at - self.tail.len() as u64;
+        let (from, to) = (at.max(tail_at), (at + bytes.len() as u64).min(self.at));
+        if from < to {
+            self.tail[(from - tail_at) as usize..(to - tail_at) as usize]
+                .copy_from_slice(&bytes[(from - at) as usize..(to - at) as usize]);
+        }
+    }
+
     /// The bytes of the last block: what of `data` fell into it, after the old tail when it is still the same block.
     fn keep_tail(&mut self, data: &[Bytes]) {
         let len = (self.at % BLOCK as u64) as usize;

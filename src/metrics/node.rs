@@ -2,7 +2,7 @@
 //!
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
-use super::stats::{ChannelStats, ClientStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
+use super::stats::{ChannelStats, ClientStats, LinkStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -49,6 +49,9 @@ struct Core {
     health: String,
     connections: u64,
     turns: TurnStats,
+    /// Ours: with the other nodes, in a cluster.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    links: Vec<LinkStats>,
 }
 
 #[derive(Serialize)]
@@ -144,7 +147,7 @@ impl NodeStats {
         let health = health(&shards);
         let cores = shards.iter().map(|s| {
             let health = if s.healthy { "OK".into() } else { s.health.clone() };
-            Core { core: s.core, health, connections: s.connections, turns: s.turns }
+            Core { core: s.core, health, connections: s.connections, turns: s.turns, links: s.links.clone() }
         });
         let cores = cores.collect();
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
@@ -215,10 +218,14 @@ impl NodeStats {
             self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
         }
         writeln!(out, "\nCores:")?;
-        for Core { core, health, connections, turns: t } in &self.cores {
+        for Core { core, health, connections, turns: t, links } in &self.cores {
             let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
             let stalls = t.stalls;
             writeln!(out, "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls}", t.count)?;
+            for LinkStats { node, connected, queued_bytes } in links {
+                let state = if *connected { "connected" } else { "not connected" };
+                writeln!(out, "      link with {node}: {state} queued: {queued_bytes}")?;
+            }
         }
         match self.topics.as_deref() {
             None | Some([]) => writeln!(out, "\nTopics: None")?,
@@ -256,8 +263,8 @@ impl ReplicationStats {
             let in_sync = if f.in_sync { "in sync" } else { "out of sync" };
             writeln!(
                 out,
-                "      [{topic_name}/{partition}] follower {}: {}, {in_sync} acked: {} sent: {}",
-                f.node, f.state, f.acked, f.sent
+                "      [{topic_name}/{partition}] follower {}: {}, {in_sync} acked: {} sent: {} lag: {}",
+                f.node, f.state, f.acked, f.sent, f.lag
             )?;
         }
         self.alarm.iter().try_for_each(|alarm| writeln!(out, "      [{topic_name}/{partition}] ALARM: {alarm}"))

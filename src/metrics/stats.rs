@@ -13,8 +13,19 @@ pub struct ShardStats {
     pub healthy: bool,
     /// Why not, in a sentence.
     pub health: String,
+    /// In a cluster: the core's links with the other nodes.
+    pub links: Vec<LinkStats>,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
+}
+
+/// A core's link with another node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LinkStats {
+    pub node: String,
+    pub connected: bool,
+    /// Bytes that wait to be sent.
+    pub queued_bytes: u64,
 }
 
 /// How long the turns of a core took: while one lasts, everything on the core waits.
@@ -52,6 +63,11 @@ pub struct ReplicationStats {
     pub epoch: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
+    /// Where clients find the leader, as far as the cluster's file says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_tcp_address: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_native_address: Option<String>,
     pub replicas: Vec<String>,
     pub isr: Vec<String>,
     pub min_isr: usize,
@@ -74,6 +90,8 @@ pub struct FollowerStats {
     /// Durable there; sent to it.
     pub acked: i64,
     pub sent: i64,
+    /// Bytes of the leader's log that are not durable there.
+    pub lag: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -155,6 +155,11 @@ impl Conn {
         self.queued
     }
 
+    /// What waits to be sent, and what the socket has not taken.
+    pub fn waiting(&self) -> usize {
+        self.queued + self.unsent
+    }
+
     pub fn has_unsent(&self) -> bool {
         self.unsent > 0
     }

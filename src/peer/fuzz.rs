@@ -15,7 +15,7 @@ const CLUSTER: ClusterId = ClusterId([5; 16]);
 
 fn links() -> Links {
     let mut links = Links::new(LinkOptions::new(OWN, CLUSTER, 1, CoreId(0), 2, 1));
-    let node = |id: NodeId, name: &str| ClusterNode { id, name: name.into(), peer_address: "there:1".into() };
+    let node = |id: NodeId, name: &str| ClusterNode::new(id, name, "there:1");
     links.set_nodes(Now::default(), &[node(OWN, "own"), node(OTHER, "other")]);
     links
 }

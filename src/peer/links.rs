@@ -126,6 +126,20 @@ impl Links {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)
     }
 
+    /// How many cores the node has, once it said so.
+    pub fn cores_of(&self, node: NodeId) -> Option<u16> {
+        self.nodes.get(&node)?.cores
+    }
+
+    /// Of each other node: its id, whether messages reach it, and the bytes that wait to be sent.
+    pub fn status(&self) -> impl Iterator<Item = (NodeId, bool, usize)> {
+        let queued = |node: &Node| -> usize {
+            let conns = node.links.values().flat_map(Link::conns);
+            conns.filter_map(|conn| self.conns.get(&conn)).map(Conn::waiting).sum()
+        };
+        self.nodes.iter().map(move |(id, node)| (*id, node.is_connected, queued(node)))
+    }
+
     pub fn connected(&self) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().filter(|(_, node)| node.is_connected).map(|(id, _)| *id)
     }

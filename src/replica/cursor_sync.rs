@@ -109,7 +109,7 @@ impl CursorSync {
                 self.operate(cx, peers, leading, request, What::Delete(channel));
             }
             CursorEvent::Collected { to, session, is_all, collect_start, cursors } => {
-                let collect_start = is_all.then_some(collect_start);
+                let collect_start = Some(collect_start);
                 if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
                     let names = cursors.iter().map(|c| c.name.clone()).collect();
                     let sent = if is_all { Sent::List } else { Sent::Moved(names) };

@@ -2,6 +2,7 @@
 
 use super::membership::NodeId;
 use crate::base::{Epoch, Position};
+use crate::log::Unreadable;
 use crate::log::format::Bad;
 
 /// What to do with what was refused. Nobody tries the same again without end: the leader's follower limit bounds it.
@@ -48,6 +49,16 @@ pub enum PeerError {
     Clamped,
     #[error("a newer cursor of the channel is known here")]
     Superseded,
+}
+
+impl From<Unreadable> for PeerError {
+    fn from(error: Unreadable) -> Self {
+        match error {
+            Unreadable::Gone(_) => PeerError::OutOfReach,
+            // It may be mended, or readable, in a while.
+            Unreadable::Damaged(_) | Unreadable::Refused(_) => PeerError::BadBatch(Bad::Crc),
+        }
+    }
 }
 
 impl PeerError {

@@ -28,6 +28,8 @@ pub trait LogView {
     fn durable(&self) -> Tail;
     /// Up to where the replica vouches for its log: the end, or where the first damage begins.
     fn vouched(&self) -> Position;
+    /// The first range of batches that damage took; both places are borders of batches as far as is known.
+    fn damage(&self) -> Option<(Position, Position)>;
     /// Something was cut, lost or set aside at a recovery, and no [`Effect::Cleared`] came since.
     fn is_suspect(&self) -> bool;
     /// The batch in memory that begins at `offset`, durable or not. `None`: no batch begins there, or it is not in memory.
@@ -38,6 +40,8 @@ pub trait LogView {
     /// Adds the newest `max` epochs below `below` of what the log holds before [`LogView::vouched`], newest first.
     /// Whether there are older ones.
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
+    /// The same of all that the log holds, also behind damage.
+    fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
     /// (epoch, generation, confirmed) of a channel here, applied or being made durable. `None`: there is no such channel.
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
     /// Adds the names of all channels that are replicated.
@@ -134,10 +138,19 @@ pub enum Event {
         end: Position,
         result: Result<Vec<Bytes>, PeerError>,
     },
+    /// The log has [damage](LogView::damage) that it did not have before.
+    Damaged,
+    /// [`Effect::Mend`] is done: the batches stand there, durably, or were not taken.
+    Mended {
+        is_whole: bool,
+    },
     /// A write failed: what was appended and is not durable never will be, and nothing more is taken until a restart.
     LogFailed,
-    /// An operator's answer to an [`Alarm`]: the opening under way goes on with the best there is.
-    AcceptLoss,
+    /// An operator's answer to an [`Alarm`] with the [`Loss`] that was named: the opening under way goes on with the best there is, if
+    /// that ends there or later.
+    AcceptLoss {
+        from: Position,
+    },
     Cursor(CursorEvent),
 }
 
@@ -203,6 +216,10 @@ pub enum Effect {
         start: Position,
         chain_crc: u32,
     },
+    /// Write these batches, verified and one behind the other, where damage took them.
+    Mend {
+        batches: Vec<Batch>,
+    },
     /// The replica was compared with another member and holds what it should: it is suspect no longer.
     Cleared,
     /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.
@@ -258,6 +275,53 @@ pub enum Channels {
     Some(Vec<ChannelName>),
 }
 
+/// What would be lost if a leader went on with what there is: what stood between the two offsets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loss {
+    pub kind: LossKind,
+    pub from: Position,
+    /// As far as is known.
+    pub to: Position,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossKind {
+    /// The log would end at `from`: whoever has more is away.
+    Tail,
+    /// The same, and none of those that are there knows what it had.
+    Unknown,
+    /// Damage that no other replica mends; the log behind it stays.
+    Damage,
+}
+
+impl Loss {
+    /// What an operator has to repeat.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.from.offset, self.to.offset)
+    }
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (from, to, messages) = (self.from.offset, self.to.offset, self.to.count - self.from.count);
+        match self.kind {
+            LossKind::Tail => write!(
+                f,
+                "the log would end at offset {from}: what was acknowledged from there on is lost, which is known to reach to offset \
+                 {to} ({messages} messages)"
+            ),
+            LossKind::Unknown => write!(
+                f,
+                "the log would end at offset {from}, and every replica that answered lost something at its recovery: whatever was \
+                 acknowledged behind that is lost (known up to offset {to})"
+            ),
+            LossKind::Damage => {
+                write!(f, "channels would pass what stands from offset {from} to {to} ({messages} messages), which is damaged")
+            }
+        }
+    }
+}
+
 /// What an operator has to hear of: nothing goes on by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Alarm {
@@ -267,6 +331,9 @@ pub enum Alarm {
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
     BelowCommitted { committed: Position },
+    #[error("what stands from offset {} to {} does not hold, and no other replica gave it: start the others, or accept the loss",
+        from.offset, to.offset)]
+    Damaged { from: Position, to: Position },
 }
 
 #[cfg(test)]

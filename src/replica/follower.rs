@@ -85,7 +85,7 @@ impl Follower {
             Body::EpochsAsk(ask) if self.has_stood() => {
                 cx.send(from, head, Body::Standing(base.standing(cx.log, Some(ask.below))));
             }
-            Body::Pull(pull) if self.has_stood() => self.on_pull(cx, from, pull),
+            Body::Pull(pull) if self.has_stood() || self.phase == Phase::Aligned => self.on_pull(cx, from, pull),
             Body::Align(align) if self.has_stood() => self.on_align(base, cx, align),
             Body::Append(append) if self.phase == Phase::Aligned => self.on_append(base, cx, append),
             Body::Cursors(cursors) if self.phase == Phase::Aligned => {
@@ -233,7 +233,17 @@ impl Follower {
         }
     }
 
-    fn disagree(&mut self, base: &mut Base, cx: &mut Cx<'_>, error: PeerError) {
+    /// Its log is a prefix of this leader's.
+    pub fn is_in_step_with(&self, leader: NodeId, head: Head) -> bool {
+        self.phase == Phase::Aligned && self.leader == Some(leader) && self.head == head
+    }
+
+    /// Who has what damage takes here.
+    pub fn mend_source(&self) -> Option<(NodeId, Head)> {
+        self.leader.filter(|_| self.phase == Phase::Aligned).map(|leader| (leader, self.head))
+    }
+
+    pub fn disagree(&mut self, base: &mut Base, cx: &mut Cx<'_>, error: PeerError) {
         if !matches!(self.phase, Phase::Apart { .. }) {
             base.go(Trigger::Disagreed);
         }
@@ -256,11 +266,15 @@ impl Follower {
         from: Position,
         read: Result<Vec<Bytes>, PeerError>,
     ) {
-        if self.leader != Some(to) || self.head.session != session || !self.has_stood() {
+        let is_aligned = self.phase == Phase::Aligned;
+        if self.leader != Some(to) || self.head.session != session || !(is_aligned || self.has_stood()) {
             return;
         }
+        let pulled = |batches| Body::Pulled(Pulled { from, batches: super::message::Batches(batches) });
         let body = match read {
-            Ok(batches) => Body::Pulled(Pulled { from, batches: super::message::Batches(batches) }),
+            Ok(batches) => pulled(batches),
+            // The leader mends its own log, and finds another one that has it.
+            Err(_) if is_aligned => pulled(vec![]),
             Err(error) => Body::Refused(error),
         };
         cx.send(to, self.head, body);

@@ -6,11 +6,11 @@
 use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
 use super::error::{PeerError, ReplicaError, Retry};
-use super::event::{Alarm, CursorEvent, Effect};
+use super::event::{Alarm, CursorEvent, Effect, Loss};
 use super::membership::{Membership, NodeId};
 use super::message::{Align, Body, Head, Inquire, Message, Session, Standing};
 use super::peer::{Link, Peer};
-use super::prefix::{Common, common};
+use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, Position, Ticks};
 use bytes::Bytes;
@@ -61,7 +61,10 @@ pub(super) struct Leader {
     /// The leader's end at some time, not committed then, and that time.
     commit_mark: Option<(Position, Ticks)>,
     pub alarmed: Option<Alarm>,
-    pub accepts_loss: bool,
+    /// What going on would lose, while an alarm says that.
+    pub loss: Option<Loss>,
+    /// An operator accepted that the log ends there, or later.
+    pub accepts_loss: Option<Position>,
     /// Who must have a batch durable, this node aside.
     required: Vec<NodeId>,
     cursors: CursorSync,
@@ -77,7 +80,8 @@ impl Leader {
             propose_at: now,
             commit_mark: None,
             alarmed: None,
-            accepts_loss: false,
+            loss: None,
+            accepts_loss: None,
             required: vec![],
             cursors: CursorSync::default(),
         }
@@ -162,6 +166,7 @@ impl Leader {
                 self.commit(base, cx);
                 self.pump(base, cx);
             }
+            Body::Pull(pull) if peer.is_streaming() => peer.on_pull(cx, pull),
             Body::Ack(ack) if peer.is_streaming() => {
                 peer.on_ack(cx, ack.durable, &options);
                 self.commit(base, cx);
@@ -177,6 +182,23 @@ impl Leader {
             Body::Refused(error) => self.on_refused(base, cx, from, error),
             _ => {}
         }
+    }
+
+    pub fn is_session(&self, node: NodeId, head: Head) -> bool {
+        self.peers.iter().any(|p| p.node == node && head == p.head(self.epoch))
+    }
+
+    /// The others are in step, or on their way, and may have what damage takes here.
+    pub fn has_followers(&self) -> bool {
+        matches!(self.phase, Phase::Settling { .. } | Phase::Open) && !self.peers.is_empty()
+    }
+
+    /// One of those that have everything up to `to`, in turn.
+    pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
+        let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
+        let count = self.peers.iter().filter(has_it).count();
+        let chosen = (tries as usize).checked_rem(count)?;
+        self.peers.iter().filter(has_it).nth(chosen).map(|p| (p.node, p.head(self.epoch)))
     }
 
     fn index(&self, node: NodeId) -> usize {
@@ -233,7 +255,7 @@ impl Leader {
             return peer.part(cx.now, base.options.follower_limit);
         }
         let (start, start_crc) = cx.log.start();
-        let align = match common(cx.log, standing) {
+        let align = match common(cx.log, standing, Whose::Leader) {
             Common::At { at, chain_crc } => Align::Cut { at, chain_crc },
             Common::Older { below } => {
                 let body = Body::EpochsAsk(super::message::EpochsAsk { below });
@@ -270,11 +292,14 @@ impl Leader {
         base: &mut Base,
         cx: &mut Cx<'_>,
         (to, session): (NodeId, Session),
-        end: Position,
+        (from, end): (Position, Position),
         read: Result<Vec<Bytes>, PeerError>,
     ) {
         let (epoch, committed, options) = (self.epoch, base.committed, base.options);
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == to && p.session == session) else { return };
+        if peer.mends.take_if(|at| *at == from).is_some() {
+            return peer.on_mend_read(cx, Head { epoch, session }, from, read);
+        }
         match read {
             Ok(batches) => {
                 peer.on_read(cx, Head { epoch, session }, end, batches, committed);

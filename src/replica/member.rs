@@ -2,10 +2,11 @@
 
 use super::base::{Base, Cx};
 use super::error::{PeerError, ReplicaError};
-use super::event::{CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+use super::event::{CursorEvent, Effect, Event, LogView, Loss, ReplicaOptions, Tail};
 use super::follower::Follower;
 use super::leader::{Leader, Phase};
 use super::membership::{Membership, NodeId};
+use super::mend::Mender;
 use super::message::{Body, Message, Route};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, PartitionId, Position, Ticks, TopicRef};
@@ -33,6 +34,7 @@ pub struct FollowerStatus {
 pub struct Member {
     base: Base,
     role: Role,
+    mender: Mender,
     /// The metadata names this node, in an epoch that it must not open (again): when it asks for another.
     ask_at: Option<Ticks>,
 }
@@ -64,7 +66,7 @@ impl Member {
             #[cfg(test)]
             trace: vec![],
         };
-        Member { base, role: Role::Idle, ask_at: None }
+        Member { base, role: Role::Idle, mender: Mender::default(), ask_at: None }
     }
 
     /// Consumers see up to here only, and only of a leader.
@@ -87,6 +89,14 @@ impl Member {
     /// The epoch of new batches; of a leader only.
     pub fn epoch(&self) -> Option<Epoch> {
         if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
+    }
+
+    /// What an operator may decide to lose, of a leader that cannot open its epoch without.
+    pub fn loss(&self) -> Option<Loss> {
+        match &self.role {
+            Role::Leader(leader) if matches!(leader.phase, Phase::Asking) => leader.loss,
+            _ => None,
+        }
     }
 
     /// The other replicas, as a leader sees them.
@@ -128,6 +138,7 @@ impl Member {
     pub fn step(&mut self, now: Ticks, log: &dyn LogView, event: Event, out: &mut Vec<Effect>) {
         let mut cx = Cx { now, log, out };
         self.take(&mut cx, event);
+        self.mend(&mut cx);
         if let Role::Follower(f) = &self.role {
             debug_assert_eq!(f.state(), self.base.state);
         }
@@ -148,6 +159,7 @@ impl Member {
                 base.cuts = base.cuts.saturating_sub(1);
                 base.taken = cx.log.end();
             }
+            Event::Mended { is_whole } => self.mender.on_mended(is_whole),
             Event::Tick if self.ask_at.is_some_and(|at| cx.now >= at) => self.ask_epoch(cx),
             _ => {}
         }
@@ -159,8 +171,10 @@ impl Member {
             (Role::Leader(l), Event::Sealed) => l.on_sealed(base, cx),
             (Role::Leader(l), Event::Durable | Event::EpochDurable { .. }) => l.go_on(base, cx),
             (Role::Leader(l), Event::Truncated) => l.on_truncated(base, cx),
-            (Role::Leader(l), Event::LogRead { to, session, end, result, .. }) => l.on_read(base, cx, (to, session), end, result),
-            (Role::Leader(l), Event::AcceptLoss) => l.accept_loss(base, cx),
+            (Role::Leader(l), Event::LogRead { to, session, from, end, result }) => {
+                l.on_read(base, cx, (to, session), (from, end), result);
+            }
+            (Role::Leader(l), Event::AcceptLoss { from }) => l.accept_loss(base, cx, from),
             (Role::Leader(l), Event::Cursor(event)) => l.on_cursor(base, cx, event),
             (Role::Follower(f), Event::Durable | Event::EpochDurable { .. }) => f.go_on(base, cx),
             (Role::Follower(f), Event::Truncated) => f.on_truncated(base, cx),
@@ -178,6 +192,16 @@ impl Member {
         let base = &mut self.base;
         let is_question = matches!(message.body, Body::Inquire(_) | Body::Append(_));
         match &mut self.role {
+            Role::Follower(f) if self.mender.waits_for(from) && f.is_in_step_with(from, message.head) => match message.body {
+                Body::Pulled(pulled) => self.mender.on_pulled(base, cx, from, pulled),
+                // No batch begins there in the leader's log.
+                Body::Refused(PeerError::OutOfReach) => f.disagree(base, cx, PeerError::NotAligned),
+                _ => f.on_message(base, cx, from, message),
+            },
+            Role::Leader(l) if self.mender.waits_for(from) && l.is_session(from, message.head) => match message.body {
+                Body::Pulled(pulled) => self.mender.on_pulled(base, cx, from, pulled),
+                _ => l.on_message(base, cx, from, message),
+            },
             Role::Follower(f) => f.on_message(base, cx, from, message),
             Role::Leader(l) if !matches!(message.body, Body::Inquire(_)) => l.on_message(base, cx, from, message),
             Role::Leader(_) | Role::Idle => {
@@ -197,6 +221,18 @@ impl Member {
             }
             Role::Failed if is_question => cx.refuse(from, message.head, PeerError::Failed),
             Role::Failed => {}
+        }
+    }
+
+    /// Asks for what damage took, of who has it.
+    fn mend(&mut self, cx: &mut Cx<'_>) {
+        match &self.role {
+            Role::Leader(l) if l.has_followers() => self.mender.ask(&self.base, cx, |tries, to| l.mend_source(tries, to)),
+            Role::Follower(f) => match f.mend_source() {
+                Some(source) => self.mender.ask(&self.base, cx, |_, _| Some(source)),
+                None => self.mender.rest(),
+            },
+            _ => self.mender.rest(),
         }
     }
 
@@ -299,7 +335,7 @@ impl Member {
     /// When [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         let role = if let Role::Leader(l) = &self.role { l.deadline(&self.base) } else { None };
-        role.into_iter().chain(self.ask_at).min()
+        role.into_iter().chain(self.ask_at).chain(self.mender.deadline()).min()
     }
 
     #[cfg(test)]

@@ -6,8 +6,10 @@
 //!           <─────────────────────  Standing (ends, suspect?, newest epochs)         control
 //! EpochsAsk ────────────────────>   when no epoch of the page is shared              control
 //!           <─────────────────────  Standing, the next page                          control
-//! Pull ─────────────────────────>   only while opening: the leader takes the best tail   catch-up
+//! Pull ─────────────────────────>   the leader takes the best tail, or what damage took   catch-up
 //!           <─────────────────────  Pulled                                           catch-up
+//!           <─────────────────────  Pull: damage took something here                 catch-up
+//! Pulled ───────────────────────>   empty where it cannot be read                    catch-up
 //! Align    ─────────────────────>   cuts to the common prefix (or begins anew)       control
 //!           <─────────────────────  Aligned                                          control
 //! Append   ═════════════════════>   batches verbatim, pipelined in a window          data, or catch-up
@@ -134,7 +136,8 @@ pub struct Standing {
     pub more: bool,
 }
 
-/// Asks a member for its tail. Answered with batches that begin at `from`.
+/// Asks for batches that begin at `from`: a member for its tail, by the leader that opens its epoch; a replica in step for what
+/// damage took from the one that asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pull {
     pub from: Position,
@@ -204,7 +207,8 @@ pub struct Cursors {
     pub flush: bool,
     /// These are all channels there are: others are deleted.
     pub is_all: bool,
-    /// Where the topic's next first channel starts; comes with all channels.
+    /// The oldest message that a new channel may get, as the leader has it; a follower's retention ends there, too. Not with an
+    /// operation that a client waits for.
     pub collect_start: Option<Position>,
     /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
     pub cursors: Vec<CursorImage>,

@@ -40,6 +40,7 @@ mod follower;
 mod leader;
 mod member;
 pub mod membership;
+mod mend;
 pub mod message;
 #[cfg(test)]
 mod model;
@@ -51,7 +52,7 @@ pub mod states;
 mod tests;
 
 pub use error::{ClientCode, PeerError, ReplicaError, Retry};
-pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, ReplicaOptions, Tail};
+pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, Loss, LossKind, ReplicaOptions, Tail};
 pub use member::{FollowerStatus, Member};
 pub use membership::{Membership, NodeId};
 

@@ -15,12 +15,12 @@
 //! be committed, but where damage has taken it already.
 
 use super::base::{Base, Cx};
-use super::event::{Alarm, Effect};
+use super::event::{Alarm, Effect, Loss, LossKind};
 use super::leader::{Leader, Phase};
 use super::membership::NodeId;
 use super::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
 use super::peer::Link;
-use super::prefix::{Common, common, take_run};
+use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
 use crate::base::Position;
 
@@ -70,23 +70,29 @@ impl Leader {
         let is_all = heard.len() == isr.len();
         let is_alone = membership.replicas.len() == 1;
         let compared = !own.suspect || heard.iter().any(|(_, s)| !s.suspect) || is_all && !heard.is_empty();
-        if !compared && !is_alone && !self.accepts_loss {
-            return self.alarm(cx, Alarm::OnlySuspects);
-        }
         let rank = |s: &Standing| (s.last_epoch, s.durable.offset);
         let best = heard.iter().copied().max_by_key(|(_, s)| rank(s)).filter(|(_, s)| rank(s) > rank(&own));
         let known =
             heard.iter().map(|(_, s)| s.committed).chain([own.committed]).max_by_key(|c| c.offset).unwrap_or(own.committed);
         let (last_epoch, end) = best.map_or((own.last_epoch, own.durable), |(_, s)| (s.last_epoch, s.durable));
-        if known.offset > end.offset && !is_alone && !self.accepts_loss {
+        let accepts_loss = is_alone || self.accepts_loss.is_some_and(|from| end.offset >= from.offset);
+        let to = if known.offset > end.offset { known } else { end };
+        if !compared && !accepts_loss {
+            self.loss = Some(Loss { kind: LossKind::Unknown, from: end, to });
+            return self.alarm(cx, Alarm::OnlySuspects);
+        }
+        if known.offset > end.offset && !accepts_loss {
+            self.loss = Some(Loss { kind: LossKind::Tail, from: end, to });
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
-        if base.committed.offset > end.offset {
+        // Who is alone keeps what stands behind its damage.
+        let left = if is_alone { cx.log.durable().at } else { end };
+        if base.committed.offset > left.offset {
             // Only when that was accepted, or nobody can know better.
-            base.committed = end;
+            base.committed = left;
         }
         let Some((source, standing)) = best else {
-            if own.durable.offset < cx.log.end().at.offset {
+            if own.durable.offset < cx.log.end().at.offset && !is_alone {
                 // Damage took something, and nobody else has it: the log goes on from where it begins.
                 base.cut(own.durable, cx.out);
                 self.phase = Phase::Trimming { source: base.me, end: own.durable };
@@ -95,7 +101,7 @@ impl Leader {
             return self.settle(base, cx, Trigger::HeardSelf);
         };
         tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
-        let found = common(cx.log, standing);
+        let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
     }
 
@@ -205,7 +211,7 @@ impl Leader {
             cx.out.push(Effect::Cleared);
         }
         base.taken = cx.log.end();
-        self.alarmed = None;
+        (self.alarmed, self.loss) = (None, None);
         self.phase = Phase::Settling { tail };
         base.go(trigger);
         let asked: Vec<NodeId> = self.peers.iter().filter(|p| p.link == Link::Asked).map(|p| p.node).collect();
@@ -216,8 +222,8 @@ impl Leader {
         self.commit(base, cx);
     }
 
-    pub fn accept_loss(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
-        self.accepts_loss = true;
+    pub fn accept_loss(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: Position) {
+        self.accepts_loss = Some(from);
         if matches!(self.phase, Phase::Asking) {
             self.decide(base, cx);
         }

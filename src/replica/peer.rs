@@ -10,9 +10,10 @@
 
 use super::base::Cx;
 use super::cursor_sync::CursorLink;
+use super::error::PeerError;
 use super::event::{Effect, ReplicaOptions};
 use super::membership::NodeId;
-use super::message::{APPEND_BYTES_MAX, Body, Head, Inquire, Session, Standing};
+use super::message::{APPEND_BYTES_MAX, Batches, Body, Head, Inquire, Pull, Pulled, Session, Standing};
 use crate::base::{Epoch, Position, Ticks};
 use bytes::Bytes;
 use std::time::Duration;
@@ -49,6 +50,8 @@ pub(super) struct Peer {
     pub acked: Position,
     pub sent: Position,
     reading: bool,
+    /// What it asked for to mend its log, and is being read.
+    pub mends: Option<Position>,
     /// When the next attempt is due: of who is apart, or of what got no answer.
     pub retry_at: Ticks,
     beat_at: Ticks,
@@ -78,6 +81,7 @@ impl Peer {
             acked: Position::START,
             sent: Position::START,
             reading: false,
+            mends: None,
             retry_at: now,
             beat_at: now,
             beating: false,
@@ -99,7 +103,7 @@ impl Peer {
     pub fn inquire(&mut self, cx: &mut Cx<'_>, epoch: Epoch, inquire: Inquire, options: &ReplicaOptions) {
         self.session.0 = self.session.0.saturating_add(1);
         self.link = Link::Asked;
-        (self.reading, self.beating, self.standing) = (false, false, None);
+        (self.reading, self.beating, self.standing, self.mends) = (false, false, None, None);
         self.retry_at = cx.now + options.retry;
         self.cursors.begin();
         cx.send(self.node, self.head(epoch), Body::Inquire(inquire));
@@ -226,6 +230,25 @@ impl Peer {
         self.reading = true;
         let (to, session, from) = (self.node, self.session, self.sent);
         cx.out.push(Effect::ReadLog { to, session, from, bytes_max: APPEND_BYTES_MAX });
+    }
+
+    /// It lost something that it had: one read at a time is for that.
+    pub fn on_pull(&mut self, cx: &mut Cx<'_>, pull: Pull) {
+        if self.mends.is_none() && pull.from.offset < self.sent.offset {
+            self.mends = Some(pull.from);
+            let bytes_max = (pull.bytes_max as usize).min(APPEND_BYTES_MAX);
+            cx.out.push(Effect::ReadLog { to: self.node, session: self.session, from: pull.from, bytes_max });
+        }
+    }
+
+    pub fn on_mend_read(&self, cx: &mut Cx<'_>, head: Head, from: Position, read: Result<Vec<Bytes>, PeerError>) {
+        let body = match read {
+            Ok(batches) => Body::Pulled(Pulled { from, batches: Batches(batches) }),
+            Err(PeerError::OutOfReach) => Body::Refused(PeerError::OutOfReach),
+            // It cannot be read here either (yet).
+            Err(_) => Body::Pulled(Pulled { from, batches: Batches::default() }),
+        };
+        cx.send(self.node, head, body);
     }
 
     fn refill(&mut self, now: Ticks, options: &ReplicaOptions) {

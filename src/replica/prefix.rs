@@ -18,13 +18,26 @@ pub(super) enum Common {
     Nothing,
 }
 
+/// Which epochs of its own log a replica compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Whose {
+    /// Of who leads: its log is the one, and what damage takes of it is mended.
+    Leader,
+    /// Of who may take another's log: only what it vouches for.
+    Candidate,
+}
+
 /// As (epoch, log id) names one batch, logs that share an epoch share all before it: the lesser of its two ends is where they part.
-pub(super) fn common(log: &dyn LogView, theirs: &Standing) -> Common {
+pub(super) fn common(log: &dyn LogView, theirs: &Standing, whose: Whose) -> Common {
     let mut mine: Vec<EpochEnd> = Vec::with_capacity(1);
     let (start, start_crc) = log.start();
     for their in &theirs.epochs {
         mine.clear();
-        log.epochs(Some(Epoch(their.epoch.0.saturating_add(1))), 1, &mut mine);
+        let below = Some(Epoch(their.epoch.0.saturating_add(1)));
+        match whose {
+            Whose::Leader => log.all_epochs(below, 1, &mut mine),
+            Whose::Candidate => log.epochs(below, 1, &mut mine),
+        };
         let Some(mine) = mine.first().filter(|m| m.epoch == their.epoch) else { continue };
         let found = match mine.end.offset.cmp(&their.end.offset) {
             std::cmp::Ordering::Less => Common::At { at: mine.end, chain_crc: Some(mine.chain_crc) },

@@ -8,6 +8,7 @@
 //! | account | where a slow turn spent its time |
 //! | clock | the two clocks of [`crate::base::Now`] |
 //! | cores | one pinned executor per shard: start, wait, stop |
+//! | slice | the time slice that the node's threads ask the kernel for |
 //! | node | a whole node: lock, checks, recovery, cores, HTTP |
 //! | start | from a recovered data path to the shards |
 //! | stop | asking the node to stop, also by signal |
@@ -17,6 +18,7 @@ pub mod clock;
 pub mod cores;
 pub mod machine;
 pub mod node;
+pub mod slice;
 pub mod start;
 pub mod stop;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::clock::Clock;
 use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
 use super::machine::Machine;
+use super::slice::{self, Answer};
 use super::stop::{self, StopHandle};
 use super::turn::Place;
 use crate::config::Settings;
@@ -105,6 +106,7 @@ pub fn run_node<M: Machine + 'static>(
     if let Err(e) = cores::raise_open_files() {
         tracing::warn!("the limit of open files cannot be raised: {e}");
     }
+    shorten_slice(Duration::from_micros(settings.time_slice_us));
     let _lock = DataLock::acquire(data, lock::DATA_LOCK_WAIT)?;
     examine(&settings)?;
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
@@ -177,6 +179,19 @@ fn cores_of(settings: &Settings) -> Result<u16, NodeError> {
     }
     let cpus = cores::allowed_cpus().map_err(|e| NodeError::Cores(CoresError::Affinity(e)))?;
     Ok(cpus.len().clamp(1, 1024) as u16)
+}
+
+/// A node without it is slower under load, and no less right.
+fn shorten_slice(wanted: Duration) {
+    if wanted.is_zero() {
+        return;
+    }
+    match slice::ask(wanted) {
+        Ok(Answer::InForce(slice)) => tracing::debug!(us = slice.as_micros() as u64, "time slice"),
+        Ok(Answer::NotKnown) => tracing::info!("this kernel takes no time slice from a thread: Linux 6.12 does"),
+        Ok(Answer::OtherPolicy) => tracing::info!("the scheduling policy is not the ordinary one: --time-slice does not count"),
+        Err(e) => tracing::warn!("the time slice stays the kernel's own: sched_setattr: {e}"),
+    }
 }
 
 /// The doctor's checks: what warns or fails is logged.

@@ -149,6 +149,12 @@ impl Engine {
         }
     }
 
+    /// The oldest message that a new channel may have. A follower removes nothing beyond what its leader says of this, so every
+    /// replica has what a channel that begins here needs, whoever leads next.
+    pub fn oldest(&self, idx: PartitionIdx) -> Position {
+        std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset)
+    }
+
     /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`.
     /// `first` is the topic's verdict; without one the partition judges for itself.
     pub fn create_channel(
@@ -167,10 +173,13 @@ impl Engine {
             return Err(PublishError::TooManyChannels);
         }
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
-        let oldest = || std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset);
-        let p = self.partitions.get(idx);
-        let usual = if is_first { oldest() } else { p.committed() };
-        let confirmed = begin.unwrap_or(usual);
+        let (oldest, p) = (self.oldest(idx), self.partitions.get(idx));
+        let usual = if is_first { oldest } else { p.committed() };
+        let confirmed = match begin {
+            Some(at) if p.seat().is_some() && at.offset < oldest.offset => oldest,
+            Some(at) => at,
+            None => usual,
+        };
         self.store.lower_low_water(idx, confirmed);
         let image = CursorImage {
             name: name.clone(),

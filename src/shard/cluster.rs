@@ -25,6 +25,16 @@ pub struct ClusterNode {
     pub name: Arc<str>,
     /// Where its peers connect, host:port.
     pub peer_address: Arc<str>,
+    /// Where clients connect, as other nodes tell them: of the native protocol, and of NSQ's. `None`: they are not told.
+    pub native_address: Option<Arc<str>>,
+    pub tcp_address: Option<Arc<str>>,
+}
+
+impl ClusterNode {
+    /// One whose clients find it by themselves.
+    pub fn new(id: NodeId, name: impl Into<Arc<str>>, peer_address: impl Into<Arc<str>>) -> ClusterNode {
+        ClusterNode { id, name: name.into(), peer_address: peer_address.into(), native_address: None, tcp_address: None }
+    }
 }
 
 #[derive(Clone, Debug)]

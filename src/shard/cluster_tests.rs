@@ -5,7 +5,7 @@ use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
 use super::event::DialError;
 use super::message::{MeshMessage, PublishError};
 use super::*;
-use crate::base::{DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
+use crate::base::{DiskError, DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use crate::log::ProducerLimits;
@@ -15,6 +15,7 @@ use crate::replica::states::State;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
+mod damage;
 mod failover;
 mod native;
 mod roles;
@@ -39,6 +40,8 @@ struct Node {
     next_op: u64,
     /// The journal's writes wait.
     is_slow: bool,
+    /// Writes to segments and commit logs fail.
+    do_files_fail: bool,
     mesh: VecDeque<(CoreId, CoreId, MeshMessage)>,
     http: Vec<MeshMessage>,
     generation: u64,
@@ -150,14 +153,18 @@ impl Net {
         };
         let shards = (0..self.cores).map(shard).collect();
         let (asked, under_way, mesh) = Default::default();
-        Node { shards, disk, asked, under_way, next_op: 0, is_slow: false, mesh, http: vec![], generation, is_down: false }
+        let (next_op, is_slow, do_files_fail, http, is_down) = (0, false, false, vec![], false);
+        Node { shards, disk, asked, under_way, next_op, is_slow, do_files_fail, mesh, http, generation, is_down }
     }
 
     // ---- the metadata store
 
     fn tell_all(&mut self, node: usize) {
-        let named =
-            |i: usize| ClusterNode { id: id_of_node(i), name: ["a", "b", "c"][i].into(), peer_address: i.to_string().into() };
+        let named = |i: usize| {
+            let name = ["a", "b", "c"][i];
+            let native_address = Some(format!("{name}:1").into());
+            ClusterNode { native_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
+        };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
         self.tell(node, Fact::Topic(self.topic.clone()));
@@ -312,6 +319,15 @@ impl Net {
         let n = &mut self.nodes[node];
         if let Some(at) = n.asked.iter().position(|(_, _, op)| !n.is_held(op)) {
             let (core, op, request) = n.asked.remove(at).expect("it was just found");
+            let fails = |file: &FileId| matches!(file, FileId::Segment(..) | FileId::Commit(..));
+            if let DiskOp::Write { file, .. } = &request
+                && n.do_files_fail
+                && fails(file)
+            {
+                let error = DiskError::Io { file: file.clone(), call: "write", errno: 5, message: "broken".into() };
+                self.step(node, core, Event::Disk { op, outcome: Err(error) });
+                return true;
+            }
             n.next_op += 1;
             n.under_way.insert(OpId(n.next_op), (core, op));
             n.disk.submit(OpId(n.next_op), request);
@@ -498,6 +514,10 @@ impl Net {
         let mut epochs = vec![];
         e.store.log_view(idx).epochs(None, 10, &mut epochs);
         epochs.iter().map(|e| e.epoch.0).collect()
+    }
+
+    fn index(&self, node: usize) -> crate::log::PartitionIdx {
+        self.nodes[node].shards[0].engine.partitions.iter().next().expect("the node has the partition").0
     }
 
     fn state(&self, node: usize) -> State {

@@ -266,7 +266,7 @@ impl Engine {
             }
             Notice::Truncated { p } => self.tell_member(now, p, replica::Event::Truncated),
             Notice::Verbatim { token, result, .. } => {
-                self.on_verbatim(now, token, result.map_err(|_| PeerError::OutOfReach));
+                self.on_verbatim(now, token, result.map_err(PeerError::from));
             }
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
@@ -290,7 +290,8 @@ impl Engine {
                 self.on_room(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
-            Notice::Damage { .. } => {}
+            Notice::Damage { p, .. } => self.tell_member(now, p, replica::Event::Damaged),
+            Notice::Mended { p, is_whole } => self.member_mended(now, p, is_whole),
             Notice::ReadOnly { reason } => {
                 tracing::error!(
                     core = self.core.0,

@@ -113,6 +113,17 @@ pub enum SetOffsetError {
     Failed(PublishError),
 }
 
+/// Why a loss was not accepted. Nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AcceptLossError {
+    #[error("this node has no replica of the partition")]
+    NoReplica,
+    #[error("the partition's replica here waits for no such decision: its role is {role}")]
+    Nothing { role: &'static str },
+    #[error("{what}. Only who repeats it accepts it: loss={name}")]
+    NotNamed { name: String, what: String },
+}
+
 /// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnedBodies {
@@ -357,6 +368,19 @@ pub enum MeshMessage {
     OffsetSet {
         ticket: Ticket,
         result: Result<Position, SetOffsetError>,
+    },
+
+    /// An operator lets go of what the partition's leader would lose, named as it names it. Answered by `LossAccepted`.
+    AcceptLoss {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+        loss: Option<String>,
+    },
+    /// What was let go of.
+    LossAccepted {
+        ticket: Ticket,
+        result: Result<String, AcceptLossError>,
     },
 
     // ---- replicas (src/shard/replication.rs)

@@ -15,7 +15,7 @@ use crate::log::producers::{Sequence, SequenceError};
 use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
 use crate::session::native::{
     Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
-    TopicEntry,
+    PartitionPlace, TopicEntry,
 };
 use std::time::Duration;
 
@@ -344,8 +344,11 @@ impl Engine {
     }
 
     fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
-        let cores = (0..topic.partitions).map(|p| topic.core_of(PartitionId(p), self.cores).0).collect();
-        TopicEntry { name: topic.name.clone(), id: topic.id, cores }
+        let place = |p: u16| {
+            self.place_elsewhere(topic, PartitionId(p))
+                .unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.cores).0 })
+        };
+        TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
     }
 }
 
@@ -528,6 +531,10 @@ impl NativeHost for Engine {
         let key = subs.swap_remove(at).key;
         self.native_detach(now, conn, key);
         true
+    }
+
+    fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
+        self.nodes_elsewhere().map(|(id, address)| (id.0, address.clone())).collect()
     }
 
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {

@@ -127,7 +127,8 @@ impl Engine {
             Err(error) => return self.tell_setter(wanted.setter, Err(error)),
         };
         let idx = key.partition_idx();
-        let oldest = self.store.start(idx);
+        let is_replicated = self.partitions.get(idx).seat().is_some();
+        let oldest = if is_replicated { self.oldest(idx) } else { self.store.start(idx) };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
             return self.offsets.waiting.push(Wanted { key, ..wanted });

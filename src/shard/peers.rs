@@ -167,7 +167,7 @@ mod tests {
 
     fn clustered() -> (World, Effects) {
         let mut world = World { shard: shard(true), now: Now { ticks: Ticks(1), unix_ns: 1 } };
-        let node = |(id, name): (NodeId, &str)| ClusterNode { id, name: name.into(), peer_address: format!("{name}:1").into() };
+        let node = |(id, name): (NodeId, &str)| ClusterNode::new(id, name, format!("{name}:1"));
         let nodes = [(LOWER, "lower"), (OWN, "own"), (HIGHER, "higher")].map(node);
         let effects = world.step(Event::Cluster(Fact::Nodes(nodes.into())));
         (world, effects)

@@ -14,6 +14,8 @@
 mod cursors;
 mod effects;
 mod facts;
+mod loss;
+mod places;
 mod roles;
 mod status;
 mod view;
@@ -40,11 +42,15 @@ pub struct Seat {
     pub marks: VecDeque<(i64, AppendTicket)>,
     /// A leader's batches for which the store had no room, in order.
     held: VecDeque<Batch>,
+    /// The store refused one for good: what follows it, also in the same frame, has no place either, until a restart.
+    has_failed: bool,
     /// Appended to since the last `Sealed`: it is in the list of the turn's end.
     has_grown: bool,
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
     alarm: Option<Alarm>,
+    /// What damage took up to this offset was given up by an operator.
+    given_up: i64,
     /// What the other cores were told.
     told: Share,
     /// What the log was told.
@@ -65,9 +71,11 @@ impl Seat {
             member,
             marks: VecDeque::new(),
             held: VecDeque::new(),
+            has_failed: false,
             has_grown: false,
             uncommitted: 0,
             alarm: None,
+            given_up: 0,
             told: Share::default(),
             seen: Seen::default(),
         }
@@ -121,6 +129,8 @@ pub struct Cluster {
     recording: VecDeque<(RecordTicket, TopicRef)>,
     /// Partitions of this core that wait for their topic's record.
     coming: BTreeMap<(TopicId, u16), Membership>,
+    /// Who leads what, by the newest metadata: its version, and the node.
+    leaders: IdMap<Route, (u64, Option<NodeId>)>,
     places: IdMap<Route, PartitionIdx>,
     /// In the order of their records.
     records: VecDeque<(RecordTicket, PartitionIdx, Recorded)>,
@@ -145,6 +155,7 @@ impl Cluster {
             recorded: HashMap::new(),
             recording: VecDeque::new(),
             coming: BTreeMap::new(),
+            leaders: IdMap::default(),
             places: IdMap::default(),
             records: VecDeque::new(),
             readings: IdMap::default(),

@@ -391,7 +391,7 @@ impl Node<'_> {
             Notice::Stopped => self.cores[core].stopped = true,
             Notice::Damage { what, .. } => assert!(self.lost, "the store found damage where none was done: {what}"),
             Notice::Removed { .. } | Notice::TopicRemoved { .. } => unreachable!("no topic is removed here"),
-            Notice::Truncated { .. } | Notice::Verbatim { .. } => unreachable!("nobody follows here"),
+            Notice::Truncated { .. } | Notice::Verbatim { .. } | Notice::Mended { .. } => unreachable!("nobody follows here"),
             Notice::Readable { .. } | Notice::Room | Notice::Found { .. } | Notice::ReadOnly { .. } => {}
         }
     }

@@ -147,6 +147,8 @@ impl ClusterFile {
         for (i, id) in cluster.ids.iter().enumerate() {
             let address = if i == of { cluster.nodes[i].peer() } else { cluster.link(of, i).address };
             text += &format!("[[node]]\nname = \"{}\"\nid = \"{id}\"\npeer_address = \"{address}\"\n", NAMES[i]);
+            let (native, tcp) = (cluster.nodes[i].native(), cluster.nodes[i].tcp());
+            text += &format!("native_address = \"{native}\"\ntcp_address = \"{tcp}\"\n");
         }
         for topic in &self.topics {
             let (name, id, min_isr, count) = (&topic.name, &topic.id, topic.min_isr, topic.partitions.len());
@@ -444,4 +446,20 @@ pub fn consume(address: SocketAddr, topic: &str, channel: &str, wanted: &[Vec<u8
         missing.remove(message.body.as_slice());
         client.finish(&message.id).expect("it reads");
     }
+}
+
+/// Changes a byte of a partition's segment `index`, so far behind its beginning, on the disk.
+pub fn rot(node: &Node, topic: &str, partition: usize, index: usize, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let folder = node.data_path().join(format!("topics/{topic}/{partition}"));
+    let mut names: Vec<_> =
+        std::fs::read_dir(&folder).expect("the partition is there").map(|e| e.expect("readable").path()).collect();
+    names.retain(|p| p.extension().is_some_and(|e| e == "segment"));
+    names.sort();
+    assert!(index + 1 < names.len(), "a segment that is closed: {names:?}");
+    let file = std::fs::File::options().read(true).write(true).open(&names[index]).expect("its own user may");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 4096 + at).expect("the segment is longer");
+    file.write_all_at(&[byte[0] ^ 0x20], 4096 + at).expect("it is writable");
+    file.sync_all().expect("it is writable");
 }

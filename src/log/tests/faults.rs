@@ -613,3 +613,25 @@ fn a_lost_batch_is_handed_out_and_the_log_goes_on_behind_it() {
         .collect();
     assert_eq!(messages, [1, 0, 1, 1]);
 }
+
+#[test]
+fn runs_end_where_batches_end_so_that_little_is_read_twice() {
+    let mut options = options();
+    options.read_cache_bytes = 4 * MIB;
+    options.max_bytes_per_file = 16 * MIB;
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    let body = vec![7; 200_000];
+    for _ in 0..40 {
+        rig.publish(p, &body);
+        rig.settle();
+    }
+    rig.tick(60_000);
+    rig.settle();
+    rig.read_bytes = 0;
+    assert_eq!(rig.read_all(p).len(), 40);
+    // Two of them are in what a read may ask for, and half of a third.
+    let log = rig.store.durable_end(p).offset as usize;
+    assert!(rig.read_bytes > log / 2, "most of it is not in memory");
+    assert!(rig.read_bytes < log * 21 / 20, "{} bytes were read of a log of {log}", rig.read_bytes);
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 mod cuts;
 mod faults;
 mod follow;
+mod mend;
 mod model;
 mod native;
 mod paths;
@@ -114,6 +115,7 @@ pub struct Rig {
     /// Messages before the first one that the last `read_all` brought.
     pub read_from: usize,
     pub reads: usize,
+    pub read_bytes: usize,
 }
 
 pub fn dir(topic: &str) -> Arc<PartitionDir> {
@@ -131,7 +133,7 @@ impl Rig {
         let mut disk = Disk::default();
         disk.files.insert(FileId::Journal(0), vec![0; options.journal.file_len as usize]);
         let now = Now { ticks: Ticks(1_000_000_000), unix_ns: 1_700_000_000_000_000_000 };
-        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![], read_from: 0, reads: 0 }
+        Rig { store: Store::new(options), disk, now, io: vec![], notices: vec![], read_from: 0, reads: 0, read_bytes: 0 }
     }
 
     pub fn create(&mut self, topic: &str) -> PartitionIdx {
@@ -162,7 +164,10 @@ impl Rig {
     /// Finishes the pending operation at `index`.
     pub fn complete(&mut self, index: usize) {
         let (id, op) = self.disk.pending.remove(index);
-        self.reads += matches!(op, DiskOp::Read { .. }) as usize;
+        if let DiskOp::Read { len, .. } = &op {
+            self.reads += 1;
+            self.read_bytes += len;
+        }
         let outcome = self.disk.apply(&op);
         self.finish(id, outcome);
     }

@@ -51,7 +51,7 @@ struct World {
 }
 
 fn all(num: usize) -> Vec<ClusterNode> {
-    let node = |n: usize| ClusterNode { id: id(n), name: format!("n{n}").into(), peer_address: format!("host{n}:1").into() };
+    let node = |n: usize| ClusterNode::new(id(n), format!("n{n}"), format!("host{n}:1"));
     (0..num).map(node).collect()
 }
 

@@ -49,6 +49,8 @@ pub struct ModelLog {
     pub channels: Channels,
     /// Batches below this offset are not in memory, only on the disk.
     pub memory_from: i64,
+    /// Found while it runs.
+    pub rot: Option<(Position, Position)>,
 }
 
 pub fn id_of(batch: &Batch) -> BatchId {
@@ -89,6 +91,7 @@ impl ModelLog {
             channels: disk.channels.clone(),
             memory_from: disk.batches.last().map_or(disk.start.at, |b| b.header.end()).offset,
             queue: VecDeque::new(),
+            rot: None,
             disk,
         }
     }
@@ -192,6 +195,23 @@ impl ModelLog {
         let inside = |b: &&Batch| (from..end).contains(&b.header.offset.get());
         self.batches.iter().filter(inside).map(|b| b.bytes.clone()).collect()
     }
+
+    fn epochs_before(&self, limit: i64, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        let mut found: Vec<EpochEnd> = vec![];
+        for batch in self.batches.iter().filter(|b| b.header.end().offset <= limit) {
+            let Tail { at: end, chain_crc, epoch } = tail_of(batch);
+            if below.is_some_and(|b| epoch >= b) {
+                break;
+            }
+            match found.last_mut() {
+                Some(last) if last.epoch == epoch => *last = EpochEnd { epoch, end, chain_crc },
+                _ => found.push(EpochEnd { epoch, end, chain_crc }),
+            }
+        }
+        let more = found.len() > max;
+        out.extend(found.into_iter().rev().take(max));
+        more
+    }
 }
 
 impl LogView for ModelLog {
@@ -217,6 +237,10 @@ impl LogView for ModelLog {
         }
     }
 
+    fn damage(&self) -> Option<(Position, Position)> {
+        self.rot
+    }
+
     fn is_suspect(&self) -> bool {
         self.suspect
     }
@@ -237,21 +261,11 @@ impl LogView for ModelLog {
     }
 
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
-        let vouched = self.vouched().offset;
-        let mut found: Vec<EpochEnd> = vec![];
-        for batch in self.batches.iter().filter(|b| b.header.end().offset <= vouched) {
-            let Tail { at: end, chain_crc, epoch } = tail_of(batch);
-            if below.is_some_and(|b| epoch >= b) {
-                break;
-            }
-            match found.last_mut() {
-                Some(last) if last.epoch == epoch => *last = EpochEnd { epoch, end, chain_crc },
-                _ => found.push(EpochEnd { epoch, end, chain_crc }),
-            }
-        }
-        let more = found.len() > max;
-        out.extend(found.into_iter().rev().take(max));
-        more
+        self.epochs_before(self.vouched().offset, below, max, out)
+    }
+
+    fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        self.epochs_before(i64::MAX, below, max, out)
     }
 
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)> {

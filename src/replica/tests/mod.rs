@@ -3,6 +3,7 @@
 mod cursors;
 mod follower;
 mod leader;
+mod mend;
 mod opening;
 mod rig;
 mod table;

@@ -5,7 +5,7 @@ use crate::base::{Epoch, Position};
 use crate::replica::message::{Align, Aligned, Batches, Body, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, LogView, Membership, ReplicaError};
+use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, ReplicaError};
 
 /// Node 1 with this log leads epoch 5 of an ISR, and has asked.
 fn asking(log: &[u64], isr: &[u8]) -> Rig {
@@ -140,8 +140,13 @@ fn a_suspect_needs_another_to_compare_with() {
     let m = rig.membership(5, 1, &[1]);
     rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
     assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
-    rig.give(Event::AcceptLoss);
-    assert_eq!(rig.state(), State::Open);
+    let loss = rig.node.member.loss().expect("it is named");
+    assert_eq!((loss.kind, loss.from, loss.to), (LossKind::Unknown, rig.end(), rig.end()));
+    let beyond = Position { offset: rig.end().offset + 1, ..rig.end() };
+    rig.give(Event::AcceptLoss { from: beyond });
+    assert_eq!(rig.state(), State::Asking, "more would be lost than was accepted");
+    rig.give(Event::AcceptLoss { from: loss.from });
+    assert_eq!((rig.state(), rig.node.member.loss()), (State::Open, None));
 }
 
 #[test]
@@ -168,8 +173,29 @@ fn no_leader_rather_than_one_that_lacks_what_is_committed() {
     stands(&mut rig, 2, &log_of(&[1, 1]), full.end().at, true);
     assert_eq!(alarms(&mut rig), vec![Alarm::CommittedMissing { committed: full.end().at }]);
     assert_eq!(rig.state(), State::Asking);
+    let loss = rig.node.member.loss().expect("it is named");
+    let end = log_of(&[1, 1]).end().at;
+    assert_eq!((loss.kind, loss.from, loss.to, loss.name()), (LossKind::Tail, end, full.end().at, "310-492".into()));
     stands(&mut rig, 3, &full, Position::START, false);
+    assert_eq!((rig.state(), rig.node.member.loss()), (State::Fetching, None));
+}
+
+#[test]
+fn an_accepted_loss_is_that_one_and_no_other() {
+    let mut rig = asking(&[1], &[1, 2, 3]);
+    let full = log_of(&[1, 1, 1]);
+    stands(&mut rig, 2, &log_of(&[1, 1]), full.end().at, true);
+    let loss = rig.node.member.loss().expect("it is named");
+    rig.give(Event::AcceptLoss { from: loss.from });
     assert_eq!(rig.state(), State::Fetching);
+    // The one that was to be taken is gone, and who is left has less.
+    let options = crate::replica::ReplicaOptions::default();
+    rig.wait(options.follower_limit);
+    assert_eq!(rig.state(), State::Asking);
+    let session = rig.session(3);
+    rig.hear(3, 5, session, Body::Standing(Rig::standing(&log_of(&[1]), full.end().at, false)));
+    assert_eq!(rig.state(), State::Asking);
+    assert_eq!(rig.node.member.loss().map(|l| l.from), Some(rig.end()));
 }
 
 #[test]

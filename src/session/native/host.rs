@@ -94,8 +94,16 @@ pub enum NativeFinished {
 pub struct TopicEntry {
     pub name: crate::base::TopicName,
     pub id: crate::base::TopicId,
-    /// The core of each partition.
-    pub cores: Vec<u16>,
+    /// Where each partition lives.
+    pub places: Vec<PartitionPlace>,
+}
+
+/// The node that leads a partition, and its core there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PartitionPlace {
+    /// Among [`NativeHost::native_nodes`], from 1 on; 0 is the node itself, also where nobody knows better.
+    pub node: u16,
+    pub core: u16,
 }
 
 /// The answer to an accepted request.
@@ -143,6 +151,8 @@ pub trait NativeHost {
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64>;
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
+    /// The other nodes whose clients can be told where they are: id, host and port of the native protocol.
+    fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)>;
     /// Those named that are known, or all behind `after` in the order of their names, until `each` says that it is enough.
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool);
     fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken;

@@ -4,7 +4,8 @@ mod silence;
 
 use super::ROOM;
 use super::host::{
-    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, TopicEntry,
+    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
+    TopicEntry,
 };
 use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
 use crate::codec::input::{Frame, Input};
@@ -446,8 +447,14 @@ impl NativeSession {
             }
             !more
         });
-        let topics = found.iter().map(info).collect();
-        let nodes = vec![NodeInfo { id: self.node.node_id, address: "" }];
+        let topics: Vec<TopicInfo<'_>> = found.iter().map(info).collect();
+        self.tell_topics(id, topics, more, &host.native_nodes());
+    }
+
+    fn tell_topics(&mut self, id: u64, topics: Vec<TopicInfo<'_>>, more: bool, others: &[([u8; 16], Arc<str>)]) {
+        let own = NodeInfo { id: self.node.node_id, address: "" };
+        let others = others.iter().map(|(id, address)| NodeInfo { id: *id, address });
+        let nodes = std::iter::once(own).chain(others).collect();
         self.reply(id, &Reply::Topics(Topics { topics, nodes, more }));
     }
 
@@ -509,8 +516,8 @@ impl NativeSession {
                 self.reply(request, &Reply::Subscribed(Subscribed { subscription, created, at }));
             }
             Answer::Created(topic) => {
-                let nodes = vec![NodeInfo { id: self.node.node_id, address: "" }];
-                self.reply(request, &Reply::Topics(Topics { topics: vec![info(&topic)], nodes, more: false }));
+                // It was made here just now, so it is here.
+                self.tell_topics(request, vec![info(&topic)], false, &[]);
             }
             Answer::Found { at } => self.reply(request, &Reply::Found(crate::codec::native::Found { at })),
             Answer::Finished { num } => self.reply(request, &Reply::Done { num }),
@@ -657,8 +664,8 @@ fn bad_topic() -> Failure {
 }
 
 fn info(topic: &TopicEntry) -> TopicInfo<'_> {
-    let partition = |(i, &core): (usize, &u16)| PartitionInfo { id: PartitionId(i as u16), core, node: 0 };
-    TopicInfo { name: &topic.name, id: topic.id, partitions: topic.cores.iter().enumerate().map(partition).collect() }
+    let partition = |(i, p): (usize, &PartitionPlace)| PartitionInfo { id: PartitionId(i as u16), core: p.core, node: p.node };
+    TopicInfo { name: &topic.name, id: topic.id, partitions: topic.places.iter().enumerate().map(partition).collect() }
 }
 
 /// The longest frame that the node takes: a body of the usual size, with what a batch adds around many small messages.

@@ -70,10 +70,16 @@ impl NativeHost for Fake {
         subscription == 1
     }
 
+    fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
+        vec![([2; 16], "other:1".into())]
+    }
+
     fn native_topics(&mut self, _names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
         for i in 0..10_000 {
             let name = crate::base::TopicName::new(&format!("topic-{i:05}")).expect("valid");
-            if &*name > after && !each(TopicEntry { name, id: crate::base::TopicId([1; 16]), cores: vec![0; 8] }) {
+            if &*name > after
+                && !each(TopicEntry { name, id: crate::base::TopicId([1; 16]), places: vec![PartitionPlace::default(); 8] })
+            {
                 return;
             }
         }

@@ -196,3 +196,25 @@ fn an_offset_that_is_set_stands_on_all_replicas() {
     let (_, got) = net.subscribe(2, "ch", 9);
     assert_eq!(got.len(), 4, "it goes on there");
 }
+
+/// Where each partition lives, whoever is asked.
+#[test]
+fn a_native_client_is_told_where_partitions_live() {
+    let mut net = Net::with(2, 4, Settings::default());
+    net.change(1, |m| (m.leader, m.epoch) = (Some(id_of_node(1)), Epoch(2)));
+    net.change(2, |m| (m.leader, m.epoch) = (Some(id_of_node(2)), Epoch(2)));
+    net.change(3, |m| (m.leader, m.epoch) = (None, Epoch(2)));
+    net.pass_time(Duration::from_millis(100));
+    let cores: Vec<u16> = (0..4).map(|p| net.topic.core_of(PartitionId(p), 2).0).collect();
+    for (node, leaders) in [(0, ["", "b:1", "c:1", ""]), (1, ["a:1", "", "c:1", ""]), (2, ["a:1", "b:1", "", ""])] {
+        let c = net.connect_native(node);
+        net.ask(c, 2, &Request::GetTopics { topics: vec!["t"], after: "" }, b"");
+        let bytes = std::mem::take(&mut net.clients.get_mut(&c).expect("known").2);
+        let (header, metadata) = Header::parse(&bytes, FRAME_MAX).expect("a sound frame").expect("an answer");
+        let Ok(Reply::Topics(topics)) = Reply::decode(header.kind, metadata) else { panic!("not topics") };
+        let places = &topics.topics[0].partitions;
+        let found: Vec<&str> = places.iter().map(|p| topics.nodes[p.node as usize].address).collect();
+        assert_eq!((&found[..], topics.nodes.len()), (&leaders[..], 3));
+        assert_eq!(places.iter().map(|p| p.core).collect::<Vec<_>>(), cores);
+    }
+}

@@ -178,7 +178,48 @@ fn stats_tell_what_an_operator_needs() {
     assert_eq!((leader.role, leader.leader.as_deref(), leader.isr.len(), leader.epoch), ("leader", Some("a"), 3, 1));
     assert!(leader.committed > 0 && leader.committed == leader.end);
     assert!(leader.followers.iter().all(|f| f.in_sync && f.acked == leader.end && f.state == "live"), "{leader:?}");
+    assert!(leader.followers.iter().all(|f| f.lag == 0));
+    let links = net.nodes[0].shards[0].stats(None, None, false).links;
+    assert_eq!(
+        links.iter().map(|l| (&*l.node, l.connected, l.queued_bytes)).collect::<Vec<_>>(),
+        [("b", true, 0), ("c", true, 0)]
+    );
+    net.isolate(2, true);
+    net.publish(p, "y");
+    let lags: Vec<i64> = shown(&net, 0).expect("it is replicated").followers.iter().map(|f| f.lag).collect();
+    assert!(lags.contains(&0) && lags.iter().any(|lag| *lag > 0), "{lags:?}");
+    assert!(net.nodes[0].shards[0].stats(None, None, false).links.iter().any(|l| !l.connected));
     let follower = shown(&net, 1).expect("it is replicated");
+    assert_eq!(follower.leader_native_address.as_deref(), Some("a:1"));
     assert_eq!((follower.role, follower.followers.len()), ("follower", 0));
     assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::Share { share, .. } if share.writable)));
+}
+
+/// Retention of a follower ends where its leader's does: what a new channel may get is on every replica.
+#[test]
+fn a_follower_removes_nothing_that_its_leader_may_still_give() {
+    let mut net = Net::with(1, 1, Settings { max_bytes_per_file: 64 * 1024, flush_bytes: 8192, ..Settings::default() });
+    let p = net.connect(0);
+    let (c, _) = net.subscribe(0, "ch", 100);
+    for _ in 0..3 {
+        (0..20).for_each(|_| net.publish(p, &"x".repeat(4000)));
+        let got = net.take(c);
+        net.finish(c, &got);
+        net.pass_time(Duration::from_secs(1));
+        let oldest = |net: &Net, node: usize| {
+            let e = &net.nodes[node].shards[0].engine;
+            let (idx, _) = e.partitions.iter().next().expect("the node has the partition");
+            (e.store.start(idx).offset, e.store.collect_start(idx).offset)
+        };
+        let (start, _) = oldest(&net, 0);
+        for node in 1..3 {
+            let (own, told) = oldest(&net, node);
+            assert!(own <= told && told <= start, "node {node} begins at {own}, was told {told}, the leader begins at {start}");
+        }
+    }
+    let begins = |node: usize| {
+        let e = &net.nodes[node].shards[0].engine;
+        e.partitions.iter().map(|(idx, _)| e.store.start(idx).offset).max().expect("the node has the partition")
+    };
+    assert!((0..3).all(|node| begins(node) > 0), "segments go on every node");
 }

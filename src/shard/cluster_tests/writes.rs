@@ -142,3 +142,20 @@ fn a_leader_whose_disk_fails_says_unknown_and_resigns() {
     let (_, got) = net.subscribe(1, "ch", 5);
     assert_eq!(bodies(&got), ["x"], "the followers have it");
 }
+
+/// A follower whose segment or commit log failed hears of it with the next batches: of a frame with several, it takes none.
+#[test]
+fn a_follower_whose_files_failed_takes_nothing_of_a_frame() {
+    let mut net = Net::with(1, 1, Settings { flush_bytes: 4096, ..Settings::default() });
+    let p = net.connect(0);
+    net.nodes[2].do_files_fail = true;
+    net.publish(p, &"x".repeat(5000));
+    net.pass_time(Duration::from_secs(1));
+    assert_eq!((net.take(p), net.state(2)), (vec!["OK".to_owned()], State::Aligned), "its journal has it");
+    net.isolate(2, true);
+    (0..3).for_each(|i| net.publish(p, &i.to_string()));
+    net.isolate(2, false);
+    net.pass_time(RECONNECT);
+    assert_eq!((net.state(2), net.durable(2)), (State::Failed, 1));
+    assert_eq!((net.take(p), net.metadata[0].isr.len()), (vec!["OK".to_owned(); 3], 2));
+}

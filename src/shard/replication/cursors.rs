@@ -84,7 +84,7 @@ impl Engine {
             }
         }
         fit(&mut cursors, CURSORS_BYTES_MAX);
-        let collect_start = self.store.collect_start(idx);
+        let collect_start = self.oldest(idx);
         let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors };
         self.tell_member(now, idx, Event::Cursor(event));
     }

@@ -37,6 +37,7 @@ impl Engine {
                 let record = self.store.log_epoch(idx, epoch);
                 self.cluster_mut().records.push_back((record, idx, Recorded::Promise(epoch)));
             }
+            Effect::Append { .. } if seat.has_failed => {}
             Effect::Append { batch } => {
                 seat.held.push_back(batch);
                 self.append_held(now, idx);
@@ -51,6 +52,7 @@ impl Engine {
                 self.clamp_channels(now, idx, start);
                 self.store.restart(now, idx, start, chain_crc, &mut self.io);
             }
+            Effect::Mend { batches } => self.store.mend(idx, batches, &mut self.io),
             Effect::Cleared => self.store.clear_suspect(idx),
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);
@@ -58,6 +60,8 @@ impl Engine {
             }
             Effect::Opened { epoch } => {
                 self.store.set_epoch(idx, epoch);
+                self.partitions.get_mut(idx).low_water_stale = true;
+                self.update_low_water(idx);
                 self.wake_channels(idx);
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
@@ -106,6 +110,7 @@ impl Engine {
                 Err((Refusal::ReadOnly | Refusal::TooBig, _)) => {
                     if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
                         seat.held.clear();
+                        seat.has_failed = true;
                     }
                     return self.tell_member(now, idx, Event::LogFailed);
                 }

@@ -109,6 +109,7 @@ impl Engine {
         if partition.0 >= topic.partitions {
             return tracing::error!(topic = %topic.name, %partition, "the metadata names a partition that the topic does not have");
         }
+        cluster.note_leader(Route { topic_id: topic.id, partition }, &membership);
         self.topics.set_leads(&topic, partition, membership.version, leads);
         if is_mine {
             self.record_topic(now, &topic);
@@ -208,6 +209,7 @@ impl Engine {
             return;
         }
         cluster.coming.retain(|(id, _), _| *id != topic.id);
+        cluster.leaders.retain(|route, _| route.topic_id != topic.id);
         let what = "the topic is not the cluster's any more: what is stored of it is kept and not served";
         tracing::warn!(topic = %topic.name, id = %topic.id, "{what}");
         for idx in self.members() {

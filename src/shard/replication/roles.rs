@@ -61,6 +61,9 @@ impl Engine {
                 tracing::info!(%topic, %partition, leader, isr, min_isr, epoch, "the partition's replicas");
             }
             (seat.seen.version, seat.seen.leader, seat.seen.isr) = (m.version, leader, isr.clone());
+            // Who is alone has nobody to wait for.
+            let given_up = if m.replicas.len() == 1 { i64::MAX } else { seat.given_up };
+            self.store.give_up_lost(idx, given_up);
         }
         let share = seat.share();
         if std::mem::replace(&mut seat.told, share) == share {
@@ -78,6 +81,23 @@ impl Engine {
             && seat.alarm.replace(alarm) != Some(alarm)
         {
             tracing::error!(topic = %p.topic.name, partition = %p.dir.partition, %alarm, "the partition needs an operator");
+        }
+    }
+
+    /// Damage was written again as another replica has it, or was not.
+    pub(in crate::shard) fn member_mended(&mut self, now: Now, idx: PartitionIdx, is_whole: bool) {
+        self.tell_member(now, idx, crate::replica::Event::Mended { is_whole });
+        self.note_damage(idx);
+    }
+
+    /// The alarm of damage ends with it.
+    pub(super) fn note_damage(&mut self, idx: PartitionIdx) {
+        let is_damaged = self.store.log_view(idx).awaited().is_some();
+        let p = self.partitions.get_mut(idx);
+        if let Role::Member(seat) = &mut p.replica
+            && seat.alarm.take_if(|a| matches!(a, Alarm::Damaged { .. }) && !is_damaged).is_some()
+        {
+            tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, "the partition's alarm is over");
         }
     }
 
@@ -139,9 +159,12 @@ impl Engine {
         for channel in keys {
             self.lose_clients(ChannelKey { partition: idx.0, channel }, partition);
         }
-        if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+        let p = self.partitions.get_mut(idx);
+        p.low_water_stale = true;
+        if let Role::Member(seat) = &mut p.replica {
             seat.marks.clear();
         }
+        self.store.lower_low_water(idx, self.store.collect_start(idx));
         self.count_uncommitted(idx);
     }
 

@@ -29,6 +29,10 @@ impl LogView for View<'_> {
         self.log.vouched()
     }
 
+    fn damage(&self) -> Option<(Position, Position)> {
+        self.log.damage()
+    }
+
     fn is_suspect(&self) -> bool {
         self.log.is_suspect()
     }
@@ -43,6 +47,10 @@ impl LogView for View<'_> {
 
     fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
         self.log.epochs(below, max, out)
+    }
+
+    fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
+        self.log.all_epochs(below, max, out)
     }
 
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)> {

@@ -123,7 +123,8 @@ impl World {
         for (&key, log) in logs.iter().filter(|(key, _)| keeps[*key]) {
             self.committed_prefix(key, log, n);
             // of a log that is whole below retention, also when nothing of it is left
-            let of_log = r.partitions.iter().find(|p| self.check.topic(&p.topic.name) == Some(key.0) && p.dir.partition.0 == key.1);
+            let of_log =
+                r.partitions.iter().find(|p| self.check.topic(&p.topic.name) == Some(key.0) && p.dir.partition.0 == key.1);
             let end = of_log.map_or(0, |p| p.end.offset);
             let known = self.check.ends.get(&key).copied().unwrap_or(0);
             assert!(end >= known, "virtual_offset_never_rewinds: {key:?} on node{n} ends at {end}, {known} was committed");
@@ -168,6 +169,7 @@ impl World {
         let options = recover_options(self.nodes[n].cores, unix_ns, self.rng.next_u64(), self.is_clustered());
         let recovered = recover(&mut disk, &options).unwrap_or_else(|e| panic!("recovery of node{n} gave up: {e}"));
         self.outcome.probes += 1;
+        self.say(|| format!("probe of node{n}"));
         self.look_at_disk(n, &disk, &recovered, Look::Probe);
     }
 
@@ -182,11 +184,11 @@ impl World {
     }
 
     /// At the end every replica of a partition has the same bytes, from where all still have them.
-    pub fn replicas_are_equal(&self, logs: &[Logs]) {
+    pub fn replicas_are_equal(&self, logs: &[Logs], starts: &[BTreeMap<Key, i64>]) {
         for (key, entry) in &self.meta.entries {
             let replicas: Vec<usize> = entry.now.replicas.iter().map(|id| self.meta.index(*id)).collect();
             let of = |n: usize| logs[n].get(key).map_or(&[][..], |l| &l[..]);
-            let start = replicas.iter().filter_map(|n| of(*n).first()).map(|(h, _)| h.offset.get()).max().unwrap_or(0);
+            let start = replicas.iter().filter_map(|n| starts[*n].get(key)).copied().max().unwrap_or(0);
             let crcs = |n: usize| -> Vec<(i64, u32, bool)> {
                 let from = of(n).iter().filter(|(h, _)| h.offset.get() >= start);
                 from.map(|(h, b)| (h.offset.get(), h.header_crc.get(), b.is_some())).collect()

@@ -132,6 +132,7 @@ impl World {
 
     pub fn client_gone(&mut self, wire: u64) {
         if self.clients.remove(&wire).is_some() {
+            self.book.now_ms = self.now / MS;
             self.book.hung_up(wire);
         }
     }

@@ -56,11 +56,7 @@ pub struct Meta {
 
 impl Meta {
     pub fn new(plan: &Plan, ids: &[NodeId], topics: Vec<TopicRef>, rng: &mut Rng) -> Meta {
-        let node = |(n, id): (usize, &NodeId)| ClusterNode {
-            id: *id,
-            name: format!("node{n}").into(),
-            peer_address: format!("node{n}:4170").into(),
-        };
+        let node = |(n, id): (usize, &NodeId)| ClusterNode::new(*id, format!("node{n}"), format!("node{n}:4170"));
         let mut entries = BTreeMap::new();
         for (t, topic) in topics.iter().enumerate() {
             for p in 0..topic.partitions {

@@ -556,6 +556,15 @@ impl Book {
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
     }
 
+    /// All that is known of a message that is gone; for the message of a failure.
+    fn tell(&self, found: &Found, n: usize) -> String {
+        let (m, at) = (&self.messages[n], self.place(n));
+        let key = (m.topic, at.map(|id| id.partition().0).or(m.partition).unwrap_or(ANYWHERE));
+        let open: Vec<&ChannelKey> = self.owed(n, at).filter(|c| !self.channels[*c].finished.contains(&n)).collect();
+        let (first, images) = (found.first.get(&key), found.images.get(&key));
+        format!("{at:?} of {key:?}, which begins at {first:?}; owed to {open:?}; {images:?}")
+    }
+
     fn is_deleted(&self, found: &Found, n: usize) -> Deleted {
         match self.is_below(found, n) {
             true => Deleted::Yes,
@@ -608,7 +617,7 @@ impl Book {
         let delivered = self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered);
         for (n, _) in delivered.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let exists = found.stored.contains_key(&n) || self.may_be_deleted(found, n);
-            assert!(exists, "consumer_never_passes_commit: message {n} ({:?}) was delivered and is gone", self.places[&n]);
+            assert!(exists, "consumer_never_passes_commit: message {n} was delivered and is gone: {}", self.tell(found, n));
         }
     }
 
@@ -617,8 +626,8 @@ impl Book {
         let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
         for (n, _) in acknowledged.filter(|(n, _)| self.is_kept(*n, keeps)) {
             let Some(id) = found.stored.get(&n) else {
-                let at = self.places.get(&n);
-                assert!(self.may_be_deleted(found, n), "{}: message {n} ({at:?}) was acknowledged and is gone", found.name);
+                let is_well = self.may_be_deleted(found, n);
+                assert!(is_well, "{}: message {n} was acknowledged and is gone: {}", found.name, self.tell(found, n));
                 continue;
             };
             for channel in self.owed(n, Some(*id)).filter(|c| !self.channels[*c].finished.contains(&n)) {

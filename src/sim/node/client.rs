@@ -210,6 +210,10 @@ impl Client {
             let channel = if self.role == Role::Ordered { ORDERED } else { channel }.to_owned();
             let topic = self.reach.topic(rng);
             book.subscribes(topic);
+            if self.reach.named().is_some() {
+                // each partition judges for itself whether the channel is its first
+                book.subscribes_natively(topic);
+            }
             let rdy = rng.below(12) as u32;
             return self.subscribe(book, (topic, channel), rdy);
         }
@@ -221,7 +225,7 @@ impl Client {
                 let delay_ms = if rng.chance(0.5) { 0 } else { rng.below(3000) };
                 request::requeue(&mut self.out, &id, delay_ms);
                 let channel = self.subscription.as_ref().expect("it holds messages");
-                book.deferred(channel, self.id(id), delay_ms);
+                book.deferred(self.conn, channel, self.id(id), delay_ms);
                 self.held.remove(&id);
             }
             (4, Some(id)) => request::touch(&mut self.out, &id),
@@ -315,7 +319,8 @@ impl Client {
         match code {
             "E_FIN_FAILED" => {
                 // one with a binary id is not looked for
-                if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| self.role != Role::Ordered) {
+                let is_binary = self.subscription.as_ref().is_some_and(|(_, channel)| channel == ORDERED);
+                if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| !is_binary) {
                     book.fin_failed(self.conn, id_of(id));
                 }
                 return;

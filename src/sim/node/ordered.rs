@@ -12,6 +12,16 @@ pub const ORDERED: &str = "ordered";
 
 /// A REQ counts as taken when it is written so long after its message came: it cannot have timed out.
 const SURELY_HELD_MS: u64 = super::world::MSG_TIMEOUT_MS / 2;
+/// A client that goes so soon after a REQ may have lost it on the way.
+const SURELY_READ_MS: u64 = 500;
+
+/// Not before `due`, in this term of the leader.
+struct Deferred {
+    due: u64,
+    term: u64,
+    conn: u64,
+    asked: u64,
+}
 
 #[derive(Default)]
 pub struct Order {
@@ -20,8 +30,7 @@ pub struct Order {
     open: BTreeMap<(ChannelKey, u16), LogId>,
     /// Messages that came, when, and in which term of their leader.
     came: BTreeMap<(ChannelKey, MessageId), (u64, u64)>,
-    /// Not before this time, in this term.
-    deferred: BTreeMap<(ChannelKey, MessageId), (u64, u64)>,
+    deferred: BTreeMap<(ChannelKey, MessageId), Deferred>,
     /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
@@ -52,12 +61,19 @@ impl Book {
     }
 
     /// A client asked for it to come later.
-    pub fn deferred(&mut self, channel: &ChannelKey, id: MessageId, delay_ms: u64) {
+    pub fn deferred(&mut self, conn: u64, channel: &ChannelKey, id: MessageId, delay_ms: u64) {
         let (key, term) = ((channel.clone(), id), self.term(channel, id));
         let is_sure = self.order.came.get(&key).is_some_and(|(at, of)| *of == term && at + SURELY_HELD_MS > self.now_ms);
         if is_sure && delay_ms > 0 && channel.1 != ORDERED {
-            self.order.deferred.insert(key, (self.now_ms + delay_ms, term));
+            let (asked, due) = (self.now_ms, self.now_ms + delay_ms);
+            self.order.deferred.insert(key, Deferred { due, term, conn, asked });
         }
+    }
+
+    /// The client is gone: what it asked for last may not have arrived, and its messages come again at once.
+    pub(super) fn asks_no_more(&mut self, conn: u64) {
+        let now = self.now_ms;
+        self.order.deferred.retain(|_, d| d.conn != conn || d.asked + SURELY_READ_MS < now);
     }
 
     /// A REQ failed, of one of the channel's messages: none of them is known to wait.
@@ -68,8 +84,9 @@ impl Book {
     /// Of a message that comes: neither before its time nor before its turn.
     pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessageId) {
         let (key, term, now) = ((channel.clone(), id), self.term(channel, id), self.now_ms);
-        if let Some((due, of)) = self.order.deferred.remove(&key).filter(|(_, of)| *of == term && self.is_delay_checked) {
-            assert!(now >= due, "deferred_not_early_not_lost: {id:?} comes to {channel:?} at {now} ms, {due} in term {of}");
+        if let Some(d) = self.order.deferred.remove(&key).filter(|d| d.term == term && self.is_delay_checked) {
+            let due = d.due;
+            assert!(now >= due, "deferred_not_early_not_lost: {id:?} comes to {channel:?} at {now} ms, {due} in term {term}");
             self.order.kept += 1;
         }
         self.order.came.insert(key, (now, term));

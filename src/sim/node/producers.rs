@@ -94,6 +94,7 @@ impl Book {
     /// A connection ended: what it was not answered is not answered any more.
     pub fn hung_up(&mut self, conn: u64) {
         self.set_ended(conn);
+        self.asks_no_more(conn);
         self.producers.iter_mut().filter(|p| p.owner == conn).for_each(|p| p.owner = 0);
     }
 

@@ -1,0 +1,114 @@
+//! Damage in a replica's log is made whole with what another replica has: a follower asks its leader, a leader the followers that
+//! have everything up to there. Both logs are one up to what was aligned, and (epoch, log id) names one batch, so what the other
+//! has is what stood here; the store checks the chain where it knows it.
+//!
+//! ```text
+//! LogView::damage ─> Pull ─> Pulled: verified, one behind the other ─> Effect::Mend ─> Event::Mended ─> the next range
+//!                     └── no answer, or nothing in it: another one is asked after the pause
+//! ```
+//! It goes on beside all else: nothing is cut, no write waits, and who reads holds at the damage meanwhile. Where the leader says that
+//! no batch begins where the follower's damage does, the follower's log is compared anew, and ends where the damage begins.
+
+use super::base::{Base, Cx};
+use super::event::{Alarm, Effect};
+use super::membership::NodeId;
+use super::message::{APPEND_BYTES_MAX, Batches, Body, Head, Pull, Pulled};
+use crate::base::{Position, Ticks};
+use crate::log::batch::Batch;
+use crate::log::format::Bad;
+
+/// So many times nobody had it: an operator hears of it.
+const TRIES_SAID: u32 = 5;
+
+#[derive(Debug, Default)]
+pub(super) struct Mender {
+    /// Who was asked for what.
+    asked: Option<(NodeId, Position)>,
+    is_writing: bool,
+    retry_at: Option<Ticks>,
+    /// Since something was mended.
+    tries: u32,
+}
+
+impl Mender {
+    /// Asks `source` for what is damaged, unless it was just asked.
+    pub fn ask(&mut self, base: &Base, cx: &mut Cx<'_>, source: impl FnOnce(u32, Position) -> Option<(NodeId, Head)>) {
+        let Some((from, to)) = cx.log.damage() else {
+            return *self = Mender::default();
+        };
+        if self.is_writing || self.retry_at.is_some_and(|at| cx.now < at) {
+            return;
+        }
+        let source = source(self.tries, to);
+        self.tries = self.tries.saturating_add(1);
+        self.retry_at = Some(cx.now + base.options.retry);
+        self.asked = source.map(|(node, _)| (node, from));
+        if let Some((node, head)) = source {
+            cx.send(node, head, Body::Pull(Pull { from, bytes_max: APPEND_BYTES_MAX as u32 }));
+        }
+        if self.tries == TRIES_SAID {
+            cx.out.push(Effect::Alarm(Alarm::Damaged { from, to }));
+        }
+    }
+
+    /// What was asked for, or nothing of it.
+    pub fn on_pulled(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId, pulled: Pulled) {
+        if self.asked != Some((node, pulled.from)) {
+            return;
+        }
+        let Some((from, to)) = cx.log.damage().filter(|(from, _)| *from == pulled.from) else { return };
+        self.asked = None;
+        match run(base, pulled.batches, from, to) {
+            Ok(batches) if !batches.is_empty() => {
+                self.is_writing = true;
+                cx.out.push(Effect::Mend { batches });
+            }
+            Ok(_) => tracing::debug!(%node, from = from.offset, "a replica has nothing for the damage here"),
+            Err(error) => tracing::warn!(%node, from = from.offset, %error, "what came for the damage here does not hold"),
+        }
+    }
+
+    /// It stands there; or it could not be written, and is asked for again.
+    pub fn on_mended(&mut self, is_whole: bool) {
+        self.is_writing = false;
+        if is_whole {
+            (self.retry_at, self.tries) = (None, 0);
+        }
+    }
+
+    /// There is nobody to ask.
+    pub fn rest(&mut self) {
+        (self.asked, self.retry_at) = (None, None);
+    }
+
+    /// Whether this node waits for an answer of `node`.
+    pub fn waits_for(&self, node: NodeId) -> bool {
+        self.asked.is_some_and(|(asked, _)| asked == node)
+    }
+
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.retry_at.filter(|_| !self.is_writing)
+    }
+}
+
+/// The batches that stand between the two places, from the first on.
+fn run(base: &Base, batches: Batches, from: Position, to: Position) -> Result<Vec<Batch>, Bad> {
+    let (route, mut at, mut crc) = (base.route, from, None);
+    let mut found: Vec<Batch> = vec![];
+    for mut part in batches.0 {
+        while !part.is_empty() {
+            let batch = Batch::parse(&part, route.topic_id, route.partition)?;
+            bytes::Buf::advance(&mut part, batch.bytes.len());
+            let h = &batch.header;
+            if h.end().offset > to.offset {
+                return Ok(found);
+            }
+            if h.start() != at || crc.is_some_and(|crc| crc != h.prev_crc.get()) || h.is_lost() {
+                return Err(Bad::Chain);
+            }
+            (at, crc) = (h.end(), Some(h.header_crc.get()));
+            found.push(batch);
+        }
+    }
+    Ok(found)
+}

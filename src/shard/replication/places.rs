@@ -1,0 +1,36 @@
+//! Where clients find what this node does not lead: every core hears all metadata, and tells the addresses of the other nodes that the
+//! cluster's file has for clients.
+
+use super::{Cluster, Engine};
+use crate::base::{PartitionId, TopicRef};
+use crate::replica::message::Route;
+use crate::replica::{Membership, NodeId};
+use crate::session::native::PartitionPlace;
+use std::sync::Arc;
+
+impl Cluster {
+    pub(super) fn note_leader(&mut self, route: Route, membership: &Membership) {
+        let known = self.leaders.entry(route).or_insert((0, None));
+        if membership.version >= known.0 {
+            *known = (membership.version, membership.leader);
+        }
+    }
+}
+
+impl Engine {
+    /// The other nodes whose native address is known, always in the same order.
+    pub(in crate::shard) fn nodes_elsewhere(&self) -> impl Iterator<Item = (NodeId, &Arc<str>)> {
+        let others = self.cluster.iter().flat_map(|c| c.nodes.iter().filter(|n| n.id != c.me));
+        others.filter_map(|n| Some((n.id, n.native_address.as_ref()?)))
+    }
+
+    /// `None`: this node leads it, or nobody, or nobody knows where.
+    pub(in crate::shard) fn place_elsewhere(&self, topic: &TopicRef, partition: PartitionId) -> Option<PartitionPlace> {
+        let route = Route { topic_id: topic.id, partition };
+        let leader = self.cluster.as_ref()?.leaders.get(&route)?.1?;
+        let index = self.nodes_elsewhere().position(|(id, _)| id == leader)?;
+        // A client that asks the wrong core of it is told the right one.
+        let cores = self.links.as_ref().and_then(|l| l.cores_of(leader)).unwrap_or(1);
+        Some(PartitionPlace { node: index as u16 + 1, core: topic.core_of(partition, cores).0 })
+    }
+}
