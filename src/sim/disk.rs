@@ -44,6 +44,16 @@ pub struct Faults {
     pub misdirected_write: f64,
 }
 
+/// A file grows to megabytes of which little is written: fresh memory is zero without being touched.
+fn resize(bytes: &mut Vec<u8>, len: usize) {
+    if len <= 2 * bytes.len() {
+        return bytes.resize(len, 0);
+    }
+    let mut longer = vec![0; len];
+    longer[..bytes.len()].copy_from_slice(bytes);
+    *bytes = longer;
+}
+
 #[derive(Clone, Debug, Default)]
 struct File {
     durable: Vec<u8>,
@@ -286,8 +296,8 @@ impl SimDisk {
         let f = self.files.entry(path.to_string()).or_default();
         let end = at as usize + bytes.len();
         if f.image.len() < end {
-            f.image.resize(end, 0);
-            f.durable.resize(end, 0);
+            resize(&mut f.image, end);
+            resize(&mut f.durable, end);
         }
         f.image[at as usize..end].copy_from_slice(bytes);
         f.durable[at as usize..end].copy_from_slice(bytes);
@@ -456,8 +466,8 @@ impl File {
     }
 
     fn resize(&mut self, len: usize) {
-        self.image.resize(len, 0);
-        self.durable.resize(len, 0);
+        resize(&mut self.image, len);
+        resize(&mut self.durable, len);
         self.dirty.retain(|&s, _| (s as usize + 1) * SECTOR <= len);
     }
 

@@ -22,12 +22,12 @@ impl AnyClient {
         }
     }
 
-    /// Bytes that are to be written.
+    /// Bytes that are to be written: all of them now.
     pub fn out(&mut self) -> &mut Vec<u8> {
         match self {
             AnyClient::Nsq(c) => &mut c.out,
             AnyClient::Native(c) => &mut c.out,
-            AnyClient::Reader(c) => &mut c.out,
+            AnyClient::Reader(c) => c.to_write(),
         }
     }
 

@@ -36,14 +36,16 @@ pub struct Reader {
     pub kind: Kind,
     pub place: Place,
     channel: ChannelKey,
-    pub out: Vec<u8>,
+    out: Vec<u8>,
     /// Sent by the node, and come here: what is left of a frame.
     sent: Vec<u8>,
     got: Vec<u8>,
     is_subscribed: bool,
     pub has_failed: bool,
     held: BTreeSet<[u8; 16]>,
-    pub finished: BTreeSet<LogId>,
+    /// FINs, and where each ends in all that was written; what of that has left.
+    finished: Vec<(u64, LogId)>,
+    written: u64,
 }
 
 impl Reader {
@@ -56,8 +58,21 @@ impl Reader {
         subscribe(&mut out, &topic_name(place.0), kind.channel(), Some(PartitionId(place.1)));
         request::ready(&mut out, rdy);
         let channel = (place.0, kind.channel().to_owned());
-        let (sent, got, held, finished) = (vec![], vec![], BTreeSet::new(), BTreeSet::new());
-        Reader { kind, place, channel, out, sent, got, is_subscribed: false, has_failed: false, held, finished }
+        let (sent, got, held, finished) = (vec![], vec![], BTreeSet::new(), vec![]);
+        Reader { kind, place, channel, out, sent, got, is_subscribed: false, has_failed: false, held, finished, written: 0 }
+    }
+
+    /// What is to be written, all of it.
+    pub fn to_write(&mut self) -> &mut Vec<u8> {
+        self.written += self.out.len() as u64;
+        &mut self.out
+    }
+
+    /// What it finished by the last so many bytes that were written, and by those that still are to be.
+    pub fn finished_unread(&self, unread: usize) -> impl Iterator<Item = MessageId> {
+        let (read, partition) = (self.written - unread as u64, PartitionId(self.place.1));
+        let unread = self.finished.iter().rev().take_while(move |(end, _)| *end > read);
+        unread.map(move |(_, id)| MessageId::new(partition, *id))
     }
 
     pub fn is_satisfied(&self) -> bool {
@@ -127,7 +142,7 @@ impl Reader {
         request::finish(&mut self.out, &id);
         self.held.remove(&id);
         let id = self.id(&id);
-        self.finished.insert(id.log_id());
+        self.finished.push((self.written + self.out.len() as u64, id.log_id()));
         book.finished(&self.channel, id);
     }
 

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, MessageId, PartitionId, Peer, TopicName};
+use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
 use crate::shard::Event;
 use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
 use crate::sim::node::any::AnyClient;
@@ -59,10 +59,10 @@ impl World<'_> {
         };
         let (partition, key) = (PartitionId(place.1), (place.0, Kind::Moved.channel().to_owned()));
         let readers = self.sockets.values().filter_map(|s| match &s.client {
-            AnyClient::Reader(r) if (r.kind, r.place) == (Kind::Moved, place) => Some(&r.finished),
+            AnyClient::Reader(r) if (r.kind, r.place) == (Kind::Moved, place) => Some(r.finished_unread(s.inbox.len())),
             _ => None,
         });
-        let late = self.book.named(place.0, readers.flatten().map(|id| MessageId::new(partition, *id)));
+        let late = self.book.named(place.0, readers.flatten());
         // where that is is known when it is answered
         self.book.may_begin_inside(&key);
         self.book.sets(0, &key, place.1, LogId(u64::MAX), late);
