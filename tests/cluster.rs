@@ -186,7 +186,7 @@ fn what_rots_on_a_node_is_mended_from_another() {
 fn a_client_follows_the_leader() {
     let mut cluster = Cluster::start(&[("orders", 1)], &[]);
     cluster.wait_role(A, "orders", 0, "leader");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     // A follower's address.
     let address = cluster.nodes[C].native().to_string();
     let client = runtime.block_on(ringmq::client::Client::builder().address(address).connect()).expect("it runs");
@@ -204,9 +204,11 @@ fn a_client_follows_the_leader() {
             runtime.block_on(ack).unwrap_or_else(|e| panic!("round {number}: {e}\n{}", cluster.nodes[C].log()));
         }
         while !wanted.is_empty() {
-            let limit = tokio::time::timeout(Duration::from_secs(60), async { consumer.next().await });
-            let limit = runtime.block_on(async { limit.await });
-            let message = limit.unwrap_or_else(|_| panic!("round {number}: {} are missing", wanted.len())).expect("it goes on");
+            let next = async { tokio::time::timeout(Duration::from_secs(60), consumer.next()).await };
+            let message = runtime
+                .block_on(next)
+                .unwrap_or_else(|_| panic!("round {number}: {} are missing", wanted.len()))
+                .expect("it goes on");
             wanted.remove(&message.body()[..]);
             message.finish();
         }

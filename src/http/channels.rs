@@ -1,4 +1,8 @@
-//! POST /channel/setoffset: the replicated NSQ's parameters; answered when every partition's core says that it is final.
+//! POST /channel/setoffset and /channel/setorder: the replicated NSQ's parameters; answered when every partition's core says that it
+//! is final.
+//!
+//! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and those that
+//! were changed before. Those behind it were not asked.
 
 use super::Node;
 use super::body;
@@ -7,7 +11,7 @@ use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, PartitionId, Position, TopicName, TopicRef};
-use crate::shard::message::{MeshMessage, SetOffset, SetOffsetError, Start};
+use crate::shard::message::{MeshMessage, SetOffset, SetOffsetError, SetOrder, Start};
 use hyper::StatusCode;
 use hyper::body::Incoming;
 use std::time::Duration;
@@ -20,32 +24,21 @@ const BODY_MAX: u64 = 64;
 /// `POST /channel/setoffset?topic=...&channel=...[&partition=...][&force=true]` with a body `type:value`. Of all
 /// partitions when none is named; where each stands then is the answer.
 pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incoming) -> Result<String, Failure> {
-    let query = query?;
-    let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
-    let topic = query.get("topic").ok_or(bad("MISSING_ARG_TOPIC"))?;
-    let topic = TopicName::new(topic).map_err(|_| bad("INVALID_ARG_TOPIC"))?;
-    let channel = query.get("channel").ok_or(bad("MISSING_ARG_CHANNEL"))?;
-    let channel = ChannelName::new(channel).map_err(|_| bad("INVALID_ARG_CHANNEL"))?;
-    let partition = partition_of(&query)?;
-    let force = query.get("force").is_some_and(|value| !matches!(value, "false" | "0"));
+    let named = Named::of(query?)?;
+    let force = named.query.get("force").is_some_and(|value| !matches!(value, "false" | "0"));
     let paid = body::read(node, body, BODY_MAX).await.map_err(|error| body_failure(error, "BODY_TOO_BIG"))?;
     let to = std::str::from_utf8(&paid.bytes).ok().and_then(parse_place).ok_or(Failure::new(
         StatusCode::BAD_REQUEST,
         "INVALID_OFFSET: expected virtual_queue:<offset>, msgcount:<count>, timestamp:<unix seconds> or special:-1",
     ))?;
-    let topic = find_topic(node, topic).await?;
-    let partitions: Vec<PartitionId> = match partition {
-        Some(p) if p.0 >= topic.partitions => return Err(Failure::new(StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND")),
-        Some(p) => vec![p],
-        None => (0..topic.partitions).map(PartitionId).collect(),
-    };
+    let (topic, partitions) = named.find(node).await?;
     // One after the other: what refuses the first mostly refuses all, and then nothing was set.
     let mut done: Vec<(PartitionId, Position)> = Vec::new();
-    for partition in partitions {
-        let set = SetOffset { topic: topic.clone(), partition, channel: channel.clone(), to, force };
+    for &partition in &partitions {
+        let set = SetOffset { topic: topic.clone(), partition, channel: named.channel.clone(), to, force };
         match set_one(node, set).await {
             Ok(at) => done.push((partition, at)),
-            Err(failure) => return Err(partly(failure, partition, &done)),
+            Err(failure) => return Err(partly(failure, partition, &partitions)),
         }
     }
     let at = |(p, at): &(PartitionId, Position)| {
@@ -53,6 +46,60 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
         serde_json::json!({ "partition": p.0, "virtual_offset": offset, "count": count, "log_id": log_id })
     };
     Ok(serde_json::json!({ "partitions": done.iter().map(at).collect::<Vec<_>>() }).to_string())
+}
+
+/// `POST /channel/setorder?topic=...&channel=...&order=true|false[&partition=...]`. Of all partitions when none is named.
+pub async fn set_order(node: &Node, query: Result<Query, Failure>) -> Result<String, Failure> {
+    let named = Named::of(query?)?;
+    let ordered = match named.query.get("order") {
+        Some("true" | "1") => true,
+        Some("false" | "0") => false,
+        Some(_) => return Err(Failure::new(StatusCode::BAD_REQUEST, "INVALID_ARG_ORDER")),
+        None => return Err(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_ORDER")),
+    };
+    let (topic, partitions) = named.find(node).await?;
+    for &partition in &partitions {
+        let core = topic.core_of(partition, node.link.cores());
+        let set = Box::new(SetOrder { topic: topic.clone(), partition, channel: named.channel.clone(), ordered });
+        let result = match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::SetOrder { ticket, set }).await {
+            Some(Answer::OrderSet(result)) => result.map_err(refused),
+            _ => Err(no_answer()),
+        };
+        result.map_err(|failure| partly(failure, partition, &partitions))?;
+    }
+    let numbers: Vec<u16> = partitions.iter().map(|p| p.0).collect();
+    Ok(serde_json::json!({ "ordered": ordered, "partitions": numbers }).to_string())
+}
+
+/// The channel that a request is about.
+struct Named {
+    query: Query,
+    topic: TopicName,
+    channel: ChannelName,
+    partition: Option<PartitionId>,
+}
+
+impl Named {
+    fn of(query: Query) -> Result<Named, Failure> {
+        let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
+        let topic = query.get("topic").ok_or(bad("MISSING_ARG_TOPIC"))?;
+        let topic = TopicName::new(topic).map_err(|_| bad("INVALID_ARG_TOPIC"))?;
+        let channel = query.get("channel").ok_or(bad("MISSING_ARG_CHANNEL"))?;
+        let channel = ChannelName::new(channel).map_err(|_| bad("INVALID_ARG_CHANNEL"))?;
+        let partition = partition_of(&query)?;
+        Ok(Named { query, topic, channel, partition })
+    }
+
+    /// The topic, and the partition that was named, or all.
+    async fn find(&self, node: &Node) -> Result<(TopicRef, Vec<PartitionId>), Failure> {
+        let topic = find_topic(node, self.topic.clone()).await?;
+        let partitions = match self.partition {
+            Some(p) if p.0 >= topic.partitions => return Err(Failure::new(StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND")),
+            Some(p) => vec![p],
+            None => (0..topic.partitions).map(PartitionId).collect(),
+        };
+        Ok((topic, partitions))
+    }
 }
 
 /// What the replicated NSQ takes: `type:value`.
@@ -82,25 +129,35 @@ async fn set_one(node: &Node, set: SetOffset) -> Result<Position, Failure> {
     let ask = |ticket| MeshMessage::SetOffset { ticket, set: Box::new(set) };
     let result = match node.link.ask(core, ANSWER_LIMIT, ask).await {
         Some(Answer::OffsetSet(result)) => result,
-        _ => return Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer")),
+        _ => return Err(no_answer()),
     };
-    result.map_err(|error| match error {
+    result.map_err(refused)
+}
+
+fn no_answer() -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer")
+}
+
+fn refused(error: SetOffsetError) -> Failure {
+    match error {
         SetOffsetError::NoPartition => Failure::new(StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         SetOffsetError::NoChannel => Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND"),
         SetOffsetError::NotFirstClient => Failure::new(StatusCode::CONFLICT, format!("NOT_FIRST_CLIENT: {error}")),
+        SetOffsetError::HasClients => Failure::new(StatusCode::CONFLICT, format!("HAS_CLIENTS: {error}")),
         SetOffsetError::NoPlace => Failure::new(StatusCode::BAD_REQUEST, format!("INVALID_OFFSET: {error}")),
         SetOffsetError::Unreadable => Failure::new(StatusCode::INTERNAL_SERVER_ERROR, format!("UNREADABLE: {error}")),
         SetOffsetError::Failed(error) => core_failure(error),
-    })
+    }
 }
 
-/// Says of which partition it is, when others were set before.
-fn partly(failure: Failure, partition: PartitionId, done: &[(PartitionId, Position)]) -> Failure {
-    if done.is_empty() {
+/// Says which of several partitions failed, and which were set before it; those behind it were not asked.
+fn partly(failure: Failure, partition: PartitionId, all: &[PartitionId]) -> Failure {
+    if all.len() == 1 {
         return failure;
     }
-    let names: Vec<String> = done.iter().map(|(p, _)| p.0.to_string()).collect();
-    let message = format!("{} (partition {}; set before: {})", failure.message, partition.0, names.join(", "));
+    let names: Vec<String> = all.iter().take_while(|p| **p != partition).map(|p| p.0.to_string()).collect();
+    let before = if names.is_empty() { "none".into() } else { names.join(", ") };
+    let message = format!("{} (partition {}; set before: {before})", failure.message, partition.0);
     Failure::new(failure.status, message)
 }
 

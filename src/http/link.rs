@@ -15,6 +15,7 @@ pub enum Answer {
     Stats(Box<ShardStats>),
     OffsetSet(Result<Position, SetOffsetError>),
     LossAccepted(Result<String, AcceptLossError>),
+    OrderSet(Result<(), SetOffsetError>),
 }
 
 /// The HTTP thread's end of the mesh. No borrow of it lives across an await.
@@ -115,6 +116,7 @@ impl Link {
                     return;
                 }
                 MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
+                MeshMessage::OrderSet { ticket, result } => (ticket, Answer::OrderSet(result)),
                 MeshMessage::LossAccepted { ticket, result } => (ticket, Answer::LossAccepted(result)),
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };

@@ -24,13 +24,14 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 7] = [
+const ROUTES: [(&str, Method); 8] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
     ("/pub", Method::POST),
     ("/mpub", Method::POST),
     ("/channel/setoffset", Method::POST),
+    ("/channel/setorder", Method::POST),
     ("/replica/acceptloss", Method::POST),
 ];
 
@@ -55,6 +56,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Err(failure) => Err(failure),
         },
         "/channel/setoffset" => match channels::set_offset(node, query, body).await {
+            Ok(answer) => return json(answer),
+            Err(failure) => Err(failure),
+        },
+        "/channel/setorder" => match channels::set_order(node, query).await {
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },

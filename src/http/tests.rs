@@ -24,6 +24,7 @@ struct World {
     /// Channels that were set: partition, place, forced.
     set: Vec<(u16, Start, bool)>,
     set_error: Option<(u16, SetOffsetError)>,
+    ordered: Vec<(u16, bool)>,
     /// What cannot be had, by its name.
     loss: Option<String>,
     /// Bodies by (topic, partition), in order.
@@ -71,6 +72,15 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
                 world.set.push((p, set.to, set.force));
             }
             Some(MeshMessage::OffsetSet { ticket, result })
+        }
+        MeshMessage::SetOrder { ticket, set } => {
+            assert_eq!(set.topic.core_of(set.partition, cores), CoreId(core), "asked the partition's core");
+            let p = set.partition.0;
+            let result = match world.set_error {
+                Some((at, error)) if at == p => Err(error),
+                _ => Ok(world.ordered.push((p, set.ordered))),
+            };
+            Some(MeshMessage::OrderSet { ticket, result })
         }
         MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
             assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
@@ -282,6 +292,26 @@ fn an_offset_is_set_in_one_partition_or_in_all() {
         let answer = cores.post(path, b"msgcount:1");
         assert!(answer.status == status && answer.body.contains("partition 1; set before: 0"), "{answer:?}");
     }
+    cores.stop();
+}
+
+#[test]
+fn an_order_is_set_in_one_partition_or_in_all() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 3;
+    let path = "/channel/setorder?topic=t&channel=c";
+    let answer = cores.post(&format!("{path}&order=true"), b"");
+    assert!(answer.status == 200 && answer.body.contains("[0,1,2]"), "{answer:?}");
+    assert_eq!(cores.post(&format!("{path}&order=false&partition=1"), b"").status, 200);
+    assert_eq!(std::mem::take(&mut cores.world().ordered), [(0, true), (1, true), (2, true), (1, false)]);
+    cores.post(path, b"").is(400, "MISSING_ARG_ORDER");
+    cores.post(&format!("{path}&order=maybe"), b"").is(400, "INVALID_ARG_ORDER");
+    cores.world().set_error = Some((1, SetOffsetError::HasClients));
+    let answer = cores.post(&format!("{path}&order=false"), b"");
+    assert!(answer.status == 409 && answer.body.contains("(partition 1; set before: 0)"), "{answer:?}");
+    cores.world().set_error = Some((0, SetOffsetError::HasClients));
+    let answer = cores.post(&format!("{path}&order=false"), b"");
+    assert!(answer.status == 409 && answer.body.contains("(partition 0; set before: none)"), "{answer:?}");
     cores.stop();
 }
 

@@ -1,4 +1,4 @@
-//! Changes of a cursor for which somebody waits: a channel that comes to be, or becomes ordered; a FIN on an ordered channel;
+//! Changes of a cursor for which somebody waits: a channel that comes to be, or becomes ordered or ordinary; a FIN on an ordered channel;
 //! an offset that is set. All take one way: the change is made, journaled, and final when [`Engine::cursor_done`] says so.
 //! On an error it is taken back, under a higher generation of the cursor.
 //!
@@ -10,10 +10,10 @@
 //! Ephemeral channels are not journaled: their changes are final at once.
 
 use super::engine::{Engine, Heard};
-use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError};
+use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError, Ticket};
 use super::offsets::Setter;
 use super::partitions::{ChannelKey, ChannelState};
-use crate::base::{ChannelName, ConnId, IdMap, LogId, MessageId, Now, PartitionId, Position, SubId, TopicId};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessageId, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
 use crate::session::native::Answer;
 use std::collections::VecDeque;
@@ -37,6 +37,12 @@ pub(super) enum CursorChange {
     Set {
         setter: Setter,
         at: Position,
+    },
+    /// The channel became ordered, or ordinary; what it was.
+    Order {
+        core: CoreId,
+        ticket: Ticket,
+        was: bool,
     },
 }
 
@@ -88,7 +94,7 @@ impl Engine {
                 let generation = c.machine.generation();
                 Some(Some(self.store.log_finished(idx, &name, generation, &finishing)))
             }
-            (CursorChange::Image { .. } | CursorChange::Set { .. }, false) => {
+            (CursorChange::Image { .. } | CursorChange::Set { .. } | CursorChange::Order { .. }, false) => {
                 let image = c.machine.image();
                 Some(Some(self.store.log_cursor(idx, &image)))
             }
@@ -135,7 +141,7 @@ impl Engine {
                     // Whoever comes next tries again.
                     c.is_uncertain = true;
                     if made_ordered && !c.machine.is_syncing() {
-                        self.take_back_order(now, key);
+                        self.take_back_order(now, key, false);
                     }
                 }
                 self.attaching_done(now, request, result);
@@ -147,6 +153,17 @@ impl Engine {
                     self.on_freed(key, sub, 1);
                 }
                 self.tell_finisher(sub, partition, &by, result.is_ok() && is_here);
+            }
+            CursorChange::Order { core, ticket, was } => {
+                let channel = self.channel_of(key, topic, &name);
+                if result.is_err() && channel.is_some_and(|c| !c.machine.is_syncing()) {
+                    self.take_back_order(now, key, was);
+                }
+                let result = match result {
+                    Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
+                    result => result.map_err(SetOffsetError::Failed),
+                };
+                self.pass(core, MeshMessage::OrderSet { ticket, result });
             }
             CursorChange::Set { setter, at } => {
                 if is_here {
@@ -161,6 +178,7 @@ impl Engine {
         }
         if is_here {
             self.go_on_setting(now, key);
+            self.go_on_ordering(now, key);
         }
     }
 
@@ -182,10 +200,10 @@ impl Engine {
         self.wake_channel(key);
     }
 
-    fn take_back_order(&mut self, now: Now, key: ChannelKey) {
+    fn take_back_order(&mut self, now: Now, key: ChannelKey, was: bool) {
         let Some(c) = self.partitions.channel_mut(key) else { return };
         let mut dropped = vec![];
-        c.machine.set_ordered(false, &mut |sub, num| dropped.push((sub, num)));
+        c.machine.set_ordered(was, &mut |sub, num| dropped.push((sub, num)));
         c.machine.raise_generation();
         self.log_taken_back(now, key);
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));

@@ -114,6 +114,7 @@ pub(super) struct Engine {
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
     pub offsets: Offsets,
+    pub(super) orderers: Vec<super::order::Orderer>,
     /// Connections whose SUB partition 0 has answered: the other partitions are next.
     pub opening: Vec<ConnId>,
     /// Frames for clients of other cores, sent at the end of the turn.
@@ -192,6 +193,7 @@ impl Engine {
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
             offsets: Offsets::default(),
+            orderers: vec![],
             opening: Vec::new(),
             frames: IdMap::default(),
             remote_blocked: Default::default(),

@@ -24,12 +24,13 @@ impl Engine {
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
             MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
+            MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
                 let result = self.accept_loss(now, &topic, partition, loss.as_deref());
                 self.pass(from, MeshMessage::LossAccepted { ticket, result });
             }
             // Cores do not ask each other; the HTTP thread does.
-            MeshMessage::OffsetSet { .. } | MeshMessage::LossAccepted { .. } => {}
+            MeshMessage::OffsetSet { .. } | MeshMessage::OrderSet { .. } | MeshMessage::LossAccepted { .. } => {}
             MeshMessage::Topic { ticket, result } => {
                 let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
                 match result {

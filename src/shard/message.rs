@@ -5,6 +5,7 @@ use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
 
 pub use super::offsets::SetOffset;
+pub use super::order::SetOrder;
 pub use crate::codec::native::Start;
 
 /// Chosen by the asker, meaningful to it alone.
@@ -105,6 +106,8 @@ pub enum SetOffsetError {
     NoChannel,
     #[error("more than one client is subscribed to the channel: unsubscribe them, or force it")]
     NotFirstClient,
+    #[error("clients are subscribed to the channel: unsubscribe them first")]
+    HasClients,
     #[error("a place is needed: the oldest or newest message, an offset, a count, an id or a time")]
     NoPlace,
     #[error("the log cannot be read there: try again, and look at /stats")]
@@ -370,6 +373,15 @@ pub enum MeshMessage {
         result: Result<Position, SetOffsetError>,
     },
 
+    /// Answered by `OrderSet`.
+    SetOrder {
+        ticket: Ticket,
+        set: Box<SetOrder>,
+    },
+    OrderSet {
+        ticket: Ticket,
+        result: Result<(), SetOffsetError>,
+    },
     /// An operator lets go of what the partition's leader would lose, named as it names it. Answered by `LossAccepted`.
     AcceptLoss {
         ticket: Ticket,

@@ -673,7 +673,7 @@ pub(super) fn set_failure(error: SetOffsetError) -> Failure {
         SetOffsetError::Failed(error) => return failure_of(error),
         SetOffsetError::NoPartition => (Code::BadPartition, Retry::Never),
         SetOffsetError::NoChannel => (Code::BadChannel, Retry::Never),
-        SetOffsetError::NotFirstClient => (Code::BadSubscription, Retry::Never),
+        SetOffsetError::NotFirstClient | SetOffsetError::HasClients => (Code::BadSubscription, Retry::Never),
         SetOffsetError::NoPlace => (Code::BadStart, Retry::Never),
         SetOffsetError::Unreadable => (Code::Other, Retry::Later),
     };

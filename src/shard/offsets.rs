@@ -64,25 +64,36 @@ impl Engine {
     }
 
     fn may_set_offset(&mut self, now: Now, set: &SetOffset) -> Result<ChannelKey, SetOffsetError> {
-        if self.stopping {
-            return Err(SetOffsetError::Failed(PublishError::Stopping));
-        }
-        if set.partition.0 >= set.topic.partitions {
-            return Err(SetOffsetError::NoPartition);
-        }
-        let dir = PartitionDir { topic: set.topic.name.clone(), topic_id: set.topic.id, partition: set.partition };
-        let idx = self.partitions.find(&dir).ok_or(SetOffsetError::NoChannel)?;
-        self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
-        let channel = self.partitions.get(idx).channel(&set.channel).ok_or(SetOffsetError::NoChannel)?;
-        let key = ChannelKey { partition: idx.0, channel };
-        if self.read_only.is_some() && !set.channel.is_ephemeral() {
-            return Err(SetOffsetError::Failed(PublishError::ReadOnly));
-        }
+        let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if c.subs.len() > 1 && !set.force {
             return Err(SetOffsetError::NotFirstClient);
         }
         Ok(key)
+    }
+
+    /// The channel in one partition, where it may be changed now.
+    pub(super) fn channel_to_set(
+        &mut self,
+        now: Now,
+        topic: &TopicRef,
+        partition: PartitionId,
+        name: &ChannelName,
+    ) -> Result<ChannelKey, SetOffsetError> {
+        if self.stopping {
+            return Err(SetOffsetError::Failed(PublishError::Stopping));
+        }
+        if partition.0 >= topic.partitions {
+            return Err(SetOffsetError::NoPartition);
+        }
+        let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
+        let idx = self.partitions.find(&dir).ok_or(SetOffsetError::NoChannel)?;
+        self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
+        let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
+        if self.read_only.is_some() && !name.is_ephemeral() {
+            return Err(SetOffsetError::Failed(PublishError::ReadOnly));
+        }
+        Ok(ChannelKey { partition: idx.0, channel })
     }
 
     /// A search has found where the batch begins that holds the place, or is the last before it.

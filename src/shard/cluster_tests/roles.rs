@@ -1,6 +1,8 @@
 //! Who may use a partition, and who has to leave it.
 
+use super::super::message::{SetOrder, Ticket};
 use super::*;
+use crate::base::ChannelName;
 
 #[test]
 fn a_follower_serves_nobody() {
@@ -166,6 +168,30 @@ fn a_fin_of_a_stale_leader_does_not_count() {
     net.tell(0, Fact::Lease { until: Ticks(u64::MAX) });
     net.publish(p, "z");
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["z"]));
+}
+
+/// Answered when all replicas have it; a follower that leads later has it too.
+#[test]
+fn an_order_that_is_set_stands_on_all_replicas() {
+    let mut net = Net::new();
+    net.subscribe(0, "ch", 0);
+    let ordered = |net: &Net, node: usize| net.partition(node, 0).channels.iter().all(|(_, c)| c.machine.is_ordered());
+    let set = SetOrder {
+        topic: net.topic.clone(),
+        partition: PartitionId(0),
+        channel: ChannelName::new("ch").expect("valid"),
+        ordered: true,
+    };
+    net.nodes[2].is_slow = true;
+    let message = MeshMessage::SetOrder { ticket: Ticket(4), set: Box::new(set) };
+    net.step(0, 0, Event::Mesh { from: CoreId::HTTP, message });
+    net.run();
+    let answers =
+        |net: &Net| net.nodes[0].http.iter().filter(|m| matches!(m, MeshMessage::OrderSet { result: Ok(()), .. })).count();
+    assert_eq!(answers(&net), 0, "one does not have it yet");
+    net.nodes[2].is_slow = false;
+    net.run();
+    assert_eq!((answers(&net), ordered(&net, 1), ordered(&net, 2)), (1, true, true));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Partitions that clients name, ordered channels, and offsets that are set, over all cores of a node.
 
-use super::super::message::{SetOffset, SetOffsetError, Start, Ticket};
+use super::super::message::{SetOffset, SetOffsetError, SetOrder, Start, Ticket};
 use super::*;
 use crate::base::{ChannelName, MessageId, PartitionId, Position};
 
@@ -255,4 +255,54 @@ fn an_offset_waits_for_the_fin_before_it() {
     assert_eq!(n.set_offset(0, Start::Count(2), false).map(|at| at.count), Ok(2));
     let bodies: Vec<_> = n.take_placed(c).into_iter().map(|m| m.body).collect();
     assert_eq!(bodies.last().map(String::as_str), Some("three"), "{bodies:?}");
+}
+
+impl Node {
+    fn set_order(&mut self, partition: u16, ordered: bool) {
+        let topic = self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone();
+        let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
+        let channel = ChannelName::new("ch").expect("valid");
+        let set = Box::new(SetOrder { topic, partition: PartitionId(partition), channel, ordered });
+        let message = MeshMessage::SetOrder { ticket: Ticket(6), set };
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message });
+    }
+
+    fn order_set(&mut self) -> Result<(), SetOffsetError> {
+        self.run();
+        match self.http.pop() {
+            Some(MeshMessage::OrderSet { ticket: Ticket(6), result }) => result,
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_channel_is_made_ordered_and_ordinary_again() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 2);
+        let (p, c) = (n.connect(0), n.connect(0));
+        n.publish_to(p, 1, &["one", "two", "three"]);
+        n.take(p);
+        n.send(c, b"SUB t ch 1\nRDY 9\n");
+        assert_eq!(n.take(c).len(), 4, "{cores} cores: an ordinary one gives all");
+        n.set_order(1, true);
+        assert_eq!((n.order_set(), n.http.len()), (Ok(()), 0));
+        let got = n.take(c);
+        assert!(got.len() == 1 && got[0].ends_with("one"), "what was in flight comes again, one at a time: {got:?}");
+        n.send(c, format!("FIN {}\n", id_of(&got[0])).as_bytes());
+        assert!(n.take(c).iter().map(|m| m.rsplit(' ').next()).eq([Some("two")]));
+        n.set_order(1, false);
+        assert_eq!(n.order_set(), Err(SetOffsetError::HasClients));
+        n.set_order(1, true);
+        assert_eq!(n.order_set(), Ok(()), "it is that already");
+        n.step(n.clients[&c].0, Event::Closed { conn: c });
+        n.run();
+        n.set_order(1, false);
+        assert_eq!(n.order_set(), Ok(()));
+        let c = n.connect(0);
+        n.send(c, b"SUB t ch 1\nRDY 9\n");
+        assert_eq!(n.take(c).len(), 3, "both that are left");
+        n.set_order(0, true);
+        assert_eq!(n.order_set(), Err(SetOffsetError::NoChannel));
+    }
 }
