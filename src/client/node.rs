@@ -190,7 +190,9 @@ impl Inner {
         let mut nodes = locked(&self.nodes);
         for (i, address) in addresses.into_iter().enumerate() {
             nodes.retain(|n| *n != address);
-            nodes.insert(i, address);
+            // An address may be named twice.
+            let at = i.min(nodes.len());
+            nodes.insert(at, address);
         }
         // Of nodes that went, some may stay; the one that the program named always does.
         let own = nodes.iter().position(|n| *n == self.config.address);

@@ -173,6 +173,8 @@ pub(super) struct Queue {
     open: Option<Gathering>,
     sealed: VecDeque<Sealed>,
     flush: bool,
+    /// A batch was sealed since the turn came here last.
+    was_sealed: bool,
     /// Nobody takes anything from here any more.
     gone: bool,
     /// Of batches that may have none yet, in order.
@@ -217,7 +219,13 @@ impl Queue {
     fn seal(&mut self) {
         if let Some(Gathering { batch, since, owed }) = self.open.take() {
             self.sealed.push_back(Sealed { batch, since, owed });
+            self.was_sealed = true;
         }
+    }
+
+    /// What comes does not fit into the batch that is open.
+    fn is_overfull(&self, bytes: usize, batch_bytes: usize) -> bool {
+        self.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > batch_bytes)
     }
 
     /// The task has stopped: what it had not taken is not sent, and nothing more is taken. Answers how many bytes that was.
@@ -271,7 +279,7 @@ impl Producer {
         self.lanes.len()
     }
 
-    /// Takes a message for the partition whose turn it is; the turn passes when a batch is full. Waits while the window is full;
+    /// Takes a message for the partition whose turn it is; the turn passes with each batch, full or sent after its linger. Waits while the window is full;
     /// what it returns resolves when the message is durable. When it is dropped before, the message was not taken.
     ///
     /// ```no_run
@@ -281,8 +289,7 @@ impl Producer {
     /// # Ok(()) }
     /// ```
     pub async fn send(&self, message: &[u8]) -> Result<Ack> {
-        let turn = self.turn.load(Ordering::Relaxed) % self.lanes.len();
-        self.push(turn, message, true).await
+        self.push(None, message).await
     }
 
     /// Takes a message for the partition of its key: those of one key are stored in the order in which they were sent. The
@@ -292,12 +299,12 @@ impl Producer {
     /// idempotence: without, a batch that was refused for a while is stored behind those that were sent after it. One that fails
     /// leaves a gap, and those behind it are stored all the same.
     pub async fn send_keyed(&self, key: &[u8], message: &[u8]) -> Result<Ack> {
-        self.push(self.partition_of_key(key), message, false).await
+        self.push(Some(self.partition_of_key(key)), message).await
     }
 
     /// Takes a message for a partition.
     pub async fn send_to(&self, partition: u16, message: &[u8]) -> Result<Ack> {
-        self.push(self.lane_of(partition)?, message, false).await
+        self.push(Some(self.lane_of(partition)?), message).await
     }
 
     /// Takes a batch as it is, for the partition whose turn it is.
@@ -334,7 +341,29 @@ impl Producer {
         }
     }
 
-    async fn push(&self, lane: usize, message: &[u8], in_turn: bool) -> Result<Ack> {
+    /// The lane whose turn it is for a message that takes so many bytes.
+    fn lane_in_turn(&self, bytes: usize) -> usize {
+        let turn = self.turn.load(Ordering::Relaxed);
+        let at = turn % self.lanes.len();
+        let mut queue = self.lanes[at].locked();
+        if queue.is_overfull(bytes, self.shared.settings.batch_bytes) {
+            queue.seal();
+            self.lanes[at].wake.notify_one();
+        }
+        if !std::mem::take(&mut queue.was_sealed) {
+            return at;
+        }
+        drop(queue);
+        // Those who come at the same time pass it once.
+        let next = turn.wrapping_add(1);
+        let _ = self.turn.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
+        let at = next % self.lanes.len();
+        self.lanes[at].locked().was_sealed = false;
+        at
+    }
+
+    /// Into this lane, or the one whose turn it is.
+    async fn push(&self, lane: Option<usize>, message: &[u8]) -> Result<Ack> {
         let Shared { settings, limits, .. } = &*self.shared;
         let bytes = message.len() + crate::log::batch::MESSAGE_OVERHEAD;
         if message.len() > limits.message_bytes || bytes > limits.body_bytes {
@@ -342,14 +371,14 @@ impl Producer {
         }
         self.room(bytes).await;
         // from here to the end nothing waits: the message is taken as a whole or not at all
-        let lane = &self.lanes[lane];
+        let lane = &self.lanes[lane.unwrap_or_else(|| self.lane_in_turn(bytes))];
         let now = Instant::now();
         let mut queue = lane.locked();
         if queue.gone {
             self.shared.give_back(bytes);
             return Err(Error::Closed);
         }
-        if queue.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > settings.batch_bytes) {
+        if queue.is_overfull(bytes, settings.batch_bytes) {
             queue.seal();
         }
         let was_open = queue.open.is_some();
@@ -363,9 +392,6 @@ impl Producer {
         }
         if full {
             queue.seal();
-            if in_turn {
-                self.turn.fetch_add(1, Ordering::Relaxed);
-            }
         }
         drop(queue);
         if full || !was_open {

@@ -366,6 +366,8 @@ impl Task {
                     None => return End::Again(link.fault().unwrap_or(Error::Closed)),
                 },
                 () = self.sub.wake.notified() => {}
+                // Also one that was never handed out.
+                () = self.to.closed() => {}
                 () = flushing => {}
             }
             while credit.renew(&self.sub) {
@@ -380,13 +382,12 @@ impl Task {
         }
     }
 
-    /// The node has ended the subscription. Where it says that another one leads the partition now, that one is next.
+    /// The node has ended the subscription. While it knows the topic, another node leads the partition, or none for a while:
+    /// whoever leads next is looked for.
     async fn ended(&self, link: &Arc<Link>, why: Error) -> End {
-        let partition = self.sub.partition.0 as usize;
-        let moved = |map: &super::link::TopicMap| map.partitions.get(partition).is_some_and(|p| p.address != link.facts.address);
         match self.inner.refresh_by(link, &self.settings.topic).await {
-            Ok(Some(map)) if moved(&map) => End::Again(why),
-            _ => End::Fatal(why),
+            Ok(None) => End::Fatal(why),
+            _ => End::Again(why),
         }
     }
 

@@ -67,7 +67,7 @@ impl Native {
 
     async fn handshake(options: &Options, topics: &[usize], number: u32) -> Result<Native, String> {
         let mut encoder = Encoder::default();
-        let (mut first, welcomed) = open(options, &mut encoder, None).await?;
+        let (mut first, welcomed) = open(options, &mut encoder, "", None).await?;
         let longest = options.batch as usize * (MESSAGE_OVERHEAD + options.size.max()) + FRAME_HEAD;
         if options.mode.produces() && longest > welcomed.max_frame_bytes {
             let max = welcomed.max_frame_bytes;
@@ -76,10 +76,10 @@ impl Native {
         let (mut cores, mut places) = (Vec::new(), Vec::new());
         for &topic in topics {
             let all = partitions(&mut first, &mut encoder, options, topic).await?;
-            for (partition, core) in all.into_iter().filter(|(p, _)| options.partition.is_none_or(|only| only == *p)) {
-                let lane = cores.iter().position(|known| *known == core).unwrap_or(cores.len());
+            for (partition, at) in all.into_iter().filter(|(p, _)| options.partition.is_none_or(|only| only == *p)) {
+                let lane = cores.iter().position(|known| *known == at).unwrap_or(cores.len());
                 if lane == cores.len() {
-                    cores.push(core);
+                    cores.push(at);
                 }
                 places.push(Place { lane, topic, partition, ranges: Vec::new() });
             }
@@ -88,11 +88,11 @@ impl Native {
             return Err(format!("--partition={p}: a topic has fewer partitions"));
         }
         let (mut lanes, mut first) = (Vec::with_capacity(cores.len()), Some(first));
-        for core in cores {
-            let there = if core == welcomed.core { first.take() } else { None };
+        for (node, core) in cores {
+            let there = if node.is_empty() && core == welcomed.core { first.take() } else { None };
             lanes.push(match there {
                 Some(wire) => wire,
-                None => open(options, &mut encoder, Some(core)).await?.0,
+                None => open(options, &mut encoder, &node, Some(core)).await?.0,
             });
         }
         let mut ping = interval(welcomed.heartbeat / 2);
@@ -247,9 +247,12 @@ impl Native {
     }
 }
 
-/// Connected and welcomed.
-async fn open(options: &Options, encoder: &mut Encoder, core: Option<u16>) -> Result<(Wire, Welcomed), String> {
-    let mut wire = Wire::connect(options, READ_LEN).await?;
+/// Connected and welcomed, by the node at this address; empty: the one that was named.
+async fn open(options: &Options, encoder: &mut Encoder, node: &str, core: Option<u16>) -> Result<(Wire, Welcomed), String> {
+    let mut wire = match node {
+        "" => Wire::connect(options, READ_LEN).await?,
+        node => Wire::connect_to(options, node, READ_LEN).await?,
+    };
     let hello = Hello {
         version: VERSION,
         oldest_version: OLDEST_VERSION,
@@ -278,19 +281,23 @@ async fn open(options: &Options, encoder: &mut Encoder, core: Option<u16>) -> Re
     Ok((wire, welcomed))
 }
 
-/// The partitions of a topic, which is made when it is not there, and the core of each.
+/// The partitions of a topic, which is made when it is not there, and the node and core of each; an empty address is the
+/// node that was asked.
 async fn partitions(
     wire: &mut Wire,
     encoder: &mut Encoder,
     options: &Options,
     topic: usize,
-) -> Result<Vec<(PartitionId, u16)>, String> {
+) -> Result<Vec<(PartitionId, (String, u16))>, String> {
     let name = &options.topics[topic];
     let wanted = options.partitions.unwrap_or(0);
     let request = Request::CreateTopic { topic: name, partitions: wanted };
     let found = ask(wire, encoder, "CreateTopic", &request, |reply| match reply {
         Reply::Topics(topics) => match &topics.topics[..] {
-            [one] if !one.partitions.is_empty() => Some(one.partitions.iter().map(|p| (p.id, p.core)).collect::<Vec<_>>()),
+            [one] if !one.partitions.is_empty() => {
+                let node = |at: u16| topics.nodes.get(at as usize).map_or("", |n| n.address).to_owned();
+                Some(one.partitions.iter().map(|p| (p.id, (node(p.node), p.core))).collect::<Vec<_>>())
+            }
             _ => None,
         },
         _ => None,

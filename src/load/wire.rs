@@ -34,10 +34,20 @@ impl Wire {
     /// `read_len`: room that a read is offered.
     pub async fn connect(options: &Options, read_len: usize) -> Result<Wire, String> {
         let stream = TcpStream::connect(options.target).await.map_err(|e| format!("connect: {e}"))?;
+        Wire::over(stream, options, &options.address, read_len).await
+    }
+
+    /// To another node than the one that was named.
+    pub async fn connect_to(options: &Options, address: &str, read_len: usize) -> Result<Wire, String> {
+        let stream = TcpStream::connect(address).await.map_err(|e| format!("connect to {address}: {e}"))?;
+        Wire::over(stream, options, address, read_len).await
+    }
+
+    async fn over(stream: TcpStream, options: &Options, address: &str, read_len: usize) -> Result<Wire, String> {
         stream.set_nodelay(true).map_err(|e| format!("connect: {e}"))?;
         let mut stream: BoxedStream = Box::pin(stream);
         if let Some(secure) = &options.secure {
-            stream = secure.connect(&options.address, stream).await.map_err(|e| format!("no TLS: {e}"))?;
+            stream = secure.connect(address, stream).await.map_err(|e| format!("no TLS: {e}"))?;
         }
         Ok(Wire {
             stream,

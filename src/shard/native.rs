@@ -560,7 +560,7 @@ impl NativeHost for Engine {
         match self.ensure_topic_with(now, topic, partitions) {
             Ok(true) => {
                 let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
-                self.replies.push((conn, Heard::Native(request, Answer::Created(entry))));
+                self.replies.push((conn, Heard::Native(request, Answer::Created(entry, self.native_nodes()))));
                 NativeTaken::Accepted
             }
             Ok(false) => {

@@ -1,5 +1,6 @@
 //! A native session's seam to its shard.
 
+use std::sync::Arc;
 use crate::base::{ConnId, Now, PartitionId, Position};
 use crate::codec::native::{Code, IdRange, Retry, Start};
 use std::borrow::Cow;
@@ -118,8 +119,8 @@ pub enum Answer {
         created: bool,
         at: Position,
     },
-    /// With this one topic.
-    Created(TopicEntry),
+    /// With this one topic, and the other nodes that its places name.
+    Created(TopicEntry, Vec<([u8; 16], Arc<str>)>),
     /// Also where a channel stands that was set.
     Found {
         at: Position,
@@ -152,7 +153,7 @@ pub trait NativeHost {
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64>;
     fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool;
     /// The other nodes whose clients can be told where they are: id, host and port of the native protocol.
-    fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)>;
+    fn native_nodes(&self) -> Vec<([u8; 16], Arc<str>)>;
     /// Those named that are known, or all behind `after` in the order of their names, until `each` says that it is enough.
     fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool);
     fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken;

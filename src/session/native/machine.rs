@@ -515,10 +515,7 @@ impl NativeSession {
             Answer::Subscribed { subscription, created, at } => {
                 self.reply(request, &Reply::Subscribed(Subscribed { subscription, created, at }));
             }
-            Answer::Created(topic) => {
-                // It was made here just now, so it is here.
-                self.tell_topics(request, vec![info(&topic)], false, &[]);
-            }
+            Answer::Created(topic, others) => self.tell_topics(request, vec![info(&topic)], false, &others),
             Answer::Found { at } => self.reply(request, &Reply::Found(crate::codec::native::Found { at })),
             Answer::Finished { num } => self.reply(request, &Reply::Done { num }),
             Answer::Failed(failure) => self.fail(request, &failure),
