@@ -22,6 +22,7 @@ use node::{Chance, Client, Node, command_with_body, multi_publish};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
+use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -394,6 +395,7 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
             std::thread::sleep(Duration::from_micros(chance.below(60_000)));
             node.kill();
         }
+        inspect(node).map_err(fail)?;
         let restart = Instant::now();
         node.spawn();
         node.wait_ready().map_err(fail)?;
@@ -422,6 +424,20 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
     Ok(())
 }
 
+/// What a kill leaves is no damage.
+fn inspect(node: &Node) -> Result<(), String> {
+    if node::is_nsqd() {
+        return Ok(());
+    }
+    let output = Command::new(node::binary()).arg("inspect").arg(node.data_path()).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let damage: Vec<&str> = text.lines().filter(|line| line.contains("DAMAGE")).collect();
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("inspect, before the start: {}\n{}", output.status, damage.join("\n"))),
+    }
+}
+
 #[test]
 fn nothing_acknowledged_is_lost_to_a_kill() {
     let rounds = number_from_env("RINGMQ_CRASH_ROUNDS", 100);
@@ -429,7 +445,7 @@ fn nothing_acknowledged_is_lost_to_a_kill() {
     let seed = number_from_env("RINGMQ_CRASH_SEED", std::process::id() as u64);
     eprintln!("{rounds} rounds, seed {seed}");
     // A small journal laps within a round, and segments roll.
-    let mut node = Node::start(&["--shards=2", "--journal-bytes=4MiB", "--max-bytes-per-file=4MiB"]);
+    let mut node = Node::start(&["--shards=2", "--journal-bytes=4MiB", "--max-bytes-per-file=1MiB"]);
     if let Err(what) = run(&mut node, rounds, limit, seed) {
         let log = node.log();
         let kept = node.keep();

@@ -10,9 +10,10 @@ pub mod compare;
 mod files;
 mod partition;
 
-use crate::base::{BLOCK, DiskError, FileId, PartitionDir, PartitionId, TopicId, TopicName};
+use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::journal::format::{RecordKind, WHOLE_TOPIC};
-use crate::journal::replay::{self, ReplayError, WriteAction};
+use crate::journal::replay::{self, Record, ReplayError, WriteAction};
+use crate::log::batch::BatchHeader;
 use crate::log::format::Bad;
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
 use crate::log::recovery::RecoverError;
@@ -65,7 +66,7 @@ fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
 
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut view = View { storage, options, out, damage: 0, cuts: Cuts::default(), limit: None };
+    let mut view = View { storage, options, out, damage: 0, cuts: Cuts::default(), limit: None, redo: Redo::default() };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
@@ -96,6 +97,34 @@ pub(crate) struct View<'a> {
     pub cuts: Cuts,
     /// Where they cut the partition that is looked at: nothing is promised behind it.
     pub limit: Option<i64>,
+    pub redo: Redo,
+}
+
+/// What a start does again, by the journals: that much of a partition need not stand in its files yet.
+#[derive(Default)]
+pub(crate) struct Redo {
+    /// By topic and partition: the record's sequence, the batch's offset, and whether its body is in the journal.
+    batches: IdMap<(TopicId, u16), Vec<(u64, i64, bool)>>,
+}
+
+impl Redo {
+    fn see(&mut self, record: &Record) {
+        if !matches!(record.kind, RecordKind::Batch | RecordKind::DirectBatch) {
+            return;
+        }
+        let (id, partition) = (TopicId(record.header.topic_id), record.header.partition.get());
+        if let Ok(h) = BatchHeader::parse(&record.payload, id, PartitionId(partition)) {
+            let has_body = record.kind == RecordKind::Batch;
+            self.batches.entry((id, partition)).or_default().push((record.header.sequence.get(), h.offset.get(), has_body));
+        }
+    }
+
+    /// From where on a start writes segments again, and from where on commit logs, behind what a snapshot has applied.
+    pub fn of(&self, topic: TopicId, partition: u16, applied: u64) -> (Option<i64>, Option<i64>) {
+        let all = || self.batches.get(&(topic, partition)).into_iter().flatten().filter(|(sequence, ..)| *sequence > applied);
+        let segment = all().filter(|(.., has_body)| *has_body).map(|(_, offset, _)| *offset).min();
+        (segment, all().map(|(_, offset, _)| *offset).min())
+    }
 }
 
 impl View<'_> {
@@ -167,7 +196,10 @@ impl View<'_> {
             if write.action == WriteAction::Apply {
                 writes += 1;
                 records += write.records.len();
-                write.records.iter().for_each(|r| self.cuts.see(r));
+                for record in &write.records {
+                    self.cuts.see(record);
+                    self.redo.see(record);
+                }
                 if self.options.records {
                     self.records(&file, &write)?;
                 }

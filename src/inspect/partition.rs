@@ -33,6 +33,7 @@ impl View<'_> {
             newest.iter_mut().filter(|s| s.end.offset > cut.to.offset).for_each(|s| s.end = cut.to);
             bases.retain(|&base| cut.is_done || base <= cut.to.offset);
         }
+        let redo = self.redo.of(dir.topic_id, dir.partition.0, applied);
         let mut before: Option<(Position, u32, bool)> = None;
         if let (Some(s), Some(&first)) = (&newest, bases.first())
             && first > s.start.offset
@@ -42,7 +43,7 @@ impl View<'_> {
         }
         for (i, &base) in bases.iter().enumerate() {
             let next = bases.get(i + 1).copied();
-            before = self.segment(dir, base, next, newest.as_ref(), before)?;
+            before = self.segment(dir, (base, next), newest.as_ref(), redo, before)?;
         }
         let end = before.map(|(end, ..)| end.offset).unwrap_or(0);
         if let Some(s) = newest.filter(|s| s.end.offset > end) {
@@ -114,20 +115,21 @@ impl View<'_> {
         Ok(newest)
     }
 
-    /// Where the segment's batches end, the crc there, and whether the chain begins anew.
+    /// Where the segment's batches end, the crc there, and whether the chain begins anew. `redo` says from where on a start
+    /// writes segments and commit logs again: behind that they promise nothing.
     fn segment(
         &mut self,
         dir: &Arc<PartitionDir>,
-        base: i64,
-        next: Option<i64>,
+        (base, next): (i64, Option<i64>),
         newest: Option<&Snapshot>,
+        (redo, redo_commits): (Option<i64>, Option<i64>),
         before: Option<(Position, u32, bool)>,
     ) -> Result<Option<(Position, u32, bool)>, InspectError> {
         let (segment, commit) = (FileId::Segment(dir.clone(), base), FileId::Commit(dir.clone(), base));
         let records = commit_records(self.storage, dir, base)?;
         let promised = [next, newest.map(|s| s.end.offset), records.last().map(|r| r.end().offset)];
         let promised = promised.into_iter().flatten().max().unwrap_or(base).min(next.unwrap_or(i64::MAX));
-        let promised = promised.min(self.limit.unwrap_or(i64::MAX));
+        let promised = promised.min(self.limit.unwrap_or(i64::MAX)).min(redo.unwrap_or(i64::MAX));
         let block = read_range(self.storage, &segment, 0, BLOCK)?;
         let meta = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
             Ok(h) => SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() },
@@ -143,13 +145,16 @@ impl View<'_> {
             }
         };
         let commit_block = read_range(self.storage, &commit, 0, BLOCK)?;
-        if let Err(bad) = FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
-            self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?;
+        match FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
+            Ok(_) => {}
+            Err(Bad::Zero | Bad::Short) if redo_commits.is_some_and(|from| from <= base) => self.say(&commit, "not begun yet")?,
+            Err(bad) => self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?,
         }
         let at = meta.base;
         let (mut chain, mut open) = (meta.prev_crc, true);
         if let Some((end, crc, was_open)) = before {
-            if end != at || !(was_open || crc == chain) {
+            let is_redone = end != at && redo.is_some_and(|from| from <= end.offset);
+            if !is_redone && (end != at || !(was_open || crc == chain)) {
                 self.damage(&segment, 0, format!("it begins at {at:?}; the segment before ends at {end:?}"))?;
             }
             open = was_open;

@@ -83,6 +83,22 @@ fn a_node_that_crashed_is_clean_and_shows_its_records() {
     }
 }
 
+/// The process went between making the next segment and writing the end of this one: the journal has it.
+#[test]
+fn what_a_start_does_again_is_no_damage() {
+    let mut disk = node();
+    let end = 40 * 740;
+    for kind in ["segment", "commit"] {
+        disk.scribble(&format!("topics/orders/0/{end:020}.{kind}"), 0, &[0; BLOCK]);
+    }
+    let (clean, text) = look(&mut disk, false);
+    assert!(clean && text.contains(&format!("{end:020}.segment: not begun yet")), "{text}");
+    // What stood there before the journal's records is promised as ever.
+    disk.flip("topics/orders/0/00000000000000000000.segment", 4096 + 20, 2);
+    let (clean, text) = look(&mut disk, false);
+    assert!(!clean && text.contains("DAMAGE at byte 4096: offsets 0 to 740"), "{text}");
+}
+
 #[test]
 fn damage_is_shown_with_its_place() {
     let segment = "topics/orders/0/00000000000000000000.segment";

@@ -68,7 +68,12 @@ fn free_ports() -> [u16; 4] {
     }
 }
 
-fn binary() -> PathBuf {
+/// nsqd itself, to try the tests on: it has no subcommands.
+pub fn is_nsqd() -> bool {
+    binary().file_name().is_some_and(|name| name == "nsqd")
+}
+
+pub fn binary() -> PathBuf {
     std::env::var_os("RINGMQ_BINARY").map_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_ringmq")), PathBuf::from)
 }
 
@@ -126,8 +131,7 @@ impl Node {
         assert!(self.child.is_none(), "it runs already");
         let path = binary();
         let mut command = Command::new(&path);
-        // nsqd itself, to try the tests on: it has no subcommands.
-        if path.file_name().is_none_or(|name| name != "nsqd") {
+        if !is_nsqd() {
             command.arg("serve");
         }
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the folder is writable");
@@ -135,7 +139,7 @@ impl Node {
         command.arg(format!("--data-path={}", self.data.display()));
         command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports[0]));
         command.arg(format!("--http-address=127.0.0.1:{}", self.ports[1]));
-        if path.file_name().is_none_or(|name| name != "nsqd") {
+        if !is_nsqd() {
             command.arg(format!("--native-address=127.0.0.1:{}", self.ports[2]));
         }
         if self.is_clustered {

@@ -241,10 +241,9 @@ fn only<'a>(params: &mut impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
 
 /// The number of a partition; one that no topic can have is the highest that a number can say.
 fn partition(param: Option<&[u8]>) -> Result<Option<PartitionId>, ClientError> {
-    // What the clients of the replicated NSQ send for "any".
-    let Some(number) = param.filter(|p| *p != b"-1") else { return Ok(None) };
-    let parsed = digits(number).filter(|_| !number.is_empty());
-    let parsed = parsed
+    // What the clients of the replicated NSQ send for "any"; and nsqd ignores a space at the line's end.
+    let Some(number) = param.filter(|p| !p.is_empty() && *p != b"-1") else { return Ok(None) };
+    let parsed = digits(number)
         .ok_or_else(|| ClientError::fatal("E_BAD_PARTITION", format!("topic partition is not valid: {}", quoted(number))))?;
     Ok(Some(PartitionId(u16::try_from(parsed).unwrap_or(u16::MAX))))
 }

@@ -1,9 +1,9 @@
 //! A native session's seam to its shard.
 
-use std::sync::Arc;
 use crate::base::{ConnId, Now, PartitionId, Position};
 use crate::codec::native::{Code, IdRange, Retry, Start};
 use std::borrow::Cow;
+use std::sync::Arc;
 
 /// A publish that was received whole.
 #[derive(Debug)]
