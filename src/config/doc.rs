@@ -26,7 +26,7 @@ pub fn settings_md() -> String {
          In the file alone; what a topic does not say is the node's.\n\n\
          ```toml\n[topics.orders]\nretention = \"168h\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
          ## nsqd's settings without effect here\n\n\
-         They are accepted, so that an nsqd's flags or file can be used as they are, and named in the log.\n\n\
+         They are accepted, so that an nsqd's flags or file need fewer changes, and named in the log.\n\n\
          | setting | why |\n|---|---|\n",
     );
     for (name, why) in IGNORED {

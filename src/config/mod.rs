@@ -141,7 +141,8 @@ settings! {
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
             "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
-            "Batches of at least this size go straight to their segment instead of through the journal";
+            "Batches of at least this size go straight to their segment instead of through the journal, whose records end \
+             at 256KiB: a higher value changes nothing";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that are gathered for one write to its segment";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
@@ -214,6 +215,10 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("worker-id", "message ids come from the partition's log"),
     ("log-prefix", "log lines are structured"),
     ("verbose", "use log-level"),
+    ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
+    ("e2e-processing-latency-window-time", "channels keep no latencies of their own"),
+    ("http-client-connect-timeout", "the node asks nobody over HTTP"),
+    ("http-client-request-timeout", "the node asks nobody over HTTP"),
 ];
 
 /// What a topic may have of its own. `None`: as the node has it.

@@ -4,7 +4,7 @@
 //! submit_on(ring, op) -> a read or write of an open file: the core's own ring -> completed(id) -> done
 //!        \-> submit(op) -> [queue, when too much is in flight] -> one local task per operation -> done -> the loop's bell
 //! ```
-//! What it must never do (docs/decisions/ has the traps of glommio and where each was met):
+//! What it must never do, since glommio answers it badly:
 //! - open any file before the probe file. glommio's first `dma_open` on an executor reads the very file it opens to
 //!   find out whether the device can be polled; an empty file answers wrongly, and that is remembered. So [`ShardDisk::start`]
 //!   opens a file that is not empty, reads it back and refuses to start when that fails.
