@@ -207,6 +207,10 @@ fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64)
         // Alone, what is durable is committed.
         (p.promised, p.committed) = (Epoch(0), p.end);
     } else if p.epoch.0 > generation {
+        if p.promised == Epoch(0) {
+            // Its own word is lost: it was never alone with these batches, and how far they are committed is not known.
+            p.committed = p.start;
+        }
         // Who stored a batch had promised to follow its epoch.
         p.promised = p.promised.max(p.epoch);
     }

@@ -563,6 +563,7 @@ fn a_replica_keeps_its_small_generation_and_alone_it_leaps_above_all_epochs() {
         assert_eq!(again.generation, generation, "it counts the starts");
         let of_peers: Vec<_> = again.partitions.iter().filter(|p| p.end.offset > 0).collect();
         assert!(of_peers.len() > 1 && of_peers.iter().all(|p| p.epoch == leaders && p.promised >= leaders));
+        assert!(of_peers.iter().all(|p| p.committed == p.start), "how far peers have it is not known");
     }
     let alone = recover(&mut disk, &options(2, 9)).unwrap();
     assert!(alone.generation > leaders.0 && alone.generation > GENERATION_MAX, "{}", alone.generation);

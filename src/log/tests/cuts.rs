@@ -193,7 +193,8 @@ fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
     let batch = peer.batch(9, &[7; 1000]);
     rig.append_verbatim(p, &batch);
     rig.truncate(p, tail_before(&peer, 12).at);
-    let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { .. });
+    // The last thing that is looked at before memory is cut.
+    let is_read = |op: &DiskOp| matches!(op, DiskOp::Read { file: FileId::Segment(..), .. });
     let read = loop {
         rig.turn_end();
         match rig.find(is_read).filter(|_| rig.redo_count(RecordKind::Truncate) == 1) {

@@ -27,7 +27,7 @@ impl AnyClient {
         match self {
             AnyClient::Nsq(c) => &mut c.out,
             AnyClient::Native(c) => &mut c.out,
-            AnyClient::Reader(c) => c.to_write(),
+            AnyClient::Reader(c) => c.pending_output(),
         }
     }
 

@@ -63,7 +63,7 @@ impl Reader {
     }
 
     /// What is to be written, all of it.
-    pub fn to_write(&mut self) -> &mut Vec<u8> {
+    pub fn pending_output(&mut self) -> &mut Vec<u8> {
         self.written += self.out.len() as u64;
         &mut self.out
     }

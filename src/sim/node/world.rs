@@ -229,7 +229,7 @@ impl<'a> World<'a> {
         }
         self.stop();
         // a FIN of an ordered channel may wait for room in a journal that what failed keeps full
-        !is_read_only && !(self.book.is_sick && self.plan.order > 0.0)
+        !(is_read_only || self.book.is_sick && self.plan.order > 0.0)
     }
 
     /// Every consumer waits, nothing else is to be done: a publish alone must bring its delivery, before any timer does.
