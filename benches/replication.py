@@ -4,6 +4,7 @@
     benches/replication.py                     # all three bars
     benches/replication.py put --rounds=7      # one of: put, mput, catchup
     benches/replication.py --folder=/data      # on another disk
+    benches/replication.py catchup --spread    # leader and followers on a CPU each
 
 The binary is RINGMQ, or else target/release/ringmq (`cargo build --release`). All nodes have one shard. A round measures the
 node alone and the leader of the three, in changing order; the figures are medians over the rounds. The three have every
@@ -54,7 +55,11 @@ class Node:
         at = [f"--{key}-address=127.0.0.1:{port}" for key, port in (("tcp", self.port), ("http", self.http), ("native", self.native))]
         with open(self.log, "a") as log:
             command = [self.args.ringmq, "serve", f"--data-path={self.data}", "--shards=1", *at, *flags]
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            cpus = sorted(os.sched_getaffinity(0))
+            mine = set(cpus)
+            if self.args.spread:
+                mine = {cpus[-1] if self.name in ("b", "c") else cpus[0]}
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, mine))
         end = time.time() + 30
         while True:
             try:
@@ -231,11 +236,11 @@ def catchup(args):
         cluster = Cluster(args, folder)
         try:
             leader, away = cluster.nodes[0], cluster.nodes[2]
-            for _ in range(args.rounds if args.rounds < 3 else 3):
+            for _ in range(min(args.rounds, 3)):
                 away.stop()
                 cluster.write(["a", "b"])
                 time.sleep(0.5)
-                before = away_end = leader.replica()["end"]
+                before = leader.replica()["end"]
                 leader.load("--size=1KiB", "--batch=200", "--connections=4", f"--messages={args.backlog * 1024}", "--duration=600s", "--warm-up=0s")
                 time.sleep(1)
                 backlog = leader.replica()["end"] - before
@@ -243,7 +248,7 @@ def catchup(args):
                 began, first = None, None
                 while True:
                     follower = next((f for f in leader.replica().get("followers", []) if f["node"] == "c"), None)
-                    if follower and follower["acked"] > away_end and began is None:
+                    if follower and follower["acked"] > before and began is None:
                         began, first = time.time(), follower["acked"]
                     if follower and follower["lag"] == 0:
                         break
@@ -272,6 +277,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--backlog", type=int, default=512, help="MiB")
     parser.add_argument("--folder", default=os.path.join(ROOT, "target"))
+    parser.add_argument("--spread", action="store_true", help="the leader on the first CPU, the others on the last; else all on the first")
     parser.add_argument("--serve", action="append", default=[], help="a flag for every node")
     args = parser.parse_args()
     args.ringmq = os.environ.get("RINGMQ") or os.path.join(ROOT, "target/release/ringmq")
