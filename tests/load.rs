@@ -228,6 +228,8 @@ enum Harm {
     Lose,
     Change,
     Repeat,
+    /// Every message takes its time.
+    Delay,
 }
 
 /// Between the generator and the node: every 50th message of a connection is harmed.
@@ -257,9 +259,12 @@ fn forward(mut server: TcpStream, mut client: TcpStream, harm: Harm) -> std::io:
         frame.resize(4 + word(0) as usize, 0);
         server.read_exact(&mut frame[8..])?;
         messages += (word(4) == 2) as usize;
+        if word(4) == 2 && matches!(harm, Harm::Delay) {
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
         if word(4) == 2 && messages % 50 == 0 {
             match harm {
-                Harm::None => {}
+                Harm::None | Harm::Delay => {}
                 Harm::Lose => continue,
                 Harm::Change => *frame.last_mut().expect("it has a head") ^= 1,
                 Harm::Repeat => client.write_all(&frame)?,
@@ -281,7 +286,7 @@ fn verify_notices_what_is_lost_and_what_is_changed() {
         let found = (code, verify["lost"].as_u64(), verify["broken"].as_u64(), verify["ok"].as_bool());
         // A changed one is lost too; one that comes twice is allowed.
         let wanted = match harm {
-            Harm::None | Harm::Repeat => (0, Some(0), Some(0), Some(true)),
+            Harm::None | Harm::Repeat | Harm::Delay => (0, Some(0), Some(0), Some(true)),
             Harm::Lose => (1, Some(20), Some(0), Some(false)),
             Harm::Change => (1, Some(20), Some(20), Some(false)),
         };
@@ -289,6 +294,28 @@ fn verify_notices_what_is_lost_and_what_is_changed() {
         assert_eq!(verify["duplicates"] == 20, matches!(harm, Harm::Repeat), "{table}");
         assert_eq!(table.contains("verify: FAILED"), code == 1, "{table}");
     }
+}
+
+#[test]
+fn what_is_not_delivered_is_counted_and_what_still_comes_is_not_lost() {
+    let node = Node::start(&["--shards=1"]);
+    let folder = folder();
+    let page = folder.path().join("page.html").display().to_string();
+    let (lossy, report) = (proxy(node.tcp(), Harm::Lose), format!("--report={page}"));
+    let both = ["--mode=both", "--messages=1000", "--batch=10"];
+    let (code, run, table) = measured(lossy, &[&both[..], &["--drain=500ms", "--topic=lost", &report]].concat());
+    assert_eq!((code, &run["undelivered"], &run["errors"]), (0, &20.into(), &serde_json::json!([])), "{table}");
+    assert_eq!(run["end_to_end_latency"]["count"], 1000, "the percentiles are of all: {table}");
+    assert!(table.contains("undelivered: 20 deliveries"), "{table}");
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("<th>undelivered</th><td>20</td>") && page.contains("20 deliveries of"), "the page says so too");
+    let slow = proxy(node.tcp(), Harm::Delay);
+    let (code, run, table) = measured(slow, &[&both[..], &["--verify", "--drain=2s", "--topic=late"]].concat());
+    let verify = &run["verify"];
+    assert_eq!((code, verify["ok"].as_bool(), verify["lost"].as_u64()), (1, Some(false), Some(0)), "{table}");
+    assert!(number(&verify["late"]) > 0.0 && verify["late"] == run["undelivered"], "{table}");
+    assert!(table.contains("not delivered within --drain, and deliveries still came: raise --drain"), "{table}");
+    assert!(table.contains("not delivered: producer 0 message ") && !table.contains("lost"), "{table}");
 }
 
 #[test]

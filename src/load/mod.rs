@@ -13,6 +13,7 @@ mod link;
 mod native;
 mod nsq;
 mod options;
+mod owed;
 mod pace;
 mod plot;
 mod process;
@@ -71,14 +72,15 @@ pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     if let Some(path) = &outputs.report {
         write(path, &html::page(std::slice::from_ref(&run)))?;
     }
-    Ok(run.verify.is_none_or(|verdict| verdict.ok) && got_through(options.mode, &seen))
+    let undelivered = run.undelivered;
+    Ok(run.verify.is_none_or(|verdict| verdict.ok) && got_through(options.mode, &seen, undelivered))
 }
 
 /// Something, or nothing without an error: there may have been nothing to consume.
-fn got_through(mode: options::Mode, seen: &record::Seen) -> bool {
+fn got_through(mode: options::Mode, seen: &record::Seen, undelivered: u64) -> bool {
     let published = !mode.produces() || seen.published_ever.messages > 0;
     let delivered = !mode.consumes() || seen.delivered_ever.messages > 0;
-    published && delivered || seen.errors.is_empty()
+    published && delivered || seen.errors.is_empty() && undelivered == 0
 }
 
 /// `ringmq load report`.
@@ -111,12 +113,13 @@ mod tests {
     #[test]
     fn errors_and_nothing_else_are_a_failure() {
         let mut seen = record::Seen::new();
-        assert!(got_through(Mode::Consume, &seen), "an empty topic");
+        assert!(got_through(Mode::Consume, &seen, 0), "an empty topic");
+        assert!(!got_through(Mode::Both, &seen, 1), "nothing came of what should have");
         seen.error("made up", 1);
-        assert!(!got_through(Mode::Produce, &seen) && !got_through(Mode::Consume, &seen));
+        assert!(!got_through(Mode::Produce, &seen, 0) && !got_through(Mode::Consume, &seen, 0));
         seen.published_ever.add(1, 1);
-        assert!(got_through(Mode::Produce, &seen) && !got_through(Mode::Both, &seen));
+        assert!(got_through(Mode::Produce, &seen, 0) && !got_through(Mode::Both, &seen, 0));
         seen.delivered_ever.add(1, 1);
-        assert!(got_through(Mode::Both, &seen));
+        assert!(got_through(Mode::Both, &seen, 0) && got_through(Mode::Both, &seen, 1));
     }
 }
