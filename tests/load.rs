@@ -183,6 +183,28 @@ fn files_are_written_and_the_page_needs_nothing_else() {
     assert!(output.status.code() == Some(1) && stderr(&output).contains("a.json: not a result of --json"), "{}", stderr(&output));
 }
 
+#[test]
+fn a_file_that_cannot_be_written_costs_neither_the_run_nor_the_other_files() {
+    let node = Node::start(&["--shards=1"]);
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    let output = load(nobody, &[&format!("--json={}", at("run.json")), &format!("--report={}", at("no/page.html"))]);
+    let text = stderr(&output);
+    assert!(
+        output.status.code() == Some(1) && text.contains("no/page.html: No such file") && !text.contains("connect"),
+        "{text}"
+    );
+    assert!(!Path::new(&at("run.json")).exists(), "it was not left behind");
+    let (page, hgrm) = (at("page.html"), at("run.hgrm"));
+    let flags = ["--json=/dev/full", &format!("--hgrm={hgrm}"), &format!("--report={page}"), "--duration=300ms", "--warm-up=0"];
+    let output = load(node.tcp(), &flags);
+    let (code, text) = (output.status.code(), stderr(&output));
+    assert!(code == Some(1) && text.contains("/dev/full: No space left on device"), "{text}");
+    assert!(std::fs::read_to_string(hgrm).is_ok_and(|text| text.contains("#[Max ")), "the others are whole");
+    assert!(std::fs::read_to_string(page).is_ok_and(|text| text.ends_with("</html>\n")), "the others are whole");
+}
+
 fn report(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["load", "report"]).args(args).output().expect("it can be started")
 }
