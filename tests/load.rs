@@ -5,6 +5,7 @@
 mod node;
 
 use node::Node;
+use node::pki::Pki;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -241,6 +242,20 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("E_INVALID RDY count"), "{}", stderr(&output));
     let (_, run, table) = measured(node.tcp(), &["--size=2KiB", "--duration=300ms", "--warm-up=0"]);
     assert!(run["published"]["messages"] == 0 && table.contains("E_BAD_MESSAGE"), "{table}");
+}
+
+#[test]
+fn a_tls_port_is_recognised() {
+    let pki = Pki::new();
+    let node = pki.node(&["--shards=1"]);
+    for protocol in ["--protocol=native", "--protocol=nsq"] {
+        let output = load(node.native(), &[protocol, "--duration=300ms"]);
+        let text = stderr(&output);
+        assert!(
+            output.status.code() == Some(1) && text.contains("speaks TLS on this port: --protocol=native with --tls-ca"),
+            "{text}"
+        );
+    }
 }
 
 /// What the proxy does to the messages.
