@@ -5,6 +5,7 @@
 mod node;
 
 use node::Node;
+use node::pki::Pki;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -183,6 +184,28 @@ fn files_are_written_and_the_page_needs_nothing_else() {
     assert!(output.status.code() == Some(1) && stderr(&output).contains("a.json: not a result of --json"), "{}", stderr(&output));
 }
 
+#[test]
+fn a_file_that_cannot_be_written_costs_neither_the_run_nor_the_other_files() {
+    let node = Node::start(&["--shards=1"]);
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let nobody = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port");
+    let output = load(nobody, &[&format!("--json={}", at("run.json")), &format!("--report={}", at("no/page.html"))]);
+    let text = stderr(&output);
+    assert!(
+        output.status.code() == Some(1) && text.contains("no/page.html: No such file") && !text.contains("connect"),
+        "{text}"
+    );
+    assert!(!Path::new(&at("run.json")).exists(), "it was not left behind");
+    let (page, hgrm) = (at("page.html"), at("run.hgrm"));
+    let flags = ["--json=/dev/full", &format!("--hgrm={hgrm}"), &format!("--report={page}"), "--duration=300ms", "--warm-up=0"];
+    let output = load(node.tcp(), &flags);
+    let (code, text) = (output.status.code(), stderr(&output));
+    assert!(code == Some(1) && text.contains("/dev/full: No space left on device"), "{text}");
+    assert!(std::fs::read_to_string(hgrm).is_ok_and(|text| text.contains("#[Max ")), "the others are whole");
+    assert!(std::fs::read_to_string(page).is_ok_and(|text| text.ends_with("</html>\n")), "the others are whole");
+}
+
 fn report(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["load", "report"]).args(args).output().expect("it can be started")
 }
@@ -221,6 +244,20 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
     assert!(run["published"]["messages"] == 0 && table.contains("E_BAD_MESSAGE"), "{table}");
 }
 
+#[test]
+fn a_tls_port_is_recognised() {
+    let pki = Pki::new();
+    let node = pki.node(&["--shards=1"]);
+    for protocol in ["--protocol=native", "--protocol=nsq"] {
+        let output = load(node.native(), &[protocol, "--duration=300ms"]);
+        let text = stderr(&output);
+        assert!(
+            output.status.code() == Some(1) && text.contains("speaks TLS on this port: --protocol=native with --tls-ca"),
+            "{text}"
+        );
+    }
+}
+
 /// What the proxy does to the messages.
 #[derive(Clone, Copy)]
 enum Harm {
@@ -228,6 +265,8 @@ enum Harm {
     Lose,
     Change,
     Repeat,
+    /// Every message takes its time.
+    Delay,
 }
 
 /// Between the generator and the node: every 50th message of a connection is harmed.
@@ -257,9 +296,12 @@ fn forward(mut server: TcpStream, mut client: TcpStream, harm: Harm) -> std::io:
         frame.resize(4 + word(0) as usize, 0);
         server.read_exact(&mut frame[8..])?;
         messages += (word(4) == 2) as usize;
+        if word(4) == 2 && matches!(harm, Harm::Delay) {
+            thread::sleep(std::time::Duration::from_millis(20));
+        }
         if word(4) == 2 && messages % 50 == 0 {
             match harm {
-                Harm::None => {}
+                Harm::None | Harm::Delay => {}
                 Harm::Lose => continue,
                 Harm::Change => *frame.last_mut().expect("it has a head") ^= 1,
                 Harm::Repeat => client.write_all(&frame)?,
@@ -281,7 +323,7 @@ fn verify_notices_what_is_lost_and_what_is_changed() {
         let found = (code, verify["lost"].as_u64(), verify["broken"].as_u64(), verify["ok"].as_bool());
         // A changed one is lost too; one that comes twice is allowed.
         let wanted = match harm {
-            Harm::None | Harm::Repeat => (0, Some(0), Some(0), Some(true)),
+            Harm::None | Harm::Repeat | Harm::Delay => (0, Some(0), Some(0), Some(true)),
             Harm::Lose => (1, Some(20), Some(0), Some(false)),
             Harm::Change => (1, Some(20), Some(20), Some(false)),
         };
@@ -289,6 +331,28 @@ fn verify_notices_what_is_lost_and_what_is_changed() {
         assert_eq!(verify["duplicates"] == 20, matches!(harm, Harm::Repeat), "{table}");
         assert_eq!(table.contains("verify: FAILED"), code == 1, "{table}");
     }
+}
+
+#[test]
+fn what_is_not_delivered_is_counted_and_what_still_comes_is_not_lost() {
+    let node = Node::start(&["--shards=1"]);
+    let folder = folder();
+    let page = folder.path().join("page.html").display().to_string();
+    let (lossy, report) = (proxy(node.tcp(), Harm::Lose), format!("--report={page}"));
+    let both = ["--mode=both", "--messages=1000", "--batch=10"];
+    let (code, run, table) = measured(lossy, &[&both[..], &["--drain=500ms", "--topic=lost", &report]].concat());
+    assert_eq!((code, &run["undelivered"], &run["errors"]), (0, &20.into(), &serde_json::json!([])), "{table}");
+    assert_eq!(run["end_to_end_latency"]["count"], 1000, "the percentiles are of all: {table}");
+    assert!(table.contains("undelivered: 20 deliveries"), "{table}");
+    let page = std::fs::read_to_string(page).expect("it was written");
+    assert!(page.contains("<th>undelivered</th><td>20</td>") && page.contains("20 deliveries of"), "the page says so too");
+    let slow = proxy(node.tcp(), Harm::Delay);
+    let (code, run, table) = measured(slow, &[&both[..], &["--verify", "--drain=2s", "--topic=late"]].concat());
+    let verify = &run["verify"];
+    assert_eq!((code, verify["ok"].as_bool(), verify["lost"].as_u64()), (1, Some(false), Some(0)), "{table}");
+    assert!(number(&verify["late"]) > 0.0 && verify["late"] == run["undelivered"], "{table}");
+    assert!(table.contains("not delivered within --drain, and deliveries still came: raise --drain"), "{table}");
+    assert!(table.contains("not delivered: producer 0 message ") && !table.contains("lost"), "{table}");
 }
 
 #[test]

@@ -33,7 +33,7 @@ const READ_BYTES: usize = 256 * 1024;
 /// Below this, the read buffer is renewed.
 const READ_BYTES_MIN: usize = 32 * 1024;
 /// How the answer of a TLS port to what is not TLS begins.
-const TLS_ALERT: [u8; 2] = [21, 3];
+pub(crate) const TLS_ALERT: [u8; 2] = [21, 3];
 /// A payload up to this is copied behind its head; a larger one is sent from where it is.
 const COPY_BYTES_MAX: usize = 2048;
 const SLICES_MAX: usize = 64;

@@ -46,6 +46,7 @@ pub use batch::Batch;
 pub use consumer::{Consumer, ConsumerBuilder};
 pub use delivery::{Deliveries, Delivery, Received};
 pub use error::{Error, Result};
+pub(crate) use link::TLS_ALERT;
 pub use link::{BoxedStream, Place, Stream, TopicMap};
 pub use node::Connector;
 pub use producer::{Producer, ProducerBuilder};

@@ -2,6 +2,7 @@
 
 use super::body::{self, Found};
 use super::link::{Delivered, Link};
+use super::owed::Owed;
 use super::record::{self, Recorder, Seen};
 use super::shared::Shared;
 use std::sync::atomic::Ordering;
@@ -59,16 +60,12 @@ impl Consumer {
             messages += 1;
             bytes += body.len() as u64;
             let found = body::read(body, seal);
-            if let Found::Whole(head) | Found::Plain(head) = found {
-                own += (head.run == shared.run) as u64;
-                // A backlog was sent before the run.
-                if course.measures(if produces { head.intended_ns } else { now }) {
-                    times.add(&mut seen, now, head.intended_ns);
-                }
-            }
+            // of this run, and as far as the books know not for the second time
+            let mut fresh = matches!(found, Found::Whole(head) | Found::Plain(head) if head.run == shared.run);
+            own += fresh as u64;
             match (&mut ledger, found) {
                 (Some(ledger), Found::Whole(head)) if head.run == shared.run => {
-                    ledger.consumed(self.channel, head.producer, head.sequence);
+                    fresh = ledger.consumed(self.channel, head.producer, head.sequence);
                 }
                 // what says that it is of this run has a checksum, and what has room for it says of which run it is
                 (Some(ledger), Found::Plain(head)) if head.run == shared.run => ledger.broken(),
@@ -76,8 +73,14 @@ impl Consumer {
                 (Some(ledger), Found::Broken) => ledger.broken(),
                 _ => {}
             }
+            if let Found::Whole(head) | Found::Plain(head) = found {
+                // A backlog was sent before the run.
+                if course.measures(if produces { head.intended_ns } else { now }) {
+                    times.add(&mut seen, shared.owed(), now, head.intended_ns, fresh);
+                }
+            }
         })?;
-        times.add(&mut seen, now, 0);
+        times.add(&mut seen, shared.owed(), now, 0, false);
         if messages > 0 {
             shared.delivered.fetch_add(own, Ordering::Relaxed);
             self.count(shared, &mut seen, now, messages, bytes);
@@ -102,17 +105,23 @@ impl Consumer {
 struct Times {
     intended_ns: u64,
     count: u64,
+    /// Of these, what is owed no more.
+    fresh: u64,
 }
 
 impl Times {
     /// Records those before when the time is another one; 0 is none.
-    fn add(&mut self, seen: &mut Seen, now: u64, intended_ns: u64) {
+    fn add(&mut self, seen: &mut Seen, owed: Option<&Owed>, now: u64, intended_ns: u64, fresh: bool) {
         if intended_ns != self.intended_ns {
             if self.count > 0 {
                 record::record(&mut seen.end_to_end, now.saturating_sub(self.intended_ns), self.count);
             }
-            (self.intended_ns, self.count) = (intended_ns, 0);
+            if let Some(owed) = owed.filter(|_| self.fresh > 0) {
+                owed.delivered(self.intended_ns, self.fresh);
+            }
+            *self = Times { intended_ns, ..Times::default() };
         }
         self.count += 1;
+        self.fresh += fresh as u64;
     }
 }

@@ -188,6 +188,7 @@ fn figures(runs: &[Run]) -> String {
         row(name, each(&|run| run.raw.as_ref().and_then(of)));
     }
     row("behind, messages", each(&|run| (run.behind > 0).then(|| run.behind.to_string())));
+    row("undelivered", each(&|run| (run.undelivered > 0).then(|| run.undelivered.to_string())));
     row("errors", each(&|run| Some(run.errors.iter().map(|e| e.count).sum::<u64>().to_string())));
     let server = |of: fn(&super::result::Server) -> Option<String>| each(&|run| run.server.as_ref().and_then(of));
     row("server, CPU s", server(|s| Some(format!("{:.2}", s.cpu_seconds))));
@@ -206,8 +207,12 @@ fn trouble(runs: &[Run]) -> String {
         for error in &run.errors {
             let _ = writeln!(out, "<li>{label}: {} × {}</li>", error.count, escaped(&error.text));
         }
+        if run.undelivered > 0 {
+            let what = format!("{} deliveries of acknowledged messages did not come before the end", run.undelivered);
+            let _ = writeln!(out, "<li class=\"bad\">{label}: {what}</li>");
+        }
         if let Some(verdict) = run.verify.as_ref().filter(|verdict| !verdict.ok) {
-            let what = format!("{} lost, {} broken of {}", verdict.lost, verdict.broken, verdict.acknowledged);
+            let what = format!("{}, {} broken of {}", table::missing(verdict), verdict.broken, verdict.acknowledged);
             let _ = writeln!(out, "<li class=\"bad\">{label}: verify FAILED: {what}</li>");
         }
     }

@@ -55,11 +55,14 @@ pub struct Verdict {
     pub consumed: u64,
     /// Acknowledged messages times channels that never came.
     pub lost: u64,
+    /// The same, when deliveries still came at the end of the wait: they may only be late.
+    #[serde(default)]
+    pub late: u64,
     /// Allowed: delivery is at least once.
     pub duplicates: u64,
     /// Delivered with other bytes than were sent.
     pub broken: u64,
-    /// The first lost ones.
+    /// The first lost or late ones.
     pub examples: Vec<String>,
 }
 
@@ -81,18 +84,20 @@ impl Ledger {
         }
     }
 
-    /// A message of this run, intact. One that no producer has sent counts as broken.
-    pub fn consumed(&mut self, channel: usize, producer: u32, sequence: u64) {
+    /// A message of this run, intact; true when it has not come on the channel before. One that no producer has sent counts as broken.
+    pub fn consumed(&mut self, channel: usize, producer: u32, sequence: u64) -> bool {
         let Some(producer) = self.producers.get_mut(producer as usize).filter(|_| sequence < SEQUENCE_MAX) else {
             self.broken += 1;
-            return;
+            return false;
         };
-        if producer.consumed[channel].set(sequence) {
+        let fresh = producer.consumed[channel].set(sequence);
+        if fresh {
             self.consumed += 1;
             self.matched += producer.acknowledged.has(sequence) as u64;
         } else {
             self.duplicates += 1;
         }
+        fresh
     }
 
     pub fn broken(&mut self) {
@@ -103,10 +108,16 @@ impl Ledger {
         self.matched == self.acknowledged * self.channels
     }
 
-    pub fn verdict(&self) -> Verdict {
-        let lost = self.acknowledged * self.channels - self.matched;
+    pub fn matched(&self) -> u64 {
+        self.matched
+    }
+
+    /// `still_coming`: deliveries came up to the end of the wait, so what is missing may only be late.
+    pub fn verdict(&self, still_coming: bool) -> Verdict {
+        let missing = self.acknowledged * self.channels - self.matched;
+        let (lost, late) = if still_coming { (0, missing) } else { (missing, 0) };
         let mut examples = Vec::new();
-        if lost > 0 {
+        if missing > 0 {
             for (number, producer) in self.producers.iter().enumerate() {
                 for (channel, bits) in producer.consumed.iter().enumerate() {
                     let missing = producer.acknowledged.iter().filter(|sequence| !bits.has(*sequence));
@@ -117,10 +128,11 @@ impl Ledger {
         }
         Verdict {
             // A run that verified nothing has not shown anything.
-            ok: lost == 0 && self.broken == 0 && self.acknowledged > 0,
+            ok: missing == 0 && self.broken == 0 && self.acknowledged > 0,
             acknowledged: self.acknowledged,
             consumed: self.consumed,
             lost,
+            late,
             duplicates: self.duplicates,
             broken: self.broken,
             examples,
@@ -135,23 +147,25 @@ mod tests {
     #[test]
     fn what_is_lost_is_named_and_what_comes_twice_is_allowed() {
         let mut ledger = Ledger::new(2, 2);
-        assert!(ledger.is_complete() && !ledger.verdict().ok, "nothing was shown yet");
-        ledger.consumed(0, 1, 5);
+        assert!(ledger.is_complete() && !ledger.verdict(false).ok, "nothing was shown yet");
+        assert!(ledger.consumed(0, 1, 5) && !ledger.consumed(0, 1, 5));
         ledger.acknowledged(1, 4, 2);
         for (channel, sequence) in [(0, 4), (1, 4), (1, 4)] {
             ledger.consumed(channel, 1, sequence);
         }
-        let verdict = ledger.verdict();
-        assert_eq!((verdict.ok, verdict.lost, verdict.duplicates, verdict.consumed), (false, 1, 1, 3));
+        let late = ledger.verdict(true);
+        assert_eq!((late.ok, late.lost, late.late), (false, 0, 1));
+        let verdict = ledger.verdict(false);
+        assert_eq!((verdict.ok, verdict.lost, verdict.duplicates, verdict.consumed), (false, 1, 2, 3));
         assert_eq!(verdict.examples, ["producer 1 message 5 on channel 1"]);
         ledger.consumed(1, 1, 5);
-        assert!(ledger.is_complete() && ledger.verdict().ok);
+        assert!(ledger.is_complete() && ledger.verdict(false).ok);
         // Delivered and never acknowledged: may be.
         ledger.consumed(1, 0, 70);
-        assert!(ledger.verdict().ok);
+        assert!(ledger.verdict(false).ok);
         ledger.consumed(1, 0, SEQUENCE_MAX);
         ledger.consumed(1, 9, 0);
         ledger.broken();
-        assert_eq!((ledger.verdict().ok, ledger.verdict().broken), (false, 3));
+        assert_eq!((ledger.verdict(false).ok, ledger.verdict(false).broken), (false, 3));
     }
 }

@@ -7,12 +7,14 @@
 
 mod body;
 mod consumer;
+mod files;
 mod html;
 mod ledger;
 mod link;
 mod native;
 mod nsq;
 mod options;
+mod owed;
 mod pace;
 mod plot;
 mod process;
@@ -31,6 +33,7 @@ mod worker;
 pub use options::{Asked, Options, Outputs, ReportOptions, command, parse};
 pub use result::Run;
 
+use files::{Files, Output};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
@@ -47,6 +50,7 @@ pub enum LoadError {
 /// Runs the load and writes the results; false when `--verify` found something, or nothing got through but errors.
 pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     // a file that is of no use is known before the load, not after it
+    let files = Files::open(outputs, options.mode)?;
     let raw = outputs.raw.as_deref().map(raw::read).transpose()?;
     let finished = match options.ramp {
         Some(limit) => ramp::ramp(options, limit),
@@ -54,31 +58,31 @@ pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     };
     let run::Finished { mut run, seen } = finished.map_err(LoadError::Failed)?;
     run.raw = raw.map(|report| raw::Raw::of(&report, &run));
-    std::io::stdout().write_all(table::text(&run).as_bytes()).map_err(|e| file_error(Path::new("the standard output"), e))?;
-    if let Some(path) = &outputs.json {
-        let json = serde_json::to_string_pretty(&run).map_err(|e| file_error(path, e))?;
-        write(path, &(json + "\n"))?;
-    }
-    if let Some(path) = &outputs.hgrm {
-        let main = if options.mode.consumes() { &seen.end_to_end } else { &seen.publish };
-        write(path, &result::hgrm(main))?;
-        if options.mode == options::Mode::Both {
-            let mut beside = path.clone().into_os_string();
-            beside.push(".publish");
-            write(Path::new(&beside), &result::hgrm(&seen.publish))?;
-        }
-    }
-    if let Some(path) = &outputs.report {
-        write(path, &html::page(std::slice::from_ref(&run)))?;
-    }
-    Ok(run.verify.is_none_or(|verdict| verdict.ok) && got_through(options.mode, &seen))
+    let table = std::io::stdout().write_all(table::text(&run).as_bytes());
+    let timed = if options.mode.consumes() { &seen.end_to_end } else { &seen.publish };
+    // one that cannot be written takes none of the others with it
+    let written = [
+        table.map_err(|e| file_error(Path::new("the standard output"), e)),
+        files.json.map_or(Ok(()), |file| file.write(&json(&run)?)),
+        files.hgrm.map_or(Ok(()), |file| file.write(&result::hgrm(timed))),
+        files.hgrm_publish.map_or(Ok(()), |file| file.write(&result::hgrm(&seen.publish))),
+        files.report.map_or(Ok(()), |file| file.write(&html::page(std::slice::from_ref(&run)))),
+    ];
+    written.into_iter().collect::<Result<(), _>>()?;
+    let undelivered = run.undelivered;
+    Ok(run.verify.is_none_or(|verdict| verdict.ok) && got_through(options.mode, &seen, undelivered))
+}
+
+fn json(run: &Run) -> Result<String, LoadError> {
+    let text = serde_json::to_string_pretty(run).map_err(|e| LoadError::Failed(format!("the result as JSON: {e}")))?;
+    Ok(text + "\n")
 }
 
 /// Something, or nothing without an error: there may have been nothing to consume.
-fn got_through(mode: options::Mode, seen: &record::Seen) -> bool {
+fn got_through(mode: options::Mode, seen: &record::Seen, undelivered: u64) -> bool {
     let published = !mode.produces() || seen.published_ever.messages > 0;
     let delivered = !mode.consumes() || seen.delivered_ever.messages > 0;
-    published && delivered || seen.errors.is_empty()
+    published && delivered || seen.errors.is_empty() && undelivered == 0
 }
 
 /// `ringmq load report`.
@@ -92,11 +96,7 @@ pub fn report(options: &ReportOptions) -> Result<(), LoadError> {
         }
         runs.push(run);
     }
-    write(&options.out, &html::page(&runs))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), LoadError> {
-    fs::write(path, text).map_err(|e| file_error(path, e))
+    Output::open(&options.out)?.write(&html::page(&runs))
 }
 
 fn file_error(path: &Path, reason: impl ToString) -> LoadError {
@@ -111,12 +111,13 @@ mod tests {
     #[test]
     fn errors_and_nothing_else_are_a_failure() {
         let mut seen = record::Seen::new();
-        assert!(got_through(Mode::Consume, &seen), "an empty topic");
+        assert!(got_through(Mode::Consume, &seen, 0), "an empty topic");
+        assert!(!got_through(Mode::Both, &seen, 1), "nothing came of what should have");
         seen.error("made up", 1);
-        assert!(!got_through(Mode::Produce, &seen) && !got_through(Mode::Consume, &seen));
+        assert!(!got_through(Mode::Produce, &seen, 0) && !got_through(Mode::Consume, &seen, 0));
         seen.published_ever.add(1, 1);
-        assert!(got_through(Mode::Produce, &seen) && !got_through(Mode::Both, &seen));
+        assert!(got_through(Mode::Produce, &seen, 0) && !got_through(Mode::Both, &seen, 0));
         seen.delivered_ever.add(1, 1);
-        assert!(got_through(Mode::Both, &seen));
+        assert!(got_through(Mode::Both, &seen, 0) && got_through(Mode::Both, &seen, 1));
     }
 }

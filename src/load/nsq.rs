@@ -63,9 +63,10 @@ impl Nsq {
     /// Sends what stands in `out` and waits for the one answer.
     async fn ask(&mut self, what: &str) -> Result<Vec<u8>, String> {
         let wire = &mut self.wire;
-        wire.flush().await.map_err(|e| format!("{what}: {e}"))?;
+        // where that fails, reading says why: a server that closes may have said so
+        let _ = wire.flush().await;
         loop {
-            if let Some((frame, len)) = frame::decode(wire.unread()).map_err(|e| format!("{what}: {e}"))? {
+            if let Some((frame, len)) = frame::decode(wire.unread()).map_err(|e| format!("{what}: {}", wire.unless_tls(e)))? {
                 let answer = match frame {
                     Frame::Response(HEARTBEAT) => None,
                     Frame::Response(data) => Some(Ok(data.to_vec())),
@@ -78,7 +79,9 @@ impl Nsq {
                     None => continue,
                 }
             }
-            wire.fill().await.map_err(|e| format!("{what}: {e}"))?;
+            if let Err(error) = wire.fill().await {
+                return Err(format!("{what}: {}", wire.explain(&error)));
+            }
         }
     }
 

@@ -210,6 +210,9 @@ impl Producer {
             if course.measures(done.intended_ns) {
                 record::record(&mut seen.publish, now.saturating_sub(done.intended_ns), 1);
             }
+            if let Some(owed) = shared.owed() {
+                owed.acknowledged(done.intended_ns, done.count as u64 * shared.options.channels.len() as u64);
+            }
             if let Some(mut ledger) = shared.ledger() {
                 ledger.acknowledged(self.number, done.first, done.count as u64);
             }

@@ -1,7 +1,7 @@
 //! The highest rate that keeps p99 below a limit: doubles until it breaks, then halves the gap.
 
 use super::options::Options;
-use super::result::{Ramp, Step};
+use super::result::{Ramp, Run, Step};
 use super::run::{self, Finished};
 use super::table;
 use std::time::Duration;
@@ -54,10 +54,12 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
     let mut last = None;
     while let Some(now) = search.filter(|_| steps.len() < STEPS_MAX) {
         let finished = run::run(&Options { rate: Some(now.next), quiet: true, ..options.clone() })?;
-        let step = judge(now.next, &finished, limit_us);
+        let step = judge(now.next, &finished.run, limit_us);
         if !options.quiet {
             let word = if step.kept { "kept" } else { "broken" };
-            eprintln!("  rate {:.0}: {:.0} msg/s, p99 {}: {word}", step.rate, step.messages_per_second, table::time(step.p99_us));
+            let (rate, reached, p99) = (step.rate, step.messages_per_second, table::time(step.p99_us));
+            let missing = if step.undelivered > 0 { format!(", {} undelivered", step.undelivered) } else { String::new() };
+            eprintln!("  rate {rate:.0}: {reached:.0} msg/s, p99 {p99}{missing}: {word}");
         }
         search = now.after(step.kept);
         if step.kept && best.as_ref().is_none_or(|best| best.run.setup.rate < Some(step.rate)) {
@@ -73,13 +75,15 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
     Ok(finished)
 }
 
-fn judge(rate: f64, finished: &Finished, limit_us: f64) -> Step {
-    let run = &finished.run;
-    let latency = run.end_to_end_latency.as_ref().or(run.publish_latency.as_ref());
+/// Where it consumes, by what was delivered alone.
+fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
+    let latency = if run.delivered.is_some() { &run.end_to_end_latency } else { &run.publish_latency };
+    let latency = latency.as_ref();
     let p99_us = latency.map_or(f64::MAX, |latency| latency.p99_us);
     let messages_per_second = run.published.as_ref().map_or(0.0, |flow| flow.messages_per_second);
-    let kept = p99_us <= limit_us && messages_per_second >= rate * RATE_REACHED && run.errors.is_empty();
-    Step { rate, messages_per_second, p99_us, kept }
+    let all_got_through = run.errors.is_empty() && run.undelivered == 0;
+    let kept = p99_us <= limit_us && messages_per_second >= rate * RATE_REACHED && all_got_through;
+    Step { rate, messages_per_second, p99_us, undelivered: run.undelivered, kept }
 }
 
 #[cfg(test)]
@@ -95,6 +99,34 @@ mod tests {
             search = now.after(kept);
         }
         (best, steps)
+    }
+
+    #[test]
+    fn what_is_not_delivered_in_time_breaks_a_step() {
+        let flow =
+            |rate: u64| serde_json::json!({"messages": rate, "bytes": 0, "messages_per_second": rate, "megabytes_per_second": 0});
+        let latency = |us: u64| {
+            serde_json::json!({"count": 1, "mean_us": us, "p50_us": us, "p90_us": us, "p99_us": us, "p99_9_us": us, "p99_99_us": us,
+                "max_us": us, "percentiles": []})
+        };
+        let base: Run = serde_json::from_value(serde_json::json!({
+            "format": 1, "label": "", "started_unix_ms": 0, "seconds": 1, "behind": 0, "errors": [], "series": [],
+            "target": {"address": "", "protocol": "nsq"}, "published": flow(100), "publish_latency": latency(5),
+            "setup": {"mode": "produce", "size": "1", "batch": 1, "connections": 1, "consumers": 0, "in_flight": 1, "topics": 1,
+                "channels": 1, "rdy": 1, "warm_up_seconds": 0, "threads": 1},
+            "generator": {"cpu_seconds": 0, "busy": 0},
+        }))
+        .expect("a run has these fields");
+        let both = Run {
+            delivered: serde_json::from_value(flow(100)).expect("a flow"),
+            end_to_end_latency: serde_json::from_value(latency(7)).expect("a latency"),
+            ..base.clone()
+        };
+        let kept = |run: &Run, limit: f64| judge(100.0, run, limit).kept;
+        assert!(kept(&base, 5.0) && !kept(&base, 4.0) && !judge(103.0, &base, 5.0).kept);
+        assert!(kept(&both, 7.0) && !kept(&both, 6.0), "by the delivery");
+        assert!(!kept(&Run { end_to_end_latency: None, ..both.clone() }, 1e9), "nothing was delivered");
+        assert!(!kept(&Run { undelivered: 1, ..both }, 1e9));
     }
 
     #[test]

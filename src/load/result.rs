@@ -27,6 +27,10 @@ pub struct Run {
     pub end_to_end_latency: Option<Latency>,
     /// Messages that the open loop should have sent in the measured time and could not.
     pub behind: u64,
+    /// Deliveries of acknowledged messages, due in the measured time, that did not come; they stand in `end_to_end_latency` with
+    /// what they had waited. Files of older builds do not say.
+    #[serde(default)]
+    pub undelivered: u64,
     pub errors: Vec<ErrorCount>,
     pub series: Vec<Second>,
     pub generator: Generator,
@@ -147,6 +151,8 @@ pub struct Step {
     pub rate: f64,
     pub messages_per_second: f64,
     pub p99_us: f64,
+    #[serde(default)]
+    pub undelivered: u64,
     pub kept: bool,
 }
 

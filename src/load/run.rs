@@ -2,8 +2,9 @@
 
 use super::ledger::Verdict;
 use super::options::{Mode, Options};
+use super::owed::Owed;
 use super::process::{self, Usage};
-use super::record::{Count, Recorder, Seen};
+use super::record::{self, Count, Recorder, Seen};
 use super::result::{self, ErrorCount, Flow, Generator, Latency, Run, Second, Server, Setup, Target};
 use super::shared::{Course, Phase, Shared};
 use super::worker::{Report, Worker};
@@ -46,6 +47,25 @@ struct Running {
     series: Vec<Second>,
     last_line_ns: u64,
     rss_max: u64,
+    coming: Coming,
+}
+
+/// When a delivery was last seen to come.
+struct Coming {
+    came: u64,
+    at: Option<Instant>,
+}
+
+impl Coming {
+    fn look(&mut self, came: u64, now: Instant) {
+        if came > self.came {
+            *self = Coming { came, at: Some(now) };
+        }
+    }
+
+    fn within(&self, limit: Duration, now: Instant) -> bool {
+        self.at.is_some_and(|at| now.duration_since(at) <= limit)
+    }
 }
 
 /// Blocks for the whole run.
@@ -57,8 +77,14 @@ pub fn run(options: &Options) -> Result<Finished, String> {
     for thread in std::mem::take(&mut running.threads) {
         thread.join().map_err(|_| "a thread of the generator panicked")?;
     }
-    let (course, used) = result?;
-    Ok(running.finish(course, used))
+    Ok(running.finish(result?))
+}
+
+struct Ended {
+    course: Course,
+    used: Used,
+    /// Deliveries that were waited for came up to the end of the wait, and not all of them.
+    still_coming: bool,
 }
 
 /// CPU time over the measured part.
@@ -109,11 +135,12 @@ impl Running {
             series: Vec::new(),
             last_line_ns: 0,
             rss_max: 0,
+            coming: Coming { came: 0, at: None },
             shared,
         })
     }
 
-    fn go(&mut self) -> Result<(Course, Used), String> {
+    fn go(&mut self) -> Result<Ended, String> {
         for _ in 0..self.threads.len() {
             match self.reports.recv() {
                 Ok(Report::Connected(version)) => self.version = version.or(self.version.take()),
@@ -139,9 +166,10 @@ impl Running {
         self.watch(course.end, &course)?;
         let after = self.usages();
         self.line(&course);
-        self.drain()?;
+        let still_coming = self.drain()?;
         let server = before.1.zip(after.1).map(|(before, after)| (after.cpu_seconds - before.cpu_seconds, after));
-        Ok((course, Used { own: after.0 - before.0, server }))
+        let used = Used { own: after.0 - before.0, server };
+        Ok(Ended { course, used, still_coming })
     }
 
     fn sleep_until(&self, at: u64) {
@@ -153,6 +181,7 @@ impl Running {
         loop {
             self.take_reports(Duration::ZERO)?;
             let now = self.shared.clock.now();
+            self.look();
             if now >= until || self.is_done() {
                 return Ok(());
             }
@@ -191,27 +220,36 @@ impl Running {
         Ok(())
     }
 
-    /// Answers and deliveries that are still on their way.
-    fn drain(&mut self) -> Result<(), String> {
-        let limit = Instant::now() + self.shared.options.drain;
-        let (mut came, mut came_at) = (0, Instant::now());
+    fn look(&mut self) {
+        if self.shared.options.mode == Mode::Both {
+            self.coming.look(self.shared.came(), Instant::now());
+        }
+    }
+
+    /// Waits for answers and deliveries that are still on their way; true when the wait is over and some still come.
+    fn drain(&mut self) -> Result<bool, String> {
+        let (begin, wait) = (Instant::now(), self.shared.options.drain);
+        let (limit, both) = (begin + wait, self.shared.options.mode == Mode::Both);
         // Producers have a limit of their own, and say so shortly after it.
         while self.published < self.threads.len() {
             self.take_reports(TICK)?;
+            self.look();
             if Instant::now() > limit + Duration::from_secs(5) {
                 return Err("a thread of the generator does not end".into());
             }
         }
-        while self.shared.options.mode == Mode::Both && !self.shared.all_came() && Instant::now() < limit {
-            let now = self.shared.delivered.load(Ordering::Relaxed);
-            if now != came {
-                (came, came_at) = (now, Instant::now());
-            } else if !self.shared.options.verify && came_at.elapsed() > QUIET_LIMIT {
+        while both && !self.shared.all_came() && Instant::now() < limit {
+            self.look();
+            let now = Instant::now();
+            if !self.shared.options.verify && begin + QUIET_LIMIT < now && !self.coming.within(QUIET_LIMIT, now) {
                 break;
             }
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
+        self.look();
+        // a short wait has seen the last one that was on its way not long ago
+        let recent = (wait / 4).clamp(2 * TICK, QUIET_LIMIT);
+        Ok(both && !self.shared.all_came() && self.coming.within(recent, Instant::now()))
     }
 
     fn server_usage(&self) -> Option<Usage> {
@@ -290,9 +328,11 @@ impl Running {
         self.all.merge(part);
     }
 
-    fn finish(mut self, course: Course, used: Used) -> Finished {
+    fn finish(mut self, ended: Ended) -> Finished {
+        let Ended { course, used, still_coming } = ended;
         self.collect(&mut Seen::new());
-        let (shared, seen) = (self.shared, self.all);
+        let (shared, mut seen) = (self.shared, self.all);
+        let undelivered = shared.owed().map_or(0, |owed| count_undelivered(owed, shared.clock.now(), &mut seen));
         let options = &shared.options;
         let measured = (course.end - course.measure) as f64 / 1e9;
         // What was limited to a number, or drained a backlog, is over with its last message.
@@ -307,7 +347,7 @@ impl Running {
             peak_rss_bytes: self.rss_max.max(usage.resident_bytes),
             lifetime_peak_rss_bytes: usage.resident_bytes_max,
         });
-        let verify: Option<Verdict> = shared.ledger().map(|ledger| ledger.verdict());
+        let verify: Option<Verdict> = shared.ledger().map(|ledger| ledger.verdict(still_coming));
         let run = Run {
             format: result::FORMAT,
             label: options.label.clone(),
@@ -320,6 +360,7 @@ impl Running {
             publish_latency: Latency::of(&seen.publish),
             end_to_end_latency: Latency::of(&seen.end_to_end),
             behind: seen.behind,
+            undelivered,
             errors: seen.errors.iter().map(|(text, count)| ErrorCount { text: text.clone(), count: *count }).collect(),
             series: self.series,
             generator: Generator { cpu_seconds: used.own, busy: used.own / seconds / self.recorders.len() as f64 },
@@ -329,5 +370,44 @@ impl Running {
             raw: None,
         };
         Finished { run, seen }
+    }
+}
+
+/// What was acknowledged and did not come has waited until `now` at least: without it end to end would be of what came.
+fn count_undelivered(owed: &Owed, now: u64, seen: &mut Seen) -> u64 {
+    let mut all = 0;
+    for (deliveries, due_ns) in owed.left() {
+        record::record(&mut seen.end_to_end, now.saturating_sub(due_ns), deliveries);
+        all += deliveries;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_come_has_waited_to_the_end() {
+        const S: u64 = 1_000_000_000;
+        let (owed, mut seen) = (Owed::new(Course { start: 0, measure: S, end: 3 * S }), Seen::new());
+        owed.acknowledged(S, 10);
+        owed.delivered(S, 4);
+        owed.acknowledged(2 * S, 100);
+        assert_eq!(count_undelivered(&owed, 5 * S, &mut seen), 106);
+        let near = |ns: u64, wanted: f64| (ns as f64 / wanted - 1.0).abs() < 0.01;
+        assert!(seen.end_to_end.len() == 106 && near(seen.end_to_end.max(), 4e9) && near(seen.end_to_end.min(), 3e9));
+    }
+
+    #[test]
+    fn what_comes_is_told_from_what_has_come() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut coming = Coming { came: 0, at: None };
+        coming.look(0, at(0));
+        assert!(!coming.within(QUIET_LIMIT, at(0)), "nothing ever came");
+        coming.look(7, at(100));
+        coming.look(7, at(900));
+        assert!(coming.within(QUIET_LIMIT, at(1100)) && !coming.within(QUIET_LIMIT, at(1101)));
     }
 }

@@ -2,7 +2,8 @@
 
 use super::body::Filler;
 use super::ledger::Ledger;
-use super::options::Options;
+use super::options::{Mode, Options};
+use super::owed::Owed;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -62,6 +63,7 @@ pub struct Shared {
     /// By topic: where the checksums of its messages begin, so that one that comes in another topic is found out.
     seals: Vec<u32>,
     course: OnceLock<Course>,
+    owed: OnceLock<Owed>,
     /// Messages that may still be published or, in mode consume, delivered.
     budget: AtomicI64,
     pub acknowledged: AtomicU64,
@@ -81,6 +83,7 @@ impl Shared {
             filler: Filler::new(if options.mode.produces() { options.size.max() } else { 0 }),
             seals: options.topics.iter().map(|name| crc32fast::hash(name.as_bytes())).collect(),
             course: OnceLock::new(),
+            owed: OnceLock::new(),
             budget: AtomicI64::new(options.messages.map_or(i64::MAX, |n| n as i64)),
             acknowledged: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
@@ -98,10 +101,18 @@ impl Shared {
 
     pub fn set_course(&self, course: Course) {
         assert!(self.course.set(course).is_ok(), "a run has one course");
+        if self.options.mode == Mode::Both {
+            self.owed.get_or_init(|| Owed::new(course));
+        }
     }
 
     pub fn course(&self) -> Course {
         *self.course.get().expect("it is set before the phase Load")
+    }
+
+    /// Of mode both.
+    pub fn owed(&self) -> Option<&Owed> {
+        self.owed.get()
     }
 
     pub fn ledger(&self) -> Option<MutexGuard<'_, Ledger>> {
@@ -123,6 +134,11 @@ impl Shared {
 
     pub fn saw(&self, now: u64) {
         self.last_ns.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// Rises as long as deliveries come that are waited for; with the books, those that came before do not count.
+    pub fn came(&self) -> u64 {
+        self.ledger().map_or_else(|| self.delivered.load(Ordering::Relaxed), |ledger| ledger.matched())
     }
 
     /// Everything acknowledged has come on every channel.

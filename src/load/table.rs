@@ -1,5 +1,6 @@
 //! The end of a run as text.
 
+use super::ledger::Verdict;
 use super::result::{Latency, Run};
 use std::fmt::Write as _;
 
@@ -58,6 +59,13 @@ pub fn columns(l: &Latency) -> [f64; 7] {
     [l.p50_us, l.p90_us, l.p99_us, l.p99_9_us, l.p99_99_us, l.max_us, l.mean_us]
 }
 
+pub fn missing(verdict: &Verdict) -> String {
+    match verdict.late {
+        0 => format!("{} lost", verdict.lost),
+        late => format!("{late} not delivered within --drain, and deliveries still came: raise --drain"),
+    }
+}
+
 fn notes(run: &Run, out: &mut String) {
     if run.errors.is_empty() {
         out.push_str("errors: none\n");
@@ -70,6 +78,9 @@ fn notes(run: &Run, out: &mut String) {
         let sent = run.published.as_ref().map_or(0, |flow| flow.messages);
         let why = if run.behind * 100 > sent { ": the rate is too high" } else { "" };
         let _ = writeln!(out, "behind: {} messages were due and not sent before the end{why}", run.behind);
+    }
+    if run.undelivered > 0 {
+        let _ = writeln!(out, "undelivered: {} deliveries of acknowledged messages did not come before the end", run.undelivered);
     }
     if let Some(server) = &run.server {
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
@@ -101,13 +112,15 @@ fn notes(run: &Run, out: &mut String) {
     }
     if let Some(v) = &run.verify {
         let word = if v.ok { "ok" } else { "FAILED" };
+        let (acknowledged, consumed, missing) = (v.acknowledged, v.consumed, missing(v));
         let _ = writeln!(
             out,
-            "verify: {word}: {} acknowledged, {} consumed, {} lost, {} broken, {} delivered again",
-            v.acknowledged, v.consumed, v.lost, v.broken, v.duplicates
+            "verify: {word}: {acknowledged} acknowledged, {consumed} consumed, {missing}, {} broken, {} delivered again",
+            v.broken, v.duplicates
         );
-        for lost in &v.examples {
-            let _ = writeln!(out, "lost: {lost}");
+        let name = if v.late > 0 { "not delivered" } else { "lost" };
+        for example in &v.examples {
+            let _ = writeln!(out, "{name}: {example}");
         }
     }
 }

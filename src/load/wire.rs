@@ -1,7 +1,7 @@
 //! One socket of the generator: buffers that are filled and emptied in place. What stands in them is the protocol's.
 
 use super::options::Options;
-use crate::client::{BoxedStream, Secure};
+use crate::client::{BoxedStream, Secure, TLS_ALERT};
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
@@ -79,10 +79,19 @@ impl Wire {
         .await
     }
 
-    /// What an error means that came before the server's first answer.
+    /// What an error of the connection means that came before the server's first answer.
     pub fn explain(&self, error: &io::Error) -> String {
         let tls = self.secure.as_ref().and_then(|secure| secure.explain(error));
-        tls.map_or_else(|| error.to_string(), |why| format!("no TLS: {why}"))
+        tls.map_or_else(|| self.unless_tls(error), |why| format!("no TLS: {why}"))
+    }
+
+    /// An error before the server's first answer, unless that is TLS and the connection is plain.
+    pub fn unless_tls(&self, error: impl ToString) -> String {
+        if self.secure.is_none() && self.unread().starts_with(&TLS_ALERT) {
+            "the server speaks TLS on this port: --protocol=native with --tls-ca, the CA that has signed its certificate".into()
+        } else {
+            error.to_string()
+        }
     }
 
     pub fn unread(&self) -> &[u8] {
