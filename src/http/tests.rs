@@ -78,7 +78,10 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
             let p = set.partition.0;
             let result = match world.set_error {
                 Some((at, error)) if at == p => Err(error),
-                _ => Ok(world.ordered.push((p, set.ordered))),
+                _ => {
+                    world.ordered.push((p, set.ordered));
+                    Ok(())
+                }
             };
             Some(MeshMessage::OrderSet { ticket, result })
         }
