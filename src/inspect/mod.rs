@@ -103,8 +103,15 @@ pub(crate) struct View<'a> {
 /// What a start does again, by the journals: that much of a partition need not stand in its files yet.
 #[derive(Default)]
 pub(crate) struct Redo {
-    /// By topic and partition: the record's sequence, the batch's offset, and whether its body is in the journal.
-    batches: IdMap<(TopicId, u16), Vec<(u64, i64, bool)>>,
+    /// By topic and partition.
+    batches: IdMap<(TopicId, u16), Vec<RedoBatch>>,
+}
+
+struct RedoBatch {
+    sequence: u64,
+    offset: i64,
+    /// Its body is in the journal, too.
+    has_body: bool,
 }
 
 impl Redo {
@@ -114,16 +121,17 @@ impl Redo {
         }
         let (id, partition) = (TopicId(record.header.topic_id), record.header.partition.get());
         if let Ok(h) = BatchHeader::parse(&record.payload, id, PartitionId(partition)) {
-            let has_body = record.kind == RecordKind::Batch;
-            self.batches.entry((id, partition)).or_default().push((record.header.sequence.get(), h.offset.get(), has_body));
+            let (sequence, has_body) = (record.header.sequence.get(), record.kind == RecordKind::Batch);
+            let batch = RedoBatch { sequence, offset: h.offset.get(), has_body };
+            self.batches.entry((id, partition)).or_default().push(batch);
         }
     }
 
     /// From where on a start writes segments again, and from where on commit logs, behind what a snapshot has applied.
     pub fn of(&self, topic: TopicId, partition: u16, applied: u64) -> (Option<i64>, Option<i64>) {
-        let all = || self.batches.get(&(topic, partition)).into_iter().flatten().filter(|(sequence, ..)| *sequence > applied);
-        let segment = all().filter(|(.., has_body)| *has_body).map(|(_, offset, _)| *offset).min();
-        (segment, all().map(|(_, offset, _)| *offset).min())
+        let all = || self.batches.get(&(topic, partition)).into_iter().flatten().filter(|b| b.sequence > applied);
+        let segment = all().filter(|b| b.has_body).map(|b| b.offset).min();
+        (segment, all().map(|b| b.offset).min())
     }
 }
 
