@@ -116,10 +116,15 @@ fn what_a_follower_was_given_survives_and_what_was_cut_stays_away() {
     assert!(o.cuts > 500 && o.restarts > 50 && o.found_cut > 20 && o.found_whole > 20, "{o:?}");
 }
 
+const FOLLOWER_FAILING_DISK: follower::Plan = follower::Plan {
+    lives: 5,
+    steps: 600,
+    faults: Faults { write_error: 0.003, sync_error: 0.003, short_write: 0.002, read_error: 0.02, late: 0.2, ..NO_FAULTS },
+};
+
 #[test]
 fn a_follower_s_log_survives_a_failing_disk() {
-    let faults = Faults { write_error: 0.003, sync_error: 0.003, short_write: 0.002, read_error: 0.02, late: 0.2, ..NO_FAULTS };
-    let o = follow(6..86, follower::Plan { lives: 5, steps: 600, faults });
+    let o = follow(6..86, FOLLOWER_FAILING_DISK);
     assert!(o.durable > 1000 && o.cuts > 100 && o.failed > 20, "{o:?}");
 }
 
@@ -129,6 +134,10 @@ fn seeds_that_failed_once_stay_fixed() {
     // A topic.meta that a killed process had written, not yet durable, and whose record never was: it was kept, published
     // to, and lost with the next power cut.
     run(2265, &Plan { faults: Faults { no_space: 0.02, ..NO_FAULTS }, space: 160 * 1024, ..QUIET });
+    // The journal failed while a cut looked at the files: it went on over batches that memory no longer has.
+    follower::run(6068, &FOLLOWER_FAILING_DISK);
+    // A replica whose promise was lost took all that peers had given it for committed.
+    follower::run(6194, &FOLLOWER_FAILING_DISK);
 }
 
 #[test]

@@ -3,8 +3,10 @@
 //!
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
+mod counts;
 mod stop;
 
+pub use self::counts::Counts;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
 pub use super::ordered::ORDERED;
@@ -133,56 +135,6 @@ pub struct Book {
     /// Nobody stands still for so long that a message times out unseen.
     pub is_delay_checked: bool,
     pub counts: Counts,
-}
-
-/// What the run was worth.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub written: u64,
-    pub acknowledged: u64,
-    pub refused: u64,
-    pub delivered: u64,
-    pub finished: u64,
-    /// FINs that an OK made durable, and that were looked for after a crash.
-    pub settled: u64,
-    /// Acknowledged messages that a recovery found, all recoveries together.
-    pub survived: u64,
-    /// Messages that were never acknowledged and are lost.
-    pub gone: u64,
-    /// Delivered messages whose segment is deleted.
-    pub deleted: u64,
-    /// Topics with messages before their first channel, which got them.
-    pub firsts: u64,
-    /// Batches that idempotent producers sent again, and answers that call one a duplicate.
-    pub repeats: u64,
-    pub duplicates: u64,
-    /// Delivered over the native protocol.
-    pub native_delivered: u64,
-    /// Channels that a native Subscribe made, of one partition.
-    pub native_channels: u64,
-    /// FINs that a native client wrote before a publish that was acknowledged.
-    pub native_claims: u64,
-}
-
-impl Counts {
-    /// Of several runs.
-    pub fn add(&mut self, c: &Counts) {
-        self.written += c.written;
-        self.acknowledged += c.acknowledged;
-        self.refused += c.refused;
-        self.delivered += c.delivered;
-        self.finished += c.finished;
-        self.settled += c.settled;
-        self.survived += c.survived;
-        self.gone += c.gone;
-        self.deleted += c.deleted;
-        self.firsts += c.firsts;
-        self.repeats += c.repeats;
-        self.duplicates += c.duplicates;
-        self.native_delivered += c.native_delivered;
-        self.native_channels += c.native_channels;
-        self.native_claims += c.native_claims;
-    }
 }
 
 pub fn topic_name(topic: usize) -> String {
