@@ -245,6 +245,15 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
 }
 
 #[test]
+fn more_connections_than_the_soft_limit_of_open_files() {
+    let node = Node::start(&["--shards=1"]);
+    let own = env!("CARGO_BIN_EXE_ringmq");
+    let line = format!("ulimit -Sn 40; exec {own} load --address={} --connections=100 --messages=1000", node.tcp());
+    let output = Command::new("sh").arg("-c").arg(line).output().expect("there is a shell");
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
 fn a_tls_port_is_recognised() {
     let pki = Pki::new();
     let node = pki.node(&["--shards=1"]);
