@@ -61,7 +61,7 @@ fn produce_then_consume_counts_every_message() {
     assert!(points[0] > 0.0 && points.is_sorted(), "{points:?}");
     assert!(run["target"]["version"].is_string() && run["delivered"].is_null() && run["verify"].is_null());
     assert!(number(&run["server"]["peak_rss_bytes"]) > 1e6 && number(&run["server"]["cpu_seconds"]) >= 0.0);
-    for word in ["msg/s", "MB/s", "p99.99", "max", "errors: none", "CPU s per million", "generator: "] {
+    for word in ["msg/s", "MB/s", "p99.99", "max", "errors: none", "CPU s per million", "generator: ", "(server ringmq "] {
         assert!(table.contains(word), "{word} is missing:\n{table}");
     }
     let (code, run, table) = measured(node.tcp(), &["--mode=consume", "--messages=20000", "--connections=3"]);
@@ -93,6 +93,7 @@ fn native_produce_then_consume_counts_every_message() {
     assert_eq!((&run["published"]["messages"], &run["target"]["protocol"]), (&20_000.into(), &"native".into()), "{table}");
     assert_eq!(run["publish_latency"]["count"], 134, "one per batch, the last one is smaller: {table}");
     assert!(run["target"]["version"].is_string() && table.contains("native 127.0.0.1"), "{table}");
+    assert!(run["target"]["kind"] == "RingMQ" && table.contains("(server RingMQ "), "{table}");
     let flags = ["--mode=consume", "--messages=20000", "--connections=2"];
     let (code, run, table) = measured(node.native(), &[&native[..], &flags].concat());
     assert_eq!((code, &run["delivered"]["messages"], &run["errors"]), (0, &20_000.into(), &serde_json::json!([])), "{table}");

@@ -56,7 +56,7 @@ fn key(runs: &[Run]) -> String {
         let dashes = if i >= plot::COLOURS { " dashed" } else { "" };
         let mark =
             format!("<svg viewBox=\"0 0 28 10\"><path class=\"line c{}{dashes}\" d=\"M0 5H28\"/></svg>", i % plot::COLOURS);
-        let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::version(run));
+        let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::server(run));
         let line = format!("{what}; {}; {:.1} s", run.setup.line(), run.seconds);
         let raw = run.raw.as_ref().map_or(String::new(), |raw| format!("; raw disk: {}", raw.line(run.started_unix_ms)));
         let _ = writeln!(out, "<li>{mark}<b>{}</b>: {}{}</li>", escaped(&run.label), escaped(&line), escaped(&raw));
