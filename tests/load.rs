@@ -60,6 +60,8 @@ fn produce_then_consume_counts_every_message() {
     let points = ["p50_us", "p90_us", "p99_us", "p99_9_us", "p99_99_us", "max_us"].map(|name| number(&latency[name]));
     assert!(points[0] > 0.0 && points.is_sorted(), "{points:?}");
     assert!(run["target"]["version"].is_string() && run["delivered"].is_null() && run["verify"].is_null());
+    let kind = run["target"]["kind"].as_str().expect("the name of the process");
+    assert!(!kind.is_empty() && table.contains(&format!("(server {kind} ")), "{table}");
     assert!(number(&run["server"]["peak_rss_bytes"]) > 1e6 && number(&run["server"]["cpu_seconds"]) >= 0.0);
     for word in ["msg/s", "MB/s", "p99.99", "max", "errors: none", "CPU s per million", "generator: "] {
         assert!(table.contains(word), "{word} is missing:\n{table}");
@@ -93,6 +95,7 @@ fn native_produce_then_consume_counts_every_message() {
     assert_eq!((&run["published"]["messages"], &run["target"]["protocol"]), (&20_000.into(), &"native".into()), "{table}");
     assert_eq!(run["publish_latency"]["count"], 134, "one per batch, the last one is smaller: {table}");
     assert!(run["target"]["version"].is_string() && table.contains("native 127.0.0.1"), "{table}");
+    assert!(run["target"]["kind"] == "RingMQ" && table.contains("(server RingMQ "), "{table}");
     let flags = ["--mode=consume", "--messages=20000", "--connections=2"];
     let (code, run, table) = measured(node.native(), &[&native[..], &flags].concat());
     assert_eq!((code, &run["delivered"]["messages"], &run["errors"]), (0, &20_000.into(), &serde_json::json!([])), "{table}");
@@ -242,6 +245,15 @@ fn wrong_flags_and_absent_nodes_are_told_clearly() {
     assert!(String::from_utf8_lossy(&output.stdout).contains("E_INVALID RDY count"), "{}", stderr(&output));
     let (_, run, table) = measured(node.tcp(), &["--size=2KiB", "--duration=300ms", "--warm-up=0"]);
     assert!(run["published"]["messages"] == 0 && table.contains("E_BAD_MESSAGE"), "{table}");
+}
+
+#[test]
+fn more_connections_than_the_soft_limit_of_open_files() {
+    let node = Node::start(&["--shards=1"]);
+    let own = env!("CARGO_BIN_EXE_ringmq");
+    let line = format!("ulimit -Sn 40; exec {own} load --address={} --connections=100 --messages=1000", node.tcp());
+    let output = Command::new("sh").arg("-c").arg(line).output().expect("there is a shell");
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]

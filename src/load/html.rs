@@ -15,6 +15,7 @@ body{margin:2rem auto;max-width:960px;padding:0 1rem;font:15px/1.5 system-ui,san
 h1{font-size:1.5rem;margin:0 0 .5rem}h2{font-size:1.1rem;margin:2rem 0 .5rem}p,li{color:var(--dim)}\
 svg{width:100%;height:auto;display:block}svg text{font-size:12px;fill:var(--dim)}svg .axis{fill:var(--ink)}\
 .grid{stroke:var(--grid)}.line{fill:none;stroke-width:2;stroke-linejoin:round}.dashed{stroke-dasharray:6 4}\
+.dot{stroke-linecap:round;stroke-width:4}\
 .wide{overflow-x:auto}table{border-collapse:collapse;white-space:nowrap}\
 th,td{padding:.3rem .7rem;text-align:right;border-bottom:1px solid var(--grid)}th:first-child{text-align:left}\
 td{font-variant-numeric:tabular-nums}thead th{vertical-align:bottom}\
@@ -55,7 +56,7 @@ fn key(runs: &[Run]) -> String {
         let dashes = if i >= plot::COLOURS { " dashed" } else { "" };
         let mark =
             format!("<svg viewBox=\"0 0 28 10\"><path class=\"line c{}{dashes}\" d=\"M0 5H28\"/></svg>", i % plot::COLOURS);
-        let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::version(run));
+        let what = format!("{} at {}, server {}", run.target.protocol, run.target.address, table::server(run));
         let line = format!("{what}; {}; {:.1} s", run.setup.line(), run.seconds);
         let raw = run.raw.as_ref().map_or(String::new(), |raw| format!("; raw disk: {}", raw.line(run.started_unix_ms)));
         let _ = writeln!(out, "<li>{mark}<b>{}</b>: {}{}</li>", escaped(&run.label), escaped(&line), escaped(&raw));
@@ -84,7 +85,7 @@ fn latency_plot(runs: &[Run], title: &str, about: &str, of: impl Fn(&Run) -> Opt
         let limit = (latency.count as f64).log10();
         let points: Vec<(f64, f64)> = latency.percentiles.iter().filter_map(point).filter(|(x, _)| *x <= limit).collect();
         deepest = deepest.max(points.last().map_or(0.0, |(x, _)| *x));
-        lines.push(Line { run, dashed: false, points });
+        lines.push(Line { run, dashed: false, pieces: vec![points] });
     }
     let x = Axis::nines("percentile", deepest.ceil() as usize);
     format!("<h2>{title} by percentile</h2>\n<p>{about}</p>\n{}\n", plot::svg(title, &x, &y, &lines))
@@ -92,7 +93,7 @@ fn latency_plot(runs: &[Run], title: &str, about: &str, of: impl Fn(&Run) -> Opt
 
 fn seconds_axis(runs: &[Run]) -> Axis {
     let last = runs.iter().filter_map(|run| run.series.last()).map(|second| second.at).fold(0.0, f64::max);
-    Axis::linear("seconds", last, |s| format!("{s}"))
+    Axis::linear("seconds", last, seconds)
 }
 
 fn rate_plot(runs: &[Run]) -> String {
@@ -102,7 +103,7 @@ fn rate_plot(runs: &[Run]) -> String {
         let both = result.published.is_some() && result.delivered.is_some();
         let mut line = |dashed: bool, points: Vec<(f64, f64)>| {
             most = points.iter().map(|(_, rate)| *rate).fold(most, f64::max);
-            lines.push(Line { run, dashed, points });
+            lines.push(Line { run, dashed, pieces: vec![points] });
         };
         if result.published.is_some() {
             line(false, result.series.iter().map(|s| (s.at, s.published_per_second)).collect());
@@ -117,19 +118,24 @@ fn rate_plot(runs: &[Run]) -> String {
 }
 
 fn tail_plot(runs: &[Run]) -> String {
-    let tails = |run: &Run| run.series.iter().filter_map(|s| Some((s.at, s.p99_us?))).collect::<Vec<_>>();
-    let all: Vec<Vec<(f64, f64)>> = runs.iter().map(tails).collect();
-    if all.iter().all(Vec::is_empty) {
+    let tails = || runs.iter().flat_map(|run| &run.series).filter_map(|second| second.p99_us);
+    if tails().next().is_none() {
         return String::new();
     }
-    let y = time_axis("p99 of each second", all.iter().flatten().map(|(_, us)| *us));
-    let line = |(run, points): (usize, Vec<(f64, f64)>)| {
-        let points = points.into_iter().map(|(at, us)| (at, us.max(1.0).log10())).collect();
-        Line { run, dashed: false, points }
+    let y = time_axis("p99 of each second", tails());
+    let line = |(run, result): (usize, &Run)| {
+        let points = result.series.iter().map(|second| Some((second.at, second.p99_us?.max(1.0).log10())));
+        Line { run, dashed: false, pieces: plot::pieces(points) }
     };
-    let lines: Vec<Line> = all.into_iter().enumerate().map(line).collect();
+    let lines: Vec<Line> = runs.iter().enumerate().map(line).collect();
     let plot = plot::svg("p99 over time", &seconds_axis(runs), &y, &lines);
-    format!("<h2>p99 over time</h2>\n<p>End to end where a run consumes, else of publishing.</p>\n{plot}\n")
+    let about = "End to end where a run consumes, else of publishing; no line where nothing came.";
+    format!("<h2>p99 over time</h2>\n<p>{about}</p>\n{plot}\n")
+}
+
+/// The ticks of an axis are multiples of its step, and so rarely exact.
+fn seconds(value: f64) -> String {
+    format!("{}", (value * 1e3).round() / 1e3)
 }
 
 fn rate(value: f64) -> String {
@@ -217,4 +223,16 @@ fn trouble(runs: &[Run]) -> String {
         }
     }
     if out.is_empty() { out } else { format!("<h2>Errors</h2>\n<ul>\n{out}</ul>\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_written_as_they_are_meant() {
+        let axis = Axis::linear("seconds", 0.9, seconds);
+        let texts: Vec<&str> = axis.ticks.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+    }
 }

@@ -33,6 +33,7 @@ mod worker;
 pub use options::{Asked, Options, Outputs, ReportOptions, command, parse};
 pub use result::Run;
 
+use crate::runtime::cores::raise_open_files;
 use files::{Files, Output};
 use std::fs;
 use std::io::Write as _;
@@ -51,6 +52,8 @@ pub enum LoadError {
 pub fn run(options: &Options, outputs: &Outputs) -> Result<bool, LoadError> {
     // a file that is of no use is known before the load, not after it
     let files = Files::open(outputs, options.mode)?;
+    // a connection is a file, or one for each core; where that fails, opening them says so
+    let _ = raise_open_files();
     let raw = outputs.raw.as_deref().map(raw::read).transpose()?;
     let finished = match options.ramp {
         Some(limit) => ramp::ramp(options, limit),

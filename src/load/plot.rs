@@ -69,7 +69,22 @@ pub struct Line {
     /// Of the run, which gives the colour.
     pub run: usize,
     pub dashed: bool,
-    pub points: Vec<(f64, f64)>,
+    /// Each is drawn by itself: between two of them there is nothing.
+    pub pieces: Vec<Vec<(f64, f64)>>,
+}
+
+/// Pieces of neighbours that have a value.
+pub fn pieces(points: impl Iterator<Item = Option<(f64, f64)>>) -> Vec<Vec<(f64, f64)>> {
+    let mut pieces = vec![Vec::new()];
+    for point in points {
+        match (point, pieces.last_mut()) {
+            (Some(point), Some(piece)) => piece.push(point),
+            (None, Some(piece)) if !piece.is_empty() => pieces.push(Vec::new()),
+            _ => {}
+        }
+    }
+    pieces.retain(|piece| !piece.is_empty());
+    pieces
 }
 
 /// `title` is for those who do not see it.
@@ -95,11 +110,18 @@ pub fn svg(title: &str, x: &Axis, y: &Axis, lines: &[Line]) -> String {
     let turned = format!(r#"x="16" y="{height}" text-anchor="middle" transform="rotate(-90 16 {height})""#);
     let _ = write!(out, r#"<text class="axis" {turned}>{}</text>"#, y.label);
     for line in lines {
-        let step = line.points.len().div_ceil(POINTS_MAX).max(1);
-        let points: Vec<String> =
-            line.points.iter().step_by(step).map(|(px, py)| format!("{:.1},{:.1}", across(*px), up(*py))).collect();
-        let dashes = if line.dashed || line.run >= COLOURS { " dashed" } else { "" };
-        let _ = write!(out, r#"<polyline class="line c{}{dashes}" points="{}"/>"#, line.run % COLOURS, points.join(" "));
+        let step = line.pieces.iter().map(Vec::len).sum::<usize>().div_ceil(POINTS_MAX).max(1);
+        let (colour, dashes) = (line.run % COLOURS, if line.dashed || line.run >= COLOURS { " dashed" } else { "" });
+        for piece in &line.pieces {
+            let mut points: Vec<String> =
+                piece.iter().step_by(step).map(|(px, py)| format!("{:.1},{:.1}", across(*px), up(*py))).collect();
+            let mut class = dashes;
+            if let [only] = &points[..] {
+                // a line of no length, whose round ends are a dot
+                (points, class) = (vec![only.clone(); 2], " dot");
+            }
+            let _ = write!(out, r#"<polyline class="line c{colour}{class}" points="{}"/>"#, points.join(" "));
+        }
     }
     out + "</svg>"
 }
@@ -107,6 +129,16 @@ pub fn svg(title: &str, x: &Axis, y: &Axis, lines: &[Line]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_ends_where_there_is_nothing() {
+        let (one, two, four) = ((1.0, 1.0), (2.0, 1.0), (4.0, 1.0));
+        let pieces = pieces([None, Some(one), Some(two), None, None, Some(four), None].into_iter());
+        assert_eq!(pieces, [vec![one, two], vec![four]]);
+        let axis = || Axis::linear("x", 5.0, |v| v.to_string());
+        let svg = svg("t", &axis(), &axis(), &[Line { run: 0, dashed: false, pieces }]);
+        assert_eq!((svg.matches("<polyline").count(), svg.matches("line c0 dot").count()), (2, 1), "{svg}");
+    }
 
     #[test]
     fn axes_hold_their_values_at_round_places() {

@@ -11,6 +11,11 @@ pub struct Usage {
     pub resident_bytes_max: u64,
 }
 
+/// As the kernel has it, at most 15 bytes.
+pub fn name(pid: u32) -> Option<String> {
+    fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty())
+}
+
 pub fn usage(pid: u32) -> Result<Usage, String> {
     let read = |file: &str| {
         let path = format!("/proc/{pid}/{file}");
@@ -45,6 +50,7 @@ mod tests {
     fn it_sees_itself_and_says_who_is_not_there() {
         let own = usage(std::process::id()).unwrap();
         assert!(own.resident_bytes > 0 && own.resident_bytes <= own.resident_bytes_max, "{own:?}");
+        assert!(name(std::process::id()).is_some() && name(i32::MAX as u32).is_none());
         assert!(usage(i32::MAX as u32).unwrap_err().contains("/proc/2147483647/stat"));
         assert_eq!(cpu_seconds("1 (a) b) S 1 1 1 0 -1 4 1 0 0 0 150 50 0 0"), Some(2.0));
         assert_eq!(cpu_seconds("1 (a"), None);

@@ -46,7 +46,11 @@ pub struct Run {
 pub struct Target {
     pub address: String,
     pub protocol: String,
-    /// As the server answers to IDENTIFY.
+    /// What the server is: RingMQ over the native protocol, which nobody else speaks; over that of NSQ, where a server says its version
+    /// alone, the name of the process of `--server-pid`. Files of older builds do not say.
+    #[serde(default)]
+    pub kind: Option<String>,
+    /// As the server answers to the handshake.
     pub version: Option<String>,
 }
 

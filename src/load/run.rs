@@ -1,7 +1,7 @@
 //! One run from the first connection to the result: starts the threads, collects once a second, ends them.
 
 use super::ledger::Verdict;
-use super::options::{Mode, Options};
+use super::options::{Mode, Options, Protocol};
 use super::owed::Owed;
 use super::process::{self, Usage};
 use super::record::{self, Count, Recorder, Seen};
@@ -43,6 +43,7 @@ struct Running {
     /// Both empty between two uses; kept, as the pages of new ones would be touched while the server is measured.
     spare: Box<Seen>,
     part: Option<Box<Seen>>,
+    kind: Option<String>,
     version: Option<String>,
     series: Vec<Second>,
     last_line_ns: u64,
@@ -96,6 +97,11 @@ struct Used {
 impl Running {
     fn start(shared: Arc<Shared>) -> Result<Self, String> {
         let options = &shared.options;
+        // at the start, as it may be gone at the end
+        let kind = match options.protocol {
+            Protocol::Native => Some("RingMQ".into()),
+            Protocol::Nsq => options.server_pid.and_then(process::name),
+        };
         if let Some(pid) = options.server_pid {
             process::usage(pid).map_err(|e| format!("--server-pid={pid}: {e}"))?;
         }
@@ -131,6 +137,7 @@ impl Running {
             all: Box::new(Seen::new()),
             spare: Box::new(Seen::new()),
             part: Some(Box::new(Seen::new())),
+            kind,
             version: None,
             series: Vec::new(),
             last_line_ns: 0,
@@ -352,7 +359,12 @@ impl Running {
             format: result::FORMAT,
             label: options.label.clone(),
             started_unix_ms: course.start / 1_000_000,
-            target: Target { address: options.address.clone(), protocol: options.protocol.name().into(), version: self.version },
+            target: Target {
+                address: options.address.clone(),
+                protocol: options.protocol.name().into(),
+                kind: self.kind,
+                version: self.version,
+            },
             setup: Setup::of(options),
             seconds,
             published: options.mode.produces().then(|| Flow::of(seen.published, seconds)),

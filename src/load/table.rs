@@ -14,14 +14,19 @@ pub fn time(us: f64) -> String {
     }
 }
 
-pub fn version(run: &Run) -> &str {
-    run.target.version.as_deref().unwrap_or("of an unknown version")
+/// What the server is, as far as it is known.
+pub fn server(run: &Run) -> String {
+    let version = run.target.version.as_deref();
+    match &run.target.kind {
+        Some(kind) => format!("{kind} {}", version.unwrap_or("of an unknown version")),
+        None => version.map_or("of an unknown version".into(), |version| format!("version {version}")),
+    }
 }
 
 pub fn text(run: &Run) -> String {
     let mut out = String::new();
     // A String takes all that is written to it.
-    let _ = writeln!(out, "{}: {} {} (server {})", run.label, run.target.protocol, run.target.address, version(run));
+    let _ = writeln!(out, "{}: {} {} (server {})", run.label, run.target.protocol, run.target.address, server(run));
     let _ = writeln!(out, "{}; measured {:.2} s\n", run.setup.line(), run.seconds);
     let _ = writeln!(out, "{:<12} {:>12} {:>12} {:>10}", "", "messages", "msg/s", "MB/s");
     for (name, flow) in [("published", &run.published), ("delivered", &run.delivered)] {

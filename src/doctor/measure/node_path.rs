@@ -241,7 +241,8 @@ impl Writer {
         Ok(())
     }
 
-    /// As the node does with more than one write takes: a journal's follow one another, a segment's go together.
+    /// More than one write takes: a segment's go together, as in the node; a journal's follow one another, where a node with as much
+    /// to write has up to four in flight. Depth is for that.
     fn submit(&mut self, job: Job, number: usize, lane: &mut Lane) {
         loop {
             let len = (job.bytes - lane.submitted).min(IO_BYTES_MAX);
