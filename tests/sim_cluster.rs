@@ -1,5 +1,6 @@
 //! Clusters of the real code over a simulated network, disks and metadata store, many seeds with all faults.
-//! A failing seed says how it is replayed: `ringmq sim --trace=17 ...`. `SIM_SEEDS=1000..2000 cargo test --test sim_cluster store` runs others.
+//! A failing seed says how it is replayed: `ringmq sim --trace=17 ...`.
+//! `SIM_SEEDS=1000..2000 cargo test --test sim_cluster store` runs others.
 
 use ringmq::replica::states::TRANSITIONS;
 use ringmq::sim::cluster::plan::{Coordination, Plan};
