@@ -280,7 +280,8 @@ impl Producer {
     }
 
     /// Takes a message for the partition whose turn it is; the turn passes with each batch, full or sent after its linger.
-    /// Waits while the window is full; what it returns resolves when the message is durable. When it is dropped before, the message was not taken.
+    /// Waits while the window is full; what it returns resolves when the message is durable. When it is dropped before,
+    /// the message was not taken.
     ///
     /// ```no_run
     /// # async fn f(producer: ringmq::client::Producer) -> Result<(), ringmq::client::Error> {
