@@ -10,11 +10,11 @@ pub mod compare;
 mod files;
 mod partition;
 
-use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, TopicId, TopicName};
+use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::journal::format::{RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, Record, ReplayError, WriteAction};
 use crate::log::batch::BatchHeader;
-use crate::log::format::Bad;
+use crate::log::format::{Bad, RawPosition};
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
 use crate::log::recovery::RecoverError;
 use crate::log::recovery::cuts::Cuts;
@@ -24,6 +24,7 @@ use files::Files;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 #[derive(Clone, Debug, Default)]
 pub struct InspectOptions {
@@ -105,6 +106,8 @@ pub(crate) struct View<'a> {
 pub(crate) struct Redo {
     /// By topic and partition.
     batches: IdMap<(TopicId, u16), Vec<RedoBatch>>,
+    /// Where logs begin since retention removed segments: sequences and offsets.
+    starts: IdMap<(TopicId, u16), Vec<(u64, i64)>>,
 }
 
 struct RedoBatch {
@@ -116,15 +119,27 @@ struct RedoBatch {
 
 impl Redo {
     fn see(&mut self, record: &Record) {
+        let (id, partition) = (TopicId(record.header.topic_id), record.header.partition.get());
+        if record.kind == RecordKind::Start
+            && let Ok((at, _)) = RawPosition::read_from_prefix(&record.payload)
+        {
+            let at = (record.header.sequence.get(), Position::from(at).offset);
+            return self.starts.entry((id, partition)).or_default().push(at);
+        }
         if !matches!(record.kind, RecordKind::Batch | RecordKind::DirectBatch) {
             return;
         }
-        let (id, partition) = (TopicId(record.header.topic_id), record.header.partition.get());
         if let Ok(h) = BatchHeader::parse(&record.payload, id, PartitionId(partition)) {
             let (sequence, has_body) = (record.header.sequence.get(), record.kind == RecordKind::Batch);
             let batch = RedoBatch { sequence, offset: h.offset.get(), has_body };
             self.batches.entry((id, partition)).or_default().push(batch);
         }
+    }
+
+    /// Where the log begins, by what no snapshot has applied.
+    pub fn start_of(&self, topic: TopicId, partition: u16, applied: u64) -> Option<i64> {
+        let all = self.starts.get(&(topic, partition)).into_iter().flatten();
+        all.filter(|(sequence, _)| *sequence > applied).map(|(_, offset)| *offset).max()
     }
 
     /// From where on a start writes segments again, and from where on commit logs, behind what a snapshot has applied.

@@ -35,10 +35,13 @@ impl View<'_> {
         }
         let redo = self.redo.of(dir.topic_id, dir.partition.0, applied);
         let mut before: Option<(Position, u32, bool)> = None;
-        if let (Some(s), Some(&first)) = (&newest, bases.first())
-            && first > s.start.offset
+        // Retention says so before it removes a segment.
+        let start = self.redo.start_of(dir.topic_id, dir.partition.0, applied);
+        let start = newest.as_ref().map(|s| s.start.offset.max(start.unwrap_or(0)));
+        if let (Some(from), Some(&first)) = (start, bases.first())
+            && first > from
         {
-            let (file, from) = (FileId::Segment(dir.clone(), s.start.offset), s.start.offset);
+            let file = FileId::Segment(dir.clone(), from);
             self.damage(&file, segment_at(from, from), format!("segments are missing from offset {from} to {first}"))?;
         }
         for (i, &base) in bases.iter().enumerate() {

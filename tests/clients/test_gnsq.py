@@ -203,10 +203,13 @@ class Gnsq(unittest.TestCase):
         def handler(consumer, message):
             seen.append(message.body)
 
-        consumer = gnsq.Consumer(
-            "orders", "c", cluster.addresses(), max_tries=0, max_backoff_duration=1, max_in_flight=30, message_handler=handler)
-        consumer.start(block=False)
-        self.addCleanup(consumer.close)
+        def consume():
+            consumer = gnsq.Consumer(
+                "orders", "c", cluster.addresses(), max_tries=0, max_backoff_duration=1, max_in_flight=30, message_handler=handler)
+            consumer.start(block=False)
+            self.addCleanup(consumer.close)
+
+        consume()
 
         def publish(leader, bodies):
             producer = gnsq.Producer([cluster.members[leader].tcp], max_backoff_duration=1)
@@ -223,7 +226,13 @@ class Gnsq(unittest.TestCase):
         cluster.lead("b", "bc")
         cluster.wait_leader("b")
         publish("b", [b"after %d" % n for n in range(50)])
-        until(lambda: set(acknowledged) <= set(seen), "all, at the next leader", 60)
+        try:
+            until(lambda: set(acknowledged) <= set(seen), "all, at the next leader", 30)
+        except AssertionError:
+            # gnsq's task that gives out RDY ends for good when it meets a connection that is just being made (it has no
+            # `stream` yet); then only another consumer goes on.
+            consume()
+            until(lambda: set(acknowledged) <= set(seen), "all, at the next leader, by another consumer", 30)
         self.assertLessEqual(set(seen), set(acknowledged))
 
 
