@@ -106,8 +106,8 @@ fn sync_tells_of_what_was_finished_after_the_subscription() {
         let message = consumer.next().await.unwrap();
         {
             let mut mock = setup.mock.lock().unwrap();
-            mock.subscribed.clear();
             mock.tell(&Reply::Unsubscribed { subscription: 1, reason: "made up" });
+            mock.subscribed.clear();
         }
         // Another node leads the partition, or none for a while: it subscribes again.
         setup.until(|mock| mock.subscribed.len() == 1).await;
