@@ -80,14 +80,7 @@ class Server:
         address = f"127.0.0.1:{self.native_port}" if native else self.address
         command = [args.ringmq, "load", f"--address={address}", f"--server-pid={self.process.pid}",
                    "--quiet", f"--json={result}", *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            fail(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-        with open(result) as file:
-            run = json.load(file)
-        if run["errors"]:
-            fail(f"{' '.join(command)}: {run['errors']}")
-        return run
+        return run_load(command, result)
 
     def make_channel(self, topic="load", channel="load"):
         """As a consumer makes it; nothing is delivered to it."""
@@ -129,8 +122,20 @@ def free_port():
 
 
 def fail(text):
-    print(f"bars: {text}", file=sys.stderr)
+    print(f"{os.path.basename(sys.argv[0])}: {text}", file=sys.stderr)
     sys.exit(2)
+
+
+def run_load(command, result):
+    """Runs `ringmq load`; what it wrote to --json."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    with open(result) as file:
+        run = json.load(file)
+    if run["errors"]:
+        fail(f"{' '.join(command)}: {run['errors']}")
+    return run
 
 
 def raw_writes(args, cpu, size, seconds):

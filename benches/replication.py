@@ -20,20 +20,11 @@ Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
 """
 import argparse, json, mmap, os, shutil, signal, socket, statistics, subprocess, sys, tempfile, time, urllib.request
 
+from bars import fail, free_port, run_load
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
 TOPIC = "orders"
-
-
-def fail(text):
-    print(f"replication: {text}", file=sys.stderr)
-    sys.exit(2)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Node:
@@ -83,14 +74,7 @@ class Node:
         result = self.log + ".json"
         command = [self.args.ringmq, "load", f"--address=127.0.0.1:{self.port}", f"--topic={TOPIC}", "--mode=produce", "--quiet",
                    f"--server-pid={self.process.pid}", f"--json={result}", *options]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            fail(f"{' '.join(command)}: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-        with open(result) as file:
-            run = json.load(file)
-        if run["errors"]:
-            fail(f"{' '.join(command)}: {run['errors']}")
-        return run
+        return run_load(command, result)
 
     def replica(self):
         try:

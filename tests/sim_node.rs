@@ -1,22 +1,9 @@
 //! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real bytes of clients.
 //! A failing seed replays exactly: `SIM_SEEDS=17..18 cargo test --test sim_node`.
 
-use ringmq::sim::disk::Faults;
+use ringmq::sim::disk::{Faults, NO_FAULTS};
 use ringmq::sim::node::{Outcome, Plan, run};
 use std::ops::Range;
-
-const NO_FAULTS: Faults = Faults {
-    read_error: 0.0,
-    write_error: 0.0,
-    sync_error: 0.0,
-    short_write: 0.0,
-    no_space: 0.0,
-    capacity: 0,
-    late: 0.0,
-    crash_after: None,
-    lost_write: 0.0,
-    misdirected_write: 0.0,
-};
 
 const CRASHES: Plan = Plan {
     lives: 4,

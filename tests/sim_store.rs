@@ -1,23 +1,11 @@
 //! The storage engine and recovery together over the simulated disk, many seeds. A failing seed replays exactly:
 //! `SEED=17 cargo test --test sim_store`; `MORE=10` runs ten times as many.
 
-use ringmq::sim::disk::Faults;
+use ringmq::sim::disk::{Faults, NO_FAULTS};
 use ringmq::sim::follower;
 use ringmq::sim::store::{Outcome, Plan, run};
 
 const QUIET: Plan = Plan { lives: 4, steps: 500, faults: NO_FAULTS, space: 0, retention: true, producers: 64 };
-const NO_FAULTS: Faults = Faults {
-    read_error: 0.0,
-    write_error: 0.0,
-    sync_error: 0.0,
-    short_write: 0.0,
-    no_space: 0.0,
-    capacity: 0,
-    late: 0.0,
-    crash_after: None,
-    lost_write: 0.0,
-    misdirected_write: 0.0,
-};
 
 fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> Outcome {
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|s| s.parse().ok());

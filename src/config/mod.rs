@@ -197,7 +197,7 @@ settings! {
             "How long an idle core looks for work before it sleeps: lower latency for more CPU";
         time_slice_us: u64 = 100, Unit::Micros, 0, 100_000, "time-slice",
             "Time slice that the node's threads ask Linux for (6.12 or later; 100us or more): who wakes on a busy core's CPU, as the \
-             kernel's workers behind each durable write do, waits so long at most. 0 leaves the kernel's own";
+             kernel's workers behind each durable write do, is not to wait longer. 0 leaves the kernel's own";
     }
 }
 

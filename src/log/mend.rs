@@ -16,9 +16,7 @@ use super::notice::{Io, Notice, PartitionIdx};
 use super::recovery::scan::segment_at;
 use super::store::{Op, Store};
 use super::view::Tail;
-use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Position, block_down, block_up,
-};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Position, block_down, block_up};
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -179,7 +177,7 @@ impl Store {
         }
     }
 
-    pub(super) fn mend_went_on(&mut self, _now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+    pub(super) fn mend_went_on(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mend) = &mut part.mend else { return };
         let (at, is_reading) = (mend.at, mend.stage == Stage::Reading);

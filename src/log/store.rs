@@ -540,7 +540,7 @@ impl Store {
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
             Op::Cut(p) => self.cut_went_on(now, p, outcome, io),
-            Op::Mend(p) => self.mend_went_on(now, p, outcome, io),
+            Op::Mend(p) => self.mend_went_on(p, outcome, io),
             Op::RemovePartition(p) => self.partition_removed(p, outcome),
             Op::RemoveTopic(key) => self.topic_removed(key, outcome, io),
         }

@@ -1,8 +1,8 @@
 //! The time slice that the node's threads ask the kernel for.
 //!
-//! While a thread uses up its slice (some 3 ms), Linux lets nobody who wakes on its CPU interrupt it. Among those who wake are the
-//! kernel's workers that complete a durable write, and the threads of clients on the same machine: each waited for the end of
-//! a slice, or the next tick of 4 ms. With a short slice a busy core gives way soon; what it gets in all is the same.
+//! Who wakes on the CPU of a busy thread may have to wait until that one has used up its slice, or for the next tick. The kernel's
+//! workers that complete a durable write are among them, and the threads of clients on the same machine. With a short slice a
+//! busy core gives way sooner; what it gets in all is the same. tuning.md has what was measured, beside other programs and alone.
 
 use std::io;
 use std::time::Duration;

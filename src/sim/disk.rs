@@ -44,6 +44,20 @@ pub struct Faults {
     pub misdirected_write: f64,
 }
 
+/// What plans begin from.
+pub const NO_FAULTS: Faults = Faults {
+    read_error: 0.0,
+    write_error: 0.0,
+    sync_error: 0.0,
+    short_write: 0.0,
+    no_space: 0.0,
+    capacity: 0,
+    late: 0.0,
+    crash_after: None,
+    lost_write: 0.0,
+    misdirected_write: 0.0,
+};
+
 /// A file grows to megabytes of which little is written: fresh memory is zero without being touched.
 fn resize(bytes: &mut Vec<u8>, len: usize) {
     if len <= 2 * bytes.len() {

@@ -7,20 +7,9 @@ use crate::journal::format::RecordKind;
 use crate::log::meta::TopicMeta;
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::{Storage, overlay};
-use crate::sim::disk::Faults;
+use crate::sim::disk::{Faults, NO_FAULTS};
 
-const FAILING: Faults = Faults {
-    write_error: 1.0,
-    sync_error: 1.0,
-    read_error: 0.0,
-    short_write: 0.0,
-    no_space: 0.0,
-    capacity: 0,
-    late: 0.0,
-    crash_after: None,
-    lost_write: 0.0,
-    misdirected_write: 0.0,
-};
+const FAILING: Faults = Faults { write_error: 1.0, sync_error: 1.0, ..NO_FAULTS };
 
 /// Operations of a start after which the power goes.
 const OPS: u64 = 60;
