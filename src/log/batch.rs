@@ -121,27 +121,39 @@ pub struct Stamp {
     pub prev_crc: u32,
 }
 
-/// Builds one batch after the other: bytes are copied in once, in their final place.
+/// Builds one batch after the other.
 ///
-/// Small batches of a partition share memory, so that not each costs an allocation. They leave the memory in their order, so
-/// what a partition holds beyond its batches is one piece, which grows with what it gets, to [`SHARED_MAX`].
+/// A small one is built in memory that the next one is built in, too, and then copied to where batches of all partitions
+/// stand behind each other ([`BatchMemory`]); a longer one keeps the memory it was built in.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
-    /// The open batch, and room for more behind it.
-    bytes: BytesMut,
-    /// Length of the piece of memory that batches are taken from, and of the last batch.
-    shared: usize,
+    bytes: Vec<u8>,
+    /// Length of the last batch: the next one is expected to be like it.
     last_len: usize,
     num: u32,
     base_unix_ns: i64,
 }
 
-/// Memory that batches share is of this length soon, however small they are; longer where the last one was, up to [`SHARED_MAX`].
-const SHARED_SMALL: usize = 4 * 1024;
-const SHARED_MAX: usize = 16 * 1024;
+/// Where the small batches of a core stand, in the order in which they are sealed, which is nearly that in which they leave: that
+/// costs no allocation each, and memory that is written and read from its start to its end. A piece goes with its last batch.
+#[derive(Debug, Default)]
+pub struct BatchMemory {
+    piece: BytesMut,
+}
 
-/// Less than this holds no batch worth keeping memory for.
-const BATCH_LEN_MIN: usize = BATCH_HEADER_LEN + MESSAGE_OVERHEAD + 16;
+const PIECE_LEN: usize = 64 * 1024;
+/// Longer batches have memory of their own.
+const COPIED_MAX: usize = PIECE_LEN / 8;
+
+impl BatchMemory {
+    fn keep(&mut self, batch: &[u8]) -> Bytes {
+        if self.piece.capacity() < batch.len() {
+            self.piece = BytesMut::with_capacity(PIECE_LEN);
+        }
+        self.piece.extend_from_slice(batch);
+        self.piece.split().freeze()
+    }
+}
 
 impl BatchBuilder {
     pub fn is_empty(&self) -> bool {
@@ -159,11 +171,8 @@ impl BatchBuilder {
 
     /// Makes room for a batch that is about to begin with so many bytes.
     pub fn reserve(&mut self, bytes: usize) {
-        let like_last = self.last_len.min(SHARED_MAX);
-        if self.bytes.capacity() < bytes.max(like_last) {
-            self.shared = (2 * self.shared).max(bytes).min(SHARED_SMALL).max(like_last + like_last / 8);
-            self.bytes = BytesMut::with_capacity(bytes.max(self.shared));
-        }
+        let like_last = self.last_len.min(2 * COPIED_MAX);
+        self.bytes.reserve_exact(bytes.max(like_last + like_last / 8));
     }
 
     /// Gives back memory that was kept for batches to come.
@@ -188,17 +197,27 @@ impl BatchBuilder {
         self.bytes.extend_from_slice(body);
     }
 
-    /// Fills in the header and hands out the finished bytes; the builder is empty afterwards.
+    /// Fills in the header and hands out the finished bytes, in memory of their own; the builder is empty afterwards.
     pub fn seal(&mut self, stamp: Stamp) -> Batch {
+        self.seal_in(stamp, &mut BatchMemory::default())
+    }
+
+    /// As [`Self::seal`]; a small batch stands in `memory`.
+    pub fn seal_in(&mut self, stamp: Stamp, memory: &mut BatchMemory) -> Batch {
         assert!(self.num > 0, "an empty batch has no meaning");
         let num = std::mem::take(&mut self.num);
         self.last_len = self.bytes.len();
-        let is_used_up = self.bytes.capacity() - self.bytes.len() < BATCH_LEN_MIN;
-        let mut bytes = if is_used_up { std::mem::take(&mut self.bytes) } else { self.bytes.split() };
-        let body_crc = crc32fast::hash(&bytes[BATCH_HEADER_LEN..]);
-        let header = stamp.header(bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));
-        bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
-        Batch { header, bytes: bytes.freeze() }
+        let body_crc = crc32fast::hash(&self.bytes[BATCH_HEADER_LEN..]);
+        let header = stamp.header(self.bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));
+        self.bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
+        let bytes = if self.bytes.len() > COPIED_MAX {
+            std::mem::take(&mut self.bytes).into()
+        } else {
+            let bytes = memory.keep(&self.bytes);
+            self.bytes.clear();
+            bytes
+        };
+        Batch { header, bytes }
     }
 }
 

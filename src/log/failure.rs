@@ -53,7 +53,7 @@ impl Store {
         // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
         let (kept, issued) = (part.enqueued, part.recent(part.enqueued).map(|r| r.tickets.0));
         let unsealed = (!part.builder.is_empty()).then_some(part.builder_ticket);
-        let dropped: u64 = (kept..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.batch.bytes.len() as u64).sum();
+        let dropped: u64 = (kept..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.bytes.len() as u64).sum();
         let cost: u64 = (part.packed.max(kept)..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.cost).sum();
         self.waiting_bytes -= dropped + part.builder.len() as u64;
         self.unpacked -= cost + part.builder_cost;

@@ -171,7 +171,7 @@ impl Store {
         let mut n = part.written.number;
         while n < number {
             // As many batches as stand in one segment.
-            let offset = part.recent(n).expect("an unwritten batch is in memory").batch.header.offset.get();
+            let offset = part.recent(n).expect("an unwritten batch is in memory").header().offset.get();
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.segment_writer.base() != segment.meta.base.offset {
@@ -180,11 +180,11 @@ impl Store {
             }
             let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
-                let batch = &part.recent(n).expect("an unwritten batch is in memory").batch;
-                if batch.header.offset.get() >= border {
+                let r = part.recent(n).expect("an unwritten batch is in memory");
+                if r.header().offset.get() >= border {
                     break;
                 }
-                data.push(batch.bytes.clone());
+                data.push(r.bytes.clone());
                 n += 1;
             }
             let file = part.segment_writer.file();
@@ -212,7 +212,7 @@ impl Store {
         }
         let mut n = part.committed.number;
         while n < number {
-            let offset = part.recent(n).expect("an uncommitted batch is in memory").batch.header.offset.get();
+            let offset = part.recent(n).expect("an uncommitted batch is in memory").header().offset.get();
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.commit_writer.base() != segment.meta.base.offset {
@@ -221,11 +221,11 @@ impl Store {
             }
             let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {
-                let batch = &part.recent(n).expect("an uncommitted batch is in memory").batch;
-                if batch.header.offset.get() >= border {
+                let header = part.recent(n).expect("an uncommitted batch is in memory").header();
+                if header.offset.get() >= border {
                     break;
                 }
-                data.extend_from_slice(part.commit_record(batch).as_bytes());
+                data.extend_from_slice(part.commit_record(header).as_bytes());
                 n += 1;
             }
             let file = part.commit_writer.file();
@@ -382,7 +382,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let until = part.written.number.min(part.committed.number);
         for n in part.pinned..until {
-            let bytes = part.recent(n).expect("a pinned batch is in memory").batch.bytes.len();
+            let bytes = part.recent(n).expect("a pinned batch is in memory").bytes.len();
             part.unflushed_bytes -= bytes as u64;
             self.unflushed_bytes -= bytes as u64;
             self.tail.push_back((p, bytes as u32));

@@ -31,9 +31,9 @@ impl Store {
 
     /// What is appended and open becomes a batch: the log's end says all that there is.
     pub fn seal_open(&mut self, p: PartitionIdx) {
-        let part = self.part_mut(p);
+        let part = &mut self.partitions[p.0 as usize];
         if !part.builder.is_empty() {
-            part.seal();
+            part.seal(&mut self.batch_memory);
             self.has_sealed = true;
         }
     }
@@ -64,9 +64,9 @@ impl Store {
     /// header, which says its length (a lost batch is its header alone).
     pub fn tail(&self, p: PartitionIdx, from: i64, end: i64) -> impl Iterator<Item = Bytes> + '_ {
         let part = self.part(p);
-        let first = part.recent.partition_point(|r| r.batch.header.offset.get() < from);
-        let last = part.recent.partition_point(|r| r.batch.header.offset.get() < end);
-        part.recent.range(first..last.max(first)).map(|r| r.batch.bytes.clone())
+        let first = part.recent.partition_point(|r| r.header().offset.get() < from);
+        let last = part.recent.partition_point(|r| r.header().offset.get() < end);
+        part.recent.range(first..last.max(first)).map(|r| r.bytes.clone())
     }
 
     /// Journals the promise to follow no lower epoch. What is open is sealed: a replica says where its log ends only afterwards.

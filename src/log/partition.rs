@@ -9,7 +9,7 @@
 //! ```
 //! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
 
-use super::batch::{Batch, BatchBuilder, Stamp};
+use super::batch::{Batch, BatchBuilder, BatchHeader, BatchMemory, Stamp};
 use super::epochs::Epochs;
 use super::flush::Flush;
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
@@ -23,7 +23,9 @@ use super::truncate::Cut;
 use super::view::Tail;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
+use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
+use zerocopy::FromBytes;
 
 /// A border between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,14 +42,14 @@ pub struct Mark {
 
 impl Mark {
     /// The border after the next batch.
-    pub fn after(self, batch: &Batch) -> Mark {
-        assert_eq!(batch.header.start(), self.at, "batches are contiguous");
+    pub fn after(self, header: &BatchHeader) -> Mark {
+        assert_eq!(header.start(), self.at, "batches are contiguous");
         Mark {
             number: self.number + 1,
-            at: batch.header.end(),
-            chain_crc: batch.header.header_crc.get(),
-            epoch: Epoch(batch.header.epoch.get()),
-            unix_ns: batch.header.base_unix_ns.get(),
+            at: header.end(),
+            chain_crc: header.header_crc.get(),
+            epoch: Epoch(header.epoch.get()),
+            unix_ns: header.base_unix_ns.get(),
         }
     }
 }
@@ -55,7 +57,8 @@ impl Mark {
 /// A batch in memory.
 #[derive(Debug)]
 pub struct Recent {
-    pub batch: Batch,
+    /// The batch, header and body.
+    pub bytes: Bytes,
     /// Of its first and last append.
     pub tickets: (AppendTicket, AppendTicket),
     pub is_direct: bool,
@@ -65,6 +68,16 @@ pub struct Recent {
     pub record_sequence: u64,
     /// Of the journal write that holds the record; zero before it is packed.
     pub write_sequence: u64,
+}
+
+impl Recent {
+    pub fn header(&self) -> &BatchHeader {
+        BatchHeader::ref_from_prefix(&self.bytes).expect("a batch has a header").0
+    }
+
+    pub fn batch(&self) -> Batch {
+        Batch { header: *self.header(), bytes: self.bytes.clone() }
+    }
 }
 
 /// A segment and its commit log.
@@ -323,8 +336,8 @@ impl PartitionLog {
 
     /// The durable batch in memory that begins at `offset`.
     pub fn recent_at(&self, offset: i64) -> Option<(u64, &Recent)> {
-        let index = self.recent.partition_point(|r| r.batch.header.offset.get() < offset);
-        let found = self.recent.get(index).filter(|r| r.batch.header.offset.get() == offset)?;
+        let index = self.recent.partition_point(|r| r.header().offset.get() < offset);
+        let found = self.recent.get(index).filter(|r| r.header().offset.get() == offset)?;
         let number = self.first + index as u64;
         (number < self.durable.number).then_some((number, found))
     }
@@ -332,7 +345,7 @@ impl PartitionLog {
     /// The mark after the batches below `number`, reached from `mark`; all of them are in memory.
     pub fn mark_at(&self, mark: Mark, number: u64) -> Mark {
         (mark.number..number)
-            .fold(mark, |m, n| m.after(&self.recent(n).expect("a batch that is in no segment yet is in memory").batch))
+            .fold(mark, |m, n| m.after(self.recent(n).expect("a batch that is in no segment yet is in memory").header()))
     }
 
     pub fn active(&self) -> &Segment {
@@ -352,9 +365,9 @@ impl PartitionLog {
     }
 
     /// Makes the open batch a sealed one.
-    pub fn seal(&mut self) {
+    pub fn seal(&mut self, memory: &mut BatchMemory) {
         let stamp = self.stamp();
-        let batch = self.builder.seal(stamp);
+        let batch = self.builder.seal_in(stamp, memory);
         let cost = std::mem::take(&mut self.builder_cost);
         self.push(batch, (self.builder_ticket, self.last_ticket), cost);
     }
@@ -388,9 +401,16 @@ impl PartitionLog {
         if batch.header.epoch.get() != self.end.epoch.0 {
             self.epochs.close(self.start, self.end.tail());
         }
-        self.end = self.end.after(&batch);
+        self.end = self.end.after(&batch.header);
         self.segment_batches += 1;
-        self.recent.push_back(Recent { batch, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });
+        self.recent.push_back(Recent {
+            bytes: batch.bytes,
+            tickets,
+            is_direct: false,
+            cost,
+            record_sequence: 0,
+            write_sequence: 0,
+        });
         assert_eq!(self.first + self.recent.len() as u64, self.end.number, "recent batches end at the end");
     }
 
@@ -399,21 +419,21 @@ impl PartitionLog {
         for number in self.committed.number..mark.number {
             let index = number - self.first;
             let r = self.recent.get(index as usize).expect("an uncommitted batch is in memory");
-            self.committed_producers.count(&r.batch.header);
+            self.committed_producers.count(r.header());
         }
         self.committed = mark;
     }
 
     /// The last ticket of the batch in memory that begins at `offset`.
     pub fn ticket_at(&self, offset: i64) -> Option<AppendTicket> {
-        let index = self.recent.partition_point(|r| r.batch.header.offset.get() < offset);
-        self.recent.get(index).filter(|r| r.batch.header.offset.get() == offset).map(|r| r.tickets.1)
+        let index = self.recent.partition_point(|r| r.header().offset.get() < offset);
+        self.recent.get(index).filter(|r| r.header().offset.get() == offset).map(|r| r.tickets.1)
     }
 
     /// Begins a new segment at the end.
     pub fn roll(&mut self) {
         assert!(self.builder.is_empty() && self.active().meta.base.offset < self.end.at.offset);
-        let last_unix_ns = self.recent.back().map(|r| r.batch.header.base_unix_ns.get());
+        let last_unix_ns = self.recent.back().map(|r| r.header().base_unix_ns.get());
         self.segments.back_mut().expect("a partition has a segment").last_unix_ns = last_unix_ns;
         let meta = SegmentMeta { base: self.end.at, prev_crc: self.end.chain_crc };
         self.segments.push_back(Segment { meta, last_unix_ns: None });
@@ -427,8 +447,7 @@ impl PartitionLog {
         FileHeader::new(magic, self.dir.topic_id, self.dir.partition, base, prev_crc, epoch, unix_ns)
     }
 
-    pub fn commit_record(&self, batch: &Batch) -> CommitRecord {
-        let h = &batch.header;
+    pub fn commit_record(&self, h: &BatchHeader) -> CommitRecord {
         let record = CommitRecord {
             log_id: h.log_id,
             epoch: h.epoch,
@@ -448,7 +467,7 @@ impl PartitionLog {
     pub fn evict(&mut self) -> usize {
         assert!(self.first < self.pinned, "what is not in a segment yet is never evicted");
         self.first += 1;
-        let evicted = self.recent.pop_front().map_or(0, |r| r.batch.bytes.len());
+        let evicted = self.recent.pop_front().map_or(0, |r| r.bytes.len());
         if self.recent.is_empty() {
             self.builder.shrink();
         }
@@ -468,7 +487,7 @@ impl PartitionLog {
     pub fn recount_producers(&mut self) {
         self.producers = self.committed_producers.clone();
         let skipped = self.committed.number.saturating_sub(self.first) as usize;
-        self.recent.iter().skip(skipped).for_each(|r| self.producers.count(&r.batch.header));
+        self.recent.iter().skip(skipped).for_each(|r| self.producers.count(r.header()));
     }
 
     /// What becomes durable goes on counting as waiting, until it is committed.

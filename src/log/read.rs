@@ -150,7 +150,7 @@ impl Store {
             return Fetch::Pending; // What stands there may just go. Its end says that the partition is readable.
         }
         if let Some((_, r)) = part.recent_at(offset) {
-            return Fetch::Batch(r.batch.clone());
+            return Fetch::Batch(r.batch());
         }
         if let Some((from, to)) = part.lost_at(offset) {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
@@ -288,8 +288,8 @@ impl Store {
     /// The first position after `offset` that memory knows.
     pub(super) fn next_in_memory(&self, p: PartitionIdx, offset: i64) -> Position {
         let part = self.part(p);
-        let index = part.recent.partition_point(|r| r.batch.header.offset.get() <= offset);
-        let found = part.recent.get(index).map(|r| r.batch.header.start());
+        let index = part.recent.partition_point(|r| r.header().offset.get() <= offset);
+        let found = part.recent.get(index).map(|r| r.header().start());
         found.filter(|f| f.offset < part.durable.at.offset).unwrap_or(part.durable.at)
     }
 

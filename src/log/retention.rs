@@ -142,7 +142,7 @@ impl Store {
         let is_confirmed = part.low_water.offset >= part.end.at.offset && part.builder.is_empty();
         let has_batches = part.active().meta.base.offset < part.end.at.offset;
         let is_durable = part.durable.number == part.end.number;
-        let newest = part.recent.back().map(|r| r.batch.header.base_unix_ns.get());
+        let newest = part.recent.back().map(|r| r.header().base_unix_ns.get());
         let is_old = age_min == 0 || newest.is_some_and(|at| now.unix_ns - at >= age_min);
         if is_confirmed && has_batches && is_durable && is_old && bytes_min == 0 {
             part.roll();

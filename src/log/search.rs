@@ -158,7 +158,7 @@ impl Store {
         };
         let goal = Goal::Answer { token };
         let durable = (part.durable.number - part.first) as usize;
-        let header = |i: usize| part.recent.get(i).filter(|_| i < durable).map(|r| r.batch.header);
+        let header = |i: usize| part.recent.get(i).filter(|_| i < durable).map(|r| *r.header());
         let found = if let Key::UnixNs = key {
             let is_in_memory = header(0).is_some_and(|h| h.base_unix_ns.get() <= target);
             let is_empty = part.start == part.durable.at;
@@ -171,7 +171,7 @@ impl Store {
         } else if target >= key.of_position(part.durable.at) {
             Some(Some(part.durable.at))
         } else {
-            let after = part.recent.partition_point(|r| key.of_position(r.batch.header.start()) <= target);
+            let after = part.recent.partition_point(|r| key.of_position(r.header().start()) <= target);
             after.checked_sub(1).and_then(header).map(|h| Some(h.start()))
         };
         if let Some(found) = found {
@@ -418,7 +418,7 @@ impl Store {
                     Key::UnixNs => {
                         let in_memory = || {
                             let durable = part.durable.number;
-                            let headers = part.recent.iter().zip(part.first..durable).map(|(r, _)| r.batch.header);
+                            let headers = part.recent.iter().zip(part.first..durable).map(|(r, _)| *r.header());
                             headers.filter(|h| h.base_unix_ns.get() > s.target).map(|h| h.start()).next()
                         };
                         next.map(|r| r.position()).or(behind).or_else(in_memory)

@@ -11,7 +11,7 @@
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, MESSAGE_OVERHEAD};
+use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BatchMemory, MESSAGE_OVERHEAD};
 use super::cache::ReadCache;
 use super::notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, StoreOptions};
 use super::partition::PartitionLog;
@@ -170,6 +170,7 @@ pub struct Store {
     pub(super) last_topic: u64,
     pub(super) removal: super::removal::Removal,
     // ---- memory and reading
+    pub(super) batch_memory: BatchMemory,
     /// Batches in memory that may leave it, oldest first, with their bytes.
     pub(super) tail: VecDeque<(PartitionIdx, u32)>,
     pub(super) tail_bytes: usize,
@@ -216,6 +217,7 @@ impl Store {
             topics: IdMap::default(),
             last_topic: 0,
             removal: Default::default(),
+            batch_memory: BatchMemory::default(),
             tail: VecDeque::new(),
             tail_bytes: 0,
             cache: ReadCache::new(options.read_cache_bytes as usize),
@@ -320,7 +322,7 @@ impl Store {
         if is_new {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
-                part.seal();
+                part.seal(&mut self.batch_memory);
                 self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
@@ -389,13 +391,13 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             let stays_open = is_busy && part.builder.len() < direct_len && !part.builder.is_empty();
             if !stays_open && !part.builder.is_empty() {
-                part.seal();
+                part.seal(&mut self.batch_memory);
             }
             part.is_dirty = stays_open;
             if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
-                        r.is_direct = r.batch.bytes.len() >= direct_len;
+                        r.is_direct = r.bytes.len() >= direct_len;
                     }
                 }
                 part.released = part.end.number;
@@ -430,12 +432,12 @@ impl Store {
             let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
             let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
-                false => (RecordKind::Batch, r.batch.bytes.clone()),
-                true if is_synced => (RecordKind::DirectBatch, r.batch.bytes.slice(..BATCH_HEADER_LEN)),
+                false => (RecordKind::Batch, r.bytes.clone()),
+                true if is_synced => (RecordKind::DirectBatch, r.bytes.slice(..BATCH_HEADER_LEN)),
                 true => break,
             };
             r.record_sequence = sequence;
-            let end = r.batch.header.end();
+            let end = r.header().end();
             let epoch = self.options.epoch.0;
             let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
@@ -571,7 +573,7 @@ impl Store {
                 Note::Batch(p) => {
                     let part = &mut self.partitions[p.0 as usize];
                     let r = part.recent(part.durable.number).expect("a batch that is not durable is in memory");
-                    let (len, mark) = (r.batch.bytes.len() as u64, part.durable.after(&r.batch));
+                    let (len, mark) = (r.bytes.len() as u64, part.durable.after(r.header()));
                     assert!(r.write_sequence == self.ring.durable(), "batches become durable with their own write");
                     part.durable = mark;
                     part.unflushed_bytes += len;

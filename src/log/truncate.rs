@@ -128,7 +128,7 @@ impl PartitionLog {
 
     /// The number of the batch that begins at `offset`, of the first one in memory when it stood before that.
     fn number_at(&self, offset: i64) -> u64 {
-        self.first + self.recent.partition_point(|r| r.batch.header.offset.get() < offset) as u64
+        self.first + self.recent.partition_point(|r| r.header().offset.get() < offset) as u64
     }
 }
 
@@ -161,7 +161,7 @@ impl Store {
         let number = if is_restart { part.first } else { part.number_at(tail.at.offset) };
         for number in part.released..number {
             if let Some(r) = part.recent_mut(number) {
-                r.is_direct = r.batch.bytes.len() >= self.direct_len;
+                r.is_direct = r.bytes.len() >= self.direct_len;
             }
         }
         part.released = number.max(part.enqueued);
@@ -267,7 +267,7 @@ impl Store {
         let Some(mut cut) = part.cut.take() else { return };
         let segment = part.segment_of(cut.tail.at.offset).1.meta;
         cut.base = segment.base.offset;
-        let before = cut.number.checked_sub(1).and_then(|n| part.recent(n)).map(|r| &r.batch.header);
+        let before = cut.number.checked_sub(1).and_then(|n| part.recent(n)).map(|r| r.header());
         let mark = [part.end, part.durable, part.committed].into_iter().find(|m| m.at == cut.tail.at);
         let is_known = if cut.is_restart {
             true
@@ -457,7 +457,7 @@ impl Store {
             return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
         }
         (cut.tail, cut.unix_ns, cut.count) = (at.tail(), at.unix_ns, count);
-        let number = part.first + part.recent.partition_point(|r| r.batch.header.offset.get() < at.at.offset) as u64;
+        let number = part.first + part.recent.partition_point(|r| r.header().offset.get() < at.at.offset) as u64;
         cut.number = number.min(cut.number);
         self.found_place(now, p);
     }
@@ -488,13 +488,13 @@ impl Store {
         assert_eq!(part.durable.number, part.enqueued, "what was journaled before the cut's record is durable");
         for number in part.durable.number..part.end.number {
             let r = part.recent(number).expect("a batch that is not durable is in memory");
-            self.waiting_bytes -= r.batch.bytes.len() as u64;
+            self.waiting_bytes -= r.bytes.len() as u64;
             self.unpacked -= r.cost;
         }
         self.waiting_bytes -= part.release_held(at.offset);
         let kept = n.max(part.first);
         for number in kept.max(part.pinned)..part.durable.number {
-            let len = part.recent(number).expect("a pinned batch is in memory").batch.bytes.len() as u64;
+            let len = part.recent(number).expect("a pinned batch is in memory").bytes.len() as u64;
             part.unflushed_bytes -= len;
             self.unflushed_bytes -= len;
         }

@@ -2,9 +2,9 @@
 //!
 //! The store's half of `replica::LogView`, with the same methods; the half that concerns channels is the shard's.
 
-use super::batch::{Batch, BatchHeader};
+use super::batch::BatchHeader;
 use super::format::CommitRecord;
-use super::partition::{Mark, PartitionLog};
+use super::partition::{Mark, PartitionLog, Recent};
 use super::state::SegmentMeta;
 use crate::base::{Epoch, LogId, Position};
 
@@ -143,16 +143,16 @@ impl<'a> View<'a> {
     /// The batch in memory that begins at `offset`, durable or not.
     pub fn held(&self, offset: i64) -> Option<BatchId> {
         let found = self.batch_at(offset)?.1;
-        Some(BatchId::from(&found.header))
+        Some(BatchId::from(found.header()))
     }
 
     /// The end of the longest run of batches from `from` on that is in memory and at most `bytes_max` long, one batch at least.
     pub fn run_end(&self, from: i64, bytes_max: usize) -> Option<Position> {
         let (index, first) = self.batch_at(from)?;
         let limit = from.saturating_add(i64::try_from(bytes_max).unwrap_or(i64::MAX)).min(self.end().at.offset);
-        let after = self.part.recent.partition_point(|r| r.batch.header.end().offset <= limit);
+        let after = self.part.recent.partition_point(|r| r.header().end().offset <= limit);
         let last = after.checked_sub(1).filter(|&last| last > index).and_then(|last| self.part.recent.get(last));
-        Some(last.map_or(first.header.end(), |r| r.batch.header.end()))
+        Some(last.map_or(first.header().end(), |r| r.header().end()))
     }
 
     /// Adds the newest `max` epochs below `below` of what the log holds before [`View::vouched`], newest first. Whether there
@@ -179,10 +179,10 @@ impl<'a> View<'a> {
     }
 
     /// The sealed batch in memory that begins at `offset`, with its index there.
-    pub(super) fn batch_at(&self, offset: i64) -> Option<(usize, &'a Batch)> {
+    pub(super) fn batch_at(&self, offset: i64) -> Option<(usize, &'a Recent)> {
         let recent = &self.part.recent;
-        let index = recent.partition_point(|r| r.batch.header.offset.get() < offset);
-        let found = recent.get(index).map(|r| &r.batch)?;
-        (found.header.offset.get() == offset && offset < self.end().at.offset).then_some((index, found))
+        let index = recent.partition_point(|r| r.header().offset.get() < offset);
+        let found = recent.get(index)?;
+        (found.header().offset.get() == offset && offset < self.end().at.offset).then_some((index, found))
     }
 }
