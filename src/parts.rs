@@ -28,7 +28,8 @@ fn front(settings: Arc<Settings>) -> Front {
     let wake = Arc::new(HttpWake::default());
     let waker = wake.clone();
     let start = move |s: FrontStart| {
-        let server = HttpServer::start(&settings, s.cores, s.tcp_address.port(), s.port, waker).map_err(|e| e.to_string())?;
+        let tcp_port = s.tcp_address.port();
+        let server = HttpServer::start(&settings, s.listener, s.cores, tcp_port, s.port, waker).map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
     };
