@@ -201,18 +201,20 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
         let (h, _) = WriteHeader::read_from_prefix(&disk.contents_of("journal/0")[wrote..]).expect("it is long enough");
         WriteHeader::head_len(h.directory.get() as usize, h.previous.get() as usize)
     };
-    for (path, at, version_at, len) in [
-        ("node.meta", 0, 8, 64),
-        ("node.meta", BLOCK, 8, 64),
-        ("journal/0", 0, 8, 128),
-        ("journal/0", BLOCK, 8, 128),
-        ("journal/0", wrote, 8, head),
-        (meta, 0, 8, 192),
-        (state, 0, 8, snapshot_len),
-        (segment, 0, 8, 96),
-        (commit, 0, 8, 96),
-        (segment, BLOCK, 108, 128),
-        (segment, BLOCK + 3 * 740, 108, 128),
+    let last = "topics/orders/0/00000000000000011840.segment";
+    for (path, at, version_at, len, is_cold) in [
+        ("node.meta", 0, 8, 64, false),
+        ("node.meta", BLOCK, 8, 64, false),
+        ("journal/0", 0, 8, 128, false),
+        ("journal/0", BLOCK, 8, 128, false),
+        ("journal/0", wrote, 8, head, false),
+        (meta, 0, 8, 192, false),
+        (state, 0, 8, snapshot_len, false),
+        (segment, 0, 8, 96, true),
+        (commit, 0, 8, 96, true),
+        (segment, BLOCK, 108, 128, true),
+        (segment, BLOCK + 3 * 740, 108, 128, true),
+        (last, 0, 8, 96, false),
     ] {
         let mut disk = node();
         make_newer(&mut disk, path, at, version_at, len);
@@ -225,9 +227,20 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
             disk.paths().map(|path| (path.to_owned(), disk.contents_of(path).to_vec())).collect()
         };
         let before = all(&disk);
-        let error = recover(&mut disk, &recover_options(16 * 1024)).expect_err("it must not be read");
-        assert!(matches!(error, RecoverError::Unknown { .. }) && error.to_string().contains(path), "{path} at {at}: {error}");
-        assert!(all(&disk) == before, "{path} at {at}: a start that refuses has changed something");
+        match recover(&mut disk, &recover_options(16 * 1024)) {
+            Err(error) => {
+                let is_named = matches!(error, RecoverError::Unknown { .. }) && error.to_string().contains(path);
+                assert!(is_named, "{path} at {at}: {error}");
+                assert!(all(&disk) == before, "{path} at {at}: a start that refuses has changed something");
+            }
+            // A start does not read what lies far back in a log; `log::tests::faults` has who comes to it.
+            Ok(recovered) => {
+                assert!(is_cold && !recovered.report.has_damage(), "{path} at {at}: {:?}", recovered.report);
+                let is_it = |(name, _): &&(String, Vec<u8>)| name == path;
+                assert!(all(&disk).iter().find(is_it) == before.iter().find(is_it), "{path} at {at}: it was touched");
+                assert!(disk.paths().all(|path| !path.contains('~')), "something was set aside");
+            }
+        }
     }
 }
 
