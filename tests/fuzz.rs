@@ -7,10 +7,10 @@
 mod targets;
 
 use proptest::prelude::*;
-use ringmq::base::Rng;
+use ringmq::base::{Epoch, PartitionId, Position, Rng, TopicId};
 use ringmq::codec::frame::Header;
 use ringmq::codec::nsq::request;
-use ringmq::log::batch::BATCH_HEADER_LEN;
+use ringmq::log::batch::{BATCH_HEADER_LEN, BatchBuilder, Stamp};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -49,7 +49,7 @@ fn conversation(seed: u64) -> Vec<u8> {
     let (mut out, id) = (seed.to_le_bytes().to_vec(), b"00c000000000002a");
     request::identify(&mut out, br#"{"client_id":"c","feature_negotiation":true,"heartbeat_interval":1000,"msg_timeout":2000}"#);
     request::publish(&mut out, "orders", b"one");
-    request::publish_to(&mut out, "orders", Some(ringmq::base::PartitionId(3)), b"two");
+    request::publish_to(&mut out, "orders", Some(PartitionId(3)), b"two");
     request::multi_publish(&mut out, "orders", [&b"a"[..], b"bb", b"ccc"].into_iter());
     request::subscribe(&mut out, "orders", "archive");
     request::ready(&mut out, 10);
@@ -60,6 +60,15 @@ fn conversation(seed: u64) -> Vec<u8> {
     request::publish(&mut out, "orders", b"three");
     request::close(&mut out);
     out
+}
+
+/// Of a batch that a native client may send: the golden one has times that fall.
+fn body(num: u8) -> Vec<u8> {
+    let mut builder = BatchBuilder::default();
+    (0..num).for_each(|n| builder.push(n as i64 * 1_000_000, &vec![n; 10 * n as usize]));
+    let stamp =
+        Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(0), epoch: Epoch(1), at: Position::START, prev_crc: 0 };
+    builder.seal(stamp).bytes[BATCH_HEADER_LEN..].to_vec()
 }
 
 /// Good bytes for a target, in the shape in which it takes them.
@@ -88,7 +97,8 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
         }
         "body" => {
             let batches = golden(|name| name == "batch.bin");
-            batches.iter().map(|batch| with_first(&[1], &batch[BATCH_HEADER_LEN..])).collect()
+            let golden = batches.iter().map(|batch| with_first(&[3], &batch[BATCH_HEADER_LEN..]));
+            golden.chain((1..5).map(|num| with_first(&[num], &body(num)))).collect()
         }
         "data_path" => golden(is_of_disk).iter().flat_map(|file| [1, 2, 4, 31].map(|which| with_first(&[which], file))).collect(),
         _ => golden(is_of_disk).into_iter().chain([vec![], vec![0; 5000]]).collect(),

@@ -171,11 +171,12 @@ mod tests {
             let all: Vec<_> = (0..8)
                 .map(|_| {
                     let at = at.clone();
-                    std::thread::spawn(move || Reserved::take(&at, NOW).and_then(|r| r.share(2)).ok())
+                    std::thread::spawn(move || Reserved::take(&at, NOW).ok())
                 })
                 .collect();
-            let won: Vec<_> = all.into_iter().filter_map(|t| t.join().unwrap()).collect();
+            let mut won: Vec<_> = all.into_iter().filter_map(|t| t.join().unwrap()).collect();
             assert_eq!(won.len(), 1, "{at}");
+            won.remove(0).share(2).unwrap();
         }
     }
 }
