@@ -1,6 +1,7 @@
 //! The binary: picks the subcommand, reads the settings, starts the log, and hands over.
 //!
-//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense.
+//! Exit codes: 0 done (also after SIGTERM and SIGINT), 1 it failed, 2 it was called in a way that makes no sense; `inspect` has
+//! one more.
 
 mod parts;
 mod seeds;
@@ -108,7 +109,10 @@ fn command() -> Command {
                 .help("Only this partition of each topic"),
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
-        .after_help("Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call.");
+        .after_help(
+            "Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 something was \
+             written by a newer version of ringmq, which alone can judge it.",
+        );
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
         .arg(

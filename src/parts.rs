@@ -2,7 +2,7 @@
 
 use ringmq::config::Settings;
 use ringmq::http::{HttpServer, HttpWake};
-use ringmq::inspect::InspectError;
+use ringmq::inspect::{InspectError, Verdict};
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
 use std::io::{IsTerminal as _, Write as _};
@@ -28,7 +28,8 @@ fn front(settings: Arc<Settings>) -> Front {
     let wake = Arc::new(HttpWake::default());
     let waker = wake.clone();
     let start = move |s: FrontStart| {
-        let server = HttpServer::start(&settings, s.cores, s.tcp_address.port(), s.port, waker).map_err(|e| e.to_string())?;
+        let tcp_port = s.tcp_address.port();
+        let server = HttpServer::start(&settings, s.listener, s.cores, tcp_port, s.port, waker).map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
     };
@@ -84,14 +85,13 @@ fn measure(settings: &Settings, findings: &[checks::Finding], asked: &Measuring)
     }
 }
 
-/// `look` prints, and says whether all is well.
-pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<bool, InspectError>) -> ExitCode {
+/// `look` prints, and says what it has found.
+pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, InspectError>) -> ExitCode {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let clean = look(&mut out).map_err(|e| e.to_string());
-    let clean = clean.and_then(|clean| out.flush().map(|()| clean).map_err(|e| format!("cannot print: {e}")));
-    match clean {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    let verdict = look(&mut out).map_err(|e| e.to_string());
+    let verdict = verdict.and_then(|verdict| out.flush().map(|()| verdict).map_err(|e| format!("cannot print: {e}")));
+    match verdict {
+        Ok(verdict) => ExitCode::from(verdict.exit_code()),
         Err(error) => {
             eprintln!("ringmq: {error}");
             ExitCode::FAILURE

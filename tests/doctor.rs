@@ -1,11 +1,12 @@
 //! `ringmq doctor --measure`: the shape of its table and JSON, what it leaves behind, and what it says when it cannot. No time
-//! is asserted.
+//! is asserted. Also: what `doctor` and `serve` say where glommio would end the process, or refuse without a remedy.
 
 mod node;
 
 use node::Node;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -141,4 +142,63 @@ fn what_cannot_be_measured_is_said() {
     assert!(text(&output.stdout).contains("FAIL"), "{}", text(&output.stdout));
     let output = doctor(data.path(), &["--seconds=1"]);
     assert_eq!(output.status.code(), Some(2), "--seconds says how long --measure takes");
+}
+
+/// Both subcommands in a process that was first made so by `change`; what they say.
+fn refused(change: fn() -> io::Result<()>) -> [String; 2] {
+    ["doctor", "serve"].map(|subcommand| {
+        let data = folder();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        command.arg(subcommand).arg(format!("--data-path={}", data.path().display())).arg("--shards=1");
+        command.args(["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--native-address=127.0.0.1:0"]);
+        // SAFETY: `change` makes system calls and nothing else.
+        unsafe { command.pre_exec(change) };
+        let output = command.output().expect("it starts");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{subcommand}: {said}");
+        said
+    })
+}
+
+fn done(answer: libc::c_int) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// As Docker 25 and later do: io_uring_setup is answered EPERM.
+fn forbid_io_uring() -> io::Result<()> {
+    let step = |code: u32, jump_true, k: u32| libc::sock_filter { code: code as u16, jt: jump_true, jf: 0, k };
+    let filter = [
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0), // the number of the call
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the filter lives until the call is over; it is only read.
+    unsafe {
+        done(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        done(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program))
+    }
+}
+
+fn little_locked_memory() -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
+    // SAFETY: it is only read.
+    done(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) })
+}
+
+#[test]
+fn a_container_that_forbids_io_uring_is_told_what_to_allow() {
+    for said in refused(forbid_io_uring) {
+        let complaint = said.lines().find(|line| line.contains("FAIL  io_uring: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(complaint.contains("seccomp profile") && complaint.contains("io_uring_setup"), "{complaint}");
+    }
+}
+
+#[test]
+fn too_little_locked_memory_is_said_with_what_is_needed() {
+    for said in refused(little_locked_memory) {
+        let complaint = said.lines().find(|line| line.contains("FAIL  memlock: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(complaint.contains("256 KiB may be locked") && complaint.contains("ulimit -l"), "{complaint}");
+    }
 }

@@ -184,7 +184,9 @@ impl Wake for WakeThread {
 fn serve(data: String) {
     let stop = StopHandle::new();
     stop.on_signals().unwrap();
-    let settings = Settings { data_path: data, tcp_address: "127.0.0.1:0".into(), shards: CORES, ..Settings::default() };
+    let [tcp_address, http_address] = [const { "127.0.0.1:0" }; 2].map(String::from);
+    let settings =
+        Settings { data_path: data, tcp_address, http_address, native_address: "".into(), shards: CORES, ..Settings::default() };
     let wake = Arc::new(WakeThread::default());
     let front = Front {
         wake: wake.clone(),

@@ -3,6 +3,9 @@
 //! Every rule is a function from a made-up source to complaints, and is seen to fire below. The table of rooms stands in
 //! docs/architecture.md, and nowhere else.
 
+#[path = "tidy/glommio.rs"]
+mod glommio;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

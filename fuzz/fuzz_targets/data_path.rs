@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ringmq::sim::fuzz::data_path(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ringmq_fuzz::data_path(bytes));

@@ -1,2 +1,2 @@
 #![no_main]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ringmq::sim::fuzz::journal_write(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ringmq_fuzz::journal_write(bytes));

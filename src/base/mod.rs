@@ -24,6 +24,7 @@ pub const BLOCK: usize = 4096;
 
 /// No single read or write is larger: larger reads were seen to hang in D state.
 pub const IO_BYTES_MAX: usize = 512 * 1024;
+const _: () = assert!(IO_BYTES_MAX <= 1 << 20);
 
 /// Rounds up to whole blocks.
 pub const fn block_up(bytes: u64) -> u64 {

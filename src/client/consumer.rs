@@ -7,8 +7,11 @@ use super::node::Inner;
 use super::subscription::{Delivered, Settings, Sub, Task};
 use crate::base::PartitionId;
 use crate::codec::native::Start;
-use std::future::Future;
+use futures_core::Stream;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
@@ -162,6 +165,19 @@ enum Given {
 /// Each message is delivered at least once: again when it is not finished in time, when the connection is lost, or when it
 /// is requeued. Dropping the consumer ends its subscriptions; what was finished is confirmed first, in the background.
 /// It has connections of its own, one per core on which its partitions live.
+///
+/// It is a [`Stream`] of its messages, too: what [`Consumer::next`] gives, and over when nothing is left that could bring one.
+///
+/// ```no_run
+/// # async fn f(consumer: ringmq::client::Consumer) -> Result<(), ringmq::client::Error> {
+/// use futures_lite::StreamExt;
+///
+/// let mut large = consumer.filter(|message| message.as_ref().map_or(true, |m| m.body().len() > 1000)).take(10);
+/// while let Some(message) = large.next().await {
+///     message?.finish();
+/// }
+/// # Ok(()) }
+/// ```
 pub struct Consumer {
     from: mpsc::UnboundedReceiver<Delivered>,
     subs: Vec<Arc<Sub>>,
@@ -187,7 +203,7 @@ impl Consumer {
     /// ```
     pub async fn next_batch(&mut self) -> Result<Received> {
         self.finish_given();
-        let received = self.receive().await?;
+        let received = poll_fn(|context| self.poll_receive(context)).await?;
         if self.auto_ack {
             self.given = Given::Batch(received.clone());
         }
@@ -199,19 +215,27 @@ impl Consumer {
     pub async fn next(&mut self) -> Result<Delivery> {
         self.finish_given();
         let delivery = self.one().await?;
-        if self.auto_ack {
-            self.given = Given::One(delivery.clone());
-        }
+        self.note_given(&delivery);
         Ok(delivery)
     }
 
     async fn one(&mut self) -> Result<Delivery> {
+        poll_fn(|context| self.poll_one(context)).await
+    }
+
+    fn poll_one(&mut self, context: &mut Context<'_>) -> Poll<Result<Delivery>> {
         loop {
             if let Some(delivery) = self.current.as_mut().and_then(Iterator::next) {
-                return Ok(delivery);
+                return Poll::Ready(Ok(delivery));
             }
             self.current = None;
-            self.current = Some(self.receive().await?.deliveries());
+            self.current = Some(ready!(self.poll_receive(context))?.deliveries());
+        }
+    }
+
+    fn note_given(&mut self, delivery: &Delivery) {
+        if self.auto_ack {
+            self.given = Given::One(delivery.clone());
         }
     }
 
@@ -224,19 +248,19 @@ impl Consumer {
     }
 
     /// The next batch that can still be finished; one of a connection that was lost meanwhile comes again.
-    async fn receive(&mut self) -> Result<Received> {
+    fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<Result<Received>> {
         loop {
             let delivered = match self.from.try_recv() {
                 Ok(delivered) => delivered,
-                Err(mpsc::error::TryRecvError::Disconnected) => return Err(Error::Closed),
+                Err(mpsc::error::TryRecvError::Disconnected) => Err(Error::Closed),
                 Err(mpsc::error::TryRecvError::Empty) => {
                     // whoever asks has nothing left to finish first
                     self.subs.iter().for_each(|sub| sub.hurry());
-                    self.from.recv().await.unwrap_or(Err(Error::Closed))
+                    ready!(self.from.poll_recv(context)).unwrap_or(Err(Error::Closed))
                 }
             };
             if !delivered.as_ref().is_ok_and(Received::is_stale) {
-                return delivered;
+                return Poll::Ready(delivered);
             }
         }
     }
@@ -313,6 +337,20 @@ impl Consumer {
             let _ = task.await;
         }
         confirmed
+    }
+}
+
+impl Stream for Consumer {
+    type Item = Result<Delivery>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Delivery>>> {
+        let consumer = self.get_mut();
+        consumer.finish_given();
+        let next = match ready!(consumer.poll_one(context)) {
+            Err(Error::Closed) => None,
+            next => Some(next.inspect(|delivery| consumer.note_given(delivery))),
+        };
+        Poll::Ready(next)
     }
 }
 

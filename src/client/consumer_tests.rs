@@ -173,3 +173,30 @@ fn a_client_skips_a_frame_of_a_kind_that_it_does_not_know() {
         assert!(setup.connections.load(Ordering::Relaxed) <= 2);
     });
 }
+
+#[test]
+fn a_consumer_is_a_stream_that_acknowledges_like_its_methods_and_ends_with_its_partitions() {
+    use futures_lite::StreamExt as _;
+    let setup = faultless();
+    run(async {
+        let client = setup.client().await;
+        let mut consumer = client.consumer("t", "c").partitions([0]).auto_ack(true).build().await.unwrap();
+        setup.until(|mock| mock.credit.len() == 1).await;
+        assert!(timeout(SOON, futures_lite::StreamExt::next(&mut consumer)).await.is_err(), "nothing came yet");
+        setup.mock.lock().unwrap().deliver(1, &[b"one", b"two"]);
+        setup.mock.lock().unwrap().deliver(3, &[b"three"]);
+        let some: Vec<_> = (&mut consumer).take(3).map(|message| message.unwrap().body().to_vec()).collect().await;
+        assert_eq!(some, [&b"one"[..], b"two", b"three"]);
+        consumer.sync().await.unwrap();
+        assert!([1, 2].iter().all(|id| setup.mock.lock().unwrap().has_finished(*id)), "the next was asked for");
+        assert!(!setup.mock.lock().unwrap().has_finished(3));
+        {
+            let mut mock = setup.mock.lock().unwrap();
+            mock.is_gone = true;
+            let subscription = mock.subscribed[0].number;
+            mock.tell(&Reply::Unsubscribed { subscription, reason: "deleted" });
+        }
+        let rest: Vec<_> = consumer.collect().await;
+        assert!(matches!(rest[..], [Err(Error::Ended { .. })]), "{rest:?}");
+    });
+}

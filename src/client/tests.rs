@@ -62,6 +62,8 @@ pub(super) struct Mock {
     waiting: Vec<(mpsc::UnboundedSender<Tell>, Vec<u8>)>,
     /// Partition 0 lives on core 1, and the other way round.
     swapped: bool,
+    /// The topic was deleted.
+    pub is_gone: bool,
     pub subscribed: Vec<Subscribed>,
     pub unsubscribed: usize,
     pub credit: Vec<(u32, u64)>,
@@ -214,7 +216,8 @@ fn handle(
         }),
         Request::GetTopics { .. } => {
             let topic = TopicInfo { name: "t", id: crate::base::TopicId([2; 16]), partitions };
-            Reply::Topics(Topics { topics: vec![topic], nodes: vec![NodeInfo { id: [1; 16], address: "" }], more: false })
+            let topics = if mock.is_gone { vec![] } else { vec![topic] };
+            Reply::Topics(Topics { topics, nodes: vec![NodeInfo { id: [1; 16], address: "" }], more: false })
         }
         Request::Publish(p) => {
             let Faults { lost_before, lost_after, later, unknown, wrong_core } = mock.faults;

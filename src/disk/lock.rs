@@ -64,6 +64,11 @@ pub struct DataLock {
 }
 
 impl DataLock {
+    /// Of a data path that was made before. `None`: it was not, and nothing is made.
+    pub fn acquire_made(data: &Path, wait: Duration) -> Result<Option<DataLock>, LockError> {
+        if data.join(paths::LOCK).exists() { Self::acquire(data, wait).map(Some) } else { Ok(None) }
+    }
+
     /// Makes the data path if it is not there, locks it and waits for the journals of a process that is just dying.
     pub fn acquire(data: &Path, wait: Duration) -> Result<DataLock, LockError> {
         let failed = |path: &Path, call| {

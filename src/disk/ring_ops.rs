@@ -118,3 +118,17 @@ impl Drop for RingOps {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_is_short_is_a_fault() {
+        let file = FileId::Journal(0);
+        assert!(matches!(written(&file, 4096, 8192, 8192), Ok(DiskDone::Done)));
+        let short = DiskError::ShortWrite { file: file.clone(), at: 4096, len: 8192, written: 4096 };
+        assert_eq!(written(&file, 4096, 8192, 4096).err(), Some(short));
+        assert!(written(&file, 4096, 8192, -libc::ENOSPC).is_err_and(|e| e.is_no_space()));
+    }
+}

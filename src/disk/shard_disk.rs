@@ -378,3 +378,23 @@ async fn evict(inner: &Rc<Inner>, paths: &[String]) {
         inner.files.evict(path).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    #[test]
+    fn only_whole_blocks_go_to_the_device_and_never_many_of_them() {
+        let file = FileId::Journal(0);
+        let write = |at, len: usize| catch_unwind(AssertUnwindSafe(|| checked_len(&file, at, &[vec![0; len].into()])));
+        let read = |at, len| catch_unwind(|| check_read(at, len));
+        for len in [BLOCK, IO_BYTES_MAX] {
+            assert_eq!(write(BLOCK as u64, len).ok(), Some(len));
+            assert!(read(BLOCK as u64, len).is_ok());
+        }
+        for (at, len) in [(0, 0), (0, 512), (512, BLOCK), (0, IO_BYTES_MAX + BLOCK), (0, 1 << 23)] {
+            assert!(write(at, len).is_err() && read(at, len).is_err(), "{len} bytes at {at}");
+        }
+    }
+}

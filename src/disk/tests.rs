@@ -1,5 +1,6 @@
 //! The disk of a core on a real file system, inside a real executor.
 
+use super::aligned::Unfilled;
 use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
@@ -11,6 +12,7 @@ use std::future::Future;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const K4: usize = 4096;
@@ -261,6 +263,50 @@ fn a_locked_file_is_waited_for_and_the_journal_stays_locked() {
     });
     let other = std::fs::File::open(temp.path().join("journal/0")).unwrap();
     assert!(lock::try_flock(other.as_raw_fd()).unwrap(), "a stopped disk holds no lock");
+}
+
+/// Memory that says when it is freed.
+struct Watched {
+    memory: Bytes,
+    is_freed: Arc<AtomicBool>,
+}
+
+impl AsRef<[u8]> for Watched {
+    fn as_ref(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.is_freed.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn memory_of_a_write_is_the_kernels_until_it_has_answered() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    let freed = [const { AtomicBool::new(false) }; 2].map(Arc::new);
+    let [first, second] = freed.clone();
+    run(temp.path(), DiskOptions::default(), move |h| async move {
+        let journal = FileId::Journal(0);
+        let write = |is_freed: &Arc<AtomicBool>| {
+            let unfilled = Unfilled::new(K4);
+            // SAFETY: it is that long, and written before it is looked at.
+            let memory = unsafe {
+                unfilled.as_ptr().write_bytes(1, K4);
+                unfilled.filled(K4)
+            };
+            let part = Bytes::from_owner(Watched { memory, is_freed: is_freed.clone() });
+            DiskOp::Write { file: journal.clone(), at: 0, parts: vec![part], durability: Durability::Durable }
+        };
+        assert!(is_done(&h.one(DiskOp::Allocate { file: journal.clone(), len: K4 as u64 }).await));
+        assert!(is_done(&h.one(self::write(&journal, 0, 1, K4, Durability::Durable)).await), "it is open now");
+        assert!(is_done(&h.one(write(&first)).await) && first.load(Ordering::SeqCst), "an answer frees it");
+        assert!(h.disk.submit_on(&mut h.ring.borrow_mut(), OpId(99), write(&second)));
+        assert_eq!(h.disk.in_ring(), 1);
+    });
+    assert!(!freed[1].load(Ordering::SeqCst), "a disk that ends before the answer leaves it");
 }
 
 #[test]

@@ -47,8 +47,8 @@ impl Wake for HttpWake {
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
-    #[error("cannot listen on --http-address={address}: {error}")]
-    Listen { address: String, error: std::io::Error },
+    #[error("the listener of --http-address={address} cannot be used: {error}")]
+    Listener { address: String, error: std::io::Error },
     #[error("cannot start the HTTP thread: {0}")]
     Thread(std::io::Error),
 }
@@ -61,10 +61,16 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Listens, and serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
-    pub fn start(settings: &Settings, cores: u16, tcp_port: u16, port: HttpPort, wake: Arc<HttpWake>) -> Result<Self, HttpError> {
-        let failed = |error| HttpError::Listen { address: settings.http_address.clone(), error };
-        let listener = TcpListener::bind(&settings.http_address).map_err(failed)?;
+    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
+    pub fn start(
+        settings: &Settings,
+        listener: TcpListener,
+        cores: u16,
+        tcp_port: u16,
+        port: HttpPort,
+        wake: Arc<HttpWake>,
+    ) -> Result<Self, HttpError> {
+        let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(HttpError::Thread)?;

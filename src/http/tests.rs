@@ -149,8 +149,8 @@ impl Cores {
             })
             .unzip();
         http_port.connect_wakers(&wakes, http_wake.clone());
-        let settings = Settings { http_address: "127.0.0.1:0".into(), ..settings };
-        let server = HttpServer::start(&settings, CORES, 4150, http_port, http_wake).expect("a free port");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let server = HttpServer::start(&settings, listener, CORES, 4150, http_port, http_wake).expect("it is given all");
         let address = server.address();
         Cores { world, stop, threads, server, address }
     }

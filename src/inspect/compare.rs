@@ -9,14 +9,15 @@
 
 use super::files::Files;
 use super::partition::show;
-use super::{InspectError, InspectOptions, data_path_files};
+use super::{InspectError, InspectOptions, NEWER, Verdict, data_path_files};
 use crate::base::{BLOCK, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::cursor::CursorImage;
+use crate::log::format::Bad;
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
 use crate::log::recovery::scan::{commit_index, commit_record_at, segment_at};
-use crate::log::recovery::snapshots::read_slots;
+use crate::log::recovery::snapshots::{Pair, newer_slot, read_slots};
 use crate::log::recovery::topics::dir;
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::{Storage, read_range};
@@ -32,8 +33,8 @@ pub struct Side<'a> {
     pub storage: &'a mut dyn Storage,
 }
 
-/// Compares data paths, two at least. False: some logs differ, or something could not be told.
-pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+/// Compares data paths, two at least. What could not be told counts as a difference.
+pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
     let each = paths.iter().zip(&mut files);
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
@@ -41,8 +42,8 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
 }
 
 /// The same over any storage.
-pub fn compare(sides: Vec<Side<'_>>, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut comparison = Comparison { sides, out, differences: 0 };
+pub fn compare(sides: Vec<Side<'_>>, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
+    let mut comparison = Comparison { sides, out, differences: 0, newer: 0 };
     let mut found: BTreeMap<(TopicName, TopicId, u16), Vec<(usize, Replica)>> = BTreeMap::new();
     for side in 0..comparison.sides.len() {
         comparison.stopped_well(side)?;
@@ -54,12 +55,13 @@ pub fn compare(sides: Vec<Side<'_>>, options: &InspectOptions, out: &mut dyn Wri
     for replicas in found.values() {
         comparison.partition(replicas)?;
     }
-    let (partitions, differences) = (found.values().filter(|r| r.len() > 1).count(), comparison.differences);
-    match differences {
-        0 => writeln!(comparison.out, "identical: {partitions} partitions")?,
-        n => writeln!(comparison.out, "{n} differences")?,
+    let partitions = found.values().filter(|r| r.len() > 1).count();
+    match (comparison.differences, comparison.newer) {
+        (0, 0) => writeln!(comparison.out, "identical: {partitions} partitions")?,
+        (n, 0) => writeln!(comparison.out, "{n} differences")?,
+        (n, m) => writeln!(comparison.out, "{n} differences in what can be read; {m} places {NEWER}")?,
     }
-    Ok(differences == 0)
+    Ok(Verdict::of(comparison.differences, comparison.newer))
 }
 
 /// A partition on one side.
@@ -94,6 +96,8 @@ struct Comparison<'a, 'b> {
     sides: Vec<Side<'a>>,
     out: &'b mut dyn Write,
     differences: u64,
+    /// Places that a newer version wrote.
+    newer: u64,
 }
 
 impl Comparison<'_, '_> {
@@ -111,9 +115,9 @@ impl Comparison<'_, '_> {
                     "{label}: {n} records stand in journal {core} alone and are not compared; start the node and stop it by SIGTERM"
                 )?,
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
-                Err(ReplayError::Unknown { at, what, .. }) => {
-                    self.differences += 1;
-                    writeln!(self.out, "{label}: journal {core} at byte {at}: {what}")?;
+                Err(ReplayError::Unknown { at, .. }) => {
+                    self.newer += 1;
+                    writeln!(self.out, "{label}: journal {core} at byte {at}: NEWER: {NEWER}")?;
                 }
             }
         }
@@ -130,6 +134,11 @@ impl Comparison<'_, '_> {
             let file = FileId::Topic(dir(&name, TopicId::default(), PartitionId(0)));
             let info = match TopicMeta::decode(&read_range(*storage, &file, 0, BLOCK)?) {
                 Ok(meta) => meta.info,
+                Err(bad @ Bad::Version(_)) => {
+                    self.newer += 1;
+                    writeln!(self.out, "{label}: {file}: NEWER: {bad}: {NEWER}")?;
+                    continue;
+                }
                 Err(bad) => {
                     if !storage.partitions(&name)?.is_empty() {
                         self.differences += 1;
@@ -143,7 +152,13 @@ impl Comparison<'_, '_> {
                     continue;
                 }
                 let dir = dir(&name, info.id, partition);
-                let (_, snapshot) = read_slots(*storage, &dir)?;
+                let (pair, snapshot) = read_slots(*storage, &dir)?;
+                if pair == Pair::Unknown {
+                    self.newer += 1;
+                    let file = newer_slot(*storage, &dir)?;
+                    writeln!(self.out, "{label}: {file}: NEWER: {NEWER}")?;
+                    continue;
+                }
                 let bases = storage.segments(&dir)?;
                 replicas.push(Replica { dir, snapshot, bases });
             }

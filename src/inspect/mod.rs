@@ -4,7 +4,9 @@
 //! batches that are not in their segment yet) is not damage. Not for a data path that a running node owns: what it finds
 //! there may be half written.
 //!
-//! Every line begins with the file; a line about damage has the byte position and `DAMAGE`.
+//! Every line begins with the file; a line about damage has the byte position and `DAMAGE`. What a newer version of the program
+//! wrote has `NEWER` instead: it is no damage, nobody can tell from here whether it is whole, and what can only be judged with it
+//! is left out.
 
 pub mod compare;
 mod files;
@@ -36,6 +38,38 @@ pub struct InspectOptions {
     pub records: bool,
 }
 
+/// What was found in all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Clean,
+    /// Something is damaged, was lost before, or differs.
+    Damaged,
+    /// Something was written by a newer version, and the rest says little without it.
+    Newer,
+}
+
+impl Verdict {
+    fn of(damage: u64, newer: u64) -> Verdict {
+        match (damage, newer) {
+            (0, 0) => Verdict::Clean,
+            (_, 0) => Verdict::Damaged,
+            _ => Verdict::Newer,
+        }
+    }
+
+    /// Of the process.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Verdict::Clean => 0,
+            Verdict::Damaged => 1,
+            Verdict::Newer => 3,
+        }
+    }
+}
+
+/// What to do about it.
+const NEWER: &str = "written by a newer version of ringmq than this one: use that version, or a later one";
+
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     #[error("{path} is not a data path: it has no node.meta, journal or topics")]
@@ -48,8 +82,8 @@ pub enum InspectError {
     Print(#[from] io::Error),
 }
 
-/// Prints to `out`. False: something is damaged, or was lost before.
-pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
+/// Prints to `out`.
+pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let mut files = data_path_files(data_path)?;
     for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
         writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
@@ -66,27 +100,26 @@ fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
 }
 
 /// The same over any storage.
-pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<bool, InspectError> {
-    let mut view = View { storage, options, out, damage: 0, cuts: Cuts::default(), limit: None, redo: Redo::default() };
+pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
+    let (cuts, redo) = (Cuts::default(), Redo::default());
+    let mut view = View { storage, options, out, damage: 0, newer: 0, cuts, limit: None, redo };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
     }
-    let found = view.storage.journals()?;
-    for core in (0..journals).filter(|core| !found.contains(core)) {
-        view.damage(&FileId::Journal(core), 0, "node.meta names it, and it is missing")?;
+    if view.newer > 0 {
+        writeln!(view.out, "topics are not looked at: what the journals say of them cannot be read")?;
+    } else {
+        view.topics(journals)?;
     }
-    for name in view.storage.topics()? {
-        if options.topic.as_ref().is_none_or(|t| *t == *name) {
-            view.topic(&name)?;
-        }
+    let verdict = Verdict::of(view.damage, view.newer);
+    match (view.damage, view.newer) {
+        (0, 0) => writeln!(view.out, "clean")?,
+        (n, 0) => writeln!(view.out, "{n} damaged places")?,
+        (0, n) => writeln!(view.out, "{n} places {NEWER}")?,
+        (n, m) => writeln!(view.out, "{n} damaged places, and {m} {NEWER}")?,
     }
-    let clean = view.damage == 0;
-    match view.damage {
-        0 => writeln!(view.out, "clean")?,
-        n => writeln!(view.out, "{n} damaged places")?,
-    }
-    Ok(clean)
+    Ok(verdict)
 }
 
 pub(crate) struct View<'a> {
@@ -94,6 +127,8 @@ pub(crate) struct View<'a> {
     pub options: &'a InspectOptions,
     pub out: &'a mut dyn Write,
     pub damage: u64,
+    /// Places that a newer version wrote.
+    pub newer: u64,
     /// What the journals cut.
     pub cuts: Cuts,
     /// Where they cut the partition that is looked at: nothing is promised behind it.
@@ -157,6 +192,20 @@ impl View<'_> {
         Ok(())
     }
 
+    /// What does not hold: damage, as `what` says, or a newer version.
+    pub fn bad(&mut self, file: &FileId, at: u64, bad: Bad, what: impl std::fmt::Display) -> Result<(), InspectError> {
+        match bad {
+            Bad::Version(_) | Bad::Kind(_) => self.newer(file, at, bad),
+            _ => self.damage(file, at, what),
+        }
+    }
+
+    pub fn newer(&mut self, file: &FileId, at: u64, what: impl std::fmt::Display) -> Result<(), InspectError> {
+        self.newer += 1;
+        writeln!(self.out, "{file}: NEWER at byte {at}: {what}: {NEWER}")?;
+        Ok(())
+    }
+
     pub fn say(&mut self, file: &FileId, what: impl std::fmt::Display) -> Result<(), InspectError> {
         writeln!(self.out, "{file}: {what}")?;
         Ok(())
@@ -177,14 +226,14 @@ impl View<'_> {
                     self.say(&file, format!("slot {slot}: node {id}, {what}"))?;
                 }
                 Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
-                Err(bad) => self.damage(&file, (slot * BLOCK) as u64, format!("slot {slot}: {bad}"))?,
+                Err(bad) => self.bad(&file, (slot * BLOCK) as u64, bad, format!("slot {slot}: {bad}"))?,
             }
         }
         Ok(newest.map_or((0, 0), |n| (n.generation, n.journals)))
     }
 
     fn journal(&mut self, core: u16, generation: u64) -> Result<(), InspectError> {
-        let file = FileId::Journal(core);
+        let (file, newer) = (FileId::Journal(core), self.newer);
         let len = self.storage.len(&file)?.unwrap_or(0);
         for slot in 0..2u64 {
             let block = read_range(self.storage, &file, slot * BLOCK as u64, BLOCK)?;
@@ -197,13 +246,14 @@ impl View<'_> {
                     ),
                 )?,
                 Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
-                Err(bad) => self.damage(&file, slot * BLOCK as u64, format!("slot {slot}: {bad}"))?,
+                Err(bad) => self.bad(&file, slot * BLOCK as u64, bad, format!("slot {slot}: {bad}"))?,
             }
         }
         let ring = match replay::scan(self.storage, core, generation) {
             Ok(ring) => ring,
             Err(ReplayError::Disk(e)) => return Err(e.into()),
-            Err(ReplayError::Unknown { at, what, .. }) => return self.damage(&file, at, what),
+            Err(ReplayError::Unknown { .. }) if self.newer > newer => return Ok(()), // a slot, which was told
+            Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),
         };
         if ring.is_closed() {
             return self.say(&file, "closed: everything in it was replayed");
@@ -214,7 +264,7 @@ impl View<'_> {
             let write = match ring.read(self.storage, sequence) {
                 Ok(write) => write,
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
-                Err(ReplayError::Unknown { at, what, .. }) => return self.damage(&file, at, what),
+                Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),
             };
             if write.action == WriteAction::Apply {
                 writes += 1;
@@ -279,6 +329,19 @@ impl View<'_> {
         Ok(())
     }
 
+    fn topics(&mut self, journals: u16) -> Result<(), InspectError> {
+        let found = self.storage.journals()?;
+        for core in (0..journals).filter(|core| !found.contains(core)) {
+            self.damage(&FileId::Journal(core), 0, "node.meta names it, and it is missing")?;
+        }
+        for name in self.storage.topics()? {
+            if self.options.topic.as_ref().is_none_or(|t| *t == *name) {
+                self.topic(&name)?;
+            }
+        }
+        Ok(())
+    }
+
     fn topic(&mut self, name: &TopicName) -> Result<(), InspectError> {
         let file = FileId::Topic(dir(name, TopicId::default(), PartitionId(0)));
         let block = read_range(self.storage, &file, 0, BLOCK)?;
@@ -292,7 +355,7 @@ impl View<'_> {
                 return self.say(&file, "not written yet");
             }
             Err(Bad::Zero | Bad::Short) => return self.damage(&file, 0, "it is missing, and partitions are there"),
-            Err(bad) => return self.damage(&file, 0, bad),
+            Err(bad) => return self.bad(&file, 0, bad, bad),
         };
         self.say(&file, format!("topic {} with {} partitions", info.id, info.partitions))?;
         for partition in self.storage.partitions(name)? {

@@ -18,7 +18,11 @@ use zerocopy::little_endian::{U32, U64};
 
 impl View<'_> {
     pub fn partition(&mut self, dir: &Arc<PartitionDir>) -> Result<(), InspectError> {
+        let newer = self.newer;
         let mut newest = self.snapshots(dir)?;
+        if self.newer > newer {
+            return self.say(&FileId::Snapshot(dir.clone(), 0), "its partition is not looked at: only with it can it be judged");
+        }
         let mut bases = self.storage.segments(dir)?;
         let applied = newest.as_ref().map_or(0, |s| s.applied);
         let cuts = self.cuts.of(dir.topic_id, dir.partition.0).into_iter().filter(|c| c.sequence > applied);
@@ -49,7 +53,7 @@ impl View<'_> {
             before = self.segment(dir, (base, next), newest.as_ref(), redo, before)?;
         }
         let end = before.map(|(end, ..)| end.offset).unwrap_or(0);
-        if let Some(s) = newest.filter(|s| s.end.offset > end) {
+        if let Some(s) = newest.filter(|s| s.end.offset > end && self.newer == newer) {
             let file = FileId::Segment(dir.clone(), s.segment_base);
             self.damage(
                 &file,
@@ -112,7 +116,7 @@ impl View<'_> {
                     }
                 }
                 Err(Bad::Zero | Bad::Short) if bytes.iter().all(|&b| b == 0) => self.say(&file, "not written yet")?,
-                Err(bad) => self.damage(&file, 0, format!("the snapshot does not hold ({bad}); a torn one is no loss"))?,
+                Err(bad) => self.bad(&file, 0, bad, format!("the snapshot does not hold ({bad}); a torn one is no loss"))?,
             }
         }
         Ok(newest)
@@ -140,6 +144,10 @@ impl View<'_> {
                 self.say(&segment, "not begun yet")?;
                 return Ok(before);
             }
+            Err(bad @ Bad::Version(_)) => {
+                self.newer(&segment, 0, bad)?;
+                return Ok(None);
+            }
             Err(bad) => {
                 self.damage(&segment, 0, format!("the file header does not hold: {bad}"))?;
                 // What else is wrong in the file? Where it belongs elsewhere, nothing in it counts.
@@ -151,6 +159,10 @@ impl View<'_> {
         match FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
             Ok(_) => {}
             Err(Bad::Zero | Bad::Short) if redo_commits.is_some_and(|from| from <= base) => self.say(&commit, "not begun yet")?,
+            Err(bad @ Bad::Version(_)) => {
+                self.newer(&commit, 0, bad)?;
+                return Ok(None);
+            }
             Err(bad) => self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?,
         }
         let at = meta.base;
@@ -196,6 +208,10 @@ impl View<'_> {
                     walk.messages += h.num.get() as u64;
                     walk.epoch = h.epoch.get();
                     (walk.at, chain, open) = (h.end(), h.header_crc.get(), h.is_lost());
+                }
+                (BatchFound::Unknown, _) => {
+                    self.newer(&segment, place, "a batch of a version that is not known to this build")?;
+                    return Ok(None);
                 }
                 _ if walk.at.offset < promised => {
                     let again = batches.find(self.storage, walk.at, promised)?.map(|h| h.start());

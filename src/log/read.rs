@@ -344,7 +344,7 @@ impl Store {
         let bytes = match outcome {
             Ok(DiskDone::Read(bytes)) => bytes,
             Ok(DiskDone::Done) => Bytes::new(),
-            Err(error) => return self.read_failed(now, key, error, io),
+            Err(error) => return self.read_failed(now, key, error.to_string(), io),
         };
         let is_short = bytes.len() < read.asked;
         read.asked = 0;
@@ -376,6 +376,8 @@ impl Store {
                     false => self.reader.parked.push_back(key),
                 }
             }
+            // Another program can read it: nothing is lost.
+            Parsed::Damaged(bad @ Bad::Version(_)) => self.read_failed(now, key, newer(bad), io),
             Parsed::Damaged(bad) => self.read_damaged(now, key, bad.to_string(), io),
         }
     }
@@ -472,7 +474,7 @@ impl Store {
     }
 
     /// The device refused. That says nothing of the bytes.
-    fn read_failed(&mut self, now: Now, key: u32, error: DiskError, io: &mut Io) {
+    fn read_failed(&mut self, now: Now, key: u32, error: String, io: &mut Io) {
         let read = self.end_read(key);
         let Read { p, offset, limit, .. } = read;
         if self.part(p).start.offset > offset {
@@ -493,10 +495,10 @@ impl Store {
         }
         match read.purpose {
             Purpose::Scrub if is_long => drop(self.start_read(p, offset, limit, Purpose::Scrub, io)),
-            Purpose::Scrub => self.find_extent(now, p, offset, Purpose::Scrub, Finding::Unreadable(error.to_string()), io),
+            Purpose::Scrub => self.find_extent(now, p, offset, Purpose::Scrub, Finding::Unreadable(error), io),
             // Whoever wants it asks again.
             _ if is_long => {}
-            _ => self.hold(now, p, offset, error.to_string()),
+            _ => self.hold(now, p, offset, error),
         }
     }
 
@@ -506,4 +508,9 @@ impl Store {
         let purpose = if read.purpose == Purpose::Scrub { Purpose::Scrub } else { Purpose::Fetch };
         self.find_extent(now, read.p, read.offset, purpose, Finding::Damaged(what), io);
     }
+}
+
+/// What a batch of a version that this build does not know is called where it is held.
+pub(super) fn newer(bad: Bad) -> String {
+    format!("a batch there was written by a newer version of ringmq, which must be started to read it ({bad})")
 }

@@ -7,7 +7,7 @@
 use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use super::format::Bad;
 use super::notice::{Io, Notice, PartitionIdx};
-use super::read::Purpose;
+use super::read::{Purpose, newer};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
@@ -192,6 +192,10 @@ impl Store {
         let damage = match parsed {
             Parsed::Run(run) => {
                 self.answer_verbatim(want, Ok(run));
+                None
+            }
+            Parsed::Damaged(bad @ Bad::Version(_)) if is_there => {
+                self.answer_verbatim(want, Err(Unreadable::Refused(newer(bad))));
                 None
             }
             Parsed::Damaged(bad) if is_there => Some(bad.to_string()),

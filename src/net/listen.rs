@@ -7,45 +7,61 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Connections that may wait to be accepted; the kernel caps it at net.core.somaxconn.
-const BACKLOG: i32 = 4096;
+pub(super) const BACKLOG: i32 = 4096;
 
 /// A listener on `host:port` whose address other listeners of this process (one per core) may share: the kernel spreads
 /// connections over them. `:4150` and `*:4150` mean every address.
 pub fn listen(address: &str) -> Result<TcpListener, NetError> {
-    let full = match address.strip_prefix('*').unwrap_or(address) {
-        port if port.starts_with(':') => format!("0.0.0.0{port}"),
-        _ => address.to_owned(),
-    };
     let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
     let mut failed = io::Error::other("the name has no address");
-    for at in full.to_socket_addrs().map_err(invalid)? {
+    for at in in_full(address).to_socket_addrs().map_err(invalid)? {
         match listen_at(at) {
             Ok(listener) => return Ok(listener),
             Err(e) => failed = e,
         }
     }
-    Err(match failed.raw_os_error() {
-        Some(libc::EADDRINUSE) => NetError::InUse { address: address.to_owned() },
-        Some(libc::EACCES) => NetError::Forbidden { address: address.to_owned() },
-        Some(libc::EADDRNOTAVAIL) => NetError::NotHere { address: address.to_owned() },
-        _ => NetError::Listen { address: address.to_owned(), cause: failed },
-    })
+    Err(error_of(address, failed))
 }
 
-fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
+pub(super) fn in_full(address: &str) -> String {
+    match address.strip_prefix('*').unwrap_or(address) {
+        port if port.starts_with(':') => format!("0.0.0.0{port}"),
+        _ => address.to_owned(),
+    }
+}
+
+pub(super) fn error_of(address: &str, failed: io::Error) -> NetError {
+    let address = address.to_owned();
+    match failed.raw_os_error() {
+        Some(libc::EADDRINUSE) => NetError::InUse { address },
+        Some(libc::EACCES) => NetError::Forbidden { address },
+        Some(libc::EADDRNOTAVAIL) => NetError::NotHere { address },
+        _ => NetError::Listen { address, cause: failed },
+    }
+}
+
+pub(super) fn listen_at(at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = open(at, true)?;
+    // SAFETY: a plain system call on our socket.
+    check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG) })?;
+    Ok(socket.into())
+}
+
+/// A socket that is bound there, also while connections of an earlier one stand in TIME_WAIT; if `is_shared`, beside others.
+pub(super) fn open(at: SocketAddr, is_shared: bool) -> io::Result<OwnedFd> {
     let family = if at.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: a plain system call.
     let fd = check(unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the descriptor is new and nobody else's.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-    set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+    if is_shared {
+        set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
+    }
     let (storage, len) = raw_address(at);
     // SAFETY: `storage` holds an address of `len` bytes.
     check(unsafe { libc::bind(fd, (&raw const storage).cast(), len) })?;
-    // SAFETY: a plain system call on our socket.
-    check(unsafe { libc::listen(fd, BACKLOG) })?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 pub(super) fn raw_address(at: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
@@ -109,7 +125,7 @@ fn set_option(fd: RawFd, level: i32, name: i32) -> io::Result<()> {
     set_to(fd, level, name, 1)
 }
 
-fn set_to(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub(super) fn set_to(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: an int option, and its size.
     check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<i32>() as u32) }).map(drop)
 }
@@ -149,7 +165,7 @@ pub(super) fn peer(fd: &OwnedFd) -> io::Result<Peer> {
     Ok(Peer(text.into()))
 }
 
-fn check(answer: i32) -> io::Result<i32> {
+pub(super) fn check(answer: i32) -> io::Result<i32> {
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
 }
 

@@ -28,16 +28,19 @@
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
 //! | listen | listening and dialling sockets, socket options |
+//! | reserve | an address that is this process's alone before it listens |
 
 mod buffers;
 mod conn;
 mod engine;
 mod listen;
 mod memory;
+mod reserve;
 mod timer;
 
 pub use engine::Net;
 pub use listen::{keep_alive, listen};
+pub use reserve::Reserved;
 
 use crate::base::{ConnId, CoreId, Peer};
 use crate::shard::message::MovedSession;

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// So long that it never fires: glommio 0.9.0 can park for good with a runnable task when it does (docs/decisions/).
+/// So long that it never fires: glommio 0.9.0 can park for good with a runnable task when it does (docs/decisions/glommio.md).
 const PREEMPT_TIMER: Duration = Duration::from_secs(3600);
 const _: () = assert!(PREEMPT_TIMER.as_secs() >= 3600);
 
@@ -34,7 +34,7 @@ pub const IO_MEMORY: usize = 4 << 20;
 
 /// Threads per core for blocking calls (creating, cutting and removing files), on any CPU that the process may use. They
 /// wait for syncs nearly all the time, and syncs that are made at the same time share a commit of the file system.
-const BLOCKING_THREADS: usize = 8;
+pub(super) const BLOCKING_THREADS: usize = 8;
 
 pub struct CoresOptions {
     pub data: PathBuf,
@@ -129,6 +129,7 @@ pub fn run_cores<M: Machine + 'static>(
 ) -> Result<RunningCores, CoresError> {
     let cpus = allowed_cpus().map_err(CoresError::Affinity)?;
     assert!(!cpus.is_empty(), "a running process has a CPU");
+    assert!(options.disk.in_flight_max < RING_DEPTH, "what a ring does not take would wait in it, ahead of the journal");
     let wakes = parts.iter().map(|part| part.wake.clone() as Arc<dyn Wake>).collect();
     let cores_stop = Arc::new(CoresStop::new(wakes));
     let (ready, is_ready) = mpsc::channel::<()>();

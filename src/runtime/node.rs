@@ -11,7 +11,7 @@ use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
-use crate::net::{self, NetError, NetOptions};
+use crate::net::{self, NetError, NetOptions, Reserved};
 use crate::ring::WakeFd;
 use crate::tls::{PeerTerms, Terms, TlsError};
 use std::io;
@@ -53,6 +53,7 @@ pub enum NodeError {
 /// What the HTTP thread is given.
 pub struct FrontStart {
     pub port: HttpPort,
+    pub listener: TcpListener,
     pub cores: u16,
     pub tcp_address: SocketAddr,
 }
@@ -107,7 +108,10 @@ pub fn run_node<M: Machine + 'static>(
         tracing::warn!("the limit of open files cannot be raised: {e}");
     }
     shorten_slice(Duration::from_micros(settings.time_slice_us));
-    let _lock = DataLock::acquire(data, lock::DATA_LOCK_WAIT)?;
+    // first of all, and in this order: a process that is dying gives up both, and who cannot start has changed nothing
+    let made = DataLock::acquire_made(data, lock::DATA_LOCK_WAIT)?;
+    let addresses = Addresses::reserve(&settings)?;
+    let _lock = made.map_or_else(|| DataLock::acquire(data, lock::DATA_LOCK_WAIT), Ok)?;
     examine(&settings)?;
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
     let coordinator = Coordinator::open(&settings)?;
@@ -129,7 +133,9 @@ pub fn run_node<M: Machine + 'static>(
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
 
-    let Parts { parts, http_port, tcp_address, native_address, peer_address } = parts(&settings, builds, front.wake)?;
+    let [tcp_address, http_address] = [addresses.tcp.address(), addresses.http.address()];
+    let [native, peers] = [&addresses.native, &addresses.peer].map(|a| a.as_ref().map(|a| a.address().to_string()));
+    let Parts { parts, http_port, listener } = parts(addresses, builds, front.wake)?;
     let options = CoresOptions {
         data: data.to_owned(),
         net: NetOptions::default(),
@@ -142,11 +148,10 @@ pub fn run_node<M: Machine + 'static>(
         coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
     };
     let running = cores::run_cores(&options, parts, &stop)?;
-    let started = (front.start)(FrontStart { port: http_port, cores, tcp_address });
+    let started = (front.start)(FrontStart { port: http_port, listener, cores, tcp_address });
     if started.is_ok() {
-        let native = native_address.map(|a| a.to_string()).unwrap_or_default();
-        let peers = peer_address.map(|a| a.to_string()).unwrap_or_default();
-        tracing::info!(tcp = %tcp_address, http = settings.http_address, native, peers, cores, "ready");
+        let [native, peers] = [native, peers].map(Option::unwrap_or_default);
+        tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
         let reason = stop.wait(|| {
             if let Some(coordinator) = &coordinator {
                 coordinator.reread_and_tell();
@@ -208,62 +213,58 @@ fn examine(settings: &Settings) -> Result<(), NodeError> {
     if failures > 0 { Err(NodeError::Doctor { failures }) } else { Ok(()) }
 }
 
+/// Where the node will listen: nobody else does.
+struct Addresses {
+    tcp: Reserved,
+    http: Reserved,
+    native: Option<Reserved>,
+    peer: Option<Reserved>,
+}
+
+impl Addresses {
+    fn reserve(settings: &Settings) -> Result<Addresses, NetError> {
+        let take = |address: &String| Reserved::take(address, ADDRESS_WAIT);
+        Ok(Addresses {
+            tcp: take(&settings.tcp_address)?,
+            http: take(&settings.http_address)?,
+            native: Some(&settings.native_address).filter(|a| !a.is_empty()).map(take).transpose()?,
+            peer: settings.is_clustered().then(|| take(&settings.peer_address)).transpose()?,
+        })
+    }
+}
+
 struct Parts<M> {
     parts: Vec<CoreParts<M>>,
     http_port: HttpPort,
-    tcp_address: SocketAddr,
-    native_address: Option<SocketAddr>,
-    peer_address: Option<SocketAddr>,
+    /// Of HTTP.
+    listener: TcpListener,
 }
 
 /// Listeners, mesh and wakes, all connected before the first core runs.
-fn parts<M>(settings: &Settings, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>) -> Result<Parts<M>, NodeError> {
+fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake>) -> Result<Parts<M>, NodeError> {
     let cores = builds.len() as u16;
-    let tcp_address = free_address(&settings.tcp_address)?;
-    let native_address = Some(&settings.native_address).filter(|a| !a.is_empty()).map(|a| free_address(a)).transpose()?;
-    let peer_address = settings.is_clustered().then(|| free_address(&settings.peer_address)).transpose()?;
     let (mut ports, mut http_port) = mesh::mesh(cores);
     let wakes = (0..cores).map(|_| WakeFd::new()).collect::<io::Result<Vec<_>>>().map_err(NodeError::Eventfd)?;
     let wakers: Vec<Arc<dyn Wake>> = wakes.iter().map(|wake| wake.clone() as Arc<dyn Wake>).collect();
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let places = [(Place::Nsq, Some(tcp_address)), (Place::Native, native_address), (Place::Peer, peer_address)];
-    let listeners = (0..cores).map(|_| listeners(&places)).collect::<Result<Vec<_>, _>>()?;
-    let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
+    let Addresses { tcp, http, native, peer } = addresses;
+    let mut of_core: Vec<Vec<(Place, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
+    for (place, address) in [(Place::Nsq, Some(tcp)), (Place::Native, native), (Place::Peer, peer)] {
+        let Some(address) = address else { continue };
+        let at = address.address();
+        for (listener, listeners) in address.share(cores as usize)?.into_iter().zip(&mut of_core) {
+            if place == Place::Peer {
+                let failed = |cause| NetError::Listen { address: at.to_string(), cause };
+                net::keep_alive(&listener).map_err(failed)?;
+            }
+            listeners.push((place, listener));
+        }
+    }
+    let each = of_core.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
-    Ok(Parts { parts, http_port, tcp_address, native_address, peer_address })
-}
-
-/// Those of one core.
-fn listeners(places: &[(Place, Option<SocketAddr>)]) -> Result<Vec<(Place, TcpListener)>, NetError> {
-    let mut listeners = vec![];
-    for (place, address) in places.iter().filter_map(|(place, address)| Some((*place, (*address)?))) {
-        let listener = net::listen(&address.to_string())?;
-        if place == Place::Peer {
-            let failed = |cause| NetError::Listen { address: address.to_string(), cause };
-            net::keep_alive(&listener).map_err(failed)?;
-        }
-        listeners.push((place, listener));
-    }
-    Ok(listeners)
-}
-
-/// The address with its port (chosen, when it was 0), known to be nobody else's. The cores' listeners share it by
-/// SO_REUSEPORT, with which another node of the same user would quietly share it too, and take half of the clients; so it
-/// is bound once without. A killed node's listeners are held by its ring for some moments after its lock is free.
-fn free_address(tcp_address: &str) -> Result<SocketAddr, NodeError> {
-    let failed = |cause| NodeError::Net(NetError::Listen { address: tcp_address.to_owned(), cause });
-    let address = net::listen(tcp_address)?.local_addr().map_err(failed)?;
-    let deadline = Instant::now() + ADDRESS_WAIT;
-    loop {
-        match TcpListener::bind(address) {
-            Ok(_) => return Ok(address),
-            Err(e) if e.kind() != io::ErrorKind::AddrInUse => return Err(failed(e)),
-            Err(_) if Instant::now() >= deadline => return Err(NetError::InUse { address: tcp_address.to_owned() }.into()),
-            Err(_) => std::thread::sleep(Duration::from_millis(20)),
-        }
-    }
+    Ok(Parts { parts, http_port, listener: http.listen()? })
 }
 
 /// 64 bits from the kernel.
@@ -275,23 +276,4 @@ pub fn random() -> Result<u64, NodeError> {
         return Err(NodeError::Recovery(format!("no random bytes: {}", io::Error::last_os_error())));
     }
     Ok(u64::from_le_bytes(bytes))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_address_that_another_node_listens_on_is_not_shared_but_waited_for() {
-        let other = net::listen("127.0.0.1:0").unwrap();
-        let address = other.local_addr().unwrap().to_string();
-        let release = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(200));
-            drop(other);
-        });
-        let begun = Instant::now();
-        assert_eq!(free_address(&address).unwrap().to_string(), address);
-        assert!(begun.elapsed() >= Duration::from_millis(150), "it was shared");
-        release.join().unwrap();
-    }
 }

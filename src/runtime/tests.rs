@@ -1,11 +1,12 @@
 //! Cores that cannot start, or end by themselves, take the node down and leave nobody waiting.
 
 use super::clock::Clock;
-use super::cores::{Build, CoreParts, CoresError, CoresOptions, run_cores};
+use super::cores::{BLOCKING_THREADS, Build, CoreParts, CoresError, CoresOptions, executor, run_cores};
 use super::machine::Machine;
 use super::stop::StopHandle;
 use super::turn::Place;
 use crate::base::{CoreId, Now, Ticks};
+use crate::config::Settings;
 use crate::disk::{DiskOptions, files};
 use crate::mesh::{Wake, mesh};
 use crate::net::{NetOptions, listen};
@@ -15,7 +16,8 @@ use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Panics at the first byte.
 #[derive(Default)]
@@ -83,6 +85,38 @@ fn cores_start_and_stop() {
     running.request_stop();
     let ended = running.join().unwrap();
     assert!(ended.len() == 2 && ended.iter().all(|core| core.turns.count() > 0) && !stop.is_requested());
+}
+
+/// Folders are synced, files made, cut and removed there, beside the executor.
+#[test]
+fn blocking_calls_of_a_core_run_beside_each_other() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let count = running.clone();
+    let all = executor(0, Duration::ZERO).spawn(move || async move {
+        let begin = |_| {
+            let count = count.clone();
+            glommio::executor().spawn_blocking(move || {
+                count.fetch_add(1, Ordering::SeqCst);
+                let begun = Instant::now();
+                while count.load(Ordering::SeqCst) < BLOCKING_THREADS && begun.elapsed() < Duration::from_secs(10) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                count.load(Ordering::SeqCst) == BLOCKING_THREADS
+            })
+        };
+        let calls: Vec<_> = (0..BLOCKING_THREADS).map(begin).map(glommio::spawn_local).collect();
+        let mut met = 0;
+        for call in calls {
+            met += call.await as usize;
+        }
+        met
+    });
+    assert_eq!(all.unwrap().join().unwrap(), BLOCKING_THREADS);
+}
+
+#[test]
+fn nothing_spins_unless_it_was_told_to() {
+    assert_eq!(Settings::default().spin_before_park_us, 0);
 }
 
 #[test]

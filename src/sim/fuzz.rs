@@ -1,16 +1,17 @@
 //! Entry points for fuzzers of what is read from disk: any bytes, no panic, and nothing believed that its bounds forbid.
 //!
 //! Each also tries the bytes again with their checksums made right, so that a fuzzer gets behind them. Driven by the
-//! targets in `fuzz/` and, with random and mutated bytes, by `tests/hostile_disk.rs`.
+//! targets in `fuzz/` and, with random and mutated bytes, by `tests/fuzz.rs`.
 
 use super::disk::SimDisk;
-use crate::base::{BLOCK, CoreId, PartitionId, TopicId};
+use crate::base::{BLOCK, CoreId, LogId, PartitionId, TopicId};
 use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, Records, WRITE_MAGIC, WriteHeader};
 use crate::journal::replay::parse_slot;
-use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BATCH_MAGIC, Batch, BatchHeader};
+use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BATCH_MAGIC, Batch, BatchHeader, Messages};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader};
 use crate::log::meta::{NodeMeta, TopicMeta};
+use crate::log::native::{BodyLimits, verify_body};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
 use crate::log::snapshot::{SNAPSHOT_LEN_MAX, Snapshot};
 use bytes::Bytes;
@@ -46,6 +47,20 @@ pub fn batch(bytes: &[u8]) {
         sealed[108..110].copy_from_slice(&1u16.to_le_bytes());
         seal(&mut sealed, BATCH_MAGIC, BATCH_HEADER_LEN);
         try_it(&sealed);
+    }
+}
+
+/// The body of a batch as a native client sends it. The first byte is how many messages it announces.
+pub fn body(bytes: &[u8]) {
+    let Some((&announced, body)) = bytes.split_first() else { return };
+    let limits = BodyLimits { message_bytes_max: 1000, body_bytes_max: 5000 };
+    let walk = || Messages::resume(body, LogId(1), 0);
+    for num in [announced as u32, walk().count() as u32] {
+        let Ok(info) = verify_body(body, num, crc32fast::hash(body), &limits) else { continue };
+        let mut walked = walk();
+        let found: Vec<usize> = walked.by_ref().map(|m| m.body.len()).collect();
+        assert_eq!((found.len(), walked.rest_len()), (num as usize, 0), "what is stored can be read");
+        assert!(found.iter().sum::<usize>() == info.message_bytes && body.len() <= limits.body_bytes_max);
     }
 }
 

@@ -8,7 +8,7 @@ use super::cuts::Cut;
 use super::headers::{self, HeaderAction};
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
-use super::snapshots::{Data, Pair, SNAPSHOT_TABLE, SnapshotAction, read_slots};
+use super::snapshots::{Data, Pair, SNAPSHOT_TABLE, SnapshotAction, newer_slot, read_slots};
 use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
@@ -232,7 +232,7 @@ impl Partition {
                 p.open_cut(cx, 0)?;
             }
             SnapshotAction::Rebuild => p.rebuild(cx)?,
-            SnapshotAction::Halt => return Err(unknown(FileId::Snapshot(p.dir.clone(), 0), 0)),
+            SnapshotAction::Halt => return Err(unknown(newer_slot(cx.storage, &p.dir)?, 0)),
         }
         Ok(p)
     }

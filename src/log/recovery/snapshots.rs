@@ -93,27 +93,35 @@ pub const SNAPSHOT_TABLE: &[Row<Pair, Data, (), SnapshotAction>] = &[
     Row { a: &[Pair::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
 ];
 
+/// One slot, or why it does not hold.
+fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Result<Result<Snapshot, Bad>, RecoverError> {
+    let file = FileId::Snapshot(dir.clone(), slot);
+    let first = match storage.len(&file)? {
+        None | Some(0) => vec![],
+        Some(_) => read_range(storage, &file, 0, BLOCK)?,
+    };
+    let decoded = Snapshot::len_of(&first).map(|len| if len > first.len() { Some(len) } else { None });
+    let bytes = match decoded {
+        Ok(Some(len)) => read_range(storage, &file, 0, len)?,
+        _ => first,
+    };
+    Ok(match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
+        Ok(s) if s.sequence % 2 == slot as u64 => Ok(s),
+        Ok(_) => Err(Bad::Foreign),
+        Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
+        Err(bad) => Err(bad),
+    })
+}
+
+/// The slot that a newer version wrote.
+pub fn newer_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<FileId, RecoverError> {
+    let is_newer = matches!(read_slot(storage, dir, 0)?, Err(Bad::Version(_)));
+    Ok(FileId::Snapshot(dir.clone(), if is_newer { 0 } else { 1 }))
+}
+
 /// What the slots hold, and the newest snapshot among them.
 pub fn read_slots(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(Pair, Option<Snapshot>), RecoverError> {
-    let mut slots = Vec::new();
-    for slot in 0..2 {
-        let file = FileId::Snapshot(dir.clone(), slot);
-        let first = match storage.len(&file)? {
-            None | Some(0) => vec![],
-            Some(_) => read_range(storage, &file, 0, BLOCK)?,
-        };
-        let decoded = Snapshot::len_of(&first).map(|len| if len > first.len() { Some(len) } else { None });
-        let bytes = match decoded {
-            Ok(Some(len)) => read_range(storage, &file, 0, len)?,
-            _ => first,
-        };
-        slots.push(match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
-            Ok(s) if s.sequence % 2 == slot as u64 => Ok(s),
-            Ok(_) => Err(Bad::Foreign),
-            Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
-            Err(bad) => Err(bad),
-        });
-    }
+    let slots = [read_slot(storage, dir, 0)?, read_slot(storage, dir, 1)?];
     let count = |wanted: fn(&Bad) -> bool| slots.iter().filter(|s| s.as_ref().is_err_and(wanted)).count();
     let (blank, newer) = (count(|b| *b == Bad::Zero), count(|b| matches!(b, Bad::Version(_))));
     let holding = slots.iter().flatten().count();

@@ -468,6 +468,37 @@ fn damage_whose_end_cannot_be_read_takes_nothing_with_it() {
     assert!(rig.store.hold_deadline().is_none());
 }
 
+/// A start does not read it when it lies far back; whoever comes to it must neither skip it nor call it damaged.
+#[test]
+fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    fill(&mut rig, p, 60);
+    let (segment, offset) = (FileId::Segment(dir("t"), 0), 5 * 3140);
+    let write = |rig: &mut Rig, version: u8| {
+        let header = &mut rig.disk.files.get_mut(&segment).unwrap()[4096 + offset..][..128];
+        header[108] = version;
+        let crc = crc32fast::hash(&header[8..]);
+        header[4..8].copy_from_slice(&crc.to_le_bytes());
+    };
+    write(&mut rig, 9);
+    rig.store.cache = cache::ReadCache::new(0);
+    assert!(matches!(rig.fetch(p, offset as i64), Fetch::Held) && !has_damage(&rig));
+    let told = rig.store.held(p).expect("it is spoken of");
+    assert!(told.contains(&offset.to_string()) && told.contains("newer version of ringmq"), "{told}");
+    assert!(matches!(rig.fetch(p, offset as i64 + 3140), Fetch::Batch(_)), "others are read");
+    let from = Position { offset: offset as i64, count: 5, log_id: LogId(6) };
+    rig.store.cache = cache::ReadCache::new(0);
+    rig.store.read_verbatim(p, 7, from, 1000, &mut rig.io);
+    rig.disk.take(&mut rig.io);
+    rig.settle();
+    let is_refused =
+        |n: &Notice| matches!(n, Notice::Verbatim { result: Err(Unreadable::Refused(why)), .. } if why.contains("newer"));
+    assert!(rig.notices.iter().any(is_refused) && !has_damage(&rig), "{:?}", rig.notices);
+    write(&mut rig, 1);
+    assert!(matches!(rig.fetch(p, offset as i64), Fetch::Batch(_)) && rig.store.held(p).is_none());
+}
+
 #[test]
 fn what_the_scrubber_cannot_read_is_no_damage() {
     let mut options = options();

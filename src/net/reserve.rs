@@ -1,0 +1,182 @@
+//! An address that belongs to this process alone before anything is read or made for it, and that answers nobody yet.
+//!
+//! The cores' listeners share an address by SO_REUSEPORT, with which another node of the same user would quietly share it
+//! too and take half of the clients. So the address is first taken without:
+//!
+//! ```text
+//! bind, listen   with SO_REUSEADDR (connections of an earlier process may still stand in TIME_WAIT): fails when anybody
+//!                listens there, shared or not
+//! no SO_REUSEADDR, then no listening: the port stays ours, also against sockets that do not listen yet; clients are refused
+//! SO_REUSEPORT   only now, for our own listeners; who takes the address as above is still kept out
+//! ```
+//! Between two nodes that start at the same time one wins: `listen` is the kernel's to decide.
+
+use super::NetError;
+use super::listen::{BACKLOG, check, error_of, in_full, listen_at, open, set_to};
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+const RETRY: Duration = Duration::from_millis(20);
+
+pub struct Reserved {
+    socket: OwnedFd,
+    at: SocketAddr,
+}
+
+impl Reserved {
+    /// Takes `host:port`, as [`super::listen`] reads it, waiting up to `wait` for a killed process whose ring still holds its
+    /// listeners. Port 0 is a free one.
+    pub fn take(address: &str, wait: Duration) -> Result<Reserved, NetError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            let failed = match Self::try_take(address) {
+                Err(e @ NetError::InUse { .. }) => e,
+                other => return other,
+            };
+            if Instant::now() >= deadline {
+                return Err(failed);
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    fn try_take(address: &str) -> Result<Reserved, NetError> {
+        let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
+        let mut failed = io::Error::other("the name has no address");
+        for at in in_full(address).to_socket_addrs().map_err(invalid)? {
+            match chosen(at).and_then(|at| Ok(Reserved { socket: exclusive(at)?, at })) {
+                Ok(reserved) => return Ok(reserved),
+                Err(e) => failed = e,
+            }
+        }
+        Err(error_of(address, failed))
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Listeners that share the address, each of which gets its part of the connections.
+    pub fn share(self, listeners: usize) -> Result<Vec<TcpListener>, NetError> {
+        let shared = || -> io::Result<Vec<TcpListener>> {
+            set_to(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+            (0..listeners).map(|_| listen_at(self.at)).collect()
+        };
+        shared().map_err(|e| error_of(&self.at.to_string(), e))
+    }
+
+    /// One listener for all of them.
+    pub fn listen(self) -> Result<TcpListener, NetError> {
+        let listen = || {
+            // its connections inherit it, and the next process can have the address while they stand in TIME_WAIT
+            set_to(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
+            // SAFETY: a plain system call on our socket, which is bound.
+            check(unsafe { libc::listen(self.socket.as_raw_fd(), BACKLOG) })
+        };
+        listen().map_err(|e| error_of(&self.at.to_string(), e))?;
+        Ok(self.socket.into())
+    }
+}
+
+/// With a port: one that the kernel chose for a socket goes with its listening, one that was named stays.
+fn chosen(at: SocketAddr) -> io::Result<SocketAddr> {
+    if at.port() != 0 {
+        return Ok(at);
+    }
+    TcpListener::bind(at)?.local_addr()
+}
+
+fn exclusive(at: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = open(at, false)?;
+    let fd = socket.as_raw_fd();
+    // SAFETY: a plain system call on our socket.
+    check(unsafe { libc::listen(fd, 1) })?;
+    set_to(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, 0)?;
+    // SAFETY: as above.
+    check(unsafe { libc::shutdown(fd, libc::SHUT_RDWR) })?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::listen;
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::TcpStream;
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn is_in_use<T>(result: Result<T, NetError>) -> bool {
+        matches!(result, Err(NetError::InUse { .. }))
+    }
+
+    #[test]
+    fn a_reserved_address_is_nobody_elses_and_answers_nobody() {
+        let reserved = Reserved::take("127.0.0.1:0", NOW).unwrap();
+        let at = reserved.address();
+        let everywhere = format!("0.0.0.0:{}", at.port());
+        let refused = || TcpStream::connect(at).unwrap_err().kind() == ErrorKind::ConnectionRefused;
+        assert!(refused());
+        for address in [at.to_string(), everywhere] {
+            assert!(is_in_use(Reserved::take(&address, NOW)) && is_in_use(listen(&address)), "{address}");
+            assert!(TcpListener::bind(&address).is_err(), "{address}");
+        }
+        let listeners = reserved.share(2).unwrap();
+        assert!(is_in_use(Reserved::take(&at.to_string(), NOW)), "it is shared among these alone");
+        TcpStream::connect(at).unwrap();
+        drop(listeners);
+        let one = Reserved::take(&at.to_string(), NOW).unwrap().listen().unwrap();
+        assert_eq!(one.local_addr().unwrap(), at);
+        assert!(is_in_use(Reserved::take(&at.to_string(), NOW)));
+    }
+
+    #[test]
+    fn connections_that_are_over_hold_no_address() {
+        let take = |at: &str| Reserved::take(at, NOW).unwrap();
+        let shared = |reserved: Reserved| reserved.share(1).unwrap().remove(0);
+        let alone = |reserved: Reserved| reserved.listen().unwrap();
+        let mut at = "127.0.0.1:0".to_owned();
+        for listener in [shared, alone, shared] {
+            let listener = listener(take(&at));
+            at = listener.local_addr().unwrap().to_string();
+            let client = TcpStream::connect(&at).unwrap();
+            // who closes first has TIME_WAIT
+            drop(listener.accept().unwrap());
+            drop(client);
+        }
+        take(&at);
+    }
+
+    #[test]
+    fn what_another_process_holds_is_waited_for() {
+        for holder in [listen("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()] {
+            let address = holder.local_addr().unwrap().to_string();
+            assert!(is_in_use(Reserved::take(&address, NOW)));
+            let release = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(holder);
+            });
+            assert_eq!(Reserved::take(&address, Duration::from_secs(10)).unwrap().address().to_string(), address);
+            release.join().unwrap();
+        }
+    }
+
+    /// Of many that want it at the same time one gets it, and keeps it.
+    #[test]
+    fn a_race_has_one_winner() {
+        for _ in 0..20 {
+            let at = chosen("127.0.0.1:0".parse().unwrap()).unwrap().to_string();
+            let all: Vec<_> = (0..8)
+                .map(|_| {
+                    let at = at.clone();
+                    std::thread::spawn(move || Reserved::take(&at, NOW).ok())
+                })
+                .collect();
+            let mut won: Vec<_> = all.into_iter().filter_map(|t| t.join().unwrap()).collect();
+            assert_eq!(won.len(), 1, "{at}");
+            won.remove(0).share(2).unwrap();
+        }
+    }
+}

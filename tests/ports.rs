@@ -1,0 +1,129 @@
+//! A node whose address is taken says so before it has made or changed anything, whoever has it.
+//!
+//! What it cannot show is the race of two nodes for one address: `net::reserve` has a test of its own.
+
+mod node;
+
+use node::{Chance, Client, Node};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+const FLAGS: [&str; 4] = ["--tcp-address", "--http-address", "--native-address", "--peer-address"];
+
+/// Starts a node with these addresses, which must fail; what it says.
+fn refused(data: &Path, addresses: &[String; 4]) -> String {
+    let mut command = Command::new(node::binary());
+    command.arg("serve").arg(format!("--data-path={}", data.display())).args(["--shards=2", "--cluster-file=not-looked-at.toml"]);
+    command.args(FLAGS.iter().zip(addresses).map(|(flag, address)| format!("{flag}={address}")));
+    let output = command.stdin(Stdio::null()).output().expect("the binary runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    said
+}
+
+fn anywhere() -> [String; 4] {
+    [const { "127.0.0.1:0" }; 4].map(String::from)
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable")
+}
+
+/// Every file below, with its length and when it was changed.
+fn files(below: &Path) -> Vec<(String, u64, SystemTime)> {
+    let (mut found, mut folders) = (vec![], vec![below.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().expect("it can be listed").map(|entry| entry.expect("it can be listed")) {
+            let about = entry.metadata().expect("it is there");
+            if about.is_dir() {
+                folders.push(entry.path());
+            } else {
+                found.push((entry.path().display().to_string(), about.len(), about.modified().expect("Linux knows")));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn an_address_that_any_process_has_is_said_before_anything_is_made() {
+    std::thread::scope(|scope| {
+        for i in 0..FLAGS.len() {
+            scope.spawn(move || {
+                let other = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+                let taken = other.local_addr().expect("it is bound").to_string();
+                let (folder, mut addresses) = (folder(), anywhere());
+                addresses[i] = taken.clone();
+                let said = refused(&folder.path().join("data"), &addresses);
+                assert!(said.contains(&format!("{taken} is in use: another process listens there")), "{said}");
+                assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
+            });
+        }
+    });
+}
+
+#[test]
+fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_with_a_second() {
+    let node = Node::start(&["--shards=2"]);
+    let taken = [node.tcp(), node.http(), node.native()];
+    std::thread::scope(|scope| {
+        for (i, address) in taken.iter().enumerate() {
+            scope.spawn(move || {
+                let (folder, mut addresses) = (folder(), anywhere());
+                addresses[i] = address.to_string();
+                let said = refused(&folder.path().join("data"), &addresses);
+                assert!(said.contains(&format!("{address} is in use")), "{said}");
+                assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
+            });
+        }
+    });
+    for i in 0..20u8 {
+        let mut client = Client::connect(node.tcp()).expect("every connection is the first node's");
+        client.publish("t", &[i]).expect("it takes publishes");
+    }
+}
+
+#[test]
+fn a_data_path_is_not_recovered_for_an_address_that_is_taken() {
+    let mut node = Node::start(&["--shards=1", "--journal-bytes=1MiB"]);
+    let mut client = Client::connect(node.tcp()).expect("it listens");
+    client.publish("t", b"1").expect("it takes publishes");
+    node.kill(); // so that a start would replay and write
+    let is_lock = |(path, ..): &(String, u64, SystemTime)| path.ends_with("/LOCK");
+    let found = || files(&node.data_path()).into_iter().filter(|file| !is_lock(file)).collect::<Vec<_>>();
+    let before = found();
+    assert!(before.iter().any(|(path, ..)| path.ends_with("journal/0")), "{before:?}");
+    let other = TcpListener::bind(("127.0.0.1", 0)).expect("there is a free port");
+    let mut addresses = anywhere();
+    addresses[1] = other.local_addr().expect("it is bound").to_string();
+    let said = refused(&node.data_path(), &addresses);
+    assert!(said.contains("is in use"), "{said}");
+    assert_eq!(found(), before);
+    node.spawn();
+    node.wait_ready().expect("its own addresses are free");
+}
+
+/// The side that closes first keeps the port in TIME_WAIT for a minute.
+#[test]
+fn a_restart_does_not_wait_for_connections_that_are_over() {
+    let mut node = Node::start(&["--shards=1"]);
+    let clients: Vec<Client> = (0..8).map(|_| Client::connect(node.tcp()).expect("it listens")).collect();
+    let mut chance = Chance::new(node.pid() as u64);
+    for mut client in clients {
+        client.publish("t", &chance.next().to_le_bytes()).expect("it takes publishes");
+        // an unknown command: the node closes
+        client.write(b"NONE\n").expect("it is connected");
+        while client.read().is_ok() {}
+    }
+    node.stop();
+    let waiting = format!(":{:04X} ", node.tcp().port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
+    let is_over = |line: &&str| line.split_whitespace().nth(1).is_some_and(|at| format!("{at} ").ends_with(&waiting));
+    let states: Vec<&str> = table.lines().filter(is_over).filter_map(|line| line.split_whitespace().nth(3)).collect();
+    assert!(states.contains(&"06"), "no connection is in TIME_WAIT: {states:?}");
+    node.spawn();
+    node.wait_ready().expect("the address is free for it");
+}
