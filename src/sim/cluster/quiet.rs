@@ -70,7 +70,9 @@ impl World {
         self.left.clear();
         self.ask_what_is_left(victim);
         let is_whole = |s: &ShardStats| {
-            let damaged = s.partitions.iter().filter_map(|p| p.replication.as_ref()?.damaged);
+            // what is left of a partition that it has no more is nobody's
+            let replicas = s.partitions.iter().filter_map(|p| p.replication.as_ref()).filter(|r| r.role != "none");
+            let damaged = replicas.filter_map(|r| r.damaged);
             (s.scrubs > 0 || s.partitions.is_empty()) && damaged.count() == 0
         };
         self.left.len() == self.nodes[victim].cores as usize && self.left.iter().all(|(_, s)| is_whole(s))
