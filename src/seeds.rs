@@ -2,7 +2,7 @@
 //! rest; makes a failing seed smaller, and shows one step by step.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use ringmq::sim::cluster::plan::{Coordination, Plan};
+use ringmq::sim::cluster::plan::{Coordination, FIELDS, Plan};
 use ringmq::sim::cluster::run;
 use ringmq::sim::cluster::shrink::{Cut, shrink};
 use std::io::{BufRead, BufReader, Read};
@@ -46,6 +46,13 @@ pub fn command() -> Command {
                 .value_delimiter(',')
                 .help("Faults that are left out, as the plan names them"),
         )
+        .arg(
+            Arg::new("having")
+                .long("having")
+                .value_name("fault,fault")
+                .value_delimiter(',')
+                .help("Only the seeds that drew one of these faults"),
+        )
         .arg(Arg::new("keep-going").long("keep-going").action(ArgAction::SetTrue).help("Do not make failing seeds smaller"))
         .arg(Arg::new("worker").long("worker").action(ArgAction::SetTrue).hide(true))
         .after_help("Exit codes: 0 every seed passed, 1 one failed, 2 it was called in a way that makes no sense.")
@@ -57,6 +64,7 @@ struct Asked {
     nodes: usize,
     by: Option<Coordination>,
     without: Vec<String>,
+    having: Vec<String>,
     span_ms: Option<u64>,
     clients: Option<usize>,
 }
@@ -69,11 +77,12 @@ impl Asked {
             "file" => Coordination::File,
             _ => Coordination::Alone,
         });
-        let without = matches.get_many::<String>("without").into_iter().flatten().cloned().collect();
+        let faults = |name| -> Vec<String> { matches.get_many::<String>(name).into_iter().flatten().cloned().collect() };
         let asked = Asked {
             nodes: number("nodes").unwrap_or(0) as usize,
             by,
-            without,
+            without: faults("without"),
+            having: faults("having"),
             span_ms: number("span-ms"),
             clients: number("clients").map(|n| n as usize),
         };
@@ -81,7 +90,10 @@ impl Asked {
             return Err("a cluster has 1 to 5 nodes".into());
         }
         asked.plan(0)?;
-        Ok(asked)
+        match asked.having.iter().find(|name| !FIELDS.iter().any(|f| f.0 == **name)) {
+            Some(name) => Err(format!("there is no fault {name}")),
+            None => Ok(asked),
+        }
     }
 
     fn plan(&self, seed: u64) -> Result<Plan, String> {
@@ -95,11 +107,15 @@ impl Asked {
         Ok(plan)
     }
 
+    fn has_it(&self, plan: &Plan) -> bool {
+        self.having.is_empty() || plan.faults.names().iter().any(|name| self.having.iter().any(|h| h == name))
+    }
+
     /// The same, smaller.
     fn cut(&self, cut: &Cut) -> Asked {
         let mut without = self.without.clone();
         without.extend(cut.without.iter().cloned());
-        Asked { without, span_ms: Some(cut.span_ms), clients: Some(cut.clients), ..self.clone() }
+        Asked { without, having: vec![], span_ms: Some(cut.span_ms), clients: Some(cut.clients), ..self.clone() }
     }
 
     fn args(&self) -> Vec<String> {
@@ -113,6 +129,9 @@ impl Asked {
         }
         if !self.without.is_empty() {
             give("without", self.without.join(","));
+        }
+        if !self.having.is_empty() {
+            give("having", self.having.join(","));
         }
         if let Some(span) = self.span_ms {
             give("span-ms", span.to_string());
@@ -159,6 +178,9 @@ fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
     for seed in start..start + seeds {
         println!("begin {seed}");
         let plan = asked.plan(seed).expect("it was tried");
+        if !asked.has_it(&plan) {
+            continue;
+        }
         let outcome = run(&plan, None);
         println!("done {seed} {} {} {:016x}", outcome.counts.acknowledged, outcome.effects, outcome.trace);
     }
@@ -320,17 +342,20 @@ mod tests {
 
     #[test]
     fn what_is_asked_goes_on_to_the_workers() {
-        let given = ["--nodes=3", "--by=file", "--without=crash,pause", "--span-ms=500", "--clients=2"];
+        let given = ["--nodes=3", "--by=file", "--without=crash,pause", "--having=stop,rot", "--span-ms=500", "--clients=2"];
         let asked = asked(&given).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(asked.args(), given);
         let plan = asked.plan(9).expect("it was tried");
         assert_eq!((plan.nodes, plan.coordination, plan.span_ms, plan.clients), (3, Coordination::File, 500, 2));
         assert!(plan.faults.crash == 0.0 && plan.faults.pause == 0.0);
+        let with = |seed: &u64| Plan::draw(*seed, 3, Some(Coordination::File)).faults.stop > 0.0;
+        assert!((0..99).all(|seed| asked.has_it(&asked.plan(seed).expect("it was tried")) == with(&seed)), "no rot with files");
     }
 
     #[test]
     fn what_makes_no_sense_is_said() {
         assert!(asked(&["--without=weather"]).is_err_and(|e| e.contains("weather")));
+        assert!(asked(&["--having=weather"]).is_err_and(|e| e.contains("weather")));
         assert!(asked(&["--nodes=9"]).is_err() && asked(&["--by=vote"]).is_err());
     }
 

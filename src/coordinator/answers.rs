@@ -70,8 +70,8 @@ impl fmt::Display for Note {
             }
             Note::Resigns { partition, isr, epoch, version } => write!(
                 f,
-                "{partition}: this node cannot lead it any more, since a write failed here. In the cluster file of every node: \
-                 leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
+                "{partition}: this node should not lead it: a write failed here, or it lost what others have. In the \
+                 cluster file of every node: leader = another one of {isr}, epoch = {epoch}, version = {version}; then SIGHUP to each"
             ),
             Note::NoEpoch { partition, above, epoch } => write!(
                 f,

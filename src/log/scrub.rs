@@ -33,6 +33,7 @@ pub struct Scrub {
     is_reading: bool,
     next_at: Ticks,
     pass_began: Option<Ticks>,
+    passes: u64,
     walk: Option<Walk>,
     check: Option<Check>,
     /// The last partition of which it was said that it cannot be read, in this pass.
@@ -107,10 +108,16 @@ impl Store {
             return;
         }
         (self.scrub.partition, self.scrub.offset) = (0, 0);
+        self.scrub.passes += 1;
         self.scrub.walk = None;
         self.scrub.unreadable = None;
         let began = self.scrub.pass_began.take().unwrap_or(now.ticks);
         self.scrub.next_at = (began + PASS_MIN).max(now.ticks + Duration::from_secs(1));
+    }
+
+    /// How often all partitions were gone through.
+    pub fn scrubs(&self) -> u64 {
+        self.scrub.passes
     }
 
     /// What could not be read is not judged; the next pass looks again.

@@ -49,6 +49,7 @@ struct Core {
     health: String,
     connections: u64,
     turns: TurnStats,
+    scrubs: u64,
     /// Ours: with the other nodes, in a cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     links: Vec<LinkStats>,
@@ -147,7 +148,7 @@ impl NodeStats {
         let health = health(&shards);
         let cores = shards.iter().map(|s| {
             let health = if s.healthy { "OK".into() } else { s.health.clone() };
-            Core { core: s.core, health, connections: s.connections, turns: s.turns, links: s.links.clone() }
+            Core { core: s.core, health, connections: s.connections, turns: s.turns, scrubs: s.scrubs, links: s.links.clone() }
         });
         let cores = cores.collect();
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
@@ -218,10 +219,14 @@ impl NodeStats {
             self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
         }
         writeln!(out, "\nCores:")?;
-        for Core { core, health, connections, turns: t, links } in &self.cores {
+        for Core { core, health, connections, turns: t, scrubs, links } in &self.cores {
             let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
             let stalls = t.stalls;
-            writeln!(out, "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls}", t.count)?;
+            writeln!(
+                out,
+                "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls} scrubs: {scrubs}",
+                t.count
+            )?;
             for LinkStats { node, connected, queued_bytes } in links {
                 let state = if *connected { "connected" } else { "not connected" };
                 writeln!(out, "      link with {node}: {state} queued: {queued_bytes}")?;
@@ -526,7 +531,7 @@ mod tests {
             r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
             "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
             "producers":[{producer}],"cores":[{{"core":0,"health":"OK","connections":1,
-            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}}}}]}}"#
+            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0}}]}}"#
         );
         let wanted: String = wanted.lines().map(str::trim).collect();
         assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);
@@ -545,7 +550,7 @@ mod tests {
             "   http_publish             \tnone",
             "",
             "Cores:",
-            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0",
+            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0 scrubs: 0",
             "",
             "Topics:",
             "   [pp             ] depth: 1     be-depth: 1     msgs: 2        e2e%: ",

@@ -15,6 +15,8 @@ pub struct ShardStats {
     pub health: String,
     /// In a cluster: the core's links with the other nodes.
     pub links: Vec<LinkStats>,
+    /// How often all that is stored here was read again and verified, since the start.
+    pub scrubs: u64,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
 }
@@ -77,6 +79,9 @@ pub struct ReplicationStats {
     /// As a leader sees them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub followers: Vec<FollowerStats>,
+    /// Where damage begins, until it is mended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damaged: Option<i64>,
     /// What an operator has to see to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,

@@ -23,6 +23,8 @@ pub(super) struct Base {
     pub taken: Tail,
     /// Cuts that are not durable yet.
     pub cuts: u32,
+    /// As a leader it waits until then for somebody sound to lead instead.
+    pub hands_over_until: Option<Ticks>,
     pub lease_until: Ticks,
     pub state: State,
     #[cfg(test)]
@@ -114,7 +116,8 @@ impl Base {
             last_epoch: last.first().map_or(Epoch(0), |e| e.epoch),
             durable: log.vouched(),
             committed: self.committed,
-            suspect: log.is_suspect(),
+            // What damage took may be all that it has of something.
+            suspect: log.is_suspect() || log.vouched() != log.end().at,
             epochs,
             more,
         }

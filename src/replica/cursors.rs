@@ -24,6 +24,8 @@ pub(super) struct FollowerCursors {
     end: Position,
     cached: BTreeMap<ChannelName, CursorImage>,
     last_seq: u64,
+    /// All channels were named in this session.
+    has_list: bool,
     next_number: u64,
     /// Being made durable: number, and the answer that then goes out. Those of older sessions have none.
     applying: VecDeque<(u64, Option<CursorsAck>)>,
@@ -31,7 +33,14 @@ pub(super) struct FollowerCursors {
 
 impl Default for FollowerCursors {
     fn default() -> Self {
-        FollowerCursors { end: Position::START, cached: BTreeMap::new(), last_seq: 0, next_number: 0, applying: VecDeque::new() }
+        FollowerCursors {
+            end: Position::START,
+            cached: BTreeMap::new(),
+            last_seq: 0,
+            has_list: false,
+            next_number: 0,
+            applying: VecDeque::new(),
+        }
     }
 }
 
@@ -51,8 +60,13 @@ struct Changes {
 impl FollowerCursors {
     /// A session begins: numbers begin anew, and nobody waits for what was before.
     pub fn begin(&mut self) {
-        self.last_seq = 0;
+        (self.last_seq, self.has_list) = (0, false);
         self.applying.iter_mut().for_each(|a| a.1 = None);
+    }
+
+    /// It has heard of every channel of this leader.
+    pub fn has_list(&self) -> bool {
+        self.has_list
     }
 
     /// The log ends elsewhere now, and this is what of it is committed.
@@ -77,6 +91,7 @@ impl FollowerCursors {
             result = self.judge(cx, image, message.flush, &mut changes).and(result);
         }
         if message.is_all {
+            self.has_list = true;
             let mut here = vec![];
             cx.log.channels(&mut here);
             changes.deleted.extend(here.into_iter().filter(|c| !names.contains(c)));

@@ -158,8 +158,9 @@ impl Follower {
         let end = if told.offset < durable.offset { told } else { durable };
         base.commit(end, cx.out);
         self.cursors.on_end(cx, end);
-        // It was compared, and has all that is committed.
-        if cx.log.is_suspect() && durable.offset >= told.offset && cx.log.vouched() == cx.log.end().at {
+        // It was compared, and has all that is committed, and the channels.
+        if cx.log.is_suspect() && self.cursors.has_list() && durable.offset >= told.offset && cx.log.vouched() == cx.log.end().at
+        {
             cx.out.push(Effect::Cleared);
         }
     }

@@ -61,6 +61,8 @@ pub(super) struct Leader {
     /// The leader's end at some time, not committed then, and that time.
     commit_mark: Option<(Position, Ticks)>,
     pub alarmed: Option<Alarm>,
+    /// The tail that is to be committed does not hold, since then.
+    damaged_since: Option<Ticks>,
     /// What going on would lose, while an alarm says that.
     pub loss: Option<Loss>,
     /// An operator accepted that the log ends there, or later.
@@ -80,6 +82,7 @@ impl Leader {
             propose_at: now,
             commit_mark: None,
             alarmed: None,
+            damaged_since: None,
             loss: None,
             accepts_loss: None,
             required: vec![],
@@ -346,6 +349,7 @@ impl Leader {
             && base.committed.offset >= tail.offset
         {
             self.phase = Phase::Open;
+            base.hands_over_until = None;
             base.go(Trigger::TailCommitted);
             self.commit_mark = None;
             tracing::info!(epoch = self.epoch.0, at = base.committed.offset, "the epoch is open");
@@ -496,6 +500,26 @@ impl Leader {
             base.go(Trigger::Unknown);
             cx.out.push(Effect::AskEpoch { above: base.fence() });
         }
+        self.look_at_tail(base, cx);
+    }
+
+    /// The opening chose a log of which damage was found since, and nobody has had what is missing for as long as a write waits:
+    /// what was chosen is not what there is, and another epoch is to choose again.
+    fn look_at_tail(&mut self, base: &Base, cx: &mut Cx<'_>) {
+        let Phase::Settling { tail } = self.phase else { return };
+        let damage = cx.log.damage().map_or(cx.log.vouched(), |(from, _)| from);
+        if damage.offset >= tail.offset || damage.offset < base.committed.offset {
+            return self.damaged_since = None;
+        }
+        if cx.now >= *self.damaged_since.get_or_insert(cx.now) + base.options.write_limit {
+            tracing::warn!(
+                epoch = self.epoch.0,
+                damage = damage.offset,
+                "the chosen tail does not hold: another epoch is asked for"
+            );
+            self.damaged_since = Some(cx.now);
+            cx.out.push(Effect::AskEpoch { above: base.fence() });
+        }
     }
 
     /// No write any more, in this epoch.
@@ -535,7 +559,8 @@ impl Leader {
         });
         let shrinks = limits.filter(|_| self.proposal.is_none()).min();
         let proposal = self.proposal.as_ref().map(|p| p.retry_at);
-        let others = [late, shrinks, proposal, self.cursors.deadline()];
+        let damaged = self.damaged_since.filter(|_| !is_open).map(|since| since + options.write_limit);
+        let others = [late, shrinks, proposal, damaged, self.cursors.deadline()];
         peers.chain(others.into_iter().flatten()).min()
     }
 }

@@ -61,6 +61,7 @@ impl Member {
             committed,
             taken: Tail::START,
             cuts: 0,
+            hands_over_until: None,
             lease_until: Ticks(0),
             state: State::Idle,
             #[cfg(test)]
@@ -263,6 +264,11 @@ impl Member {
 
     fn lead(&mut self, cx: &mut Cx<'_>, epoch: Epoch) {
         let base = &mut self.base;
+        // What was lost here may be the promise: the first epoch that it hears of may be one that it opened in an earlier life.
+        let may_have_opened = cx.log.is_suspect() && matches!(self.role, Role::Idle);
+        if may_have_opened {
+            base.promise(epoch, cx.out);
+        }
         match &mut self.role {
             Role::Leader(l) if l.epoch >= epoch => l.on_membership(base, cx),
             _ if epoch > base.promised => {
@@ -300,6 +306,7 @@ impl Member {
             }
         }
         self.step_down(cx);
+        self.base.hands_over_until = None;
         self.base.go(Trigger::ToFollow);
         let mut follower = Box::new(Follower::new());
         if let Role::Follower(old) = &mut self.role {

@@ -9,7 +9,12 @@
 //! only suspects, not all of the ISR, or a suspect       no leader rather than a wrong one: an operator may accept the loss
 //! alone in the ISR of several replicas
 //! the highest lacks what somebody knows committed       the same
+//! a suspect itself, and somebody in sync is not         it resigns, and goes on only when nobody takes over for long
 //! ```
+//! What the leader vouched for may turn out damaged once it is read for the others. When nobody has it for as long as a write waits,
+//! the leader asks for another epoch, and answers for less there. So a tail that only it had, which nobody was told to be committed,
+//! goes by the rules above, and not by an operator.
+//!
 //! A partition with one replica opens in any case: there is nobody to compare with, and its recovery has told the loss.
 //! The leader's own log is cut only where the chosen one goes another way, under this new epoch, and never below what it knows to
 //! be committed, but where damage has taken it already.
@@ -85,6 +90,9 @@ impl Leader {
             self.loss = Some(Loss { kind: LossKind::Tail, from: end, to });
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
+        if own.suspect && heard.iter().any(|(_, s)| !s.suspect) && self.hands_over(base, cx) {
+            return;
+        }
         // Who is alone keeps what stands behind its damage.
         let left = if is_alone { cx.log.durable().at } else { end };
         if base.committed.offset > left.offset {
@@ -103,6 +111,18 @@ impl Leader {
         tracing::info!(%source, epoch = last_epoch.0, end = end.offset, own = own.durable.offset, "another replica has more");
         let found = common(cx.log, standing, Whose::Candidate);
         self.go_to(base, cx, source, end, found);
+    }
+
+    /// What a suspect lost may be more than its log shows: the last word on its channels above all, which a leader gives to everybody.
+    /// So it asks for another leader, and waits for one; not for ever, as there may be nobody who names one.
+    fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>) -> bool {
+        let patience = base.options.write_limit + base.options.follower_limit;
+        let until = *base.hands_over_until.get_or_insert(cx.now + patience);
+        if cx.now < until {
+            tracing::warn!(epoch = self.epoch.0, "something was lost here, and another in-sync replica is sound: it should lead");
+            cx.out.push(Effect::Resign);
+        }
+        cx.now < until
     }
 
     /// Makes the own log a prefix of the chosen one, then takes the rest.

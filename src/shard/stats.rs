@@ -24,6 +24,7 @@ impl Shard {
             healthy: sick.is_empty(),
             health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.0, sick.join(", ")) },
             links: e.link_stats(),
+            scrubs: e.store.scrubs(),
             ..Default::default()
         };
         for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {

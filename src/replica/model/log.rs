@@ -208,6 +208,10 @@ impl ModelLog {
                 _ => found.push(EpochEnd { epoch, end, chain_crc }),
             }
         }
+        let Tail { at: end, chain_crc, epoch } = self.start;
+        if self.batches.is_empty() && epoch > Epoch(0) && below.is_none_or(|b| epoch < b) {
+            found.push(EpochEnd { epoch, end, chain_crc });
+        }
         let more = found.len() > max;
         out.extend(found.into_iter().rev().take(max));
         more

@@ -27,6 +27,8 @@ pub struct World {
     pub(super) options: ReplicaOptions,
     /// Lanes keep their order, and what is lost takes its connection along.
     pub(super) is_orderly: bool,
+    /// Somebody names another leader when one resigns.
+    pub(super) has_controller: bool,
     pub(super) faults: bool,
     pub(super) clients: bool,
     pub(super) next_request: u64,
@@ -56,6 +58,7 @@ impl World {
         let store = Membership { version: 1, epoch: Epoch(1), leader: Some(ids[0]), replicas: ids.clone(), isr, min_isr };
         let mut world = World {
             is_orderly: rng.chance(0.5),
+            has_controller: !seed.is_multiple_of(3),
             rng,
             now: Ticks(1_000_000_000),
             nodes: ids.iter().map(|id| Node::new(*id, options)).collect(),
@@ -190,7 +193,7 @@ impl World {
                 let epoch = Epoch(self.store.epoch.0.max(above.0) + 1);
                 self.swap(Membership { epoch, ..self.store.clone() });
             }
-            Effect::Resign => self.elect(),
+            Effect::Resign if self.has_controller => self.elect(),
             _ => {}
         }
     }

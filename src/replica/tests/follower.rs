@@ -3,7 +3,7 @@
 use super::rig::{Rig, inquire, log_of, n, run_of};
 use crate::base::{Epoch, Position};
 use crate::log::format::Bad;
-use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body};
+use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body, Cursors};
 use crate::replica::model::log::{ModelLog, id_of};
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event, LogView, PeerError};
@@ -273,6 +273,12 @@ fn a_suspect_is_cleared_when_it_has_all_that_is_committed() {
     rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
     assert!(rig.node.log.is_suspect(), "it lacks what is committed");
     rig.hear(2, 5, 1, run_of(&leader, 0, leader.end().at));
+    rig.settle();
+    assert!(rig.node.log.is_suspect(), "it was not told of the channels");
+    let (committed, cursors, deleted) = (leader.end().at, vec![], vec![]);
+    let list = Cursors { seq: 1, committed, flush: false, is_all: true, collect_start: None, cursors, deleted };
+    rig.hear(2, 5, 1, Body::Cursors(list));
+    rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
     rig.settle();
     assert!(!rig.node.log.is_suspect());
 }

@@ -22,6 +22,15 @@ fn stands(rig: &mut Rig, from: u8, log: &ModelLog, committed: Position, suspect:
     rig.hear(from, 5, session, Body::Standing(Rig::standing(log, committed, suspect)));
 }
 
+/// A sound member stands there, and is not made the leader for as long as it is waited for.
+fn handed_over(rig: &mut Rig, from: u8, log: &ModelLog) {
+    stands(rig, from, log, Position::START, false);
+    assert_eq!(rig.state(), State::Asking);
+    let options = crate::replica::ReplicaOptions::default();
+    rig.wait(options.write_limit + options.follower_limit);
+    stands(rig, from, log, Position::START, false);
+}
+
 fn alarms(rig: &mut Rig) -> Vec<Alarm> {
     rig.effects().into_iter().filter_map(|e| if let Effect::Alarm(a) = e { Some(a) } else { None }).collect()
 }
@@ -121,6 +130,7 @@ fn a_suspect_needs_another_to_compare_with() {
         let mut disk = log_of(&[1]).disk;
         disk.suspect = true;
         rig.node.log = ModelLog::recover(disk);
+        rig.metadata(4, 2, isr);
         rig.metadata(5, 1, isr);
         rig.settle();
         rig
@@ -128,13 +138,18 @@ fn a_suspect_needs_another_to_compare_with() {
     let full = log_of(&[1, 1]);
     let mut rig = suspect(&[1, 2]);
     stands(&mut rig, 2, &full, full.end().at, false);
-    assert_eq!(rig.state(), State::Fetching);
+    assert_eq!(rig.state(), State::Asking, "the other one is sound");
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)));
+    let options = crate::replica::ReplicaOptions::default();
+    rig.wait(options.write_limit + options.follower_limit);
+    stands(&mut rig, 2, &full, full.end().at, false);
+    assert_eq!(rig.state(), State::Fetching, "and nobody makes it lead");
     // Two suspects of three: the third may have what both lost.
     let mut rig = suspect(&[1, 2, 3]);
     stands(&mut rig, 2, &log_of(&[1]), Position::START, true);
     assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
     stands(&mut rig, 3, &full, Position::START, true);
-    assert_eq!(rig.state(), State::Fetching, "all there is was compared");
+    assert_eq!(rig.state(), State::Fetching, "all there is was compared, and nobody is better");
     // Alone in sync, with other replicas: no leader, unless an operator says so.
     let mut rig = suspect(&[1, 2]);
     let m = rig.membership(5, 1, &[1]);
@@ -155,8 +170,10 @@ fn the_only_replica_opens_by_itself() {
     let mut disk = log_of(&[1]).disk;
     disk.suspect = true;
     rig.node.log = ModelLog::recover(disk);
-    let m = rig.membership(5, 1, &[1]);
-    rig.give(Event::Metadata(Membership { replicas: vec![n(1)], min_isr: 1, ..m }));
+    for epoch in [4, 5] {
+        let m = rig.membership(epoch, 1, &[1]);
+        rig.give(Event::Metadata(Membership { replicas: vec![n(1)], min_isr: 1, ..m }));
+    }
     rig.settle();
     assert_eq!(rig.state(), State::Open);
     rig.append(5, 1);
@@ -203,10 +220,80 @@ fn a_hole_that_nobody_fills_is_where_the_log_goes_on() {
     let mut rig = asking(&[1, 1, 1], &[1, 2, 3]);
     let hole = rig.node.log.batches[1].header.start();
     rig.node.log.disk.hole = Some(hole.offset);
-    stands(&mut rig, 2, &log_of(&[1]), Position::START, false);
+    handed_over(&mut rig, 2, &log_of(&[1]));
     assert_eq!(rig.state(), State::Trimming);
     rig.settle();
     assert_eq!((rig.state(), rig.end()), (State::Settling, hole));
+}
+
+/// It chose its own tail, which only it has; then that turns out rotten. It may have been acknowledged to nobody: the next epoch
+/// begins before it, and a member that may have it is waited for.
+#[test]
+fn a_tail_that_rots_while_it_is_settled_is_decided_by_the_next_epoch() {
+    let limit = crate::replica::ReplicaOptions::default().write_limit;
+    let mut rig = asking(&[1, 1, 1], &[1, 2, 3]);
+    let tail = rig.node.log.batches[1].header.start();
+    stands(&mut rig, 2, &log_of(&[1]), Position::START, false);
+    assert_eq!(rig.state(), State::Settling);
+    rig.wait(limit);
+    assert_eq!(rig.state(), State::Settling, "who is silent is waited for");
+    rig.node.log.disk.hole = Some(tail.offset);
+    let mut asks = || {
+        rig.wait(limit);
+        rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) }))
+    };
+    assert_eq!([asks(), asks()], [false, true], "somebody may have it yet");
+    assert_eq!(rig.state(), State::Settling);
+    rig.metadata(6, 1, &[1, 2, 3]);
+    rig.settle();
+    let session = rig.session(2);
+    rig.hear(2, 6, session, Body::Standing(Rig::standing(&log_of(&[1]), Position::START, true)));
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]), "two that lost something");
+    for waits in [true, false] {
+        let session = rig.session(3);
+        rig.hear(3, 6, session, Body::Standing(Rig::standing(&log_of(&[1]), Position::START, false)));
+        assert_eq!(rig.state() == State::Asking, waits);
+        rig.wait(limit + limit);
+    }
+    rig.settle();
+    assert_eq!((rig.state(), rig.end()), (State::Settling, tail));
+}
+
+/// Alone in sync with damage in what it knows not to be committed, it may have acknowledged that all the same.
+#[test]
+fn who_is_alone_in_sync_does_not_cut_its_damage() {
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&[1, 1]).disk);
+    let tail = rig.node.log.batches[1].header.start();
+    rig.node.log.disk.hole = Some(tail.offset);
+    let m = rig.membership(5, 1, &[1]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    rig.settle();
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
+    assert_eq!(rig.node.member.loss().map(|l| l.from), Some(tail));
+}
+
+/// Retention took all that the leader had: its log is as long as that of the others, which still have it, and its channels stay.
+#[test]
+fn a_log_that_retention_emptied_is_not_taken_for_a_lesser_one() {
+    let full = log_of(&[1, 2]);
+    let mut disk = full.disk.clone();
+    disk.start = full.end();
+    disk.batches.clear();
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(disk.clone());
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.settle();
+    stands(&mut rig, 2, &full, full.end().at, false);
+    assert_eq!((rig.state(), rig.node.log.start().0), (State::Settling, full.end().at));
+    // And one of which nobody knows how it went on before takes another's.
+    disk.start.epoch = Epoch(0);
+    rig = Rig::new();
+    rig.node.log = ModelLog::recover(disk);
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.settle();
+    stands(&mut rig, 2, &full, full.end().at, false);
+    assert_eq!(rig.state(), State::Trimming);
 }
 
 #[test]
@@ -234,6 +321,24 @@ fn an_epoch_is_opened_once() {
     assert!(rig.effects().iter().any(asks));
     rig.metadata(6, 1, &[1, 2]);
     assert_eq!(rig.state(), State::Claiming);
+}
+
+/// It lost something, perhaps that it promised, or opened, the epoch that it first hears of.
+#[test]
+fn a_suspect_does_not_open_an_epoch_that_it_may_have_opened_before() {
+    let mut rig = Rig::new();
+    let mut disk = log_of(&[1]).disk;
+    disk.suspect = true;
+    rig.node.log = ModelLog::recover(disk);
+    for _ in 0..2 {
+        rig.metadata(5, 1, &[1, 2, 3]);
+        rig.settle();
+        assert_eq!(rig.state(), State::Apart);
+        assert!(rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+    }
+    rig.metadata(6, 1, &[1, 2, 3]);
+    rig.settle();
+    assert_eq!(rig.state(), State::Asking);
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl Engine {
             durable: self.store.durable_end(idx).offset,
             end,
             followers: seat.member.followers().map(follower).collect(),
+            damaged: self.store.log_view(idx).damage().map(|(from, _)| from.offset),
             alarm: seat.alarm.map(|a| a.to_string()),
         })
     }

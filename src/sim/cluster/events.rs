@@ -120,6 +120,7 @@ pub enum Mend {
     Cut(usize, usize),
     Slow(usize, usize),
     StoreAway(usize),
+    Shaky(usize),
 }
 
 impl Happening {

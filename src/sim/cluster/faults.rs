@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// A stored bit of the victim flips: of a segment, a commit log, a snapshot or a journal.
+    /// A stored bit of the victim flips: of a segment, a commit log or a snapshot.
     fn rot(&mut self) {
         let Some(n) = self.victim else { return };
         let disk = &mut self.nodes[n].disk;

@@ -32,6 +32,8 @@ pub struct Node {
     pub ticks_base: u64,
     pub wall_skew: i64,
     pub is_store_away: bool,
+    /// Its disk often fails writes, for now.
+    pub is_shaky: bool,
     /// What was durable on it was damaged.
     pub is_damaged: bool,
     /// A write or a sync failed in this life: something of it is read-only until a restart.
@@ -75,6 +77,7 @@ impl Node {
             ticks_base,
             wall_skew: 0,
             is_store_away: false,
+            is_shaky: false,
             is_damaged: false,
             has_failed: false,
             cores: 1,
@@ -126,6 +129,11 @@ impl World {
         let suspects = recovered.partitions.iter().filter(|p| p.suspect);
         let suspects = suspects.filter_map(|p| Some((self.check.topic(&p.topic.name)?, p.dir.partition.0))).collect();
         let shards = self.make_shards(n, recovered);
+        self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);
+        if self.nodes[n].is_shaky {
+            let until = self.now + self.rng.below(400 * MS);
+            self.queue.put(until, Happening::Mended(super::events::Mend::Shaky(n)));
+        }
         let faults = self.disk_faults(n);
         let node = &mut self.nodes[n];
         node.disk.faults = faults;
@@ -189,7 +197,7 @@ impl World {
         let is_victim = self.victim == Some(n);
         Faults {
             read_error: f.read_error,
-            write_error: f.write_error,
+            write_error: f.write_error + if self.nodes[n].is_shaky { 0.03 } else { 0.0 },
             sync_error: f.sync_error,
             short_write: f.short_write,
             no_space: f.no_space,

@@ -61,6 +61,8 @@ pub struct Faults {
     /// On the same node: a write that the device says it has done is not there, or is elsewhere.
     pub lost_write: f64,
     pub misdirected_write: f64,
+    /// Probability that a node's disk often fails writes for a while after a start, when replicas change their roles.
+    pub shaky_start: f64,
 }
 
 /// A fault's name, how likely a seed has it, and the most of it.
@@ -93,6 +95,7 @@ pub const FIELDS: &[Field] = &[
     ("rot", 0.12, 1.5, |f| &mut f.rot),
     ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
     ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
+    ("shaky_start", 0.12, 0.4, |f| &mut f.shaky_start),
 ];
 
 impl Faults {
@@ -114,7 +117,7 @@ impl Faults {
 
     /// A core may become read-only, or a channel hold, without a crash.
     pub fn fail_disks(&self) -> bool {
-        self.write_error + self.sync_error + self.short_write + self.journal_error > 0.0 || self.damage()
+        self.write_error + self.sync_error + self.short_write + self.journal_error + self.shaky_start > 0.0 || self.damage()
     }
 }
 
@@ -151,8 +154,11 @@ impl Plan {
         let min_isr = if rng.chance(0.75) { majority } else { 1 + rng.below(replicas as u64) as usize };
         let mut faults = Faults::default();
         let is_calm = rng.chance(0.05);
-        for (_, likely, most, field) in FIELDS {
-            // drawn in any case, so that a new fault changes no other
+        // apart from all else, so that what a seed is otherwise does not hang on it
+        let mut apart = Rng::new(seed ^ 0x5a4e);
+        for (name, likely, most, field) in FIELDS {
+            let rng = if *name == "shaky_start" { &mut apart } else { &mut rng };
+            // drawn in any case, so that a fault that is not there changes no other
             let (has_it, much) = (rng.chance(*likely), rng.below(1000) as f64 / 1000.0);
             if has_it && !is_calm {
                 *field(&mut faults) = most * (0.05 + 0.95 * much * much);

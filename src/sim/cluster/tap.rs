@@ -18,7 +18,6 @@ pub struct Talk {
     pub from: NodeId,
     pub life: u64,
     pub to: NodeId,
-    pub to_life: u64,
 }
 
 #[derive(Default)]
@@ -26,8 +25,10 @@ pub struct Tap {
     /// Of each connection and side, bytes of a frame that is not whole.
     rest: BTreeMap<(u64, usize), Vec<u8>>,
     leaders: BTreeMap<(Key, Epoch), (NodeId, u64)>,
-    /// Lives of nodes that have compared their log of a partition with another's.
+    /// Lives of nodes that were in step with a leader of the partition.
     compared: BTreeSet<(NodeId, u64, Key)>,
+    /// Who said to a leader, in its epoch, where it stands, and whether it is suspect.
+    stood: BTreeMap<(Key, Epoch), BTreeMap<NodeId, bool>>,
     pub batches: u64,
     /// What was said, for a readable trace.
     pub said: Option<Vec<String>>,
@@ -78,23 +79,40 @@ impl Tap {
             said.push(format!("node{from} to node{to}: {key:?} epoch {} session {session} {body}", epoch.0));
         }
         match &of.message.body {
-            Body::Standing(_) => drop(self.compared.insert((talk.to, talk.to_life, key))),
+            Body::Standing(standing) => {
+                self.stood.entry((key, epoch)).or_default().insert(talk.from, standing.suspect);
+            }
             Body::Aligned(_) => drop(self.compared.insert((talk.from, talk.life, key))),
             Body::Pulled(pulled) => self.batches_of(key, of.route, &pulled.batches, check, &mut |_| {}),
-            Body::Inquire(_) | Body::EpochsAsk(_) | Body::Pull(_) | Body::Align(_) | Body::Append(_) | Body::Cursors(_) => {
+            Body::Inquire(_) | Body::EpochsAsk(_) | Body::Align(_) | Body::Append(_) | Body::Cursors(_) => {
                 let leader = (talk.from, talk.life);
                 let known = *self.leaders.entry((key, epoch)).or_insert(leader);
                 assert_eq!(known, leader, "one_leader_writes_per_epoch: {key:?} {epoch:?}");
-                if let Body::Append(append) = &of.message.body {
-                    let is_compared = self.compared.contains(&(talk.from, talk.life, key)) || !is_suspect(key);
-                    self.batches_of(key, of.route, &append.batches, check, &mut |h| {
-                        let is_own = Epoch(h.epoch.get()) == epoch;
-                        assert!(is_compared || !is_own, "suspect_is_never_elected_alone: {} {key:?} {epoch:?}", talk.from);
-                    });
+                match &of.message.body {
+                    Body::Append(append) => self.batches_of(key, of.route, &append.batches, check, &mut |_| {}),
+                    // It has decided which log is the one.
+                    Body::Align(_) if is_suspect(key) => self.may_decide(talk, key, epoch, meta),
+                    _ => {}
                 }
             }
+            // A follower asks its leader for what damage took.
+            Body::Pull(_) => {}
             Body::Ack(_) | Body::CursorsAck(_) | Body::Refused(_) => {}
         }
+    }
+
+    /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it.
+    fn may_decide(&self, talk: Talk, key: Key, epoch: Epoch, meta: &Meta) {
+        let newest = &meta.entries[&key].now;
+        if self.compared.contains(&(talk.from, talk.life, key)) || newest.epoch > epoch {
+            return;
+        }
+        let nobody = BTreeMap::new();
+        let stood = self.stood.get(&(key, epoch)).unwrap_or(&nobody);
+        let others: Vec<NodeId> = newest.isr.iter().copied().filter(|n| *n != talk.from).collect();
+        let is_sound = others.iter().any(|n| stood.get(n) == Some(&false));
+        let is_all = !others.is_empty() && others.iter().all(|n| stood.contains_key(n));
+        assert!(is_sound || is_all, "suspect_is_never_elected_alone: {} {key:?} {epoch:?}, heard {stood:?}", talk.from);
     }
 
     fn batches_of(&mut self, key: Key, route: Route, batches: &Batches, check: &mut Checker, each: &mut dyn FnMut(&BatchHeader)) {

@@ -184,9 +184,8 @@ impl World {
         assert!(own.core == Some(core) && !own.is_closing && !own.is_gone, "node{n} sends on an open socket of its own");
         if let Some(to) = other.node() {
             self.outcome.peer_bytes += bytes.len() as u64;
-            let Who::Node { life: to_life, .. } = other.who else { unreachable!("it has a node") };
             let node = &self.nodes[n];
-            let talk = Talk { from: node.id, life: node.life, to: self.nodes[to].id, to_life };
+            let talk = Talk { from: node.id, life: node.life, to: self.nodes[to].id };
             let is_suspect = |key| node.running.as_ref().is_some_and(|r| r.suspects.contains(&key));
             self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &is_suspect);
             let said: Vec<String> = self.tap.said.iter_mut().flat_map(std::mem::take).collect();

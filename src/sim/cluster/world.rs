@@ -11,6 +11,7 @@ use super::wires::Wire;
 use super::{Outcome, Sink};
 use crate::base::{CoreId, DiskDone, DiskError, DiskOp, FileId, OpId, Rng, Ticks, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::log::recovery::recover;
+use crate::metrics::stats::ShardStats;
 use crate::replica::NodeId;
 use crate::shard::cluster::Fact;
 use crate::shard::{Effect, Effects, Event};
@@ -56,7 +57,7 @@ pub struct World {
     /// The one node whose disk may lose what it had.
     pub victim: Option<usize>,
     /// What is left in channels, from the last answers to a question for it.
-    pub left: Vec<String>,
+    pub left: Vec<(usize, ShardStats)>,
     sink: Option<Sink>,
     scratch: Effects,
 }
@@ -477,6 +478,10 @@ impl World {
         match mend {
             Mend::Cut(a, b) => drop(self.cuts.remove(&(a, b))),
             Mend::Slow(a, b) => drop(self.slow.remove(&(a, b))),
+            Mend::Shaky(n) => {
+                self.nodes[n].is_shaky = false;
+                self.nodes[n].disk.faults = self.disk_faults(n);
+            }
             Mend::StoreAway(n) => {
                 self.nodes[n].is_store_away = false;
                 let life = self.nodes[n].life;

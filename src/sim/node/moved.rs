@@ -7,9 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The channel whose offset is set.
 pub const MOVED: &str = "moved";
 
+/// What a client wrote before it left may be read, and done, so long after.
+const STRAY_MS: u64 = 5_000;
+
 /// A set without an answer.
 struct Setting {
     conn: u64,
+    to: LogId,
     /// What was finished since it was written: it may stand behind the move.
     finished: BTreeSet<usize>,
 }
@@ -17,6 +21,8 @@ struct Setting {
 #[derive(Default)]
 struct Place {
     setting: Option<Setting>,
+    /// Until then a set of a client that has left may be done, and put it there at most.
+    stray: Option<(u64, LogId)>,
     /// Nothing before is owed: somebody may have moved the channel there.
     owed_from: LogId,
     /// Where the last answered set put it, unless another was written since.
@@ -52,7 +58,7 @@ impl Book {
     /// perhaps not read.
     pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, late: BTreeSet<usize>) {
         let place = self.moved.places.entry((channel.clone(), partition)).or_default();
-        place.setting = Some(Setting { conn, finished: late });
+        place.setting = Some(Setting { conn, to, finished: late });
         place.owed_from = place.owed_from.max(to);
         place.floor = None;
         place.serial += 1;
@@ -60,9 +66,14 @@ impl Book {
 
     /// It is answered: the channel stands there, on every ISR member.
     pub fn was_set(&mut self, channel: &ChannelKey, partition: u16, at: LogId) {
+        let now = self.now_ms;
         let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) else { return };
         let Some(setting) = place.setting.take() else { return };
-        (place.owed_from, place.floor) = (at, Some(at));
+        place.stray = place.stray.filter(|s| s.0 >= now);
+        (place.owed_from, place.floor) = match place.stray {
+            Some((_, to)) => (at.max(to), None),
+            None => (at, Some(at)),
+        };
         self.moved.answered += 1;
         self.comes_again(channel, partition, at, &setting.finished);
     }
@@ -73,7 +84,7 @@ impl Book {
         let mut places = std::mem::take(&mut self.moved.places);
         let ids: BTreeMap<(usize, MessageId), usize> = found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
         for ((channel, partition), place) in &mut places {
-            place.setting = None;
+            (place.setting, place.stray) = (None, None);
             let images = found.images.get(&(channel.0, *partition));
             let Some(image) = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1)) else { continue };
             assert!(image.generation >= place.generation, "{name}: the generation of {channel:?} {partition} fell: {image:?}");
@@ -102,8 +113,13 @@ impl Book {
 
     /// It failed, or nobody will hear what became of it.
     pub fn set_ended(&mut self, conn: u64) {
-        let of_conn = |p: &Place| p.setting.as_ref().is_some_and(|s| s.conn == conn);
-        self.moved.places.values_mut().filter(|p| of_conn(p)).for_each(|p| p.setting = None);
+        let until = self.now_ms + STRAY_MS;
+        for place in self.moved.places.values_mut() {
+            if let Some(setting) = place.setting.take_if(|s| s.conn == conn) {
+                let before = place.stray.map_or(LogId(0), |s| s.1);
+                place.stray = Some((until, before.max(setting.to)));
+            }
+        }
     }
 
     pub fn floor(&self, channel: &ChannelKey, partition: u16) -> Option<Floor> {

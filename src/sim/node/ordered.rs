@@ -12,8 +12,8 @@ pub const ORDERED: &str = "ordered";
 
 /// A REQ counts as taken when it is written so long after its message came: it cannot have timed out.
 const SURELY_HELD_MS: u64 = super::world::MSG_TIMEOUT_MS / 2;
-/// A client that goes so soon after a REQ may have lost it on the way.
-const SURELY_READ_MS: u64 = 500;
+/// A client that goes so soon after a REQ may have lost it on the way: behind a publish that waits for replicas nothing is read.
+const SURELY_READ_MS: u64 = 2_500;
 
 /// Not before `due`, in this term of the leader.
 struct Deferred {
