@@ -6,15 +6,18 @@ use crate::base::{CoreId, Peer, Ticks};
 use crate::codec::frame::FrameError;
 use crate::codec::input::{Frame as Raw, Input};
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences};
+use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
 use crate::log::cursor::CursorImage;
-use crate::replica::message::{Body, Lane, Message};
+use crate::replica::message::{Append, Body, Lane, Message};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a message takes beside its batches, about.
 const MESSAGE_BYTES: usize = 160;
+
+/// Shorter pieces are cheaper to copy than to name.
+const PIECE_MIN: usize = 8 * 1024;
 
 /// Highest priority first.
 const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
@@ -42,6 +45,44 @@ pub(super) enum Phase {
     },
     /// Closed at the end of the turn, or being closed.
     Ended,
+}
+
+/// What a socket gets.
+#[derive(Debug)]
+pub(super) enum Output {
+    Whole(Vec<u8>),
+    /// Long ones as they are, what is short between them in one.
+    Pieces(Vec<Bytes>),
+}
+
+impl Output {
+    fn of(pieces: impl Iterator<Item = Bytes>) -> Output {
+        let (mut done, mut short) = (vec![], vec![]);
+        for piece in pieces {
+            if piece.len() < PIECE_MIN {
+                short.extend_from_slice(&piece);
+                continue;
+            }
+            if !short.is_empty() {
+                done.push(Bytes::from(std::mem::take(&mut short)));
+            }
+            done.push(piece);
+        }
+        if done.is_empty() {
+            return Output::Whole(short);
+        }
+        if !short.is_empty() {
+            done.push(short.into());
+        }
+        Output::Pieces(done)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Output::Whole(bytes) => bytes.len(),
+            Output::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+        }
+    }
 }
 
 /// What came in a frame.
@@ -178,21 +219,20 @@ impl Conn {
 
     /// What the socket gets at the end of a turn: control first, then data, then catch-up, the latter two as far as the socket
     /// takes what it has.
-    pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Vec<u8>> {
+    pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Output> {
         if self.queued > 0 {
             self.encode(options.catch_up_unsent_max);
         }
         if self.pieces.is_empty() {
             return None;
         }
-        let bytes = self.pieces.concat();
-        self.pieces.clear();
+        let output = Output::of(self.pieces.drain(..));
         if self.unsent == 0 {
             self.taken_at = now;
         }
-        self.unsent += bytes.len();
+        self.unsent += output.len();
         self.said_at = now;
-        Some(bytes)
+        Some(output)
     }
 
     fn encode(&mut self, catch_up_unsent_max: usize) {
@@ -245,10 +285,18 @@ fn look(seen: &mut Sequences, raw: Raw<'_>) -> Result<Got, Fault> {
 
 /// Of a frame that came whole.
 fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<Got, Fault> {
-    header.check_payload(payload)?;
+    let are_sound = check_payload(header, payload)?;
     seen.check(header)?;
     Ok(match Frame::decode(header, metadata, payload) {
-        Ok(Frame::Messages(messages)) => Got::Messages(messages),
+        Ok(Frame::Messages(mut messages)) => {
+            // of several messages each has to see for itself where its batches begin
+            if let [Addressed { message: Message { body: Body::Append(Append { batches, .. }), .. }, .. }] = &mut messages[..]
+                && are_sound
+            {
+                batches.note_checked();
+            }
+            Got::Messages(messages)
+        }
         Ok(Frame::Ping) => Got::Ping,
         Ok(Frame::Pong) => Got::Pong,
         Ok(Frame::Reject(reject)) => Got::Reject(reject.code, reject.message.to_owned()),

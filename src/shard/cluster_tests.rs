@@ -244,6 +244,11 @@ impl Net {
                     self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
                     self.wire.push_back((other, OnWire::Bytes(bytes)));
                 }
+                Effect::SendPieces { conn, pieces } => {
+                    let (other, bytes) = (self.links[&conn].2, pieces.concat());
+                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+                    self.wire.push_back((other, OnWire::Bytes(bytes)));
+                }
                 Effect::Close { conn } if self.links.contains_key(&conn) => self.hang_up(conn),
                 Effect::Move { conn, to, session, unread } if self.links.contains_key(&conn) => {
                     let to = to.0 as usize;

@@ -481,7 +481,8 @@ impl<'a> Node<'a> {
         }
         while let Some(batch) = self.books[i].held.pop_front() {
             let kept = batch.clone();
-            match self.with(|s, _, io, _| s.append_verbatim(p, batch, io)) {
+            let is_settled = self.rng.chance(0.3);
+            match self.with(|s, _, io, _| s.append_verbatim(p, batch, is_settled, io)) {
                 Ok(_) => {
                     self.books[i].take(kept);
                     self.outcome.appended += 1;
@@ -582,7 +583,7 @@ impl<'a> Node<'a> {
             self.next_token += 1;
             let (token, bytes_max) = (self.next_token, self.rng.below(50_000) as usize);
             self.books[i].reading = Some((token, from));
-            return self.with(|s, _, io, _| s.read_verbatim(p, token, from, bytes_max, io));
+            return self.with(|s, now, io, _| s.read_verbatim(now, p, token, from, bytes_max, io));
         }
         match self.with(|s, _, io, _| s.fetch(p, from.offset, io)) {
             Fetch::Batch(found) => assert_eq!(found.bytes, batch.bytes, "what is fetched is what was appended"),

@@ -39,7 +39,7 @@ impl Rig {
     pub fn append_verbatim(&mut self, p: PartitionIdx, batch: &Batch) -> AppendTicket {
         let mut batch = batch.clone();
         for _ in 0..100 {
-            let taken = self.store.append_verbatim(p, batch, &mut self.io);
+            let taken = self.store.append_verbatim(p, batch, false, &mut self.io);
             self.disk.take(&mut self.io);
             match taken {
                 Ok(ticket) => return ticket,
@@ -93,7 +93,7 @@ fn a_refused_batch_comes_back_and_room_is_told() {
     let first = peer.batch(1, &[1; 6000]);
     rig.append_verbatim(p, &first);
     let second = peer.batch(1, &[2; 6000]);
-    let (why, back) = rig.store.append_verbatim(p, second.clone(), &mut rig.io).unwrap_err();
+    let (why, back) = rig.store.append_verbatim(p, second.clone(), false, &mut rig.io).unwrap_err();
     assert_eq!((why, back.bytes), (Refusal::Busy, second.bytes.clone()));
     rig.notices.clear();
     rig.settle();

@@ -7,7 +7,7 @@ use crate::log::verbatim::Run;
 impl Rig {
     fn read_verbatim(&mut self, p: PartitionIdx, from: Position, bytes_max: usize) -> Result<Run, Unreadable> {
         self.notices.clear();
-        self.store.read_verbatim(p, 7, from, bytes_max, &mut self.io);
+        self.store.read_verbatim(self.now, p, 7, from, bytes_max, &mut self.io);
         self.settle();
         self.tick(0);
         let answer = self.notices.iter().find_map(|n| match n {
@@ -64,7 +64,7 @@ fn reads_stand_in_line_within_a_share_of_memory() {
     rig.notices.clear();
     for token in 0..30 {
         let from = peer.batches[token as usize % 12].header.start();
-        rig.store.read_verbatim(p, token, from, 1 << 20, &mut rig.io);
+        rig.store.read_verbatim(rig.now, p, token, from, 1 << 20, &mut rig.io);
         assert!(rig.store.verbatim.bytes() <= 4 << 20);
     }
     assert!(rig.store.verbatim.bytes() > 0);
@@ -102,7 +102,7 @@ fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
 fn a_device_that_refuses_is_told_and_is_no_damage() {
     let (mut rig, p, peer) = in_files(3, 300);
     rig.notices.clear();
-    rig.store.read_verbatim(p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
+    rig.store.read_verbatim(rig.now, p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.fail(0, false);
     assert!(matches!(rig.notices[..], [Notice::Verbatim { result: Err(Unreadable::Refused(_)), .. }]), "{:?}", rig.notices);
