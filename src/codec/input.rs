@@ -4,7 +4,7 @@
 
 use super::frame::{FrameError, HEADER_LEN, Header};
 
-/// What a payload reserves before its bytes are there.
+/// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
 
 /// What it reserves then, beside each byte that came.
@@ -16,6 +16,8 @@ pub struct Input {
     pub max: usize,
     /// Zeros in front of each payload.
     room: usize,
+    /// What a payload reserves before its bytes are there.
+    reserve: usize,
     /// Header and metadata, as far as they came.
     head: Vec<u8>,
     body: Option<Body>,
@@ -43,7 +45,12 @@ pub struct Frame<'a> {
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, head: Vec::new(), body: None }
+    }
+
+    /// Of somebody who is known: a payload gets so much at once.
+    pub fn reserving(self, reserve: usize) -> Input {
+        Input { reserve, ..self }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -110,7 +117,7 @@ impl Input {
                     let (head, kept) = (std::mem::take(&mut self.head), keeps(&header));
                     let mut payload = Vec::new();
                     if kept {
-                        payload.reserve_exact(self.room + header.payload_len.min(RESERVE_FIRST));
+                        payload.reserve_exact(self.room + header.payload_len.min(self.reserve));
                         payload.resize(self.room, 0);
                     }
                     self.body = Some(Body { header, head, payload, missing: header.payload_len, kept });

@@ -8,13 +8,16 @@ use crate::codec::input::{Frame as Raw, Input};
 use crate::codec::peer::frame::{FRAME_MAX, Header};
 use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
 use crate::log::cursor::CursorImage;
-use crate::replica::message::{Append, Body, Lane, Message};
+use crate::replica::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a message takes beside its batches, about.
 const MESSAGE_BYTES: usize = 160;
+
+/// What a payload gets at once, as another node of the cluster sends it: a run of batches as long as they usually are.
+const RESERVE: usize = APPEND_BYTES_MAX + 4096;
 
 /// Shorter pieces are cheaper to copy than to name.
 const PIECE_MIN: usize = 8 * 1024;
@@ -159,7 +162,7 @@ impl Conn {
             held: vec![],
             early: vec![],
             early_bytes: 0,
-            input: Input::new(FRAME_MAX, 0),
+            input: Input::new(FRAME_MAX, 0).reserving(RESERVE),
             seen: Sequences::default(),
             heard_at: now,
             encoder: Encoder::default(),

@@ -77,6 +77,8 @@ struct Book {
     failed: bool,
     /// The verbatim read under way: where it begins.
     reading: Option<(u64, Position)>,
+    /// Where the one before ended: whoever catches up goes on there.
+    read_to: Option<Position>,
 }
 
 impl Book {
@@ -97,6 +99,7 @@ impl Book {
             held: VecDeque::new(),
             failed: false,
             reading: None,
+            read_to: None,
         }
     }
 
@@ -402,6 +405,7 @@ impl<'a> Node<'a> {
         let Ok((parts, end)) = result else { return };
         let expected = book.log.iter().filter(|b| (from.offset..end.offset).contains(&b.header.offset.get()));
         let expected: Vec<u8> = expected.flat_map(|b| b.bytes.to_vec()).collect();
+        book.read_to = Some(end);
         assert!(parts.concat() == expected, "what is read verbatim from {from:?} to {end:?} is what was appended");
         self.outcome.read += 1;
     }
@@ -578,8 +582,14 @@ impl<'a> Node<'a> {
             return;
         }
         let batch = book.log[self.rng.below(book.durable as u64) as usize].clone();
-        let from = batch.header.start();
+        let mut from = batch.header.start();
         if book.reading.is_none() && self.rng.chance(0.5) {
+            if let Some(to) = book.read_to
+                && self.rng.chance(0.5)
+                && book.log[..book.durable].iter().any(|b| b.header.start() == to)
+            {
+                from = to;
+            }
             self.next_token += 1;
             let (token, bytes_max) = (self.next_token, self.rng.below(50_000) as usize);
             self.books[i].reading = Some((token, from));

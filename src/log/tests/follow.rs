@@ -28,6 +28,13 @@ impl Peer {
         batch
     }
 
+    /// All but the first `n` batches are forgotten.
+    pub fn cut(&mut self, n: usize) {
+        let batches = std::mem::take(&mut self.batches);
+        self.end = Tail::START;
+        batches.into_iter().take(n).for_each(|batch| self.push(batch));
+    }
+
     fn push(&mut self, batch: Batch) {
         let h = &batch.header;
         self.end = Tail { at: h.end(), chain_crc: h.header_crc.get(), epoch: Epoch(h.epoch.get()) };
@@ -165,4 +172,31 @@ fn how_far_it_is_committed_goes_along_with_other_records_once_a_turn() {
     assert_eq!(rig.redo_count(RecordKind::Committed), 1, "once, and not again when nothing moved");
     let (_, header, payload) = rig.redo().into_iter().find(|r| r.0 == RecordKind::Epoch).unwrap();
     assert_eq!((header.epoch.get(), payload), (4, 9u64.to_le_bytes().to_vec()), "records carry the node's generation");
+}
+
+#[test]
+fn what_nobody_waits_for_is_written_once() {
+    for (is_settled, len) in [(true, 17_000), (true, 3_000), (false, 17_000)] {
+        let mut rig = Rig::new(options());
+        let p = rig.create("t");
+        rig.settle();
+        let mut peer = Peer::new("t");
+        for n in 0..4 {
+            let batch = peer.batch(1, &vec![n; len]);
+            assert!(rig.store.append_verbatim(p, batch, is_settled, &mut rig.io).is_ok());
+        }
+        let mut journaled = 0;
+        rig.turn_end();
+        while !rig.disk.pending.is_empty() {
+            if let (_, DiskOp::Write { file: FileId::Journal(_), parts, .. }) = &rig.disk.pending[0] {
+                journaled += parts.iter().map(|part| part.len()).sum::<usize>();
+            }
+            rig.complete(0);
+            rig.turn_end();
+        }
+        assert_eq!(rig.store.durable_end(p), peer.end.at);
+        assert_eq!(journaled <= 8192, is_settled && len > 16_384, "{journaled} bytes of the journal");
+        assert_eq!(rig.store.unpacked, 0);
+        assert!(rig.read_all(p) == (0..4).map(|n| vec![n; len]).collect::<Vec<_>>());
+    }
 }
