@@ -90,6 +90,11 @@ impl BatchHeader {
         Some((len, h.body_crc.get()))
     }
 
+    /// The offset that a header at the start of `bytes` says. Not verified.
+    pub fn stored_at(bytes: &[u8]) -> Option<i64> {
+        Some(BatchHeader::ref_from_prefix(bytes).ok()?.0.offset.get())
+    }
+
     pub fn seal(&mut self) {
         super::format::seal(self);
     }

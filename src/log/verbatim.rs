@@ -389,10 +389,12 @@ impl Store {
     /// While the run is on its way, and after it, the disk goes on.
     fn read_ahead(&mut self, key: u32, wanted: u64, io: &mut Io) {
         let read = &self.verbatim.reads[key as usize];
-        let more = (wanted + AHEAD).saturating_sub(read.asked_until());
+        // whole operations only, as long as there can be one
+        let more = (wanted + AHEAD).saturating_sub(read.asked_until()) / IO_BYTES_MAX as u64 * IO_BYTES_MAX as u64;
         let has_room = self.verbatim.waiting.is_empty() && self.verbatim.bytes() + more as usize <= SHARE;
         if read.is_sequential && has_room && !self.is_stopping() {
-            self.ask_verbatim(key, wanted + AHEAD, io);
+            let until = read.asked_until() + more;
+            self.ask_verbatim(key, until, io);
         }
     }
 

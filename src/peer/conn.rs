@@ -2,14 +2,16 @@
 
 use super::nodes::Place;
 use super::{DATA_UNSENT_MAX, LinkOptions};
-use crate::base::{CoreId, Peer, Ticks};
+use crate::base::{BLOCK, CoreId, Peer, Ticks};
 use crate::codec::frame::FrameError;
-use crate::codec::input::{Frame as Raw, Input};
+use crate::codec::input::Input;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
+use crate::codec::peer::{
+    Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, batches_from, check_payload,
+};
 use crate::log::cursor::CursorImage;
 use crate::replica::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -135,6 +137,8 @@ pub(super) struct Conn {
     pub early_bytes: usize,
     input: Input,
     pub seen: Sequences,
+    /// Of the log whose batches come on it.
+    shift: Option<usize>,
     pub heard_at: Ticks,
     // ---- output
     pub encoder: Encoder,
@@ -164,6 +168,7 @@ impl Conn {
             early_bytes: 0,
             input: Input::new(FRAME_MAX, 0).reserving(RESERVE),
             seen: Sequences::default(),
+            shift: None,
             heard_at: now,
             encoder: Encoder::default(),
             pieces: vec![],
@@ -184,10 +189,22 @@ impl Conn {
 
     /// Takes the next frame from `bytes`; `None`: it is not whole.
     pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<Got>, Fault> {
-        let Conn { input, seen, .. } = self;
-        let mut got = None;
-        input.next(bytes, |_| true, &mut |raw| got = Some(look(seen, raw)))?;
+        let Conn { input, seen, shift, .. } = self;
+        let (mut got, mut place) = (None, None);
+        input.next(bytes, |_| true, &mut |raw| {
+            let payload = payload_of(raw.payload, raw.before);
+            got = Some(look_at(seen, &raw.header, raw.metadata, &payload));
+            place = shift.and_then(|shift| place_behind(shift, &raw.header, &payload));
+        })?;
+        if place.is_some() {
+            input.place = place;
+        }
         got.transpose()
+    }
+
+    /// In a follower's segment a byte of the log at this offset stands so much further, as far as blocks go.
+    pub fn note_shift(&mut self, shift: usize) {
+        self.shift = Some(shift);
     }
 
     pub fn queue(&mut self, lane: Lane, message: Addressed) {
@@ -281,9 +298,16 @@ pub(super) fn weight(message: &Message) -> usize {
         }
 }
 
-fn look(seen: &mut Sequences, raw: Raw<'_>) -> Result<Got, Fault> {
-    let Raw { header, metadata, payload } = raw;
-    look_at(seen, &header, metadata, &Bytes::from(payload))
+fn payload_of(memory: Vec<u8>, before: usize) -> Bytes {
+    let mut payload = Bytes::from(memory);
+    payload.advance(before);
+    payload
+}
+
+/// Where in a block the batches will stand that come behind these: if that is where they stand in memory, they are written from there.
+fn place_behind(shift: usize, header: &Header, payload: &Bytes) -> Option<usize> {
+    let from = batches_from(header, payload)?;
+    Some((from as usize).wrapping_add(payload.len()).wrapping_add(shift) % BLOCK)
 }
 
 /// Of a frame that came whole.

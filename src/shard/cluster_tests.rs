@@ -163,7 +163,8 @@ impl Net {
         let named = |i: usize| {
             let name = ["a", "b", "c"][i];
             let native_address = Some(format!("{name}:1").into());
-            ClusterNode { native_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
+            let tcp_address = (i != 2).then(|| format!("{name}:2").into());
+            ClusterNode { native_address, tcp_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
         };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
