@@ -151,10 +151,11 @@ impl Read {
         }
     }
 
-    /// What lies before `next` is not wanted any more.
+    /// What lies before `next` is not wanted any more. (Behind a lost batch it may lie behind what is under way.)
     fn drop_before_next(&mut self) {
         let at = segment_at(self.base, self.next.offset);
-        while self.pieces.pop_front_if(|piece| piece.at + piece.len as u64 <= at).is_some() {}
+        let is_before = |piece: &mut Piece| piece.at + piece.len as u64 <= at && !matches!(piece.found, Found::Asked);
+        while self.pieces.pop_front_if(is_before).is_some() {}
     }
 }
 
