@@ -4,9 +4,9 @@
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
 //! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
 //!
-//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, or what
-//! `Conn::pieces` has in flight, which are neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a completion always
-//! finds its connection.
+//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, or what `Conn::pieces` has in
+//! flight, which are neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
+//! completion always finds its connection.
 
 mod accept;
 mod dial;
