@@ -86,7 +86,7 @@ fn addressed(partition: u16, body: Body) -> Addressed {
 /// Every message, by lane; those of a turn for several partitions among them.
 fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     let batch = |n: u8| Bytes::from(vec![n; 100]);
-    let append = |n| Body::Append(Append { committed: at(3), batches: Batches(vec![batch(n)]) });
+    let append = |n| Body::Append(Append { committed: at(3), batches: Batches::new(vec![batch(n)]) });
     let epochs = [7, 5, 2].map(|e| EpochEnd { epoch: Epoch(e), end: at(e as i64), chain_crc: 0xfeed }).to_vec();
     let standing = Standing {
         start: at(1),
@@ -113,7 +113,7 @@ fn turns() -> Vec<(Lane, Vec<Addressed>)> {
     ];
     let catch_up = vec![
         Body::Pull(Pull { from: at(4), bytes_max: 1 << 20 }),
-        Body::Pulled(Pulled { from: at(4), batches: Batches(vec![batch(9)]) }),
+        Body::Pulled(Pulled { from: at(4), batches: Batches::new(vec![batch(9)]) }),
         append(5),
     ];
     let acks = (0..3).map(|p| addressed(p, Body::Ack(Ack { durable: at(p as i64) })));

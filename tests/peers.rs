@@ -230,7 +230,7 @@ fn addressed(partition: u16, body: Body) -> Addressed {
 }
 
 fn batches(bytes: usize, n: u8) -> Batches {
-    Batches(vec![Bytes::from(vec![n; bytes])])
+    Batches::new(vec![Bytes::from(vec![n; bytes])])
 }
 
 /// On every lane, some large.

@@ -3,9 +3,13 @@
 //! what came: a length alone costs none.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
+use crate::base::BLOCK;
 
-/// What a payload reserves before its bytes are there.
+/// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
+
+/// A shorter payload begins anywhere.
+const PLACED_MIN: usize = 16 * BLOCK;
 
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
@@ -16,6 +20,10 @@ pub struct Input {
     pub max: usize,
     /// Zeros in front of each payload.
     room: usize,
+    /// What a payload reserves before its bytes are there.
+    reserve: usize,
+    /// Where in a block of memory the next payload is to begin, if its memory need not grow.
+    pub place: Option<usize>,
     /// Header and metadata, as far as they came.
     head: Vec<u8>,
     body: Option<Body>,
@@ -28,6 +36,8 @@ struct Body {
     head: Vec<u8>,
     /// Empty when the payload is dropped.
     payload: Vec<u8>,
+    /// Bytes in front of the room.
+    before: usize,
     missing: usize,
     kept: bool,
 }
@@ -39,11 +49,18 @@ pub struct Frame<'a> {
     pub metadata: &'a [u8],
     /// The room's zeros, then the payload; empty when there is none, or when it was dropped.
     pub payload: Vec<u8>,
+    /// Zeros in front of that, for the sake of [`Input::place`].
+    pub before: usize,
 }
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, place: None, head: Vec::new(), body: None }
+    }
+
+    /// Of somebody who is known: a payload gets so much at once.
+    pub fn reserving(self, reserve: usize) -> Input {
+        Input { reserve, ..self }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -71,8 +88,8 @@ impl Input {
         if body.missing > 0 {
             return Ok(false);
         }
-        let Body { header, head, payload, .. } = self.body.take().expect("it was just looked at");
-        each(Frame { header, metadata: &head[HEADER_LEN..], payload });
+        let Body { header, head, payload, before, .. } = self.body.take().expect("it was just looked at");
+        each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
         Ok(true)
     }
 
@@ -89,7 +106,7 @@ impl Input {
         {
             // the common case of small requests: nothing is copied
             *bytes = &bytes[header.frame_len()..];
-            each(Frame { header, metadata, payload: Vec::new() });
+            each(Frame { header, metadata, payload: Vec::new(), before: 0 });
             return Ok(true);
         }
         loop {
@@ -103,17 +120,22 @@ impl Input {
             match Header::parse(&self.head, self.max)? {
                 Some((header, _)) if header.payload_len == 0 => {
                     let head = std::mem::take(&mut self.head);
-                    each(Frame { header, metadata: &head[HEADER_LEN..], payload: Vec::new() });
+                    each(Frame { header, metadata: &head[HEADER_LEN..], payload: Vec::new(), before: 0 });
                     return Ok(true);
                 }
                 Some((header, _)) => {
                     let (head, kept) = (std::mem::take(&mut self.head), keeps(&header));
-                    let mut payload = Vec::new();
+                    let (mut payload, mut before) = (Vec::new(), 0);
                     if kept {
-                        payload.reserve_exact(self.room + header.payload_len.min(RESERVE_FIRST));
-                        payload.resize(self.room, 0);
+                        let place = self.place.take().filter(|_| header.payload_len >= PLACED_MIN);
+                        let block = if place.is_some() { BLOCK } else { 0 };
+                        payload.reserve_exact(block + self.room + header.payload_len.min(self.reserve));
+                        if let Some(place) = place {
+                            before = (place % BLOCK + BLOCK - (payload.as_ptr() as usize + self.room) % BLOCK) % BLOCK;
+                        }
+                        payload.resize(before + self.room, 0);
                     }
-                    self.body = Some(Body { header, head, payload, missing: header.payload_len, kept });
+                    self.body = Some(Body { header, head, payload, before, missing: header.payload_len, kept });
                     return Ok(true);
                 }
                 None if bytes.is_empty() => return Ok(false),
@@ -191,5 +213,31 @@ mod tests {
         assert!(input.held_bytes() < 1024 * 1024, "it grows by what came");
         let mut rest = &stream[..];
         assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
+    }
+
+    #[test]
+    fn a_long_payload_begins_where_it_is_to_begin_in_a_block() {
+        for (place, len) in [(0, 70_000), (1, 70_000), (4095, 65_536), (77, 65_535), (77, 200_000)] {
+            let (mut stream, payload) = (vec![], (0..len).map(|n| n as u8).collect::<Vec<u8>>());
+            encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&payload));
+            stream.extend_from_slice(&payload);
+            let mut input = Input::new(1 << 20, 0).reserving(100_000);
+            let mut found = 0;
+            for _ in 0..2 {
+                input.place = Some(place);
+                for mut part in stream.chunks(16_384) {
+                    while !part.is_empty() {
+                        let mut each = |f: Frame<'_>| {
+                            assert!(f.payload[f.before..] == payload && f.before < BLOCK);
+                            let is_placed = (f.payload.as_ptr() as usize + f.before) % BLOCK == place;
+                            assert!(is_placed || len < PLACED_MIN || len > 100_000);
+                            found += 1;
+                        };
+                        input.next(&mut part, |_| true, &mut each).unwrap();
+                    }
+                }
+            }
+            assert_eq!(found, 2);
+        }
     }
 }

@@ -142,7 +142,7 @@ settings! {
             "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal, whose records end \
-             at 256KiB: a higher value changes nothing";
+             at 256KiB: a higher value changes nothing. What a replica catches up with goes that way from 16KiB on";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that are gathered for one write to its segment";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",

@@ -2,8 +2,14 @@
 //! shared without a copy.
 
 use crate::base::BLOCK;
+use bytes::Bytes;
+use io_uring::{opcode, squeue, types};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ops::Range;
 use std::ptr::NonNull;
+
+/// Shorter stretches are cheaper to copy than to name.
+const LENT_MIN: usize = 16 * BLOCK;
 
 pub(super) struct Aligned {
     data: NonNull<u8>,
@@ -29,7 +35,7 @@ impl Aligned {
     }
 
     /// The parts, one after the other; together they are whole blocks.
-    pub fn of(parts: &[bytes::Bytes], len: usize) -> Aligned {
+    pub fn of(parts: &[Bytes], len: usize) -> Aligned {
         // SAFETY: all of it is written below.
         let aligned = unsafe { Aligned::uninit(len) };
         let mut at = 0;
@@ -53,37 +59,110 @@ impl Aligned {
     }
 }
 
-/// What the kernel writes to a file.
+/// What the kernel writes to a file: whole blocks.
 pub(super) enum Writable {
-    /// One part that stands as O_DIRECT wants it.
-    Lent(bytes::Bytes),
+    One(Stretch),
+    Several {
+        stretches: Vec<Stretch>,
+        /// Their places.
+        vectors: Vec<libc::iovec>,
+    },
+}
+
+/// Whole blocks that stand together.
+pub(super) enum Stretch {
+    /// Of one part, which stands as O_DIRECT wants it.
+    Lent(Bytes),
     Copied(Aligned),
 }
 
-impl Writable {
-    /// The parts, one after the other; together they are whole blocks.
-    pub fn of(parts: &[bytes::Bytes], len: usize) -> Writable {
-        match parts {
-            [part] if part.len() == len && len > 0 && len.is_multiple_of(BLOCK) && part.as_ptr().align_offset(BLOCK) == 0 => {
-                Writable::Lent(part.clone())
-            }
-            parts => Writable::Copied(Aligned::of(parts, len)),
+impl Stretch {
+    fn as_ptr(&self) -> *const u8 {
+        match self {
+            Stretch::Lent(part) => part.as_ptr(),
+            Stretch::Copied(memory) => memory.as_ptr(),
         }
     }
 
-    pub fn as_ptr(&self) -> *const u8 {
+    fn len(&self) -> usize {
         match self {
-            Writable::Lent(part) => part.as_ptr(),
-            Writable::Copied(memory) => memory.as_ptr(),
+            Stretch::Lent(part) => part.len(),
+            Stretch::Copied(memory) => memory.len(),
         }
+    }
+}
+
+impl Writable {
+    /// The parts, one after the other; together they are whole blocks. What of a long part stands in memory as it does in its block
+    /// of the file is not copied.
+    pub fn of(parts: &[Bytes], len: usize) -> Writable {
+        let (mut stretches, mut at, mut from) = (vec![], 0, 0);
+        for part in parts {
+            let lent = lendable(part, at);
+            if !lent.is_empty() && (lent.len() >= LENT_MIN || parts.len() == 1) {
+                let (start, end) = (at + lent.start, at + lent.end);
+                if from < start {
+                    stretches.push(Stretch::Copied(Aligned::of(&cut(parts, from, start), start - from)));
+                }
+                stretches.push(Stretch::Lent(part.slice(lent)));
+                from = end;
+            }
+            at += part.len();
+        }
+        assert_eq!(at, len, "the parts are as long as was said");
+        if stretches.is_empty() {
+            return Writable::One(Stretch::Copied(Aligned::of(parts, len)));
+        }
+        if from < len {
+            stretches.push(Stretch::Copied(Aligned::of(&cut(parts, from, len), len - from)));
+        }
+        if stretches.len() == 1
+            && let Some(one) = stretches.pop()
+        {
+            return Writable::One(one);
+        }
+        let vector = |s: &Stretch| libc::iovec { iov_base: s.as_ptr().cast_mut().cast(), iov_len: s.len() };
+        let vectors = stretches.iter().map(vector).collect();
+        Writable::Several { stretches, vectors }
     }
 
     pub fn len(&self) -> usize {
         match self {
-            Writable::Lent(part) => part.len(),
-            Writable::Copied(memory) => memory.len(),
+            Writable::One(stretch) => stretch.len(),
+            Writable::Several { stretches, .. } => stretches.iter().map(Stretch::len).sum(),
         }
     }
+
+    /// The operation that writes it, which must not outlive it.
+    pub fn entry(&self, fd: types::Fd, at: u64) -> squeue::Entry {
+        match self {
+            Writable::One(stretch) => opcode::Write::new(fd, stretch.as_ptr(), stretch.len() as u32).offset(at).build(),
+            Writable::Several { vectors, .. } => {
+                opcode::Writev::new(fd, vectors.as_ptr(), vectors.len() as u32).offset(at).build()
+            }
+        }
+    }
+}
+
+/// The whole blocks of a part that begins `at` bytes behind a block's start in the file and that stand likewise in memory.
+fn lendable(part: &Bytes, at: usize) -> Range<usize> {
+    let start = at.next_multiple_of(BLOCK) - at;
+    let blocks = part.len().saturating_sub(start) / BLOCK * BLOCK;
+    let is_aligned = (part.as_ptr() as usize + start).is_multiple_of(BLOCK);
+    if is_aligned { start..start + blocks } else { 0..0 }
+}
+
+/// The bytes `from..to` of the parts.
+fn cut(parts: &[Bytes], from: usize, to: usize) -> Vec<Bytes> {
+    let (mut at, mut found) = (0, vec![]);
+    for part in parts {
+        let range = from.saturating_sub(at).min(part.len())..to.saturating_sub(at).min(part.len());
+        if !range.is_empty() {
+            found.push(part.slice(range));
+        }
+        at += part.len();
+    }
+    found
 }
 
 /// Memory that the kernel fills. Only what it says it has filled is ever looked at.
@@ -137,7 +216,6 @@ fn layout(len: usize) -> Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
 
     #[test]
     fn it_is_aligned_and_keeps_its_bytes() {
@@ -160,5 +238,56 @@ mod tests {
     #[should_panic(expected = "as long as was said")]
     fn parts_that_are_too_short_are_a_defect() {
         Aligned::of(&[Bytes::from_static(b"x")], BLOCK);
+    }
+
+    fn written(writable: &Writable) -> Vec<u8> {
+        // SAFETY: they stand while the writable does.
+        let bytes = |s: &Stretch| unsafe { std::slice::from_raw_parts(s.as_ptr(), s.len()) }.to_vec();
+        match writable {
+            Writable::One(stretch) => bytes(stretch),
+            Writable::Several { stretches, vectors, .. } => {
+                assert!(stretches.iter().zip(vectors).all(|(s, v)| s.as_ptr() == v.iov_base.cast() && s.len() == v.iov_len));
+                stretches.iter().flat_map(bytes).collect()
+            }
+        }
+    }
+
+    fn stretches(writable: &Writable) -> Vec<&Stretch> {
+        match writable {
+            Writable::One(stretch) => vec![stretch],
+            Writable::Several { stretches, .. } => stretches.iter().collect(),
+        }
+    }
+
+    #[test]
+    fn what_stands_in_memory_as_in_its_block_is_lent() {
+        let mut rng = crate::base::Rng::new(3);
+        let mut lent_at_all = 0;
+        for _ in 0..300 {
+            let memory = Aligned::of(&[vec![7; 64 * BLOCK].into()], 64 * BLOCK);
+            // SAFETY: all of it was written.
+            let memory = unsafe { Unfilled(memory).filled(64 * BLOCK) };
+            let (mut parts, mut len) = (vec![], 0);
+            for n in 0..rng.below(4) {
+                if rng.chance(0.3) {
+                    parts.push(Bytes::from(vec![n as u8; rng.below(9000) as usize]));
+                } else {
+                    // congruent, most of the time
+                    let start = len % BLOCK + if rng.chance(0.2) { 1 } else { 0 };
+                    parts.push(memory.slice(start..start + rng.below(60 * BLOCK as u64) as usize));
+                }
+                len = parts.iter().map(Bytes::len).sum();
+            }
+            let padding = len.next_multiple_of(BLOCK) - len + if len == 0 { BLOCK } else { 0 };
+            parts.push(vec![9; padding].into());
+            let expected = parts.concat();
+            let writable = Writable::of(&parts, expected.len());
+            assert!(written(&writable) == expected && writable.len() == expected.len());
+            for stretch in stretches(&writable) {
+                assert!((stretch.as_ptr() as usize).is_multiple_of(BLOCK) && stretch.len().is_multiple_of(BLOCK));
+                lent_at_all += matches!(stretch, Stretch::Lent(_)) as u32;
+            }
+        }
+        assert!(lent_at_all > 100, "{lent_at_all}");
     }
 }

@@ -63,7 +63,7 @@ impl RingOps {
         let o = &self.slots[id];
         let fd = types::Fd(o.handle.as_raw_fd());
         let entry = match &o.memory {
-            Memory::Write { from, .. } => opcode::Write::new(fd, from.as_ptr(), from.len() as u32).offset(o.at).build(),
+            Memory::Write { from, .. } => from.entry(fd, o.at),
             Memory::Read { into } => opcode::Read::new(fd, into.as_ptr(), into.len() as u32).offset(o.at).build(),
         };
         // SAFETY: descriptor and memory stay in the slot until the completion; see drop.

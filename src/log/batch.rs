@@ -83,6 +83,18 @@ impl BatchHeader {
         Ok(h)
     }
 
+    /// What a header at the start of `bytes` says of its body: how long it is where it is stored, and its crc. Not verified.
+    pub fn stored_body(bytes: &[u8]) -> Option<(usize, u32)> {
+        let (h, _) = BatchHeader::ref_from_prefix(bytes).ok()?;
+        let len = if h.is_lost() { 0 } else { h.body_len.get() as usize };
+        Some((len, h.body_crc.get()))
+    }
+
+    /// The offset that a header at the start of `bytes` says. Not verified.
+    pub fn stored_at(bytes: &[u8]) -> Option<i64> {
+        Some(BatchHeader::ref_from_prefix(bytes).ok()?.0.offset.get())
+    }
+
     pub fn seal(&mut self) {
         super::format::seal(self);
     }
@@ -269,6 +281,20 @@ pub struct Batch {
 impl Batch {
     /// Verifies the batch at the start of `bytes`, header and body, and takes it out without copying.
     pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
+        Batch::parse_if(bytes, topic_id, partition, |body, crc| crc32fast::hash(body) == crc)
+    }
+
+    /// The same when the crc of what [`BatchHeader::stored_body`] says was computed already, and found to be as it says.
+    pub fn parse_checked(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
+        Batch::parse_if(bytes, topic_id, partition, |_, _| true)
+    }
+
+    fn parse_if(
+        bytes: &Bytes,
+        topic_id: TopicId,
+        partition: PartitionId,
+        holds: impl Fn(&[u8], u32) -> bool,
+    ) -> Result<Batch, Bad> {
         let header = BatchHeader::parse(bytes, topic_id, partition)?;
         if header.is_lost() {
             return Ok(Batch { header, bytes: bytes.slice(..BATCH_HEADER_LEN) });
@@ -277,7 +303,7 @@ impl Batch {
             return Err(Bad::Short);
         }
         let bytes = bytes.slice(..header.len());
-        if crc32fast::hash(&bytes[BATCH_HEADER_LEN..]) != header.body_crc.get() {
+        if !holds(&bytes[BATCH_HEADER_LEN..], header.body_crc.get()) {
             return Err(Bad::Crc);
         }
         let batch = Batch { header, bytes };

@@ -5,15 +5,18 @@
 //! metadata's; the node's generation stays that of files and records.
 
 use super::batch::{BATCH_HEADER_LEN, Batch};
-use super::format::RawPosition;
+use super::format::{FILE_HEADER_LEN, RawPosition};
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
 use super::partition::Shared;
 use super::store::{Store, batch_cost};
 use super::view::View;
-use crate::base::{Epoch, Position};
+use crate::base::{BLOCK, Epoch, Position};
 use crate::journal::format::RecordKind;
 use bytes::Bytes;
 use zerocopy::IntoBytes;
+
+/// A settled batch of this length is written to its segment alone.
+pub(super) const SETTLED_DIRECT_LEN: usize = 16 * 1024;
 
 impl Store {
     /// What the replica's machine sees of the log; everything in it is in memory.
@@ -41,7 +44,16 @@ impl Store {
     /// Appends a peer's batch as it is, behind the end; its bytes, identity, place, chain and epoch were verified. It becomes
     /// durable, is flushed and counts for producers like an own one. A refusal hands it back: the caller keeps it, and what
     /// comes behind it, in order, until [`Notice::Room`](super::Notice::Room).
-    pub fn append_verbatim(&mut self, p: PartitionIdx, batch: Batch, io: &mut Io) -> Result<AppendTicket, (Refusal, Batch)> {
+    ///
+    /// `is_settled`: nobody waits for it. It then goes straight to its segment unless it is short, so that a log that catches up is
+    /// written once, in as large writes as come together.
+    pub fn append_verbatim(
+        &mut self,
+        p: PartitionIdx,
+        batch: Batch,
+        is_settled: bool,
+        io: &mut Io,
+    ) -> Result<AppendTicket, (Refusal, Batch)> {
         self.seal_open(p);
         let (h, end) = (&batch.header, self.part(p).end);
         assert_eq!((h.start(), h.prev_crc.get()), (end.at, end.chain_crc), "a peer's batch goes on where the log ends");
@@ -50,14 +62,20 @@ impl Store {
         if let Err(why) = self.admit(p, len - BATCH_HEADER_LEN, true, io) {
             return Err((why, batch));
         }
-        let cost = batch_cost(len, self.direct_len);
+        let is_direct = is_settled && len >= SETTLED_DIRECT_LEN;
+        let cost = batch_cost(len, if is_direct { SETTLED_DIRECT_LEN } else { self.direct_len });
         let part = self.part_mut(p);
-        let ticket = part.push_verbatim(batch, cost);
+        let ticket = part.push_verbatim(batch, is_direct, cost);
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
         self.has_sealed = true;
         self.mark_unsealed(p);
         Ok(ticket)
+    }
+
+    /// How much further a byte of the log stands in its segment than its offset says, as far as blocks go; of what is appended next.
+    pub fn segment_shift(&self, p: PartitionIdx) -> usize {
+        (FILE_HEADER_LEN as i64 - self.part(p).active().meta.base.offset).rem_euclid(BLOCK as i64) as usize
     }
 
     /// The sealed batches in memory from `from` to `end`, for a frame; both are borders of batches there. Each begins with its

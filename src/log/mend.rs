@@ -98,6 +98,7 @@ impl Store {
         }
         let buffer = vec![0; (until - at) as usize];
         let mend = Mend { batches: kept, stage: Stage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
+        self.verbatim.drop_ahead(p);
         self.part_mut(p).mend = Some(Box::new(mend));
         self.mends.push(p);
         self.drive_mend(p, io);

@@ -385,11 +385,14 @@ impl PartitionLog {
     }
 
     /// A peer's batch, as it is.
-    pub fn push_verbatim(&mut self, batch: Batch, cost: u64) -> AppendTicket {
+    pub fn push_verbatim(&mut self, batch: Batch, is_direct: bool, cost: u64) -> AppendTicket {
         self.producers.count(&batch.header);
         self.last_ticket.0 += 1;
         let (ticket, is_lost) = (self.last_ticket, batch.header.is_lost());
         self.push(batch, (ticket, ticket), cost);
+        if let Some(r) = self.recent.back_mut() {
+            r.is_direct = is_direct;
+        }
         if is_lost {
             // Its body takes no bytes in the segment: the log goes on in the next one.
             self.roll();

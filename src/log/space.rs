@@ -9,7 +9,7 @@ use crate::base::{BLOCK, CoreId, DiskError, DiskOp, FileId, Now, PartitionDir, T
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SEGMENT_STEP_MIN: u64 = 16 * 1024;
-const SEGMENT_STEP_MAX: u64 = 4 * 1024 * 1024;
+const SEGMENT_STEP_MAX: u64 = 16 * 1024 * 1024;
 const COMMIT_STEP_MIN: u64 = 8 * 1024;
 const COMMIT_STEP_MAX: u64 = 256 * 1024;
 /// How often a full disk is tried.

@@ -44,7 +44,8 @@ pub(super) enum Op {
     Flush(PartitionIdx),
     Topic(u64),
     Read(u32),
-    Verbatim(u32),
+    /// The read, and where in the file.
+    Verbatim(u32, u64),
     Search(u32),
     Scrub,
     Remove(PartitionIdx),
@@ -397,7 +398,7 @@ impl Store {
             if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
-                        r.is_direct = r.bytes.len() >= direct_len;
+                        r.is_direct |= r.bytes.len() >= direct_len;
                     }
                 }
                 part.released = part.end.number;
@@ -537,7 +538,7 @@ impl Store {
             Op::Flush(p) => self.flushed(now, p, outcome, cursors, io),
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
-            Op::Verbatim(key) => self.verbatim_done(now, key, outcome, io),
+            Op::Verbatim(key, at) => self.verbatim_done(now, key, at, outcome, io),
             Op::Search(key) => self.search_read(now, key, outcome, io),
             Op::Scrub => self.commit_log_done(now, outcome, io),
             Op::Remove(p) => self.removed(now, p, outcome),
@@ -653,7 +654,7 @@ impl Store {
         if self.stopping != Stopping::Asked {
             return;
         }
-        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(_) | Op::Search(_));
+        let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(..) | Op::Search(_));
         let waits = !self.ops.is_any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {

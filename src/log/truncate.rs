@@ -154,6 +154,7 @@ impl Store {
     fn begin_cut(&mut self, now: Now, p: PartitionIdx, tail: Tail, is_restart: bool, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         assert!(part.cut.is_none(), "a log is cut once at a time");
+        self.verbatim.drop_ahead(p);
         // What is open was never given to anybody.
         self.waiting_bytes -= part.builder.len() as u64;
         self.unpacked -= std::mem::take(&mut part.builder_cost);
@@ -161,7 +162,7 @@ impl Store {
         let number = if is_restart { part.first } else { part.number_at(tail.at.offset) };
         for number in part.released..number {
             if let Some(r) = part.recent_mut(number) {
-                r.is_direct = r.bytes.len() >= self.direct_len;
+                r.is_direct |= r.bytes.len() >= self.direct_len;
             }
         }
         part.released = number.max(part.enqueued);

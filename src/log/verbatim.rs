@@ -3,6 +3,17 @@
 //!
 //! Reads stand in one line per core; those under way take at most [`SHARE`], beside one batch that is longer. What is handed out is
 //! the reader's; he asks for one run at a time.
+//!
+//! **Read ahead.** A read whose run was handed out stays, with what it has of the bytes behind. Whoever goes on there gets them, and
+//! from then on the disk is [`AHEAD`] bytes ahead of him, as far as there is room. What nobody goes on with is dropped when
+//! its room is wanted, and when the files change: at a cut, when damage is mended. It never reaches beyond what was written when
+//! the read began, so no block of it is written again otherwise.
+//!
+//! ```text
+//! segment   ....|== piece ==|== piece ==|== piece ==|--------|....
+//!                   ^next       run ...     ^ahead           ^limit
+//! ```
+//! Nothing is copied but a batch that stands in two pieces.
 
 use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use super::format::Bad;
@@ -16,8 +27,11 @@ use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;
 
-/// Bytes of reads under way.
+/// Bytes of reads under way, and of what was read ahead.
 const SHARE: usize = 4 * 1024 * 1024;
+
+/// Read beyond the run that is wanted.
+const AHEAD: u64 = 1024 * 1024;
 
 /// Why a run cannot be handed out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,16 +55,122 @@ struct Want {
     bytes_max: usize,
 }
 
-struct Read {
-    want: Want,
-    base: i64,
-    /// Where what is written of the segment ends.
-    limit: i64,
-    /// File positions, whole blocks.
+enum Found {
+    Asked,
+    Bytes(Bytes),
+    Refused(String),
+}
+
+/// One operation's stretch of the file, whole blocks.
+struct Piece {
     at: u64,
-    until: u64,
-    found: Vec<u8>,
-    asked: usize,
+    len: usize,
+    found: Found,
+}
+
+struct Read {
+    p: PartitionIdx,
+    /// Who waits for the run that begins at `next`. Without: what is there waits for somebody.
+    want: Option<Want>,
+    next: Position,
+    base: i64,
+    /// Where what was written of the segment ended.
+    limit: i64,
+    /// One behind the other; the first holds `next`.
+    pieces: VecDeque<Piece>,
+    /// It was gone on with: the disk reads ahead.
+    is_sequential: bool,
+    /// Nobody can go on with it: it goes when nothing of it is under way.
+    is_over: bool,
+}
+
+impl Read {
+    fn bytes(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len).sum()
+    }
+
+    /// Up to here the file was asked for.
+    fn asked_until(&self) -> u64 {
+        self.pieces.back().map_or(block_down(segment_at(self.base, self.next.offset)), |piece| piece.at + piece.len as u64)
+    }
+
+    fn is_under_way(&self) -> bool {
+        self.pieces.iter().any(|piece| matches!(piece.found, Found::Asked))
+    }
+
+    fn is_idle(&self) -> bool {
+        self.want.is_none() && !self.is_under_way()
+    }
+
+    /// From the first piece on the file is known up to here; and what ends it there, when that is no operation under way.
+    fn known_until(&self) -> (u64, Option<End>) {
+        let mut at = self.pieces.front().map_or(0, |piece| piece.at);
+        for piece in &self.pieces {
+            match &piece.found {
+                Found::Asked => return (at, None),
+                Found::Refused(error) => return (at, Some(End::Refused(error.clone()))),
+                Found::Bytes(bytes) => at += bytes.len() as u64,
+            }
+            if at < piece.at + piece.len as u64 {
+                return (at, Some(End::File));
+            }
+        }
+        (at, None)
+    }
+
+    /// The bytes from this place of the file on, at most `len`, as far as they are known; and of which piece they are a slice. Those
+    /// that stand in two are copied.
+    fn bytes_at(&self, at: u64, len: usize) -> (Bytes, Option<Slice>) {
+        let mut joined = vec![];
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let Found::Bytes(bytes) = &piece.found else { break };
+            let wanted = at + joined.len() as u64;
+            if wanted >= piece.at + piece.len as u64 {
+                continue;
+            }
+            let from = ((wanted - piece.at) as usize).min(bytes.len());
+            let to = (from + len - joined.len()).min(bytes.len());
+            if joined.is_empty() {
+                if to - from == len {
+                    return (bytes.slice(from..to), Some(Slice { index, from, to }));
+                }
+                joined.reserve_exact(len);
+            }
+            joined.extend_from_slice(&bytes[from..to]);
+            if joined.len() == len || bytes.len() < piece.len {
+                break;
+            }
+        }
+        (joined.into(), None)
+    }
+
+    fn slice(&self, slice: Slice) -> Bytes {
+        match &self.pieces[slice.index].found {
+            Found::Bytes(bytes) => bytes.slice(slice.from..slice.to),
+            _ => unreachable!("it was just looked at"),
+        }
+    }
+
+    /// What lies before `next` is not wanted any more. (Behind a lost batch it may lie behind what is under way.)
+    fn drop_before_next(&mut self) {
+        let at = segment_at(self.base, self.next.offset);
+        let is_before = |piece: &mut Piece| piece.at + piece.len as u64 <= at && !matches!(piece.found, Found::Asked);
+        while self.pieces.pop_front_if(is_before).is_some() {}
+    }
+}
+
+/// Of the piece at this index.
+#[derive(Clone, Copy)]
+struct Slice {
+    index: usize,
+    from: usize,
+    to: usize,
+}
+
+/// Why the file is not known any further.
+enum End {
+    File,
+    Refused(String),
 }
 
 #[derive(Default)]
@@ -60,17 +180,38 @@ pub struct Verbatim {
 }
 
 impl Verbatim {
+    /// Somebody waits for a read of the partition, or an operation is under way.
     pub fn reads(&self, p: PartitionIdx) -> bool {
-        self.reads.iter().any(|(_, r)| r.want.p == p)
+        self.reads.iter().any(|(_, r)| r.p == p && !r.is_idle())
     }
 
     /// Nobody wants to read it any more.
     pub fn forget(&mut self, p: PartitionIdx) {
         self.waiting.retain(|w| w.p != p);
+        self.drop_ahead(p);
+    }
+
+    /// What was read ahead of the partition may not be what stands there soon.
+    pub fn drop_ahead(&mut self, p: PartitionIdx) {
+        self.reads.retain(|_, r| {
+            r.is_over |= r.p == p;
+            !(r.is_over && r.is_idle())
+        });
     }
 
     pub fn bytes(&self) -> usize {
-        self.reads.iter().map(|(_, r)| (r.until - r.at) as usize).sum()
+        self.reads.iter().map(|(_, r)| r.bytes()).sum()
+    }
+
+    /// Whether so much more has room, when what nobody waits for goes.
+    fn makes_room(&mut self, bytes: usize) -> bool {
+        while self.bytes() + bytes > SHARE {
+            let Some(idle) = self.reads.iter().find(|(_, r)| r.is_idle()).map(|(key, _)| key) else {
+                return self.reads.is_empty();
+            };
+            self.reads.remove(idle);
+        }
+        true
     }
 }
 
@@ -86,7 +227,7 @@ enum Parsed {
 impl Store {
     /// Reads batches verbatim from `from` on, at most `bytes_max` or one, nothing beyond the durable end, not over a segment's border.
     /// [`Notice::Verbatim`] answers, perhaps not before the next completion or tick; with nothing where the log ends.
-    pub fn read_verbatim(&mut self, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
+    pub fn read_verbatim(&mut self, now: Now, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
         let want = Want { p, token, from, bytes_max: bytes_max.clamp(1, SHARE) };
         let part = self.part(p);
         let durable = self.log_view(p).durable().at;
@@ -102,8 +243,13 @@ impl Store {
         if let Some(run) = self.run_in_memory(want, durable) {
             return self.answer_verbatim(want, Ok(run));
         }
+        let goes_on = |r: &Read| r.p == p && r.next == from && r.want.is_none() && !r.is_over;
+        if let Some((key, read)) = self.verbatim.reads.iter_mut().find(|(_, r)| goes_on(r)) {
+            (read.want, read.is_sequential) = (Some(want), true);
+            return self.go_on_verbatim(now, key as u32, io);
+        }
         self.verbatim.waiting.push_back(want);
-        self.pump_verbatim(io);
+        self.pump_verbatim(now, io);
     }
 
     fn answer_verbatim(&mut self, want: Want, result: Result<Run, Unreadable>) {
@@ -129,10 +275,9 @@ impl Store {
     }
 
     /// Begins the reads that there is room for.
-    pub(super) fn pump_verbatim(&mut self, io: &mut Io) {
+    pub(super) fn pump_verbatim(&mut self, now: Now, io: &mut Io) {
         while let Some(&want) = self.verbatim.waiting.front() {
-            let is_alone = self.verbatim.reads.is_empty();
-            if !is_alone && self.verbatim.bytes() + want.bytes_max + 2 * BLOCK > SHARE || self.is_stopping() {
+            if self.is_stopping() || !self.verbatim.makes_room(want.bytes_max + 2 * BLOCK) {
                 return;
             }
             self.verbatim.waiting.pop_front();
@@ -143,92 +288,130 @@ impl Store {
                 continue;
             };
             let base = self.part(want.p).segment_of(offset).1.meta.base.offset;
-            let at = block_down(segment_at(base, offset));
-            let end = block_up(segment_at(base, limit));
-            let until = end.min(block_up(segment_at(base, offset) + want.bytes_max as u64));
-            let read = Read { want, base, limit, at, until, found: vec![], asked: 0 };
+            let (p, next, pieces) = (want.p, want.from, VecDeque::new());
+            let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
             let key = self.verbatim.reads.insert(read) as u32;
-            self.ask_verbatim(key, io);
+            self.go_on_verbatim(now, key, io);
         }
     }
 
-    fn ask_verbatim(&mut self, key: u32, io: &mut Io) {
+    /// Asks for the file up to `until`, or its written part's end.
+    fn ask_verbatim(&mut self, key: u32, until: u64, io: &mut Io) {
         let read = &mut self.verbatim.reads[key as usize];
-        let at = read.at + read.found.len() as u64;
-        read.asked = (read.until - at).min(IO_BYTES_MAX as u64) as usize;
-        let (len, file) = (read.asked, FileId::Segment(self.partitions[read.want.p.0 as usize].dir.clone(), read.base));
-        self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Verbatim(key));
-    }
-
-    pub(super) fn verbatim_done(&mut self, now: Now, key: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
-        let read = &mut self.verbatim.reads[key as usize];
-        let bytes = match outcome {
-            Ok(DiskDone::Read(bytes)) => bytes,
-            Ok(DiskDone::Done) => Bytes::new(),
-            Err(error) => {
-                let want = self.verbatim.reads.remove(key as usize).want;
-                self.answer_verbatim(want, Err(Unreadable::Refused(error.to_string())));
-                return self.pump_verbatim(io);
+        let until = until.min(block_up(segment_at(read.base, read.limit)));
+        loop {
+            let at = read.asked_until();
+            if at >= until {
+                return;
             }
-        };
-        let is_short = bytes.len() < read.asked;
-        read.found.extend_from_slice(&bytes);
-        if read.at + (read.found.len() as u64) < read.until && !is_short {
-            return self.ask_verbatim(key, io);
+            let len = (until - at).min(IO_BYTES_MAX as u64) as usize;
+            read.pieces.push_back(Piece { at, len, found: Found::Asked });
+            let file = FileId::Segment(self.partitions[read.p.0 as usize].dir.clone(), read.base);
+            self.ops.issue(io, DiskOp::Read { file, at, len }, Op::Verbatim(key, at));
         }
-        let found = Bytes::from(std::mem::take(&mut read.found));
-        let parsed = self.parse_verbatim(key, &found);
+    }
+
+    pub(super) fn verbatim_done(&mut self, now: Now, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+        let read = &mut self.verbatim.reads[key as usize];
+        let piece = read.pieces.iter_mut().find(|piece| piece.at == at).expect("a piece stays while it is under way");
+        piece.found = match outcome {
+            Ok(DiskDone::Read(bytes)) => Found::Bytes(bytes),
+            Ok(DiskDone::Done) => Found::Bytes(Bytes::new()),
+            Err(error) => Found::Refused(error.to_string()),
+        };
+        self.go_on_verbatim(now, key, io);
+        self.pump_verbatim(now, io);
+    }
+
+    /// Asks for what is wanted and not there, answers who waits when it is.
+    fn go_on_verbatim(&mut self, now: Now, key: u32, io: &mut Io) {
+        let read = &mut self.verbatim.reads[key as usize];
+        let Some(want) = read.want else {
+            if read.is_over && !read.is_under_way() {
+                self.verbatim.reads.remove(key as usize);
+            }
+            return;
+        };
+        let wanted = block_up(segment_at(read.base, want.from.offset) + want.bytes_max as u64);
+        self.ask_verbatim(key, wanted, io);
+        self.read_ahead(key, wanted, io);
+        let read = &self.verbatim.reads[key as usize];
+        let (known, end) = read.known_until();
+        if end.is_none() && known < wanted.min(block_up(segment_at(read.base, read.limit))) {
+            return;
+        }
+        let parsed = self.parse_verbatim(read, want);
         if let Parsed::More(until) = parsed
-            && !is_short
+            && end.is_none()
         {
-            let read = &mut self.verbatim.reads[key as usize];
-            read.until = block_up(until).max(read.until + BLOCK as u64);
-            read.found = found.into();
-            return self.ask_verbatim(key, io);
+            self.ask_verbatim(key, block_up(until), io);
+            if self.verbatim.reads[key as usize].is_under_way() {
+                return;
+            }
         }
-        let Read { want, .. } = self.verbatim.reads.remove(key as usize);
         let (p, offset) = (want.p, want.from.offset);
-        let is_there = self.part(p).start.offset <= offset && self.part(p).cut.is_none();
-        let damage = match parsed {
-            Parsed::Run(run) => {
-                self.answer_verbatim(want, Ok(run));
-                None
+        let part = self.part(p);
+        let is_there = part.start.offset <= offset && part.cut.is_none();
+        let is_steady = part.cut.is_none() && !part.is_mending();
+        let read = &mut self.verbatim.reads[key as usize];
+        read.want = None;
+        read.is_over |= !matches!(parsed, Parsed::Run(_)) || !is_steady;
+        let mut damage = None;
+        let answer = match (parsed, end) {
+            (Parsed::Run(run), _) => {
+                read.next = run.1;
+                read.drop_before_next();
+                read.is_over |= read.next.offset >= read.limit;
+                Ok(run)
             }
-            Parsed::Damaged(bad @ Bad::Version(_)) if is_there => {
-                self.answer_verbatim(want, Err(Unreadable::Refused(newer(bad))));
-                None
+            (Parsed::More(_), Some(End::Refused(error))) => Err(Unreadable::Refused(error)),
+            (Parsed::Damaged(bad @ Bad::Version(_)), _) if is_there => Err(Unreadable::Refused(newer(bad))),
+            (Parsed::Damaged(bad), _) if is_there => {
+                damage = Some(bad.to_string());
+                Err(Unreadable::Damaged(offset))
             }
-            Parsed::Damaged(bad) if is_there => Some(bad.to_string()),
-            Parsed::More(_) if is_there => Some("the segment is shorter than its log".into()),
-            Parsed::Damaged(_) | Parsed::More(_) | Parsed::Gone => {
-                self.answer_verbatim(want, Err(Unreadable::Gone(offset)));
-                None
+            (Parsed::More(_), _) if is_there => {
+                damage = Some("the segment is shorter than its log".into());
+                Err(Unreadable::Damaged(offset))
             }
+            (Parsed::Damaged(_) | Parsed::More(_) | Parsed::Gone, _) => Err(Unreadable::Gone(offset)),
         };
-        if let Some(what) = damage {
-            self.answer_verbatim(want, Err(Unreadable::Damaged(offset)));
-            if !self.searches_extent_of(p, offset) && self.part(p).lost_at(offset).is_none() {
-                self.find_extent(now, p, offset, Purpose::Fetch, Finding::Damaged(what), io);
-            }
+        if read.is_over && !read.is_under_way() {
+            self.verbatim.reads.remove(key as usize);
         }
-        self.pump_verbatim(io);
+        self.answer_verbatim(want, answer);
+        if let Some(what) = damage
+            && !self.searches_extent_of(p, offset)
+            && self.part(p).lost_at(offset).is_none()
+        {
+            self.find_extent(now, p, offset, Purpose::Fetch, Finding::Damaged(what), io);
+        }
+    }
+
+    /// While the run is on its way, and after it, the disk goes on.
+    fn read_ahead(&mut self, key: u32, wanted: u64, io: &mut Io) {
+        let read = &self.verbatim.reads[key as usize];
+        // whole operations only, as long as there can be one
+        let more = (wanted + AHEAD).saturating_sub(read.asked_until()) / IO_BYTES_MAX as u64 * IO_BYTES_MAX as u64;
+        let has_room = self.verbatim.waiting.is_empty() && self.verbatim.bytes() + more as usize <= SHARE;
+        if read.is_sequential && has_room && !self.is_stopping() {
+            let until = read.asked_until() + more;
+            self.ask_verbatim(key, until, io);
+        }
     }
 
     /// Verifies what was read, batch by batch.
-    fn parse_verbatim(&self, key: u32, found: &Bytes) -> Parsed {
-        let read = &self.verbatim.reads[key as usize];
-        let (want, dir) = (&read.want, &self.part(read.want.p).dir);
+    fn parse_verbatim(&self, read: &Read, want: Want) -> Parsed {
+        let dir = &self.part(read.p).dir;
         let (mut parts, mut end, mut len): (Vec<Bytes>, Position, usize) = (vec![], want.from, 0);
         let mut last: Option<BatchHeader> = None;
-        // Where the run that is being gathered begins, and where the bytes behind it.
-        let (mut run_from, mut run_to) = (0, 0);
+        // The batches of one piece that follow each other are one part.
+        let mut open: Option<Slice> = None;
         while end.offset < read.limit {
             let in_file = segment_at(read.base, end.offset);
-            let from = (in_file - read.at) as usize;
-            let bytes = found.slice(from.min(found.len())..);
-            let header = BatchHeader::parse(&bytes, dir.topic_id, dir.partition);
+            let header = BatchHeader::parse(&read.bytes_at(in_file, BATCH_HEADER_LEN).0, dir.topic_id, dir.partition);
             let is_first = last.is_none();
-            let batch = match header {
+            let header = match header {
                 Err(Bad::Short) if is_first => return Parsed::More(in_file + BATCH_HEADER_LEN as u64),
                 Err(bad) if is_first => return Parsed::Damaged(bad),
                 Err(_) => break,
@@ -237,34 +420,32 @@ impl Store {
                 Ok(h) if h.end().offset > read.limit && is_first => return Parsed::Damaged(Bad::Bounds),
                 Ok(h) if !is_first && !follows(&h, last.as_ref(), read.limit) => break,
                 Ok(h) if !is_first && len + h.len() > want.bytes_max => break,
-                Ok(h) if !h.is_lost() && bytes.len() < h.len() => {
-                    if is_first {
-                        return Parsed::More(in_file + h.len() as u64);
-                    }
-                    break;
-                }
-                Ok(_) => Batch::parse(&bytes, dir.topic_id, dir.partition),
+                Ok(h) => h,
             };
-            let batch = match batch {
+            let stored = if header.is_lost() { BATCH_HEADER_LEN } else { header.len() };
+            let (bytes, slice) = read.bytes_at(in_file, stored);
+            let batch = match Batch::parse(&bytes, dir.topic_id, dir.partition) {
                 Ok(batch) => batch,
+                Err(Bad::Short) if is_first => return Parsed::More(in_file + stored as u64),
                 Err(bad) if is_first => return Parsed::Damaged(bad),
                 // Found again, as the first one, by whoever gets there.
                 Err(_) => break,
             };
-            if from != run_to {
-                if run_to > run_from {
-                    parts.push(found.slice(run_from..run_to));
-                }
-                run_from = from;
-            }
-            run_to = from + batch.bytes.len();
             len += batch.bytes.len();
             end = batch.header.end();
             last = Some(batch.header);
+            match (&mut open, slice) {
+                (Some(o), Some(s)) if o.index == s.index && o.to == s.from => o.to = s.to,
+                (_, slice) => {
+                    parts.extend(open.take().map(|open| read.slice(open)));
+                    open = slice;
+                    if slice.is_none() {
+                        parts.push(batch.bytes);
+                    }
+                }
+            }
         }
-        if run_to > run_from {
-            parts.push(found.slice(run_from..run_to));
-        }
+        parts.extend(open.map(|open| read.slice(open)));
         Parsed::Run((parts, end))
     }
 }

@@ -17,6 +17,7 @@
 //! Draining: closing a socket that has unread bytes resets it, and a reset can destroy what was just sent: the error
 //! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
 
+use super::pieces::Pieces;
 use crate::base::{ConnId, CoreId};
 use crate::ring::{self, KIND_BITS, Kind};
 use crate::shard::message::MovedSession;
@@ -77,6 +78,8 @@ pub(super) struct Conn {
     pub sent: usize,
     /// Goes next.
     pub queued: Vec<u8>,
+    /// Goes after `sending`, instead of `queued`; there while it has something.
+    pub pieces: Option<Box<Pieces>>,
 }
 
 impl Conn {
@@ -85,7 +88,43 @@ impl Conn {
     }
 
     pub fn is_sending(&self) -> bool {
-        !self.sending.is_empty()
+        !self.sending.is_empty() || self.pieces.as_ref().is_some_and(|p| p.is_in_flight())
+    }
+
+    /// The send is over, the kernel took this many bytes. What goes next is in place.
+    pub fn taken(&mut self, bytes: usize) {
+        if self.sending.is_empty() {
+            if let Some(pieces) = &mut self.pieces {
+                pieces.taken(bytes);
+            }
+        } else {
+            self.sent += bytes;
+            assert!(self.sent <= self.sending.len(), "the kernel took more than there was");
+            if self.sent == self.sending.len() {
+                self.sending = std::mem::take(&mut self.queued);
+                self.sent = 0;
+            }
+        }
+        self.pieces.take_if(|pieces| pieces.is_empty());
+    }
+
+    /// No send is in flight, and there is something to send.
+    pub fn has_rest(&self) -> bool {
+        !self.sending.is_empty() || self.pieces.is_some()
+    }
+
+    /// No send is in flight, and none follows.
+    pub fn drop_output(&mut self) {
+        (self.sending, self.queued, self.pieces) = (Vec::new(), Vec::new(), None);
+    }
+
+    /// Nothing goes out but what is with the kernel.
+    pub fn drop_queued(&mut self) {
+        self.queued = Vec::new();
+        if let Some(pieces) = &mut self.pieces {
+            pieces.drop_rest();
+        }
+        self.pieces.take_if(|pieces| pieces.is_empty());
     }
 
     pub fn is_expired(&self, now: Instant) -> bool {
@@ -134,6 +173,7 @@ impl Conns {
             sending: Vec::new(),
             sent: 0,
             queued: Vec::new(),
+            pieces: None,
         });
         Some(id)
     }

@@ -4,9 +4,9 @@
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
 //! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
 //!
-//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, which is neither
-//! changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a completion always
-//! finds its connection.
+//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, or what `Conn::pieces` has in
+//! flight, which are neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
+//! completion always finds its connection.
 
 mod accept;
 mod dial;
@@ -19,6 +19,7 @@ use super::{NetError, NetEvent, NetOptions, listen};
 use crate::base::{ConnId, CoreId, IdMap, Peer};
 use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::shard::message::MovedSession;
+use bytes::Bytes;
 use dial::Dials;
 use io_uring::{cqueue, opcode, types};
 use std::cmp::Reverse;
@@ -26,7 +27,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -170,7 +171,9 @@ impl Net {
             return;
         }
         c.unanswered = false;
-        if !c.is_sending() {
+        if c.pieces.is_some() {
+            c.pieces().push(bytes.into());
+        } else if !c.is_sending() {
             c.sending = bytes;
             c.sent = 0;
             push_send(&mut self.ring, c);
@@ -178,6 +181,22 @@ impl Net {
             c.queued = bytes;
         } else {
             c.queued.extend_from_slice(&bytes);
+        }
+    }
+
+    /// The same for pieces of memory, which are not copied.
+    pub fn send_pieces(&mut self, conn: ConnId, pieces: Vec<Bytes>) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if c.broken || matches!(c.phase, Phase::Closing | Phase::Draining) {
+            return;
+        }
+        c.unanswered = false;
+        let waiting = c.pieces();
+        pieces.into_iter().for_each(|piece| waiting.push(piece));
+        if waiting.is_empty() {
+            c.pieces = None;
+        } else if !c.is_sending() {
+            push_send(&mut self.ring, c);
         }
     }
 
@@ -435,27 +454,20 @@ impl Net {
         let mut events = 0;
         match result {
             1.. => {
-                c.sent += result as usize;
-                assert!(c.sent <= c.sending.len(), "the kernel took more than there was");
+                c.taken(result as usize);
                 events = 1;
                 each(NetEvent::Sent { conn, bytes: result as usize });
-                if c.sent == c.sending.len() {
-                    c.sending = std::mem::take(&mut c.queued);
-                    c.sent = 0;
-                }
             }
-            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => {}
+            _ if matches!(-result, libc::EINTR | libc::EAGAIN) => c.taken(0),
             _ => c.broken = true, // reset, cancelled, or the kernel is out of memory
         }
-        if c.broken {
-            c.sending = Vec::new();
-            c.queued = Vec::new();
+        if c.has_rest() && c.send_cancelled {
+            c.broken = true; // it was to be given up, and that much got out before
         }
-        if c.is_sending() && !c.send_cancelled {
+        if c.broken {
+            c.drop_output();
+        } else if c.has_rest() {
             push_send(&mut self.ring, c);
-        } else if c.is_sending() {
-            c.sending = Vec::new(); // it was to be given up, and that much got out before
-            c.broken = true;
         }
         if c.broken || !matches!(c.phase, Phase::Open) {
             self.todo.push(conn);
@@ -611,7 +623,7 @@ impl Net {
     fn give_up(&mut self, conn: ConnId) {
         self.receive_if(conn, |_| false);
         let Some(c) = self.conns.get_mut(conn) else { return };
-        c.queued = Vec::new();
+        c.drop_queued();
         if c.is_sending() && !c.send_cancelled {
             c.send_cancelled = true;
             push_cancel(&mut self.ring, user_data(Kind::Send, conn));
@@ -632,12 +644,19 @@ impl Net {
     }
 }
 
-fn push_send(ring: &mut Ring, c: &Conn) {
-    let rest = &c.sending[c.sent..];
-    let len = rest.len().min(SEND_BYTES_MAX) as u32;
-    let fd: RawFd = c.fd.as_raw_fd();
-    let entry = opcode::Send::new(types::Fd(fd), rest.as_ptr(), len).flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).build();
-    // SAFETY: `sending` is neither changed nor freed before the completion, and the connection stays until then.
+/// Of what is to go out next; there is something.
+fn push_send(ring: &mut Ring, c: &mut Conn) {
+    let (fd, flags) = (types::Fd(c.fd.as_raw_fd()), libc::MSG_NOSIGNAL | libc::MSG_WAITALL);
+    let entry = match &mut c.pieces {
+        Some(pieces) if c.sending.is_empty() => opcode::SendMsg::new(fd, pieces.begin()).flags(flags as u32).build(),
+        _ => {
+            let rest = &c.sending[c.sent..];
+            let len = rest.len().min(SEND_BYTES_MAX) as u32;
+            opcode::Send::new(fd, rest.as_ptr(), len).flags(flags).build()
+        }
+    };
+    // SAFETY: `sending`, and what `pieces` has in flight, are neither changed nor freed before the completion, and the connection
+    // stays until then.
     unsafe { ring.push(entry.user_data(user_data(Kind::Send, c.id))) };
 }
 

@@ -25,6 +25,7 @@
 //! |---|---|
 //! | engine | [`Net`]: commands in, completions out |
 //! | conn | one connection's state, and ids that are never reused |
+//! | pieces | what goes out as the pieces of memory that the caller has |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
 //! | listen | listening and dialling sockets, socket options |
@@ -35,6 +36,7 @@ mod conn;
 mod engine;
 mod listen;
 mod memory;
+mod pieces;
 mod reserve;
 mod timer;
 

@@ -2,19 +2,27 @@
 
 use super::nodes::Place;
 use super::{DATA_UNSENT_MAX, LinkOptions};
-use crate::base::{CoreId, Peer, Ticks};
+use crate::base::{BLOCK, CoreId, Peer, Ticks};
 use crate::codec::frame::FrameError;
-use crate::codec::input::{Frame as Raw, Input};
+use crate::codec::input::Input;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences};
+use crate::codec::peer::{
+    Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, batches_from, check_payload,
+};
 use crate::log::cursor::CursorImage;
-use crate::replica::message::{Body, Lane, Message};
-use bytes::Bytes;
+use crate::replica::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
+use bytes::{Buf, Bytes};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// What a message takes beside its batches, about.
 const MESSAGE_BYTES: usize = 160;
+
+/// What a payload gets at once, as another node of the cluster sends it: a run of batches as long as they usually are.
+const RESERVE: usize = APPEND_BYTES_MAX + 4096;
+
+/// Shorter pieces are cheaper to copy than to name.
+const PIECE_MIN: usize = 8 * 1024;
 
 /// Highest priority first.
 const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
@@ -42,6 +50,44 @@ pub(super) enum Phase {
     },
     /// Closed at the end of the turn, or being closed.
     Ended,
+}
+
+/// What a socket gets.
+#[derive(Debug)]
+pub(super) enum Output {
+    Whole(Vec<u8>),
+    /// Long ones as they are, what is short between them in one.
+    Pieces(Vec<Bytes>),
+}
+
+impl Output {
+    fn of(pieces: impl Iterator<Item = Bytes>) -> Output {
+        let (mut done, mut short) = (vec![], vec![]);
+        for piece in pieces {
+            if piece.len() < PIECE_MIN {
+                short.extend_from_slice(&piece);
+                continue;
+            }
+            if !short.is_empty() {
+                done.push(Bytes::from(std::mem::take(&mut short)));
+            }
+            done.push(piece);
+        }
+        if done.is_empty() {
+            return Output::Whole(short);
+        }
+        if !short.is_empty() {
+            done.push(short.into());
+        }
+        Output::Pieces(done)
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Output::Whole(bytes) => bytes.len(),
+            Output::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+        }
+    }
 }
 
 /// What came in a frame.
@@ -91,6 +137,8 @@ pub(super) struct Conn {
     pub early_bytes: usize,
     input: Input,
     pub seen: Sequences,
+    /// Of the log whose batches come on it.
+    shift: Option<usize>,
     pub heard_at: Ticks,
     // ---- output
     pub encoder: Encoder,
@@ -118,8 +166,9 @@ impl Conn {
             held: vec![],
             early: vec![],
             early_bytes: 0,
-            input: Input::new(FRAME_MAX, 0),
+            input: Input::new(FRAME_MAX, 0).reserving(RESERVE),
             seen: Sequences::default(),
+            shift: None,
             heard_at: now,
             encoder: Encoder::default(),
             pieces: vec![],
@@ -140,10 +189,22 @@ impl Conn {
 
     /// Takes the next frame from `bytes`; `None`: it is not whole.
     pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<Got>, Fault> {
-        let Conn { input, seen, .. } = self;
-        let mut got = None;
-        input.next(bytes, |_| true, &mut |raw| got = Some(look(seen, raw)))?;
+        let Conn { input, seen, shift, .. } = self;
+        let (mut got, mut place) = (None, None);
+        input.next(bytes, |_| true, &mut |raw| {
+            let payload = payload_of(raw.payload, raw.before);
+            got = Some(look_at(seen, &raw.header, raw.metadata, &payload));
+            place = shift.and_then(|shift| place_behind(shift, &raw.header, &payload));
+        })?;
+        if place.is_some() {
+            input.place = place;
+        }
         got.transpose()
+    }
+
+    /// In a follower's segment a byte of the log at this offset stands so much further, as far as blocks go.
+    pub fn note_shift(&mut self, shift: usize) {
+        self.shift = Some(shift);
     }
 
     pub fn queue(&mut self, lane: Lane, message: Addressed) {
@@ -178,21 +239,20 @@ impl Conn {
 
     /// What the socket gets at the end of a turn: control first, then data, then catch-up, the latter two as far as the socket
     /// takes what it has.
-    pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Vec<u8>> {
+    pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Output> {
         if self.queued > 0 {
             self.encode(options.catch_up_unsent_max);
         }
         if self.pieces.is_empty() {
             return None;
         }
-        let bytes = self.pieces.concat();
-        self.pieces.clear();
+        let output = Output::of(self.pieces.drain(..));
         if self.unsent == 0 {
             self.taken_at = now;
         }
-        self.unsent += bytes.len();
+        self.unsent += output.len();
         self.said_at = now;
-        Some(bytes)
+        Some(output)
     }
 
     fn encode(&mut self, catch_up_unsent_max: usize) {
@@ -238,17 +298,32 @@ pub(super) fn weight(message: &Message) -> usize {
         }
 }
 
-fn look(seen: &mut Sequences, raw: Raw<'_>) -> Result<Got, Fault> {
-    let Raw { header, metadata, payload } = raw;
-    look_at(seen, &header, metadata, &Bytes::from(payload))
+fn payload_of(memory: Vec<u8>, before: usize) -> Bytes {
+    let mut payload = Bytes::from(memory);
+    payload.advance(before);
+    payload
+}
+
+/// Where in a block the batches will stand that come behind these: if that is where they stand in memory, they are written from there.
+fn place_behind(shift: usize, header: &Header, payload: &Bytes) -> Option<usize> {
+    let from = batches_from(header, payload)?;
+    Some((from as usize).wrapping_add(payload.len()).wrapping_add(shift) % BLOCK)
 }
 
 /// Of a frame that came whole.
 fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<Got, Fault> {
-    header.check_payload(payload)?;
+    let are_sound = check_payload(header, payload)?;
     seen.check(header)?;
     Ok(match Frame::decode(header, metadata, payload) {
-        Ok(Frame::Messages(messages)) => Got::Messages(messages),
+        Ok(Frame::Messages(mut messages)) => {
+            // of several messages each has to see for itself where its batches begin
+            if let [Addressed { message: Message { body: Body::Append(Append { batches, .. }), .. }, .. }] = &mut messages[..]
+                && are_sound
+            {
+                batches.note_checked();
+            }
+            Got::Messages(messages)
+        }
         Ok(Frame::Ping) => Got::Ping,
         Ok(Frame::Pong) => Got::Pong,
         Ok(Frame::Reject(reject)) => Got::Reject(reject.code, reject.message.to_owned()),

@@ -8,6 +8,7 @@ use crate::codec::peer::{ClusterId, Encoder, Hello, Lanes, Layout, VERSION};
 use crate::replica::NodeId;
 use crate::shard::cluster::ClusterNode;
 use crate::shard::event::Effect;
+use bytes::Bytes;
 
 const OWN: NodeId = NodeId([9; 16]);
 const OTHER: NodeId = NodeId([1; 16]);
@@ -61,6 +62,7 @@ pub fn links_input(data: &[u8]) {
                     assert!(links.owns(conn) && !bytes.is_empty());
                     links.sent(now, conn, bytes.len());
                 }
+                Effect::SendPieces { conn, pieces } => links.sent(now, conn, pieces.iter().map(Bytes::len).sum()),
                 Effect::Close { conn } | Effect::Move { conn, .. } => links.closed(now, conn),
                 other => panic!("not of the acceptor: {other:?}"),
             }

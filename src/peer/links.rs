@@ -1,6 +1,6 @@
 //! [`Links`]: what happens on the connections with other nodes, and what is to be done.
 
-use super::conn::{Conn, Fault, Got, Phase, weight};
+use super::conn::{Conn, Fault, Got, Output, Phase, weight};
 use super::nodes::{Dial, Link, Node, Place, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
@@ -119,6 +119,15 @@ impl Links {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.queue(lane, Addressed { route, message });
         self.touch(conn);
+    }
+
+    /// What this node sends to catch up with goes to a file where a byte of the log stands so much further than its offset, as far
+    /// as blocks go. Its memory is taken accordingly, so that it is written from there.
+    pub fn note_shift(&mut self, from: NodeId, route: Route, shift: usize) {
+        let conn = self.nodes.get(&from).and_then(|node| node.link_for(route)).and_then(|link| link.conn(Lane::CatchUp));
+        if let Some(c) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+            c.note_shift(shift);
+        }
     }
 
     /// Whether messages reach the node.
@@ -566,8 +575,10 @@ impl Links {
             let why = format!("{} bytes wait for its socket, which is more than is ever in flight", c.queued());
             return self.down(now, place, &Loss::of(why));
         }
-        if let Some(bytes) = c.take_output(now.ticks, &self.options) {
-            out.push(Effect::Send { conn, bytes });
+        match c.take_output(now.ticks, &self.options) {
+            Some(Output::Whole(bytes)) => out.push(Effect::Send { conn, bytes }),
+            Some(Output::Pieces(pieces)) => out.push(Effect::SendPieces { conn, pieces }),
+            None => {}
         }
         if c.phase == Phase::Ended && !std::mem::replace(&mut c.is_close_told, true) {
             out.push(Effect::Close { conn });

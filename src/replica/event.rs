@@ -206,6 +206,8 @@ pub enum Effect {
     /// Append this batch verbatim: it goes on at the log's end. The store may hold it until it has room.
     Append {
         batch: Batch,
+        /// It is committed without this replica: nobody waits for it.
+        is_settled: bool,
     },
     /// Cut the log to `to`, durably. Everything that is not durable beyond it is forgotten.
     Truncate {

@@ -217,7 +217,7 @@ impl Follower {
 
     fn on_append(&mut self, base: &mut Base, cx: &mut Cx<'_>, append: Append) {
         let in_file = cx.log.end().at.offset;
-        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, append.batches, cx.out) {
+        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, (append.batches, append.committed), cx.out) {
             Ok(took) => {
                 if self.told.is_none_or(|t| t.offset < append.committed.offset) {
                     self.told = Some(append.committed);
@@ -271,7 +271,7 @@ impl Follower {
         if self.leader != Some(to) || self.head.session != session || !(is_aligned || self.has_stood()) {
             return;
         }
-        let pulled = |batches| Body::Pulled(Pulled { from, batches: super::message::Batches(batches) });
+        let pulled = |batches| Body::Pulled(Pulled { from, batches: super::message::Batches::new(batches) });
         let body = match read {
             Ok(batches) => pulled(batches),
             // The leader mends its own log, and finds another one that has it.

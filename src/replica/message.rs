@@ -31,8 +31,10 @@
 
 use super::error::PeerError;
 use crate::base::{ChannelName, Epoch, PartitionId, Position, TopicId, TopicName};
+use crate::log::batch::Batch;
 use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
 use crate::log::cursor::CursorImage;
+use crate::log::format::Bad;
 pub use crate::log::view::EpochEnd;
 use bytes::Bytes;
 
@@ -169,10 +171,35 @@ pub struct Aligned {
 
 /// Whole batches, one after the other, as they stand in the log. A part may hold several; each begins with its header,
 /// which says its length (a lost batch has its header alone).
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Batches(pub Vec<Bytes>);
+#[derive(Clone, Debug, Default)]
+pub struct Batches(pub Vec<Bytes>, bool);
+
+impl PartialEq for Batches {
+    fn eq(&self, other: &Batches) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl Eq for Batches {}
 
 impl Batches {
+    pub fn new(parts: Vec<Bytes>) -> Batches {
+        Batches(parts, false)
+    }
+
+    /// The checksum of each body was computed, and is as its header says.
+    pub fn note_checked(&mut self) {
+        self.1 = true;
+    }
+
+    /// Takes the first batch of a part, verified.
+    pub fn take(&self, part: &mut Bytes, route: Route) -> Result<Batch, Bad> {
+        let parse = if self.1 { Batch::parse_checked } else { Batch::parse };
+        let batch = parse(part, route.topic_id, route.partition)?;
+        bytes::Buf::advance(part, batch.bytes.len());
+        Ok(batch)
+    }
+
     /// In bytes, at most [`RUN_BYTES_MAX`].
     pub fn len(&self) -> usize {
         self.0.iter().map(Bytes::len).sum()

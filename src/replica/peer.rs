@@ -243,7 +243,7 @@ impl Peer {
 
     pub fn on_mend_read(&self, cx: &mut Cx<'_>, head: Head, from: Position, read: Result<Vec<Bytes>, PeerError>) {
         let body = match read {
-            Ok(batches) => Body::Pulled(Pulled { from, batches: Batches(batches) }),
+            Ok(batches) => Body::Pulled(Pulled { from, batches: Batches::new(batches) }),
             Err(PeerError::OutOfReach) => Body::Refused(PeerError::OutOfReach),
             // It cannot be read here either (yet).
             Err(_) => Body::Pulled(Pulled { from, batches: Batches::default() }),

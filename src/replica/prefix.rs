@@ -4,7 +4,7 @@ use super::error::PeerError;
 use super::event::{BatchId, Effect, LogView, Tail};
 use super::message::{Batches, EpochEnd, Route, Standing};
 use crate::base::{Epoch, LogId, Position};
-use crate::log::batch::{Batch, BatchHeader};
+use crate::log::batch::BatchHeader;
 use crate::log::format::Bad;
 
 /// What two logs share.
@@ -67,22 +67,21 @@ struct Walk {
     unproven: bool,
 }
 
-/// Takes the batches that go on at `taken`, the end of what was given to the log, and skips what is held already. Whether any
-/// was taken. On an error those before it were taken.
+/// Takes the batches that go on at `taken`, the end of what was given to the log, and skips what is held already; what ends up to
+/// `settled` is committed without this replica. Whether any was taken. On an error those before it were taken.
 pub(super) fn take_run(
     route: Route,
     leader_epoch: Epoch,
     log: &dyn LogView,
     taken: &mut Tail,
-    batches: Batches,
+    (batches, settled): (Batches, Position),
     out: &mut Vec<Effect>,
 ) -> Result<bool, PeerError> {
     let mut walk = Walk { before: None, unproven: false };
     let mut any = false;
-    for mut part in batches.0 {
+    for mut part in batches.0.iter().cloned() {
         while !part.is_empty() {
-            let batch = Batch::parse(&part, route.topic_id, route.partition).map_err(PeerError::BadBatch)?;
-            bytes::Buf::advance(&mut part, batch.bytes.len());
+            let batch = batches.take(&mut part, route).map_err(PeerError::BadBatch)?;
             let h = &batch.header;
             let (at, crc) = (h.start(), h.header_crc.get());
             if h.epoch.get() > leader_epoch.0 {
@@ -108,7 +107,8 @@ pub(super) fn take_run(
             // The chain proves what came before it, too.
             walk.unproven = false;
             *taken = Tail { at: h.end(), chain_crc: crc, epoch: Epoch(h.epoch.get()) };
-            out.push(Effect::Append { batch });
+            let is_settled = h.end().offset <= settled.offset;
+            out.push(Effect::Append { batch, is_settled });
             any = true;
         }
     }

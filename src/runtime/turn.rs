@@ -263,6 +263,8 @@ impl<M: Machine> Core<M> {
         for effect in turn.effects.drain(..) {
             match effect {
                 Effect::Send { conn, bytes } => self.net.send(conn, self.links.seal(now, conn, bytes)),
+                Effect::SendPieces { conn, pieces } if self.links.is_plain(conn) => self.net.send_pieces(conn, pieces),
+                Effect::SendPieces { conn, pieces } => self.net.send(conn, self.links.seal(now, conn, pieces.concat())),
                 Effect::PauseReading { conn } => self.net.pause(conn),
                 Effect::ResumeReading { conn } => self.net.resume(conn),
                 Effect::Close { conn } => {

@@ -163,7 +163,8 @@ impl Net {
         let named = |i: usize| {
             let name = ["a", "b", "c"][i];
             let native_address = Some(format!("{name}:1").into());
-            ClusterNode { native_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
+            let tcp_address = (i != 2).then(|| format!("{name}:2").into());
+            ClusterNode { native_address, tcp_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
         };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
         self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
@@ -241,6 +242,11 @@ impl Net {
             match effect {
                 Effect::Send { conn, bytes } if self.links.contains_key(&conn) => {
                     let other = self.links[&conn].2;
+                    self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
+                    self.wire.push_back((other, OnWire::Bytes(bytes)));
+                }
+                Effect::SendPieces { conn, pieces } => {
+                    let (other, bytes) = (self.links[&conn].2, pieces.concat());
                     self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
                     self.wire.push_back((other, OnWire::Bytes(bytes)));
                 }

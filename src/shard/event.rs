@@ -3,6 +3,7 @@
 use super::cluster::{Ask, Fact};
 use super::message::{MeshMessage, MovedSession};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, OpId, Peer};
+use bytes::Bytes;
 use std::sync::Arc;
 
 /// Why there is no connection: what the system said, for the log.
@@ -75,6 +76,11 @@ pub enum Effect {
     Send {
         conn: ConnId,
         bytes: Vec<u8>,
+    },
+    /// The same as pieces of memory, for what is long: nothing of it is copied on the way to the socket.
+    SendPieces {
+        conn: ConnId,
+        pieces: Vec<Bytes>,
     },
     /// Stop, or go on, receiving from a connection. What was received before still comes as `Bytes`.
     PauseReading {

@@ -1,7 +1,7 @@
 //! What the sessions of a core ask of it.
 
 use super::engine::{Attempt, Engine};
-use super::message::SubOptions;
+use super::message::{PublishError, SubOptions};
 use crate::base::{ChannelName, ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::session::{Asked, Host, NotInFlight, ReplySlot, Subscribe, Taken, failure};
@@ -20,7 +20,7 @@ impl Host for Engine {
         match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, asked),
-            Attempt::Refused(error) => Taken::Refused(failure(asked, error)),
+            Attempt::Refused(error) => Taken::Refused(self.refusal(asked, error, topic, partition)),
         }
     }
 
@@ -31,7 +31,7 @@ impl Host for Engine {
         match Engine::subscribe(self, now, conn, (to.topic, to.partition), channel, options, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, Asked::Subscribe),
-            Attempt::Refused(error) => Taken::Refused(failure(Asked::Subscribe, error)),
+            Attempt::Refused(error) => Taken::Refused(self.refusal(Asked::Subscribe, error, to.topic, to.partition)),
         }
     }
 
@@ -57,6 +57,17 @@ impl Host for Engine {
 }
 
 impl Engine {
+    /// With the node that leads what was asked for, where that is known.
+    fn refusal(&self, asked: Asked, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
+        let mut failure = failure(asked, error);
+        if error == PublishError::NotLeader
+            && let Some(leader) = self.leader_elsewhere(topic, partition)
+        {
+            failure.text.extend_from_slice(format!(": {leader} does").as_bytes());
+        }
+        failure
+    }
+
     fn stall(&mut self, conn: ConnId, asked: Asked) -> Taken {
         self.tracks.entry(conn).or_default().stalled = Some(asked);
         Taken::Stall

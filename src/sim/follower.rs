@@ -77,6 +77,8 @@ struct Book {
     failed: bool,
     /// The verbatim read under way: where it begins.
     reading: Option<(u64, Position)>,
+    /// Where the one before ended: whoever catches up goes on there.
+    read_to: Option<Position>,
 }
 
 impl Book {
@@ -97,6 +99,7 @@ impl Book {
             held: VecDeque::new(),
             failed: false,
             reading: None,
+            read_to: None,
         }
     }
 
@@ -402,6 +405,7 @@ impl<'a> Node<'a> {
         let Ok((parts, end)) = result else { return };
         let expected = book.log.iter().filter(|b| (from.offset..end.offset).contains(&b.header.offset.get()));
         let expected: Vec<u8> = expected.flat_map(|b| b.bytes.to_vec()).collect();
+        book.read_to = Some(end);
         assert!(parts.concat() == expected, "what is read verbatim from {from:?} to {end:?} is what was appended");
         self.outcome.read += 1;
     }
@@ -481,7 +485,8 @@ impl<'a> Node<'a> {
         }
         while let Some(batch) = self.books[i].held.pop_front() {
             let kept = batch.clone();
-            match self.with(|s, _, io, _| s.append_verbatim(p, batch, io)) {
+            let is_settled = self.rng.chance(0.3);
+            match self.with(|s, _, io, _| s.append_verbatim(p, batch, is_settled, io)) {
                 Ok(_) => {
                     self.books[i].take(kept);
                     self.outcome.appended += 1;
@@ -577,12 +582,18 @@ impl<'a> Node<'a> {
             return;
         }
         let batch = book.log[self.rng.below(book.durable as u64) as usize].clone();
-        let from = batch.header.start();
+        let mut from = batch.header.start();
         if book.reading.is_none() && self.rng.chance(0.5) {
+            if let Some(to) = book.read_to
+                && self.rng.chance(0.5)
+                && book.log[..book.durable].iter().any(|b| b.header.start() == to)
+            {
+                from = to;
+            }
             self.next_token += 1;
             let (token, bytes_max) = (self.next_token, self.rng.below(50_000) as usize);
             self.books[i].reading = Some((token, from));
-            return self.with(|s, _, io, _| s.read_verbatim(p, token, from, bytes_max, io));
+            return self.with(|s, now, io, _| s.read_verbatim(now, p, token, from, bytes_max, io));
         }
         match self.with(|s, _, io, _| s.fetch(p, from.offset, io)) {
             Fetch::Batch(found) => assert_eq!(found.bytes, batch.bytes, "what is fetched is what was appended"),

@@ -209,6 +209,11 @@ impl Links {
         self.faults_at = self.faults.say(now.ticks, &client, error).or(self.faults_at);
     }
 
+    /// What its session sends is what its socket sends.
+    pub fn is_plain(&self, conn: ConnId) -> bool {
+        !self.links.contains_key(&conn) && !self.refused.contains_key(&conn)
+    }
+
     /// What the socket is to send for what the session sends.
     pub fn seal(&mut self, now: Now, conn: ConnId, bytes: Vec<u8>) -> Vec<u8> {
         let Some(secured) = self.links.get_mut(&conn) else {

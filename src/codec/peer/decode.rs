@@ -77,7 +77,7 @@ fn addressed(kind: &'static str, head: &fb::Head, body: Body) -> Result<Addresse
 }
 
 fn batches(bytes: Bytes) -> Batches {
-    Batches(if bytes.is_empty() { vec![] } else { vec![bytes] })
+    Batches::new(if bytes.is_empty() { vec![] } else { vec![bytes] })
 }
 
 fn appends(kind: &'static str, metadata: &[u8], mut payload: Bytes) -> Result<Vec<Addressed>, Malformed> {

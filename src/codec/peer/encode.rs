@@ -1,6 +1,6 @@
 //! Values to frames, as pieces of a stream: the batches among them are those that were given.
 
-use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, cursors, fb, fits, frame, kind, refusal};
+use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, cursors, fb, fits, frame, kind, refusal};
 use crate::base::Position;
 use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
@@ -227,7 +227,10 @@ impl Encoder {
 
     /// Appends the frame of what was built.
     fn put(&mut self, out: &mut Vec<Bytes>, kind: u8, lane: Lane, payload: &[Bytes]) {
-        let of_payload = Payload::of_parts(payload.iter().map(|part| &part[..]));
+        let of_payload = match kind {
+            kind::APPENDS | kind::PULLED => batches::payload(payload),
+            _ => Payload::of_parts(payload.iter().map(|part| &part[..])),
+        };
         let (sequence, metadata) = (self.sent.next(lane), self.builder.finished_data());
         let mut head = Vec::new();
         crate::codec::frame::encode(&mut head, kind, frame::number(lane), sequence, metadata, of_payload, frame::FRAME_MAX);

@@ -4,6 +4,7 @@
 //! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
 //! given, and what is decoded are slices of the payload that was read.
 
+mod batches;
 mod cursors;
 mod decode;
 mod encode;
@@ -23,6 +24,8 @@ pub use frame::{Lanes, SequenceError, Sequences};
 pub use generated::ringmq::peer::RejectCode;
 pub use handshake::{Agreed, ClusterId, Hello, Layout, Reject, Version};
 
+use crate::codec::frame::{FrameError, Header};
+use crate::log::batch::BatchHeader;
 use crate::replica::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
@@ -63,6 +66,19 @@ mod kind {
     pub const ACKS: u8 = 35;
     pub const CURSORS_ACK: u8 = 36;
     pub const REFUSED: u8 = 37;
+}
+
+/// Verifies a frame's payload. True: it is whole batches, and the checksum of each body is as its header says.
+pub fn check_payload(header: &Header, payload: &[u8]) -> Result<bool, FrameError> {
+    match header.kind {
+        kind::APPENDS | kind::PULLED => batches::check(header, payload),
+        _ => header.check_payload(payload).map(|()| false),
+    }
+}
+
+/// Where the batches of such a frame begin in their log, as they say. Not verified.
+pub fn batches_from(header: &Header, payload: &[u8]) -> Option<i64> {
+    if header.kind == kind::APPENDS { BatchHeader::stored_at(payload) } else { None }
 }
 
 /// A message and the replica that it is for.

@@ -54,7 +54,7 @@ fn error() -> impl Strategy<Value = PeerError> {
 /// Parts of any cut; none is empty and there is at most one after a decoding.
 fn batches() -> impl Strategy<Value = Batches> {
     let part = prop::collection::vec(any::<u8>(), 0..300).prop_map(Bytes::from);
-    prop::collection::vec(part, 0..4).prop_map(Batches)
+    prop::collection::vec(part, 0..4).prop_map(Batches::new)
 }
 
 fn channel() -> impl Strategy<Value = ChannelName> {
@@ -139,7 +139,7 @@ fn message() -> impl Strategy<Value = Addressed> {
 fn joined(mut m: Addressed) -> Addressed {
     if let Body::Append(Append { batches, .. }) | Body::Pulled(Pulled { batches, .. }) = &mut m.message.body {
         let bytes = Bytes::from(batches.0.concat());
-        *batches = Batches(if bytes.is_empty() { vec![] } else { vec![bytes] });
+        *batches = Batches::new(if bytes.is_empty() { vec![] } else { vec![bytes] });
     }
     m
 }
@@ -261,7 +261,7 @@ fn outcome(body: Body) -> Result<(), Malformed> {
 #[test]
 fn batches_are_handed_on_and_sliced_but_never_copied() {
     let batch = Bytes::from(vec![7; 1000]);
-    let append = Append { committed: AT, batches: Batches(vec![batch.clone(), batch.clone()]) };
+    let append = Append { committed: AT, batches: Batches::new(vec![batch.clone(), batch.clone()]) };
     let mut pieces = vec![];
     Encoder::default().messages(&mut pieces, Lane::Data, &[addressed(0, Body::Append(append))]);
     assert_eq!(pieces.len(), 3);
@@ -276,7 +276,7 @@ fn batches_are_handed_on_and_sliced_but_never_copied() {
 #[test]
 fn the_appends_of_a_turn_share_frames_up_to_their_bounds() {
     let append = |partition, bytes: usize| {
-        addressed(partition, Body::Append(Append { committed: AT, batches: Batches(vec![vec![1; bytes].into()]) }))
+        addressed(partition, Body::Append(Append { committed: AT, batches: Batches::new(vec![vec![1; bytes].into()]) }))
     };
     let count = |messages: &[Addressed]| {
         let mut pieces = vec![];
@@ -296,7 +296,7 @@ fn the_appends_of_a_turn_share_frames_up_to_their_bounds() {
 
 #[test]
 fn the_longest_messages_fit_a_frame() {
-    let run = Batches(vec![vec![0; RUN_BYTES_MAX].into()]);
+    let run = Batches::new(vec![vec![0; RUN_BYTES_MAX].into()]);
     assert_eq!(outcome(Body::Append(Append { committed: AT, batches: run.clone() })), Ok(()));
     assert_eq!(outcome(Body::Pulled(Pulled { from: AT, batches: run })), Ok(()));
     let epoch = |e| EpochEnd { epoch: Epoch(e), end: AT, chain_crc: 1 };
@@ -406,7 +406,7 @@ fn kinds_lanes_and_payloads_must_fit_each_other() {
     assert_eq!(sealed(kind::PING, 0, &[0; 8], b"?"), field("Ping", "payload"));
 
     let mut pieces = vec![];
-    let append = Append { committed: AT, batches: Batches(vec![Bytes::from_static(b"12345")]) };
+    let append = Append { committed: AT, batches: Batches::new(vec![Bytes::from_static(b"12345")]) };
     Encoder::default().messages(&mut pieces, Lane::CatchUp, &[addressed(0, Body::Append(append))]);
     let (header, metadata, _) = frames(&pieces).remove(0);
     assert!(sealed(header.kind, 1, &metadata, b"abcde").is_ok());

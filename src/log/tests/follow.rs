@@ -3,6 +3,7 @@
 use super::native::native;
 use super::*;
 use crate::log::batch::{Batch, BatchBuilder, Stamp};
+use crate::log::follow::SETTLED_DIRECT_LEN;
 use crate::log::view::Tail;
 
 /// A leader's log that exists nowhere.
@@ -28,6 +29,13 @@ impl Peer {
         batch
     }
 
+    /// All but the first `n` batches are forgotten.
+    pub fn cut(&mut self, n: usize) {
+        let batches = std::mem::take(&mut self.batches);
+        self.end = Tail::START;
+        batches.into_iter().take(n).for_each(|batch| self.push(batch));
+    }
+
     fn push(&mut self, batch: Batch) {
         let h = &batch.header;
         self.end = Tail { at: h.end(), chain_crc: h.header_crc.get(), epoch: Epoch(h.epoch.get()) };
@@ -37,9 +45,13 @@ impl Peer {
 
 impl Rig {
     pub fn append_verbatim(&mut self, p: PartitionIdx, batch: &Batch) -> AppendTicket {
+        self.append_as(p, batch, false)
+    }
+
+    fn append_as(&mut self, p: PartitionIdx, batch: &Batch, is_settled: bool) -> AppendTicket {
         let mut batch = batch.clone();
         for _ in 0..100 {
-            let taken = self.store.append_verbatim(p, batch, &mut self.io);
+            let taken = self.store.append_verbatim(p, batch, is_settled, &mut self.io);
             self.disk.take(&mut self.io);
             match taken {
                 Ok(ticket) => return ticket,
@@ -93,7 +105,7 @@ fn a_refused_batch_comes_back_and_room_is_told() {
     let first = peer.batch(1, &[1; 6000]);
     rig.append_verbatim(p, &first);
     let second = peer.batch(1, &[2; 6000]);
-    let (why, back) = rig.store.append_verbatim(p, second.clone(), &mut rig.io).unwrap_err();
+    let (why, back) = rig.store.append_verbatim(p, second.clone(), false, &mut rig.io).unwrap_err();
     assert_eq!((why, back.bytes), (Refusal::Busy, second.bytes.clone()));
     rig.notices.clear();
     rig.settle();
@@ -165,4 +177,22 @@ fn how_far_it_is_committed_goes_along_with_other_records_once_a_turn() {
     assert_eq!(rig.redo_count(RecordKind::Committed), 1, "once, and not again when nothing moved");
     let (_, header, payload) = rig.redo().into_iter().find(|r| r.0 == RecordKind::Epoch).unwrap();
     assert_eq!((header.epoch.get(), payload), (4, 9u64.to_le_bytes().to_vec()), "records carry the node's generation");
+}
+
+#[test]
+fn what_nobody_waits_for_is_written_once() {
+    for (is_settled, len) in [(true, 17_000), (true, 15_000), (false, 17_000)] {
+        let mut rig = Rig::new(options());
+        let p = rig.create("t");
+        let mut peer = Peer::new("t");
+        for n in 0..4 {
+            let batch = peer.batch(1, &vec![n; len]);
+            rig.append_as(p, &batch, is_settled);
+            rig.settle();
+        }
+        assert_eq!((rig.store.durable_end(p), rig.store.unpacked), (peer.end.at, 0));
+        let is_once = rig.store.ring.used() < 4 * len as u64;
+        assert_eq!(is_once, is_settled && len > SETTLED_DIRECT_LEN, "{} bytes of the journal", rig.store.ring.used());
+        assert!(rig.read_all(p) == (0..4).map(|n| vec![n; len]).collect::<Vec<_>>());
+    }
 }

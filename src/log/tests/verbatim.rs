@@ -7,7 +7,7 @@ use crate::log::verbatim::Run;
 impl Rig {
     fn read_verbatim(&mut self, p: PartitionIdx, from: Position, bytes_max: usize) -> Result<Run, Unreadable> {
         self.notices.clear();
-        self.store.read_verbatim(p, 7, from, bytes_max, &mut self.io);
+        self.store.read_verbatim(self.now, p, 7, from, bytes_max, &mut self.io);
         self.settle();
         self.tick(0);
         let answer = self.notices.iter().find_map(|n| match n {
@@ -59,12 +59,74 @@ fn what_is_read_is_what_was_appended_in_runs_of_the_size_that_was_asked_for() {
 }
 
 #[test]
+fn who_goes_on_where_the_last_run_ended_finds_it_read() {
+    let (mut rig, p, peer) = in_files(12, 20_000);
+    let (mut at, mut found, mut waited) = (Position::START, vec![], vec![]);
+    while at != peer.end.at {
+        rig.notices.clear();
+        rig.store.read_verbatim(rig.now, p, 7, at, 50_000, &mut rig.io);
+        rig.disk.take(&mut rig.io);
+        waited.push(rig.disk.pending.len());
+        let (parts, end) = {
+            rig.settle();
+            rig.tick(0);
+            let answer = rig.notices.iter().find_map(|n| match n {
+                Notice::Verbatim { result, .. } => Some(result.clone().unwrap()),
+                _ => None,
+            });
+            answer.unwrap()
+        };
+        found.extend(parts.concat());
+        at = end;
+    }
+    assert_eq!(found, peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect::<Vec<u8>>());
+    // the second run begins the reading ahead, which gets to the end of the segment here
+    assert!(waited[..2].iter().all(|n| *n > 0) && waited[2..].contains(&0), "{waited:?}");
+    assert_eq!(rig.store.verbatim.bytes(), 0, "nothing is left at the end");
+}
+
+#[test]
+fn what_was_read_ahead_is_not_handed_out_after_a_cut() {
+    let (mut rig, p, mut peer) = in_files(9, 20_000);
+    let (_, first) = rig.read_verbatim(p, Position::START, 41_000).unwrap();
+    let (_, second) = rig.read_verbatim(p, first, 41_000).unwrap();
+    assert!(rig.store.verbatim.bytes() > 0 && second == peer.batches[3].header.end());
+    rig.store.truncate(rig.now, p, second, &mut rig.io);
+    assert_eq!(rig.store.verbatim.bytes(), 0);
+    rig.settle();
+    peer.cut(4);
+    let other = peer.batch(9, &[0xee; 20_000]);
+    rig.append_verbatim(p, &other);
+    rig.settle();
+    let (parts, end) = rig.read_verbatim(p, second, 41_000).unwrap();
+    assert_eq!((parts.concat(), end), (other.bytes.to_vec(), peer.end.at));
+}
+
+#[test]
+fn what_nobody_goes_on_with_makes_room() {
+    let (mut rig, p, peer) = in_files(12, 20_000);
+    for from in [0, 2, 4] {
+        let (_, end) = rig.read_verbatim(p, peer.batches[from].header.start(), 41_000).unwrap();
+        rig.read_verbatim(p, end, 41_000).unwrap();
+    }
+    let kept = rig.store.verbatim.bytes();
+    assert!(kept > 0 && !rig.store.verbatim.reads(p), "it keeps nobody waiting");
+    for token in 0..5 {
+        rig.store.read_verbatim(rig.now, p, token, peer.batches[9].header.start(), 4 << 20, &mut rig.io);
+        assert!(rig.store.verbatim.bytes() <= 4 << 20);
+    }
+    rig.settle();
+    rig.tick(0);
+    assert_eq!(rig.store.verbatim.bytes(), 0);
+}
+
+#[test]
 fn reads_stand_in_line_within_a_share_of_memory() {
     let (mut rig, p, peer) = in_files(12, 20_000);
     rig.notices.clear();
     for token in 0..30 {
         let from = peer.batches[token as usize % 12].header.start();
-        rig.store.read_verbatim(p, token, from, 1 << 20, &mut rig.io);
+        rig.store.read_verbatim(rig.now, p, token, from, 1 << 20, &mut rig.io);
         assert!(rig.store.verbatim.bytes() <= 4 << 20);
     }
     assert!(rig.store.verbatim.bytes() > 0);
@@ -102,7 +164,7 @@ fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
 fn a_device_that_refuses_is_told_and_is_no_damage() {
     let (mut rig, p, peer) = in_files(3, 300);
     rig.notices.clear();
-    rig.store.read_verbatim(p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
+    rig.store.read_verbatim(rig.now, p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.fail(0, false);
     assert!(matches!(rig.notices[..], [Notice::Verbatim { result: Err(Unreadable::Refused(_)), .. }]), "{:?}", rig.notices);

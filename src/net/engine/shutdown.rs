@@ -61,7 +61,7 @@ impl Net {
             }
             Some((Kind::Send, conn)) => {
                 if let Some(c) = self.conns.get_mut(ConnId(conn)) {
-                    c.sending = Vec::new();
+                    c.drop_output();
                 }
             }
             _ => {}

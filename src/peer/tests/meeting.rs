@@ -14,7 +14,7 @@ fn nodes_meet_and_every_lane_carries_messages_both_ways() {
     for (from, to) in [(0, 1), (1, 0)] {
         assert_eq!(world.heard(to, 0), [LinkEvent::Connected(id(from))]);
     }
-    let pulled = message(Body::Pulled(Pulled { from: AT, batches: Batches(vec![Bytes::from(vec![3; 5000])]) }));
+    let pulled = message(Body::Pulled(Pulled { from: AT, batches: Batches::new(vec![Bytes::from(vec![3; 5000])]) }));
     let ack = message(Body::Ack(Ack { durable: AT }));
     for (from, to) in [(0, 1), (1, 0)] {
         let links = world.links(from, 0);

@@ -125,6 +125,10 @@ impl World {
                     let (w, side) = self.wire(conn);
                     self.wires[w].bytes[1 - side].extend(bytes);
                 }
+                Effect::SendPieces { conn, pieces } => {
+                    let (w, side) = self.wire(conn);
+                    self.wires[w].bytes[1 - side].extend(pieces.concat());
+                }
                 Effect::Close { conn } => {
                     let (w, side) = self.wire(conn);
                     self.wires[w].closing[side] = true;
@@ -241,7 +245,7 @@ fn message(body: Body) -> Message {
 }
 
 fn append(bytes: usize) -> Message {
-    message(Body::Append(Append { committed: AT, batches: Batches(vec![Bytes::from(vec![7; bytes])]) }))
+    message(Body::Append(Append { committed: AT, batches: Batches::new(vec![Bytes::from(vec![7; bytes])]) }))
 }
 
 fn ask(below: u64) -> Message {

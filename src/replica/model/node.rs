@@ -101,7 +101,7 @@ impl Node {
 
     fn carry_out(&mut self, now: Ticks, effect: Effect, out: &mut VecDeque<Out>) {
         match effect {
-            Effect::Append { batch } => {
+            Effect::Append { batch, .. } => {
                 self.log.append(batch.clone());
                 out.push_back(Out::Appended(batch));
             }
@@ -200,5 +200,5 @@ fn append(
     batches: Vec<bytes::Bytes>,
 ) -> crate::replica::message::Message {
     use crate::replica::message::{Append, Batches, Body, Message};
-    Message { head, body: Body::Append(Append { committed, batches: Batches(batches) }) }
+    Message { head, body: Body::Append(Append { committed, batches: Batches::new(batches) }) }
 }

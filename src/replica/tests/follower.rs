@@ -31,7 +31,7 @@ fn batches_are_appended_verbatim_and_acknowledged_when_durable() {
 fn several_batches_may_come_as_one_piece() {
     let (mut rig, leader) = pair(&[1, 1, 5]);
     let bytes: Vec<u8> = leader.batches.iter().flat_map(|b| b.bytes.to_vec()).collect();
-    let append = Append { committed: Position::START, batches: Batches(vec![Bytes::from(bytes)]) };
+    let append = Append { committed: Position::START, batches: Batches::new(vec![Bytes::from(bytes)]) };
     rig.hear(2, 5, 1, Body::Append(append));
     assert_eq!(rig.end(), leader.end().at);
 }
@@ -52,7 +52,7 @@ fn any_batch_that_is_held_is_success_without_a_write() {
     rig.hear(2, 5, 1, run_of(&leader, 0, Position::START));
     assert_eq!(rig.last(2), Body::Ack(Ack { durable: leader.end().at }));
     // Alone they prove nothing.
-    let append = Append { committed: Position::START, batches: Batches(vec![leader.batches[0].bytes.clone()]) };
+    let append = Append { committed: Position::START, batches: Batches::new(vec![leader.batches[0].bytes.clone()]) };
     rig.hear(2, 5, 1, Body::Append(append));
     assert_eq!(rig.refusal(2), PeerError::NotAligned);
 }
@@ -83,7 +83,12 @@ fn what_does_not_go_on_at_the_end_is_refused() {
     // The right place, but another batch before it.
     let (mut rig, _) = pair(&[]);
     let (one, other) = (log_of(&[1, 1]), log_of(&[2, 2]));
-    rig.hear(2, 5, 1, Body::Append(Append { committed: Position::START, batches: Batches(vec![one.batches[0].bytes.clone()]) }));
+    rig.hear(
+        2,
+        5,
+        1,
+        Body::Append(Append { committed: Position::START, batches: Batches::new(vec![one.batches[0].bytes.clone()]) }),
+    );
     rig.hear(2, 5, 1, run_of(&other, 1, Position::START));
     assert_eq!(rig.refusal(2), PeerError::Diverged { offset: other.batches[1].header.offset.get() });
 }
@@ -102,7 +107,7 @@ fn a_batch_that_is_not_what_it_says_is_refused() {
     ];
     for (bytes, error) in cases {
         let (mut rig, _) = pair(&[]);
-        rig.hear(2, 5, 1, Body::Append(Append { committed: Position::START, batches: Batches(vec![bytes.into()]) }));
+        rig.hear(2, 5, 1, Body::Append(Append { committed: Position::START, batches: Batches::new(vec![bytes.into()]) }));
         assert_eq!(rig.refusal(2), error);
         assert_eq!(rig.end(), Position::START);
     }

@@ -23,7 +23,7 @@ fn rot(rig: &mut Rig, batches: std::ops::Range<usize>) -> (Position, Position) {
 }
 
 fn pulled(log: &ModelLog, from: usize, to: usize) -> Body {
-    let batches = Batches(log.batches[from..to].iter().map(|b| b.bytes.clone()).collect());
+    let batches = Batches::new(log.batches[from..to].iter().map(|b| b.bytes.clone()).collect());
     Body::Pulled(Pulled { from: log.batches[from].header.start(), batches })
 }
 
@@ -94,10 +94,10 @@ fn what_does_not_hold_is_not_written() {
     let log = &rig.node.log;
     let cut = log.batches[2].bytes.slice(..100);
     let bad = [
-        Batches(vec![log.batches[3].bytes.clone()]),
-        Batches(vec![cut]),
-        Batches(vec![log.batches[2].bytes.clone(), log.batches[2].bytes.clone()]),
-        Batches(vec![log_of(&[9, 9, 9]).batches[2].bytes.slice(1..)]),
+        Batches::new(vec![log.batches[3].bytes.clone()]),
+        Batches::new(vec![cut]),
+        Batches::new(vec![log.batches[2].bytes.clone(), log.batches[2].bytes.clone()]),
+        Batches::new(vec![log_of(&[9, 9, 9]).batches[2].bytes.slice(1..)]),
     ];
     for batches in bad {
         rig.hear(2, 5, 1, Body::Pulled(Pulled { from, batches }));

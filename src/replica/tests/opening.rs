@@ -41,7 +41,7 @@ fn pulled(rig: &mut Rig, from: u8, source: &ModelLog) {
     let pull = said.iter().rev().find(|m| matches!(m.body, Body::Pull(_))).expect("it pulls");
     let Body::Pull(ask) = pull.body else { unreachable!() };
     let (_, batches) = source.read(ask.from.offset, ask.bytes_max as usize);
-    let batches = Batches(batches.expect("the source has it"));
+    let batches = Batches::new(batches.expect("the source has it"));
     rig.hear(from, 5, pull.head.session.0, Body::Pulled(Pulled { from: ask.from, batches }));
 }
 

@@ -195,7 +195,7 @@ pub fn inquire() -> Body {
 
 /// Batches of a log as they travel.
 pub fn run_of(log: &ModelLog, from: usize, committed: Position) -> Body {
-    let batches = Batches(log.batches[from..].iter().map(|b| b.bytes.clone()).collect());
+    let batches = Batches::new(log.batches[from..].iter().map(|b| b.bytes.clone()).collect());
     Body::Append(Append { committed, batches })
 }
 

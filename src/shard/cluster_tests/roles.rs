@@ -9,12 +9,19 @@ fn a_follower_serves_nobody() {
     let mut net = Net::new();
     let (p, c) = (net.connect(1), net.connect(1));
     net.publish(p, "x");
-    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition"]);
+    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition: a at a:2 does"]);
     net.publish(p, "x");
     assert_eq!(net.take(p).len(), 1, "a publisher keeps its connection");
     net.send(c, b"SUB t ch\n");
-    assert_eq!(net.take(c), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition"]);
+    assert_eq!(net.take(c), ["E_FAILED_ON_NOT_LEADER SUB failed this node does not lead the partition: a at a:2 does"]);
     assert_eq!(net.closed, [c], "a consumer looks for the leader anew");
+    // one whose address is not told, and nobody
+    net.elect(0, 2);
+    net.publish(p, "x");
+    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition: c does"]);
+    net.change(0, |m| (m.leader, m.epoch) = (None, Epoch(9)));
+    net.publish(p, "x");
+    assert_eq!(net.take(p), ["E_FAILED_ON_NOT_LEADER PUB failed this node does not lead the partition"]);
 }
 
 #[test]

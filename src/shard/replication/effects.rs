@@ -22,24 +22,24 @@ impl Engine {
             Effect::Send { to, message } => self.send_peer(to, message.body.lane(), route, message),
             Effect::SendTail { to, head, from, end, committed } => {
                 let batches = self.store.tail(idx, from.offset, end.offset).collect();
-                self.send_append(to, Lane::Data, route, head, Append { committed, batches: Batches(batches) });
+                self.send_append(to, Lane::Data, route, head, Append { committed, batches: Batches::new(batches) });
             }
             Effect::SendCatchUp { to, head, committed, batches } => {
-                self.send_append(to, Lane::CatchUp, route, head, Append { committed, batches: Batches(batches) });
+                self.send_append(to, Lane::CatchUp, route, head, Append { committed, batches: Batches::new(batches) });
             }
             Effect::ReadLog { to, session, from, bytes_max } => {
                 let cluster = self.cluster_mut();
                 let token = cluster.number();
                 cluster.readings.insert(token, Reading { idx, to, session, from });
-                self.store.read_verbatim(idx, token, from, bytes_max, &mut self.io);
+                self.store.read_verbatim(now, idx, token, from, bytes_max, &mut self.io);
             }
             Effect::LogEpoch { epoch } => {
                 let record = self.store.log_epoch(idx, epoch);
                 self.cluster_mut().records.push_back((record, idx, Recorded::Promise(epoch)));
             }
             Effect::Append { .. } if seat.has_failed => {}
-            Effect::Append { batch } => {
-                seat.held.push_back(batch);
+            Effect::Append { batch, is_settled } => {
+                seat.held.push_back((batch, is_settled));
                 self.append_held(now, idx);
             }
             Effect::Truncate { to } => {
@@ -97,13 +97,13 @@ impl Engine {
     fn append_held(&mut self, now: Now, idx: PartitionIdx) {
         loop {
             let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
-            let Some(batch) = seat.held.pop_front() else { return };
+            let Some((batch, is_settled)) = seat.held.pop_front() else { return };
             let bytes = message_bytes(&batch);
-            match self.store.append_verbatim(idx, batch, &mut self.io) {
+            match self.store.append_verbatim(idx, batch, is_settled, &mut self.io) {
                 Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
                 Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
                     if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
-                        seat.held.push_front(batch);
+                        seat.held.push_front((batch, is_settled));
                     }
                     return;
                 }

@@ -33,4 +33,20 @@ impl Engine {
         let cores = self.links.as_ref().and_then(|l| l.cores_of(leader)).unwrap_or(1);
         Some(PartitionPlace { node: index as u16 + 1, core: topic.core_of(partition, cores).0 })
     }
+
+    /// The node that leads a partition, or all of a topic that is led, by its name, and where clients of NSQ find it if the cluster's
+    /// file says so. `None`: it is this one, or several, or not known.
+    pub(in crate::shard) fn leader_elsewhere(&self, topic: &str, partition: Option<PartitionId>) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        let topic = cluster.topics.values().find(|t| *t.name == *topic)?;
+        let asked = partition.map_or(0..topic.partitions, |p| p.0..p.0.saturating_add(1));
+        let leader_of = |p| cluster.leaders.get(&Route { topic_id: topic.id, partition: PartitionId(p) })?.1;
+        let mut leaders = asked.filter_map(leader_of);
+        let leader = leaders.next().filter(|l| *l != cluster.me && leaders.all(|other| other == *l))?;
+        let node = cluster.nodes.iter().find(|n| n.id == leader)?;
+        Some(match &node.tcp_address {
+            Some(address) => format!("{} at {address}", node.name),
+            None => node.name.to_string(),
+        })
+    }
 }

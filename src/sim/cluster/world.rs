@@ -245,6 +245,7 @@ impl World {
         }
         match effect {
             Effect::Send { conn, bytes } => self.send(n, core, conn, bytes),
+            Effect::SendPieces { conn, pieces } => self.send(n, core, conn, pieces.concat()),
             Effect::Close { conn } => self.close(n, core, conn),
             Effect::PauseReading { conn } => self.pause_reading(conn, true),
             Effect::ResumeReading { conn } => self.pause_reading(conn, false),
