@@ -10,11 +10,11 @@
 //! a byte at or after the durable checkpoint, never splits a write over the ring's end, and never issues anything again
 //! after a failure.
 //!
-//! **One write is in flight at a time, but for bytes.** What comes meanwhile shares the next write, which costs the least. Once
-//! an eighth of a write's most bytes waits (64 KiB of 512), a device is waited for that could carry more: then up to
-//! [`DEPTH`] writes go side by side. They may complete in any order and become durable in their own, so at a crash a write
-//! that is whole may stand behind one that is torn; recovery cuts both. Each says up to where the ring was durable when it
-//! was issued.
+//! **Another write goes while some are in flight once half as much waits as they carry**, or an eighth of a write's most bytes
+//! (64 KiB of 512). What comes sooner shares the next write, which costs the least; what waits longer would wait for a device that
+//! could carry more. Up to [`DEPTH`] writes go side by side. They may complete in any order and become durable in their own, so at a
+//! crash a write that is whole may stand behind one that is torn; recovery cuts both. Each says up to where the ring was durable
+//! when it was issued.
 
 use super::format::*;
 use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_memory, block_up};
@@ -182,10 +182,12 @@ impl<N: Copy> Ring<N> {
 
     /// Whether another write is issued now, when `more` bytes are queued as well.
     pub fn takes_write(&self, more: u64) -> bool {
-        match self.in_flight.len() {
-            0 => true,
-            n => n < DEPTH && self.queued_cost + more >= self.write_max as u64 / 8,
+        if self.in_flight.is_empty() {
+            return true;
         }
+        let waiting = self.queued_cost + more;
+        let carried: u64 = self.in_flight.iter().map(|write| write.bytes.len() as u64).sum();
+        self.in_flight.len() < DEPTH && waiting >= (carried / 2).min(self.write_max as u64 / 8)
     }
 
     pub fn is_checkpointing(&self) -> bool {

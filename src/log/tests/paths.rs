@@ -30,9 +30,9 @@ fn an_append_is_acknowledged_when_its_journal_write_is_done() {
 fn one_write_carries_all_partitions_and_the_next_turn_fills_behind_it() {
     let mut rig = Rig::new(options());
     let parts: Vec<_> = (0..20).map(|n| rig.create(&format!("t{n}"))).collect();
-    for round in 0..3 {
-        for &p in &parts {
-            rig.append(p, &[&[round; 10]]).unwrap();
+    for (round, parts) in [&parts[..], &parts[..4], &parts[..4]].into_iter().enumerate() {
+        for &p in parts {
+            rig.append(p, &[&[round as u8; 10]]).unwrap();
         }
         rig.turn_end();
         assert_eq!(rig.disk.pending.len(), 1, "one write is in flight");
@@ -40,10 +40,29 @@ fn one_write_carries_all_partitions_and_the_next_turn_fills_behind_it() {
     rig.complete(0);
     rig.turn_end();
     rig.complete(0);
-    assert_eq!(rig.notices.len(), 40);
+    assert_eq!(rig.notices.len(), 24);
     let redo = rig.redo();
-    assert_eq!(redo.len(), 40, "what two turns brought behind a write became one batch");
-    assert!(parts.iter().all(|&p| rig.store.durable_end(p).count == 3));
+    assert_eq!(redo.len(), 24, "what two turns brought behind a write became one batch");
+    let counts: Vec<i64> = parts.iter().map(|&p| rig.store.durable_end(p).count).collect();
+    assert_eq!((&counts[..4], &counts[4..]), (&[3; 4][..], &[1; 16][..]));
+}
+
+#[test]
+fn another_write_goes_beside_the_first_once_half_as_much_waits() {
+    let mut rig = Rig::new(options());
+    let parts: Vec<_> = (0..20).map(|n| rig.create(&format!("t{n}"))).collect();
+    for writes in 1..=2 {
+        for &p in &parts {
+            rig.append(p, &[b"some message"]).unwrap();
+        }
+        rig.turn_end();
+        assert_eq!(rig.disk.pending.len(), writes);
+    }
+    // The later one is complete first: nothing of it counts before the earlier one is.
+    rig.complete(1);
+    assert!(rig.notices.is_empty() && parts.iter().all(|&p| rig.store.durable_end(p).count == 0));
+    rig.complete(0);
+    assert!(parts.iter().all(|&p| rig.store.durable_end(p).count == 2));
 }
 
 #[test]
