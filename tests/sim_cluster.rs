@@ -154,13 +154,13 @@ fn the_promise_holds_with_a_metadata_store() {
 #[test]
 fn the_promise_holds_with_static_files() {
     let (total, _) = sweep(Coordination::File, 75, KEPT_FILE);
-    assert!(asked().is_some() || total.elections > 20 && total.crashes > 8 && total.counts.acknowledged > 1_500, "{total:?}");
+    assert!(asked().is_some() || total.elections > 20 && total.crashes > 20 && total.counts.acknowledged > 3_000, "{total:?}");
 }
 
 #[test]
 fn the_promise_holds_for_one_node() {
     let (total, _) = sweep(Coordination::Alone, 45, KEPT_ALONE);
-    assert!(asked().is_some() || total.crashes > 20 && total.counts.acknowledged > 3_000, "{total:?}");
+    assert!(asked().is_some() || total.crashes > 5 && total.counts.acknowledged > 1_500, "{total:?}");
 }
 
 #[test]
