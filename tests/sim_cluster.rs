@@ -17,11 +17,12 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Seeds that found something: they run each time, beside the fresh ones.
-const KEPT_STORE: &[u64] =
-    &[28, 92, 151, 153, 269, 282, 361, 367, 667, 746, 1007, 1022, 1052, 1167, 1481, 3507, 500_570, 9_000_064];
+/// Seeds that found something, without the fault [`LATER`]: they run each time, beside the fresh ones.
+const KEPT_STORE: &[u64] = &[28, 92, 151, 153, 269, 282, 361, 367, 667, 746, 1007, 1022, 1052, 1167, 1481, 3507, 9_000_064];
 const KEPT_FILE: &[u64] = &[73, 134, 210, 284];
 const KEPT_ALONE: &[u64] = &[22];
+
+const LATER: &str = "shaky_start";
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -82,7 +83,7 @@ fn fresh(count: u64) -> Range<u64> {
 /// Runs fresh seeds and the kept ones, or those that were asked for, on all cores.
 fn sweep(by: Coordination, count: u64, kept: &[u64]) -> (Outcome, Seen) {
     let name = format!("{by:?}").to_lowercase();
-    let test = if by == Coordination::Alone { "one_node" } else { &name };
+    let test = if by == Coordination::Alone { "one_node" } else { name.as_str() };
     let drawn = fresh(count);
     if asked().is_none() {
         // past the capture of tests, so that it stands there also when a run is cut short
@@ -90,11 +91,16 @@ fn sweep(by: Coordination, count: u64, kept: &[u64]) -> (Outcome, Seen) {
         let _ = writeln!(std::io::stderr(), "{count} fresh seeds and {} kept ones; the fresh ones again: {again}", kept.len());
     }
     let seeds: Vec<u64> = asked().map_or_else(|| drawn.chain(kept.iter().copied()).collect(), Iterator::collect);
+    let is_kept = |seed: &u64| asked().is_none() && kept.contains(seed);
     let (begun, next) = (Instant::now(), AtomicU64::new(0));
     let (total, failed, seen) = (Mutex::new(Outcome::default()), Mutex::new(vec![]), Seen::default());
     let work = || {
         while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
-            match catch_unwind(|| run(&Plan::draw(seed, 0, Some(by)), None)) {
+            let mut plan = Plan::draw(seed, 0, Some(by));
+            if is_kept(&seed) {
+                assert!(plan.faults.remove(LATER), "there is no fault {LATER}");
+            }
+            match catch_unwind(|| run(&plan, None)) {
                 Ok(outcome) => total.lock().expect("nobody panics with it").add(&outcome),
                 Err(_) => failed.lock().expect("nobody panics with it").push(seed),
             }
@@ -108,7 +114,10 @@ fn sweep(by: Coordination, count: u64, kept: &[u64]) -> (Outcome, Seen) {
     let (total, failed) = (total.into_inner().expect("all is done"), failed.into_inner().expect("all is done"));
     let seconds = begun.elapsed().as_secs_f64();
     println!("{by:?}: {} seeds in {seconds:.1} s ({:.2} seeds/s): {total:?}", seeds.len(), seeds.len() as f64 / seconds);
-    let replay = |seed: &u64| format!("\n  ringmq sim --trace={seed} --by={name}");
+    let replay = |seed: &u64| {
+        let without = if is_kept(seed) { format!(" --without={LATER}") } else { String::new() };
+        format!("\n  ringmq sim --trace={seed} --by={name}{without}")
+    };
     assert!(
         failed.is_empty(),
         "{} seeds failed; each again, step by step:{}",
@@ -133,24 +142,24 @@ fn the_promise_holds_with_a_metadata_store() {
     }
     let missed = missed(&seen);
     println!("{} of {} transitions of a replica; not: {missed:?}", TRANSITIONS.len() - missed.len(), TRANSITIONS.len());
-    assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
+    assert!(missed.len() <= 34, "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
-    assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");
-    assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
-    assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
-    assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.read_only > 20 && total.probes > 1_000, "{total:?}");
+    assert!(c.acknowledged > 60_000 && c.delivered > 150_000 && c.finished > 150_000, "{total:?}");
+    assert!(c.repeats > 500 && c.duplicates > 200 && c.native_delivered > 50_000, "{total:?}");
+    assert!(total.elections > 50 && total.proposals > 50 && total.replica_changes > 10, "{total:?}");
+    assert!(total.crashes > 50 && total.recovery_crashes > 1 && total.damages > 5 && total.probes > 500, "{total:?}");
 }
 
 #[test]
 fn the_promise_holds_with_static_files() {
     let (total, _) = sweep(Coordination::File, 75, KEPT_FILE);
-    assert!(asked().is_some() || total.elections > 50 && total.crashes > 50 && total.counts.acknowledged > 5_000, "{total:?}");
+    assert!(asked().is_some() || total.elections > 20 && total.crashes > 20 && total.counts.acknowledged > 3_000, "{total:?}");
 }
 
 #[test]
 fn the_promise_holds_for_one_node() {
     let (total, _) = sweep(Coordination::Alone, 45, KEPT_ALONE);
-    assert!(asked().is_some() || total.crashes > 20 && total.counts.acknowledged > 3_000, "{total:?}");
+    assert!(asked().is_some() || total.crashes > 5 && total.counts.acknowledged > 1_500, "{total:?}");
 }
 
 #[test]
