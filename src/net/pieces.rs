@@ -106,7 +106,7 @@ mod tests {
     /// What the kernel would see.
     fn seen(header: *const libc::msghdr) -> Vec<u8> {
         // SAFETY: the header and what it names stand while the send is in flight.
-        let vectors = unsafe { std::slice::from_raw_parts((*header).msg_iov, (*header).msg_iovlen as usize) };
+        let vectors = unsafe { std::slice::from_raw_parts((*header).msg_iov, (*header).msg_iovlen) };
         // SAFETY: likewise.
         let bytes = vectors.iter().map(|v| unsafe { std::slice::from_raw_parts(v.iov_base.cast::<u8>(), v.iov_len) });
         bytes.flatten().copied().collect()
