@@ -143,7 +143,7 @@ fn the_promise_holds_on_a_full_disk() {
 
 #[test]
 fn the_promise_holds_for_native_clients_over_crashes() {
-    let o = sweep("NATIVE_CRASHES", 3000..3110, NATIVE_CRASHES);
+    let o = sweep("NATIVE_CRASHES", 3000..3150, NATIVE_CRASHES);
     let c = o.counts;
     if asked().is_none() {
         assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 30, "{o:?}");

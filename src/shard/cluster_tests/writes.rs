@@ -159,3 +159,19 @@ fn a_follower_whose_files_failed_takes_nothing_of_a_frame() {
     assert_eq!((net.state(2), net.durable(2)), (State::Failed, 1));
     assert_eq!((net.take(p), net.metadata[0].isr.len()), (vec!["OK".to_owned(); 3], 2));
 }
+
+/// Writes of the journal go side by side, and become durable together when the later one is complete first.
+#[test]
+fn writes_that_become_durable_at_once_are_all_answered() {
+    let mut net = Net::new();
+    let (p, q) = (net.connect(0), net.connect(0));
+    net.nodes[0].is_slow = true;
+    net.publish(p, "x");
+    net.publish(q, &"y".repeat(3000));
+    let waiting = net.nodes[0].asked.make_contiguous();
+    assert_eq!(waiting.len(), 2, "two writes of the journal");
+    waiting.reverse();
+    net.nodes[0].is_slow = false;
+    net.run();
+    assert_eq!((net.take(p), net.take(q)), (vec!["OK".to_owned()], vec!["OK".to_owned()]));
+}

@@ -148,7 +148,7 @@ impl Engine {
     // ---- publishers
 
     /// Everything before `end` is committed: whoever published it hears of it, in order.
-    fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
+    pub(super) fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
         let p = self.partitions.get_mut(idx);
         let Role::Member(seat) = &mut p.replica else { return };
         let mut upto = None;
