@@ -7,7 +7,7 @@ use ringmq::base::*;
 use ringmq::journal::format::*;
 use ringmq::journal::replay::slot_block;
 use ringmq::journal::ring::{Record, Ring};
-use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
+use ringmq::log::batch::{Batch, BatchBuilder, BatchMemory, Stamp};
 use ringmq::log::cursor::{CursorImage, Interval};
 use ringmq::log::format::{COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::log::meta::{NodeMeta, TopicMeta};
@@ -346,4 +346,23 @@ fn fixtures_still_decode() {
     assert_eq!(Records::new(&head, &bytes).flatten().count(), head.header.records.get() as usize);
     let second = &bytes[head.header.len.get() as usize..];
     assert_eq!(WriteHeader::parse(second, &journal_id, core, second.len()).expect("it holds").previous, head.directory);
+}
+
+/// Small batches of a core stand behind each other in memory; that changes nothing of their bytes, then or later.
+#[test]
+fn batches_that_share_memory_are_as_those_that_do_not() {
+    let (mut alone, mut shared, mut memory) = (BatchBuilder::default(), BatchBuilder::default(), BatchMemory::default());
+    let stamp =
+        || Stamp { topic_id: TopicId([7; 16]), partition: PartitionId(1), epoch: Epoch(1), at: Position::START, prev_crc: 0 };
+    let mut kept = vec![];
+    for n in 0..400usize {
+        // around the length from which on a batch has memory of its own, and around what a piece has left
+        let len = [0, 100, 3000, 8051, 8052, 8053, 20_000][n % 7];
+        for builder in [&mut alone, &mut shared] {
+            builder.reserve(len);
+            builder.push(5, &vec![n as u8; len]);
+        }
+        kept.push((alone.seal(stamp()).bytes, shared.seal_in(stamp(), &mut memory).bytes));
+    }
+    assert!(kept.iter().all(|(alone, shared)| alone == shared));
 }

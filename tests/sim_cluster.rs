@@ -146,24 +146,25 @@ fn the_promise_holds_with_a_metadata_store() {
     }
     let missed = missed(&seen);
     println!("{} of {} transitions of a replica; not: {missed:?}", TRANSITIONS.len() - missed.len(), TRANSITIONS.len());
-    assert!(missed.len() <= 34, "the seeds reach less of the replica than they did: {missed:?}");
+    assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
-    assert!(c.acknowledged > 60_000 && c.delivered > 150_000 && c.finished > 150_000, "{total:?}");
-    assert!(c.repeats > 500 && c.duplicates > 200 && c.native_delivered > 50_000, "{total:?}");
-    assert!(total.elections > 50 && total.proposals > 50 && total.replica_changes > 10, "{total:?}");
-    assert!(total.crashes > 50 && total.recovery_crashes > 1 && total.damages > 5 && total.probes > 500, "{total:?}");
+    assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");
+    assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
+    assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
+    assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.probes > 1_000, "{total:?}");
+    assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
 }
 
 #[test]
 fn the_promise_holds_with_static_files() {
     let (total, _) = sweep(Coordination::File, 75, KEPT_FILE);
-    assert!(asked().is_some() || total.elections > 20 && total.crashes > 20 && total.counts.acknowledged > 3_000, "{total:?}");
+    assert!(asked().is_some() || total.elections > 37 && total.crashes > 37 && total.counts.acknowledged > 5_000, "{total:?}");
 }
 
 #[test]
 fn the_promise_holds_for_one_node() {
     let (total, _) = sweep(Coordination::Alone, 45, KEPT_ALONE);
-    assert!(asked().is_some() || total.crashes > 5 && total.counts.acknowledged > 1_500, "{total:?}");
+    assert!(asked().is_some() || total.crashes > 15 && total.counts.acknowledged > 3_000, "{total:?}");
 }
 
 #[test]
