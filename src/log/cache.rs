@@ -1,25 +1,54 @@
-//! The read cache of a core: verified runs of batches that were read from segments, shared by all channels, bounded in
-//! bytes, least recently used first out. Holds nothing that was not verified.
+//! The read cache of a core: runs of batches that were read from segments, shared by all channels, bounded in bytes, least recently
+//! used first out. Hands out nothing that was not verified: a body is when it is first asked for, so that the CPU has
+//! its bytes at hand when they are sent.
 
-use super::batch::Batch;
+use super::batch::{Batch, BatchHeader, FoundBatch};
 use super::hold::PROBE_ROOM;
+use super::lend::Lender;
 use super::notice::PartitionIdx;
-use crate::base::{IO_BYTES_MAX, IdMap, block_down};
+use crate::base::{IdMap, READ_BYTES_MAX, block_down, read_memory};
 use slab::Slab;
 
 const NONE: u32 = u32::MAX;
 
 /// What one read asks for: at most a quarter of the bound, so that one is in use while the next is read; less when runs
 /// are dropped before they are used up, because more want to read than the cache has room for.
-const AHEAD_MAX: usize = IO_BYTES_MAX;
+const AHEAD_MAX: usize = READ_BYTES_MAX;
 const AHEAD_MIN: usize = 16 * 1024;
 const AHEAD_STEP: usize = 32 * 1024;
 
-/// Batches that one read brought, contiguous.
+#[derive(Debug)]
+pub enum Cached {
+    /// Its body was not looked at.
+    Found(FoundBatch),
+    Verified(Batch),
+}
+
+impl Cached {
+    pub fn header(&self) -> &BatchHeader {
+        match self {
+            Cached::Found(found) => &found.header,
+            Cached::Verified(batch) => &batch.header,
+        }
+    }
+
+    /// None: it does not hold.
+    fn verified(&mut self) -> Option<&Batch> {
+        if let Cached::Found(found) = self {
+            *self = Cached::Verified(found.clone().verify().ok()?);
+        }
+        match self {
+            Cached::Verified(batch) => Some(batch),
+            Cached::Found(_) => None,
+        }
+    }
+}
+
+/// Batches that one read brought, contiguous. The first is verified.
 struct Run {
     p: PartitionIdx,
-    batches: Vec<Batch>,
-    /// Of the buffer they share.
+    batches: Vec<Cached>,
+    /// Of the memory they share.
     bytes: usize,
     newer: u32,
     older: u32,
@@ -33,6 +62,7 @@ struct Run {
 
 pub struct ReadCache {
     bytes_max: usize,
+    lender: Lender,
     bytes: usize,
     runs: Slab<Run>,
     /// By partition and batch offset: run and place in it.
@@ -53,8 +83,9 @@ pub struct Hit {
 
 impl ReadCache {
     pub fn new(bytes_max: usize) -> Self {
-        let mut cache = ReadCache {
+        ReadCache {
             bytes_max,
+            lender: Lender::new(bytes_max / 2, read_memory(ahead_max(bytes_max))),
             bytes: 0,
             runs: Slab::new(),
             index: IdMap::default(),
@@ -62,18 +93,21 @@ impl ReadCache {
             oldest: NONE,
             fresh: vec![],
             fresh_bytes: 0,
-            ahead: 0,
-        };
-        cache.ahead = cache.ahead_max();
-        cache
+            ahead: ahead_max(bytes_max),
+        }
     }
 
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// For what is cached and what is being read: without what is lent.
     pub fn bytes_max(&self) -> usize {
-        self.bytes_max
+        self.bytes_max - self.lender.kept()
+    }
+
+    pub fn lender(&self) -> &Lender {
+        &self.lender
     }
 
     /// Bytes that came in this turn.
@@ -86,11 +120,6 @@ impl ReadCache {
         self.ahead
     }
 
-    fn ahead_max(&self) -> usize {
-        let quarter = self.bytes_max.saturating_sub(PROBE_ROOM) / 4;
-        block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
-    }
-
     pub fn contains(&self, p: PartitionIdx, offset: i64) -> bool {
         self.index.contains_key(&(p.0, offset))
     }
@@ -98,23 +127,28 @@ impl ReadCache {
     /// Where the run that holds the batch at `offset` ends.
     pub fn run_end(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
         let &(key, _) = self.index.get(&(p.0, offset))?;
-        self.runs[key as usize].batches.last().map(|last| last.header.end().offset)
+        self.runs[key as usize].batches.last().map(|last| last.header().end().offset)
     }
 
+    /// A batch that does not hold is none, and the run ends before it.
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
+        let Some(batch) = self.runs[key as usize].batches[place as usize].verified().cloned() else {
+            self.cut(key, place as usize);
+            return None;
+        };
         if self.newest != key {
             self.unlink(key);
             self.link(key);
         }
-        let ahead_max = self.ahead_max();
+        let ahead_max = ahead_max(self.bytes_max);
         let run = &mut self.runs[key as usize];
         if place as usize + 1 == run.batches.len() && !std::mem::replace(&mut run.is_used_up, true) {
             self.ahead = (self.ahead + AHEAD_STEP).min(ahead_max);
         }
         let last = run.batches.last().expect("a run has a batch");
-        let read_on = (!run.is_followed).then(|| last.header.end().offset);
-        Some(Hit { batch: run.batches[place as usize].clone(), read_on })
+        let read_on = (!run.is_followed).then(|| last.header().end().offset);
+        Some(Hit { batch, read_on })
     }
 
     /// Nothing is to be read on behind the run that holds the batch at `offset`.
@@ -125,13 +159,13 @@ impl ReadCache {
     }
 
     /// Keeps the run that was just read, whatever its size, at least until the turn ends.
-    pub fn insert(&mut self, p: PartitionIdx, batches: Vec<Batch>, bytes: usize) {
-        assert!(!batches.is_empty());
+    pub fn insert(&mut self, p: PartitionIdx, batches: Vec<Cached>, bytes: usize) {
+        assert!(matches!(batches.first(), Some(Cached::Verified(_))), "whoever reads judges the first batch");
         let (is_fresh, is_used_up, is_followed) = (true, false, false);
         let run = Run { p, batches, bytes, newer: NONE, older: NONE, is_fresh, is_used_up, is_followed };
         let key = self.runs.insert(run) as u32;
         for (place, batch) in self.runs[key as usize].batches.iter().enumerate() {
-            self.index.insert((p.0, batch.header.offset.get()), (key, place as u32));
+            self.index.insert((p.0, batch.header().offset.get()), (key, place as u32));
         }
         self.bytes += bytes;
         self.fresh_bytes += bytes;
@@ -180,8 +214,19 @@ impl ReadCache {
         if !run.is_used_up {
             self.ahead = block_down((self.ahead / 2).max(AHEAD_MIN) as u64) as usize;
         }
-        for batch in &run.batches {
-            let at = (run.p.0, batch.header.offset.get());
+        self.forget_places(key, run.p, &run.batches);
+    }
+
+    /// The run goes up to this batch only.
+    fn cut(&mut self, key: u32, place: usize) {
+        let run = &mut self.runs[key as usize];
+        let (p, gone) = (run.p, run.batches.split_off(place));
+        self.forget_places(key, p, &gone);
+    }
+
+    fn forget_places(&mut self, key: u32, p: PartitionIdx, batches: &[Cached]) {
+        for batch in batches {
+            let at = (p.0, batch.header().offset.get());
             if self.index.get(&at).is_some_and(|i| i.0 == key) {
                 self.index.remove(&at);
             }
@@ -210,13 +255,22 @@ impl ReadCache {
     }
 }
 
+fn ahead_max(bytes_max: usize) -> usize {
+    let quarter = bytes_max.saturating_sub(PROBE_ROOM) / 4;
+    block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::{Epoch, PartitionId, Position, TopicId};
     use crate::log::batch::{BatchBuilder, Stamp};
 
-    fn batch(n: i64) -> Batch {
+    fn batch(n: i64) -> Cached {
+        Cached::Verified(sealed(n))
+    }
+
+    fn sealed(n: i64) -> Batch {
         let at = Position { offset: n * 1000, count: n, log_id: crate::base::LogId(n as u64 + 1) };
         let mut b = BatchBuilder::default();
         b.push(1, &[0; 1000 - 140]);
@@ -268,5 +322,21 @@ mod tests {
         cache.insert(PartitionIdx(8), vec![batch(1)], 100);
         cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.bytes(), cache.fresh_bytes()), (2, 200, 0));
+    }
+
+    #[test]
+    fn a_batch_is_verified_when_it_is_asked_for() {
+        let (mut cache, p) = (ReadCache::new(10_000), PartitionIdx(7));
+        let found = |n: i64, is_sound: bool| {
+            let mut bytes = sealed(n).bytes.to_vec();
+            *bytes.last_mut().expect("it has a body") ^= !is_sound as u8;
+            Cached::Found(FoundBatch::parse(&bytes.into(), TopicId([1; 16]), PartitionId(0)).expect("the header holds"))
+        };
+        cache.insert(p, vec![batch(0), found(1, true), found(2, false), found(3, true)], 4000);
+        assert!(cache.get(p, 1000).is_some_and(|hit| hit.read_on == Some(4000)));
+        assert!(cache.contains(p, 2000) && cache.get(p, 2000).is_none());
+        assert!(!cache.contains(p, 2000) && !cache.contains(p, 3000), "nothing behind it is known");
+        assert!(cache.get(p, 1000).is_some_and(|hit| hit.read_on == Some(2000)));
+        assert_eq!(cache.bytes(), 4000);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 
+mod ahead;
 pub mod append;
 pub mod batch;
 pub mod cache;
@@ -15,6 +16,7 @@ pub mod flush;
 mod follow;
 pub mod format;
 mod hold;
+mod lend;
 mod mend;
 pub mod meta;
 pub mod native;
@@ -38,6 +40,7 @@ pub mod view;
 pub mod writer;
 
 pub use fetch::Fetch;
+pub use lend::Lender;
 pub use native::{BadBody, BodyInfo, BodyLimits, NativeBatch};
 pub use notice::{
     AppendTicket, Appended, BatchRefusal, CursorSource, Io, LogStats, NotAppended, Notice, PartitionIdx, RecordTicket, Refusal,

@@ -511,9 +511,7 @@ impl Shard {
             c.session.append(&mut c.held);
             c.held = Vec::new();
         }
-        if let Some(bytes) = c.session.take_output(now) {
-            out.push(Effect::Send { conn, bytes });
-        }
+        out.extend(c.session.take_output(now).map(|output| Effect::send(conn, output)));
         if c.session.is_closing() {
             c.closing = true;
             out.push(Effect::Close { conn });

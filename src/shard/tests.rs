@@ -71,7 +71,12 @@ impl Node {
                     self.clients.get_mut(&conn).expect("known").1.extend(&bytes);
                     self.step(core, Event::Sent { conn, bytes: bytes.len() });
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes send pieces"),
+                Effect::SendPieces { conn, pieces } => {
+                    self.clients.get_mut(&conn).expect("known").1.extend(pieces.concat());
+                    let bytes = pieces.iter().map(|piece| piece.len()).sum();
+                    drop(pieces);
+                    self.step(core, Event::Sent { conn, bytes });
+                }
                 Effect::Close { conn } => {
                     self.closed.push(conn);
                     self.step(core, Event::Closed { conn });

@@ -8,6 +8,7 @@ use crate::log::state::JournalIdentity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod ahead;
 mod cuts;
 mod faults;
 mod follow;
@@ -57,7 +58,7 @@ impl Disk {
                 }
             }
             DiskOp::Read { at, len, .. } => {
-                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= READ_BYTES_MAX);
             }
             _ => {}
         }

@@ -17,6 +17,7 @@ use crate::metrics::stats::ShardStats;
 use crate::shard::message::{MeshMessage, MovedSession, Ticket};
 use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
+use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ struct Socket {
     /// What the client wrote and the node has not read.
     inbox: Vec<u8>,
     /// What the node sent and the client has not taken.
-    wire: VecDeque<Vec<u8>>,
+    wire: VecDeque<Bytes>,
     is_paused: bool,
     /// The node closes it once all is sent.
     is_closing: bool,
@@ -374,9 +375,16 @@ impl<'a> World<'a> {
                     if let AnyClient::Reader(reader) = &mut s.client {
                         reader.node_sent(self.book, &bytes);
                     }
-                    s.wire.push_back(bytes);
+                    s.wire.push_back(bytes.into());
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes send pieces"),
+                Effect::SendPieces { conn, pieces } => {
+                    let crc = pieces.iter().fold(0u64, |crc, piece| crc.rotate_left(5) ^ crc32fast::hash(piece) as u64);
+                    self.trace([1, conn.0, pieces.iter().map(Bytes::len).sum::<usize>() as u64, crc]);
+                    let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
+                    assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
+                    // what is lent stays so until its client takes it
+                    s.wire.extend(pieces);
+                }
                 Effect::Close { conn } => {
                     self.trace([2, conn.0, 0, 0]);
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
