@@ -1,8 +1,8 @@
 //! Reading batches as they stand, for a replica that catches up: past the read cache, in a share of memory of its own, verified
 //! like everything that is read.
 //!
-//! Reads stand in one line per core; those under way take at most [`SHARE`], beside one batch that is longer. What is handed out is
-//! the reader's; he asks for one run at a time.
+//! Reads stand in one line per core; those under way take at most [`SHARE`], beside what first batches that are longer than was asked
+//! for take. What is handed out is the reader's; he asks for one run at a time.
 //!
 //! **Read ahead.** A read whose run was handed out stays, with what it has of the bytes behind. Whoever goes on there gets them, and
 //! from then on the disk is [`AHEAD`] bytes ahead of him, as far as there is room. What nobody goes on with is dropped when
