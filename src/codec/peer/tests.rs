@@ -138,7 +138,7 @@ fn message() -> impl Strategy<Value = Addressed> {
 /// As it is after a decoding: the batches in one piece.
 fn joined(mut m: Addressed) -> Addressed {
     if let Body::Append(Append { batches, .. }) | Body::Pulled(Pulled { batches, .. }) = &mut m.message.body {
-        let bytes = Bytes::from(batches.0.concat());
+        let bytes = Bytes::from(batches.parts.concat());
         *batches = Batches::new(if bytes.is_empty() { vec![] } else { vec![bytes] });
     }
     m
@@ -270,7 +270,7 @@ fn batches_are_handed_on_and_sliced_but_never_copied() {
     let (header, metadata, payload) = frames(&pieces).remove(0);
     let Ok(Frame::Messages(found)) = Frame::decode(&header, &metadata, &payload) else { panic!("it was encoded") };
     let Body::Append(Append { batches, .. }) = &found[0].message.body else { panic!("it was an append") };
-    assert_eq!(batches.0[0].as_ptr(), payload.as_ptr());
+    assert_eq!(batches.parts[0].as_ptr(), payload.as_ptr());
 }
 
 #[test]
