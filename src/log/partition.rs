@@ -19,7 +19,7 @@ use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
-use super::state::{RecoveredPartition, SegmentMeta};
+use super::state::{Doubt, RecoveredPartition, SegmentMeta};
 use super::truncate::Cut;
 use super::view::Tail;
 use super::writer::FileWriter;
@@ -117,7 +117,7 @@ pub struct PartitionLog {
     pub start: Position,
     pub collect_start: Position,
     pub low_water: Position,
-    pub suspect: bool,
+    pub doubt: Doubt,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
     /// Where the first damage begins.
@@ -211,7 +211,7 @@ impl PartitionLog {
             promised: Epoch(0),
             committed: Position::START,
             vouched: None,
-            suspect: false,
+            doubt: Doubt::None,
             record_sequence: 0,
             snapshot_sequence: 0,
             segments: vec![],
@@ -262,7 +262,7 @@ impl PartitionLog {
             start: r.start,
             collect_start: r.collect_start,
             low_water: r.start,
-            suspect: r.suspect,
+            doubt: r.doubt,
             lost: r.lost,
             vouched: r.vouched.map(Box::new),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.

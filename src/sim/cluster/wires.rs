@@ -186,8 +186,8 @@ impl World {
             self.outcome.peer_bytes += bytes.len() as u64;
             let node = &self.nodes[n];
             let talk = Talk { from: node.id, life: node.life, to: self.nodes[to].id };
-            let is_suspect = |key| node.running.as_ref().is_some_and(|r| r.suspects.contains(&key));
-            self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &is_suspect);
+            let doubt = |key| node.running.as_ref().and_then(|r| r.doubts.get(&key).copied()).unwrap_or_default();
+            self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &doubt);
             let said: Vec<String> = self.tap.said.iter_mut().flat_map(std::mem::take).collect();
             said.into_iter().for_each(|line| self.say(|| line));
         }
@@ -325,7 +325,12 @@ impl World {
     pub fn close(&mut self, n: usize, core: usize, conn: ConnId) {
         self.trace([2, conn.0, n as u64, core as u64]);
         let (wire, side) = wire_of(conn);
-        let end = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends[side];
+        let ends = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends;
+        if ends[1 - side].node().is_none() {
+            self.book.now_ms = self.now / MS;
+            self.book.asks_no_more(wire);
+        }
+        let end = &mut ends[side];
         assert!(!std::mem::replace(&mut end.is_closing, true), "closed once");
         let at = if end.pipe.is_empty() { self.now + 10 * US } else { self.now + SECOND };
         self.queue.put(at, Happening::CloseNow { wire, side });
