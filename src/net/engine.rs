@@ -4,8 +4,8 @@
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
 //! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
 //!
-//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, or what `Conn::pieces` has in
-//! flight, which are neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
+//! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads `Conn::sending`, or what `Conn::pieces` has in
+//! flight; all of that is neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
 //! completion always finds its connection.
 
 mod accept;
@@ -16,7 +16,7 @@ use super::buffers::{Buffers, GROUP};
 use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive, user_data};
 use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
-use crate::base::{ConnId, CoreId, IdMap, Peer};
+use crate::base::{ConnId, CoreId, IdMap, Lent, Peer};
 use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::shard::message::MovedSession;
 use bytes::Bytes;
@@ -93,6 +93,8 @@ pub struct Net {
     /// When phases of connections end; may name some that are gone or have moved on.
     phase_ends: BinaryHeap<Reverse<(Instant, ConnId)>>,
     todo: Vec<ConnId>,
+    /// Settled at the next submission: the caller may want to say first where what comes is to go.
+    later: Vec<ConnId>,
     told: VecDeque<Told>,
     /// Receives that found no buffer, first come first served.
     starved: VecDeque<ConnId>,
@@ -142,6 +144,7 @@ impl Net {
             deadline: None,
             phase_ends: BinaryHeap::new(),
             todo: Vec::new(),
+            later: Vec::new(),
             told: VecDeque::new(),
             starved: VecDeque::new(),
             open: 0,
@@ -200,6 +203,27 @@ impl Net {
         }
     }
 
+    /// The next bytes of the connection go into this memory; `Received` gives it back, unless the connection ends before. One at a
+    /// time. On a connection that is closing it is dropped.
+    ///
+    /// Panics when the memory has no room for what is wanted.
+    pub fn receive_into(&mut self, conn: ConnId, lent: Lent) {
+        let Some(c) = self.conns.get_mut(conn) else { return };
+        if !matches!(c.phase, Phase::Open | Phase::HalfClosed) {
+            return;
+        }
+        c.lend(lent);
+        match c.receive {
+            Receive::Armed => {
+                c.receive = Receive::Cancelling;
+                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
+            }
+            Receive::Starved => c.receive = Receive::Off,
+            Receive::Off | Receive::Cancelling => {}
+        }
+        self.todo.push(conn);
+    }
+
     /// Stops receiving. What the kernel has taken from the socket already still comes.
     pub fn pause(&mut self, conn: ConnId) {
         self.set_paused(conn, true);
@@ -223,16 +247,18 @@ impl Net {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
             c.phase = Phase::Closing;
+            c.drop_lent();
             self.end_phase_at(conn, Instant::now() + LINGER);
             self.todo.push(conn);
         }
     }
 
     /// Stops receiving, waits for its sends, then hands the socket over in `Moved`: `unread`, then what came meanwhile.
-    /// On a connection that is closing it does nothing: `Closed` is on its way.
+    /// On a connection that is closing it does nothing: `Closed` is on its way. One for which memory was lent does not move.
     pub fn move_away(&mut self, conn: ConnId, to: CoreId, session: Box<MovedSession>, unread: Vec<u8>) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
+            assert!(!c.has_lent(), "what came would be lost");
             c.phase = Phase::Moving(Box::new(Moving { to, session, unread }));
             self.end_phase_at(conn, Instant::now() + MOVE_PATIENCE);
             self.todo.push(conn);
@@ -278,6 +304,7 @@ impl Net {
     /// Submits all that the commands asked for and collects completions: one system call, none when there is nothing to do.
     /// True: there is something for `poll`.
     pub fn submit(&mut self) -> io::Result<bool> {
+        self.todo.append(&mut self.later);
         self.settle_all();
         self.arm_accept();
         let is_due = self.arm_timer();
@@ -415,14 +442,29 @@ impl Net {
         let conn = ConnId(conn);
         let entry = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
         let mut events = 0;
-        if c.result > 0 {
+        if entry.is_receiving_lent() {
+            let lent = entry.received_lent(c.result);
+            if !matches!(entry.phase, Phase::Open | Phase::HalfClosed) {
+                entry.drop_lent();
+            } else if let Some(lent) = lent {
+                entry.unanswered = true;
+                events = 1;
+                each(NetEvent::Received { conn, lent });
+            }
+        } else if c.result > 0 {
             let buffer = buffer.expect("received bytes are in a buffer");
-            let bytes = self.buffers.bytes(buffer, c.result as usize);
+            let mut bytes = self.buffers.bytes(buffer, c.result as usize);
             match &mut entry.phase {
                 Phase::Open | Phase::HalfClosed => {
                     entry.unanswered = true;
-                    events = 1;
-                    each(NetEvent::Bytes { conn, bytes });
+                    if let Some(lent) = entry.put_lent(&mut bytes) {
+                        events += 1;
+                        each(NetEvent::Received { conn, lent });
+                    }
+                    if !bytes.is_empty() {
+                        events += 1;
+                        each(NetEvent::Bytes { conn, bytes });
+                    }
                 }
                 Phase::Moving(moving) => moving.unread.extend_from_slice(bytes),
                 Phase::Closing | Phase::Draining => {}
@@ -445,7 +487,8 @@ impl Net {
                 entry.broken = true;
             }
         }
-        self.todo.push(conn);
+        let list = if entry.is_single() { &mut self.later } else { &mut self.todo };
+        list.push(conn);
         events
     }
 
@@ -606,9 +649,11 @@ impl Net {
         match (wanted(c), c.receive) {
             (true, Receive::Off) if !c.ended => {
                 c.receive = Receive::Armed;
-                let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
-                // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
-                unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
+                if !c.push_single(&mut self.ring, GROUP) {
+                    let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
+                    // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
+                    unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
+                }
             }
             (false, Receive::Armed) => {
                 c.receive = Receive::Cancelling;

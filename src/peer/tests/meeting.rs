@@ -64,6 +64,29 @@ fn any_cut_of_the_bytes_gives_the_same() {
 }
 
 #[test]
+fn a_long_payload_goes_where_it_stays_however_it_is_cut() {
+    for (cut, lends) in [(3_000, true), (40_000, true), (1 << 20, true), (40_000, false)] {
+        let mut world = World::new(&[1, 1]);
+        world.cut = cut;
+        world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
+        world.pass(SECOND);
+        world.heard(1, 0);
+        let batches = |len: usize| (0..len).map(|n| (n * 31 >> 5) as u8).collect::<Vec<u8>>();
+        let long = |len| message(Body::Append(Append { committed: AT, batches: Batches::new(vec![batches(len).into()]) }));
+        let lens = [300_000, 10, 65_000, 900_000, 1_048_000, 66_000, 64];
+        for (i, len) in (0..).zip(lens) {
+            world.links(0, 0).send_on(id(1), Lane::CatchUp, route(i), long(len));
+        }
+        world.settle();
+        let expected: Vec<LinkEvent> = (0..).zip(lens).map(|(i, len)| of(0, i, long(len))).collect();
+        assert!(world.heard(1, 0) == expected, "{cut}");
+        assert!(world.all_connected(), "{cut}");
+        // the first bytes of each come before it is known how long it is
+        assert_eq!(world.lent > 3, lends, "{cut}: {}", world.lent);
+    }
+}
+
+#[test]
 fn the_appends_of_a_turn_share_a_frame() {
     let mut world = World::new(&[1, 1]);
     world.pass(SECOND);
