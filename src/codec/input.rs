@@ -274,7 +274,6 @@ mod tests {
             let (mut input, mut found, mut lent) = (Input::new(4 << 20, ROOM).reserving(1 << 20), vec![], 0);
             let (mut rest, most) = (&stream[..], if round % 2 == 0 { 20_000 } else { 900_000 });
             while !rest.is_empty() {
-                input.place = Some(77);
                 let (mut now, after) = rest.split_at((1 + rng.below(most) as usize).min(rest.len()));
                 rest = after;
                 let mut each = |f: Frame<'_>| {
@@ -284,6 +283,7 @@ mod tests {
                     found.push(f.payload[at..].to_vec());
                 };
                 while !now.is_empty() {
+                    input.place = Some(77);
                     if input.is_lendable() && rng.chance(0.7) {
                         let mut memory = input.lend().expect("it is lendable");
                         assert!(memory.wanted >= LENT_MIN && !input.is_lendable() && input.lend().is_none());

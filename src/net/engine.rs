@@ -4,12 +4,13 @@
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
 //! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
 //!
-//! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads `Conn::sending`, or what `Conn::pieces` has in
-//! flight; all of that is neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
-//! completion always finds its connection.
+//! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads
+//! `Conn::sending`, or what `Conn::pieces` has in flight. All of that is neither changed nor freed before its completion.
+//! `Conns::remove` asserts that nothing is in flight, so a completion always finds its connection.
 
 mod accept;
 mod dial;
+mod receive;
 mod shutdown;
 
 use super::buffers::{Buffers, GROUP};
@@ -201,27 +202,6 @@ impl Net {
         } else if !c.is_sending() {
             push_send(&mut self.ring, c);
         }
-    }
-
-    /// The next bytes of the connection go into this memory; `Received` gives it back, unless the connection ends before. One at a
-    /// time. On a connection that is closing it is dropped.
-    ///
-    /// Panics when the memory has no room for what is wanted.
-    pub fn receive_into(&mut self, conn: ConnId, lent: Lent) {
-        let Some(c) = self.conns.get_mut(conn) else { return };
-        if !matches!(c.phase, Phase::Open | Phase::HalfClosed) {
-            return;
-        }
-        c.lend(lent);
-        match c.receive {
-            Receive::Armed => {
-                c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
-            }
-            Receive::Starved => c.receive = Receive::Off,
-            Receive::Off | Receive::Cancelling => {}
-        }
-        self.todo.push(conn);
     }
 
     /// Stops receiving. What the kernel has taken from the socket already still comes.
@@ -435,63 +415,6 @@ impl Net {
         }
     }
 
-    fn received(&mut self, c: Completion, buffer: Option<u16>, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
-        let Some((Kind::Receive, conn)) = of_user_data(c.user_data) else {
-            unreachable!("only receives have buffers: {:#x}", c.user_data)
-        };
-        let conn = ConnId(conn);
-        let entry = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
-        let mut events = 0;
-        if entry.is_receiving_lent() {
-            let lent = entry.received_lent(c.result);
-            if !matches!(entry.phase, Phase::Open | Phase::HalfClosed) {
-                entry.drop_lent();
-            } else if let Some(lent) = lent {
-                entry.unanswered = true;
-                events = 1;
-                each(NetEvent::Received { conn, lent });
-            }
-        } else if c.result > 0 {
-            let buffer = buffer.expect("received bytes are in a buffer");
-            let mut bytes = self.buffers.bytes(buffer, c.result as usize);
-            match &mut entry.phase {
-                Phase::Open | Phase::HalfClosed => {
-                    entry.unanswered = true;
-                    if let Some(lent) = entry.put_lent(&mut bytes) {
-                        events += 1;
-                        each(NetEvent::Received { conn, lent });
-                    }
-                    if !bytes.is_empty() {
-                        events += 1;
-                        each(NetEvent::Bytes { conn, bytes });
-                    }
-                }
-                Phase::Moving(moving) => moving.unread.extend_from_slice(bytes),
-                Phase::Closing | Phase::Draining => {}
-            }
-        }
-        if cqueue::more(c.flags) {
-            return events;
-        }
-        entry.receive = Receive::Off;
-        match -c.result {
-            0 => entry.ended = true,
-            libc::ENOBUFS => {
-                entry.receive = Receive::Starved;
-                self.starved.push_back(conn);
-            }
-            // cancelled by us, or the kernel ended it without an end of the stream: settle arms it again where wanted
-            ..0 | libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-            _ => {
-                entry.ended = true;
-                entry.broken = true;
-            }
-        }
-        let list = if entry.is_single() { &mut self.later } else { &mut self.todo };
-        list.push(conn);
-        events
-    }
-
     fn sent(&mut self, conn: ConnId, result: i32, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
         let c = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
         let mut events = 0;
@@ -640,27 +563,6 @@ impl Net {
             self.end_phase_at(conn, Instant::now() + LINGER);
         } else {
             self.give_up(conn);
-        }
-    }
-
-    /// Arms or cancels the receive.
-    fn receive_if(&mut self, conn: ConnId, wanted: impl Fn(&Conn) -> bool) {
-        let Some(c) = self.conns.get_mut(conn) else { return };
-        match (wanted(c), c.receive) {
-            (true, Receive::Off) if !c.ended => {
-                c.receive = Receive::Armed;
-                if !c.push_single(&mut self.ring, GROUP) {
-                    let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
-                    // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
-                    unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
-                }
-            }
-            (false, Receive::Armed) => {
-                c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
-            }
-            (false, Receive::Starved) => c.receive = Receive::Off,
-            _ => {}
         }
     }
 

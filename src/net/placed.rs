@@ -32,6 +32,8 @@ pub(super) struct Placed {
     /// Its memory neither moves nor goes while `is_in_flight`.
     lent: Option<Lent>,
     is_in_flight: bool,
+    /// Something was put there.
+    has_come: bool,
     singles: u8,
 }
 
@@ -43,6 +45,7 @@ impl Placed {
         // SAFETY: `wanted` bytes have room (`Net::receive_into` looked), and the kernel wrote the first of them.
         unsafe { lent.memory.set_len(lent.memory.len() + bytes) };
         lent.wanted -= bytes;
+        self.has_come = true;
     }
 }
 
@@ -62,7 +65,7 @@ impl Conn {
         let placed = self.placed.get_or_insert_default();
         let room = lent.memory.capacity() - lent.memory.len();
         assert!(placed.lent.is_none() && (1..=room).contains(&lent.wanted), "one piece of memory at a time, with room");
-        (placed.lent, placed.singles) = (Some(lent), SINGLES);
+        (placed.lent, placed.has_come, placed.singles) = (Some(lent), false, SINGLES);
     }
 
     /// Nothing more is put there, but what is with the kernel.
@@ -74,17 +77,19 @@ impl Conn {
     pub fn put_lent(&mut self, bytes: &mut &[u8]) -> Option<Lent> {
         let placed = self.placed.as_mut()?;
         placed.lent.as_mut()?.put(bytes);
+        placed.has_come = true;
         placed.lent.take_if(|lent| lent.wanted == 0)
     }
 
-    /// The receive into lent memory is over. What is there now, if anything came.
+    /// The receive into lent memory is over. What is there now, if anything came, also before it.
     pub fn received_lent(&mut self, result: i32) -> Option<Lent> {
         let placed = self.placed.as_mut()?;
         if result > 0 {
             placed.came(result as usize);
         }
         placed.is_in_flight = false;
-        placed.lent.take_if(|_| result > 0)
+        let has_come = placed.has_come;
+        placed.lent.take_if(|_| has_come)
     }
 
     /// The next receive is for once: the caller may want to say where the rest goes.
