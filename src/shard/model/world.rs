@@ -116,7 +116,7 @@ impl World {
                     assert!(!std::mem::replace(&mut s.sent_this_turn, true), "one send per connection and turn");
                     s.wire.push_back(bytes);
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes send pieces"),
+                Effect::SendPieces { .. } | Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
                     assert!(!std::mem::replace(&mut s.closing, true), "closed once");

@@ -5,7 +5,7 @@ use super::events::Happening;
 use super::plan::Coordination;
 use super::tap::Talk;
 use super::world::{MS, Phase, SECOND, US, World};
-use crate::base::{ConnId, Peer};
+use crate::base::{ConnId, Lent, Peer};
 use crate::shard::Event;
 use crate::shard::event::DialError;
 use crate::shard::message::MovedSession;
@@ -35,6 +35,8 @@ pub struct End {
     pub is_gone: bool,
     /// What arrived and was not read.
     inbox: Vec<u8>,
+    /// Where what it reads next is to go.
+    lent: Option<Lent>,
     /// What it sent and has not arrived, with the time at which it does.
     pipe: VecDeque<(u64, Vec<u8>)>,
     last_due: u64,
@@ -52,6 +54,7 @@ impl End {
             has_gone_moving: false,
             is_gone: false,
             inbox: vec![],
+            lent: None,
             pipe: VecDeque::new(),
             last_due: 0,
             is_arriving: false,
@@ -267,8 +270,29 @@ impl World {
             return;
         }
         let (Some(n), Some(core)) = (end.node(), end.core) else { return };
-        let bytes = std::mem::take(&mut end.inbox);
-        self.step(n, core, Event::Bytes { conn: conn_of(wire, side), bytes: &bytes });
+        let (bytes, conn) = (std::mem::take(&mut end.inbox), conn_of(wire, side));
+        let Some(mut lent) = end.lent.take() else {
+            return self.step(n, core, Event::Bytes { conn, bytes: &bytes });
+        };
+        let mut rest = &bytes[..];
+        lent.put(&mut rest);
+        end.inbox.extend_from_slice(rest);
+        if !rest.is_empty() {
+            self.queue.put(self.now, Happening::Read { wire, side });
+        }
+        // it comes back when all is there, and sometimes before
+        if lent.wanted > 0 && !bytes.len().is_multiple_of(3) {
+            end.lent = Some(lent);
+            return;
+        }
+        self.outcome.lent += 1;
+        self.step(n, core, Event::Received { conn, lent });
+    }
+
+    pub fn receive_into(&mut self, conn: ConnId, lent: Lent) {
+        let (wire, side) = wire_of(conn);
+        let end = &mut self.wires.get_mut(&wire).expect("a connection that it has").ends[side];
+        assert!(end.lent.replace(lent).is_none(), "one piece of memory at a time");
     }
 
     pub fn sent(&mut self, wire: u64, side: usize, bytes: usize) {
@@ -301,7 +325,7 @@ impl World {
     pub fn move_out(&mut self, n: usize, core: usize, conn: ConnId) -> (u64, usize) {
         let (wire, side) = wire_of(conn);
         let end = &mut self.wires.get_mut(&wire).expect("a connection that it has").ends[side];
-        assert!(end.core == Some(core) && !end.is_closing, "node{n} moves an open socket of its own");
+        assert!(end.core == Some(core) && !end.is_closing && end.lent.is_none(), "node{n} moves an open socket of its own");
         (end.core, end.is_paused) = (None, false);
         (wire, side)
     }

@@ -246,6 +246,7 @@ impl World {
         match effect {
             Effect::Send { conn, bytes } => self.send(n, core, conn, bytes),
             Effect::SendPieces { conn, pieces } => self.send(n, core, conn, pieces.concat()),
+            Effect::ReceiveInto { conn, lent } => self.receive_into(conn, lent),
             Effect::Close { conn } => self.close(n, core, conn),
             Effect::PauseReading { conn } => self.pause_reading(conn, true),
             Effect::ResumeReading { conn } => self.pause_reading(conn, false),

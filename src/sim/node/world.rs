@@ -376,7 +376,7 @@ impl<'a> World<'a> {
                     }
                     s.wire.push_back(bytes);
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes send pieces"),
+                Effect::SendPieces { .. } | Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     self.trace([2, conn.0, 0, 0]);
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
