@@ -266,7 +266,7 @@ mod tests {
             let (mut stream, mut expected) = (vec![], vec![]);
             for _ in 0..6 {
                 let len = if rng.chance(0.3) { rng.below(2_500_000) } else { rng.below(130_000) } as usize;
-                let payload: Vec<u8> = (0..len).map(|n| (n * 7 >> 3) as u8).collect();
+                let payload: Vec<u8> = (0..len).map(|n| ((n * 7) >> 3) as u8).collect();
                 encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&payload));
                 stream.extend_from_slice(&payload);
                 expected.push(payload);

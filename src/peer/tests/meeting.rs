@@ -71,7 +71,7 @@ fn a_long_payload_goes_where_it_stays_however_it_is_cut() {
         world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
         world.pass(SECOND);
         world.heard(1, 0);
-        let batches = |len: usize| (0..len).map(|n| (n * 31 >> 5) as u8).collect::<Vec<u8>>();
+        let batches = |len: usize| (0..len).map(|n| ((n * 31) >> 5) as u8).collect::<Vec<u8>>();
         let long = |len| message(Body::Append(Append { committed: AT, batches: Batches::new(vec![batches(len).into()]) }));
         let lens = [300_000, 10, 65_000, 900_000, 1_048_000, 66_000, 64];
         for (i, len) in (0..).zip(lens) {
@@ -120,7 +120,7 @@ fn what_catches_up_stands_in_memory_as_in_its_file() {
         for n in 0..6 {
             let batch = batch(at, &vec![n; 100_000 + 333 * n as usize]);
             let heard = heard_batches(&mut world, batch.bytes.clone());
-            let [part] = &heard.0[..] else { panic!("{heard:?}") };
+            let [part] = &heard.parts[..] else { panic!("{heard:?}") };
             assert!(*part == batch.bytes);
             // where the first of them is to stand is known once it is there
             let place = (at.offset as usize + SHIFT) % BLOCK;
@@ -140,7 +140,7 @@ fn a_body_that_is_not_as_its_header_says_is_refused_by_who_takes_it() {
     other[250] ^= 1;
     for (bytes, is_sound) in [(sound, true), (Bytes::from(other), false)] {
         let heard = heard_batches(&mut world, bytes);
-        assert_eq!(heard.take(&mut heard.0[0].clone(), route(0)).is_ok(), is_sound);
+        assert_eq!(heard.take(&mut heard.parts[0].clone(), route(0)).is_ok(), is_sound);
     }
 }
 
