@@ -104,6 +104,7 @@ impl Machine for Linked {
             Event::OpenedPeer { conn, peer } => self.links.opened(now, conn, peer),
             Event::Dialed { dial, result } => self.links.dialed(now, dial, result),
             Event::Bytes { conn, bytes } => self.links.bytes(now, conn, bytes),
+            Event::Received { conn, lent } => self.links.received(now, conn, lent),
             Event::Sent { conn, bytes } => self.links.sent(now, conn, bytes),
             Event::Closed { conn } => self.links.closed(now, conn),
             Event::Adopted { conn, session } => {

@@ -1,10 +1,15 @@
 //! Memory that is lent to whoever receives: what comes goes to where it stays.
 
-#[derive(Debug)]
 pub struct Lent {
     /// With room for `wanted` bytes behind what is in it.
     pub memory: Vec<u8>,
     pub wanted: usize,
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").field("len", &self.memory.len()).field("wanted", &self.wanted).finish()
+    }
 }
 
 impl Lent {
