@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn lent_memory_gives_the_same_frames() {
-        let mut rng = crate::base::Rng::new(11);
+        let (mut rng, mut lent) = (crate::base::Rng::new(11), 0);
         for round in 0..60 {
             let (mut stream, mut expected) = (vec![], vec![]);
             for _ in 0..6 {
@@ -271,7 +271,7 @@ mod tests {
                 stream.extend_from_slice(&payload);
                 expected.push(payload);
             }
-            let (mut input, mut found, mut lent) = (Input::new(4 << 20, ROOM).reserving(1 << 20), vec![], 0);
+            let (mut input, mut found) = (Input::new(4 << 20, ROOM).reserving(1 << 20), vec![]);
             let (mut rest, most) = (&stream[..], if round % 2 == 0 { 20_000 } else { 900_000 });
             while !rest.is_empty() {
                 let (mut now, after) = rest.split_at((1 + rng.below(most) as usize).min(rest.len()));
@@ -295,9 +295,9 @@ mod tests {
                     }
                 }
             }
-            assert!(input.is_idle() && lent > 0, "{lent}");
-            assert!(found == expected);
+            assert!(input.is_idle() && found == expected);
         }
+        assert!(lent > 100, "{lent}");
     }
 
     #[test]
