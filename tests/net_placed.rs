@@ -2,33 +2,17 @@
 
 #[path = "support/core.rs"]
 mod core;
+#[path = "support/sockets.rs"]
+mod sockets;
 
 use crate::core::{Happened, run};
+use crate::sockets::{connect, listener, pattern};
 use ringmq::base::{ConnId, Lent, Rng};
-use ringmq::net::{Net, NetOptions, listen};
+use ringmq::net::{Net, NetOptions};
 use std::collections::HashMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
-
-fn listener() -> (TcpListener, SocketAddr) {
-    let listener = listen("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream
-}
-
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
-}
 
 /// Memory for so many bytes, with some in it already.
 fn memory(inside: &[u8], wanted: usize) -> Lent {

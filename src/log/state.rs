@@ -60,7 +60,7 @@ pub struct RecoveredPartition {
     pub committed: Position,
     /// Where the first damage of the log begins, if there is some.
     pub vouched: Option<Tail>,
-    /// Something was cut, lost or set aside, now or before: not electable until it was compared.
+    /// Of what was cut, lost or set aside, now or before, until it was compared.
     pub doubt: Doubt,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.
     pub record_sequence: u64,

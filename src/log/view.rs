@@ -135,7 +135,7 @@ impl<'a> View<'a> {
         self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }
 
-    /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
+    /// Of what was cut, lost or set aside at a recovery, until somebody calls [`Store::clear_suspect`](super::Store::clear_suspect).
     pub fn doubt(&self) -> Doubt {
         self.part.doubt
     }

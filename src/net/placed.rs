@@ -42,7 +42,7 @@ impl Placed {
     fn came(&mut self, bytes: usize) {
         let lent = self.lent.as_mut().expect("what is with the kernel stays");
         assert!(self.is_in_flight && bytes <= lent.wanted, "the kernel put more than there was room");
-        // SAFETY: `wanted` bytes have room (`Net::receive_into` looked), and the kernel wrote the first of them.
+        // SAFETY: `wanted` bytes have room ([`Conn::lend`] looked), and the kernel wrote the first of them.
         unsafe { lent.memory.set_len(lent.memory.len() + bytes) };
         lent.wanted -= bytes;
         self.has_come = true;

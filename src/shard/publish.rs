@@ -11,7 +11,7 @@ use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
-use crate::log::{AppendTicket, Notice, PartitionIdx, Refusal};
+use crate::log::{AppendTicket, PartitionIdx, Refusal};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::time::Duration;
@@ -151,26 +151,13 @@ impl Engine {
     }
 
     /// The append with which a durable original that stands at `at`, or at an unknown place, is answered; `None`: it was. It may
-    /// be committed and still wait for its answer, or not be committed, and that it is durable may not have been heard outside of the log.
+    /// not be committed, or be committed and wait for what the same journal write held behind it.
     pub fn original_at(&self, idx: PartitionIdx, at: Option<Position>) -> Option<AppendTicket> {
         let p = self.partitions.get(idx);
         let is_it =
             |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
-        if let Some((ticket, _)) = p.publishers.iter().find(|(_, publisher)| is_it(publisher)) {
-            return Some(*ticket);
-        }
-        if at.zip(p.seat()).is_some_and(|(at, seat)| at.offset < seat.member.committed().offset) {
-            return None;
-        }
-        let marked = p.seat().and_then(|seat| seat.commits_at(at));
-        let mut unheard = self.notices.iter().filter_map(|notice| match notice {
-            Notice::Durable { p, end, tickets_upto } if *p == idx => Some((end.offset, *tickets_upto)),
-            _ => None,
-        });
-        match at {
-            Some(at) => marked.or_else(|| Some(unheard.find(|(end, _)| *end > at.offset)?.1)),
-            None => unheard.next_back().map(|(_, upto)| upto).or(marked),
-        }
+        let waiting = p.publishers.iter().find(|(_, publisher)| is_it(publisher));
+        waiting.map(|(ticket, _)| *ticket).or_else(|| p.seat()?.commits_at(at))
     }
 
     /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or
