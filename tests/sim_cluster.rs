@@ -155,7 +155,7 @@ fn the_promise_holds_with_a_metadata_store() {
     assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
     assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
     assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.probes > 1_000, "{total:?}");
-    assert!(total.read_only > 20 && total.damages > 20 && total.lent > 0, "{total:?}");
+    assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
     println!("{} payloads were received to where they stay", total.lent);
 }
 
