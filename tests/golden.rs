@@ -7,14 +7,15 @@ use ringmq::base::*;
 use ringmq::journal::format::*;
 use ringmq::journal::replay::slot_block;
 use ringmq::journal::ring::{Record, Ring};
-use ringmq::log::batch::{Batch, BatchBuilder, BatchMemory, Stamp};
+use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
 use ringmq::log::cursor::{CursorImage, Interval};
 use ringmq::log::format::{COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
+use ringmq::log::memory::BatchMemory;
 use ringmq::log::meta::{NodeMeta, TopicMeta};
 use ringmq::log::producers::{Place, Producer};
 use ringmq::log::recovery::scan::commit_record;
 use ringmq::log::snapshot::Snapshot;
-use ringmq::log::state::JournalIdentity;
+use ringmq::log::state::{Doubt, JournalIdentity};
 use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
@@ -84,7 +85,7 @@ fn snapshot(rng: &mut Rng) -> Snapshot {
         collect_start: position(rng),
         chain_crc: rng.next_u64() as u32,
         segment_base: rng.below(1 << 50) as i64,
-        suspect: rng.chance(0.5),
+        doubt: if rng.chance(0.5) { Doubt::Lost } else { Doubt::None },
         unix_ns: 0,
         channels: (0..rng.below(4)).map(|_| cursor(rng)).collect(),
         producers: vec![],

@@ -356,7 +356,7 @@ impl Store {
             collect_start: part.collect_start,
             chain_crc: end.chain_crc,
             segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
-            suspect: part.suspect,
+            doubt: part.doubt,
             unix_ns: end.unix_ns,
             channels,
             producers: part.committed_producers.iter().copied().collect(),

@@ -17,6 +17,7 @@ mod follow;
 pub mod format;
 mod hold;
 mod lend;
+pub mod memory;
 mod mend;
 pub mod meta;
 pub mod native;

@@ -159,7 +159,10 @@ impl Follower {
         base.commit(end, cx.out);
         self.cursors.on_end(cx, end);
         // It was compared, and has all that is committed, and the channels.
-        if cx.log.is_suspect() && self.cursors.has_list() && durable.offset >= told.offset && cx.log.vouched() == cx.log.end().at
+        if cx.log.doubt().is_suspect()
+            && self.cursors.has_list()
+            && durable.offset >= told.offset
+            && cx.log.vouched() == cx.log.end().at
         {
             cx.out.push(Effect::Cleared);
         }
@@ -217,7 +220,7 @@ impl Follower {
 
     fn on_append(&mut self, base: &mut Base, cx: &mut Cx<'_>, append: Append) {
         let in_file = cx.log.end().at.offset;
-        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, (append.batches, append.committed), cx.out) {
+        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, &append.batches, append.committed, cx.out) {
             Ok(took) => {
                 if self.told.is_none_or(|t| t.offset < append.committed.offset) {
                     self.told = Some(append.committed);

@@ -267,6 +267,11 @@ impl Shard {
                     links.bytes(now, conn, bytes);
                 }
             }
+            Event::Received { conn, lent } => {
+                if let Some(links) = &mut self.engine.links {
+                    links.received(now, conn, lent);
+                }
+            }
             Event::Sent { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_sent(now, bytes);

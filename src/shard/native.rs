@@ -131,8 +131,7 @@ impl Engine {
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
-                // The original is durable here, but perhaps not committed.
-                let ticket = ticket.or_else(|| self.partitions.get(idx).seat()?.commits_at(at));
+                let ticket = ticket.or_else(|| self.original_at(idx, at));
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;

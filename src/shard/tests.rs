@@ -77,6 +77,7 @@ impl Node {
                     drop(pieces);
                     self.step(core, Event::Sent { conn, bytes });
                 }
+                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     self.closed.push(conn);
                     self.step(core, Event::Closed { conn });

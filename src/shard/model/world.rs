@@ -123,6 +123,7 @@ impl World {
                     assert!(!std::mem::replace(&mut s.sent_this_turn, true), "one send per connection and turn");
                     s.wire.extend(pieces);
                 }
+                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
                     assert!(!std::mem::replace(&mut s.closing, true), "closed once");

@@ -385,6 +385,7 @@ impl<'a> World<'a> {
                     // what is lent stays so until its client takes it
                     s.wire.extend(pieces);
                 }
+                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     self.trace([2, conn.0, 0, 0]);
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
