@@ -3,7 +3,8 @@
 //!
 //! Where a run's last whole batch ends is known when it is there, and the next one begins with that. So a read that *follows* another,
 //! while that is still under way, begins where its last whole batch ends if batches are as long as the one before, and is told the
-//! place later. What the first read has of a batch that was cut is joined with the rest; that is the only copy.
+//! place later. What the first read has of a batch that was cut, the *head* of the second, is joined with the rest; that is the only
+//! copy. So it is with the tail of a run that is cached, when nothing was read behind it while it came.
 //!
 //! ```text
 //! segment  ...|== batch ==|== batch ==|== batch ==|== batch ==|...
@@ -36,14 +37,16 @@ pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
 
 impl Store {
     /// Reads what follows a run before somebody asks: the next run, and while there is little to read those after it, so
-    /// that the disk has something to do while others are handed out. False: there may be more to do when a batch is asked for again.
-    pub(super) fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) -> bool {
-        let mut offset = next;
-        for ahead in 0..RUNS_AHEAD {
-            if let Some(end) = self.cache.run_end(p, offset) {
-                offset = end;
+    /// that the disk has something to do while others are handed out. `from` is of a batch that is cached. False: there may be more
+    /// to do when a batch is asked for again.
+    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, io: &mut Io) -> bool {
+        let (mut offset, mut tail) = (from, Bytes::new());
+        for ahead in 0..=RUNS_AHEAD {
+            if let Some(run) = self.cache.run(p, offset) {
+                (offset, tail) = run;
                 continue;
             }
+            let ahead = ahead - 1;
             if let Some(key) = self.reader.under_way(p, offset) {
                 return self.read_behind(key, ahead + 1, io);
             }
@@ -51,10 +54,48 @@ impl Store {
             if self.is_crowded(p, ahead) {
                 return false;
             }
-            self.start_read(p, offset, limit, Purpose::Fetch, io);
+            self.start_behind(p, offset, limit, &tail, io);
             return self.reader.under_way(p, offset).is_none_or(|key| self.read_behind(key, ahead + 1, io));
         }
         true
+    }
+
+    /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
+    fn start_behind(&mut self, p: PartitionIdx, offset: i64, limit: i64, tail: &[u8], io: &mut Io) {
+        let part = self.part(p);
+        let base = part.segment_of(offset).1.meta.base.offset;
+        let first_at = FILE_HEADER_LEN + (offset - base) as u64;
+        let at = first_at + tail.len() as u64;
+        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let head = self.head(p, tail);
+        let rest = head.capacity().saturating_sub(tail.len()) as u64;
+        let ahead = self.cache.ahead() as u64;
+        if head.is_empty() || offset < part.careful_until || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
+            self.start_read(p, offset, limit, Purpose::Fetch, io);
+            return;
+        }
+        let until = end.min(at + whole_batches(ahead, rest, part.read_batch_len as u64));
+        self.make_room(read_memory((until - at) as usize) + head.capacity());
+        let read = Read { first_at, head, ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
+        let key = self.reader.reads.insert(read) as u32;
+        self.part_mut(p).reads.push(offset);
+        self.ask(key, io);
+    }
+
+    /// A copy of the start of a batch, with room for the rest; none where there is no use in it.
+    fn head(&self, p: PartitionIdx, start: &[u8]) -> Vec<u8> {
+        let dir = &self.part(p).dir;
+        let len = match BatchHeader::parse(start, dir.topic_id, dir.partition) {
+            Ok(header) => header.len(),
+            Err(Bad::Short) => start.len(),
+            Err(_) => 0,
+        };
+        if start.is_empty() || len < start.len() || !self.has_room_for(len) {
+            return vec![];
+        }
+        let mut head = Vec::with_capacity(len);
+        head.extend_from_slice(start);
+        head
     }
 
     /// There is no use in another read of what stands there.
@@ -125,21 +166,27 @@ impl Store {
     }
 
     /// The first batch of a read, which begins in the one before: in memory of its own.
-    pub(super) fn join(&self, read: &Read) -> Result<Batch, Bad> {
+    pub(super) fn join(&mut self, key: u32, mut head: Vec<u8>) -> Result<Batch, Bad> {
+        let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
         let (id, partition) = (part.dir.topic_id, part.dir.partition);
-        let join = |len: usize| {
-            let rest = len.saturating_sub(read.head.len());
-            let parts = [&read.head[..len.min(read.head.len())], read.found.get(..rest).ok_or(Bad::Short)?];
-            Ok(Bytes::from(parts.concat()))
+        let mut rest = &read.found[..];
+        let mut take = |head: &mut Vec<u8>, len: usize| {
+            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Bad::Short)?;
+            head.extend_from_slice(now);
+            rest = later;
+            Ok(())
         };
-        let header = BatchHeader::parse(&join(BATCH_HEADER_LEN)?, id, partition)?;
+        let len = head.len();
+        take(&mut head, BATCH_HEADER_LEN)?;
+        let header = BatchHeader::parse(&head, id, partition)?;
         let is_wanted = header.offset.get() == read.offset && header.end().offset <= read.limit && !header.is_lost();
-        let has_room = self.taken(self.reader.called.len()) + header.len() <= self.cache.bytes_max();
-        if !is_wanted || !has_room || header.len() <= read.head.len() {
+        if !is_wanted || header.len() <= len || !self.has_room_for(header.len()) {
             return Err(Bad::Short);
         }
-        Batch::parse(&join(header.len())?, id, partition)
+        head.reserve_exact(header.len() - head.len());
+        take(&mut head, header.len())?;
+        Batch::parse(&head.into(), id, partition)
     }
 
     /// What is read behind a read that brings no run is of no use.
@@ -164,14 +211,20 @@ impl Store {
     pub(super) fn go_on_behind(&mut self, now: Now, before: &Read, key: u32, end: i64, io: &mut Io) {
         let first_at = FILE_HEADER_LEN + (end - before.base) as u64;
         let limit = self.readable_limit(before.p, end).filter(|_| !self.is_settled(before.p, end));
-        let read = &mut self.reader.reads[key as usize];
+        let read = &self.reader.reads[key as usize];
         // behind a lost batch it may begin anywhere, and a file that is too short has no head
         let is_of_use = limit.is_some_and(|limit| limit >= read.limit) && end < read.limit && first_at < read.until;
         let head = before.found.get((first_at - before.at) as usize..(read.at.max(first_at) - before.at) as usize);
         let Some(head) = head.filter(|_| is_of_use) else {
             return self.drop_reads(Some(key));
         };
-        read.head = before.found.slice_ref(head);
+        let has_head = !head.is_empty();
+        let head = self.head(before.p, head);
+        if has_head && head.is_empty() {
+            return self.drop_reads(Some(key));
+        }
+        let read = &mut self.reader.reads[key as usize];
+        read.head = head;
         (read.offset, read.first_at, read.follows) = (end, first_at, None);
         let is_there = read.is_there();
         self.part_mut(before.p).reads.push(end);

@@ -5,9 +5,11 @@
 //! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
 //! batch alone, and the reader is answered [`Fetch::Held`] until then.
 //!
-//! **Memory.** What is being read and what is cached stay together within the cache's bound; beside one batch that is
-//! longer than it (one at a time: others that turn out long wait, parked) and what the scrubber reads. Nobody keeps a batch
-//! beyond its turn but who borrows it ([`super::lend`]): that much less is cached.
+//! **Memory.** What is being read, what is cached, and what is lent beyond its turn ([`super::lend`]) stay together within
+//! the cache's bound; beside one batch that is longer than it (one at a time: others that turn out long wait, parked) and
+//! what the scrubber reads. A read counts as the memory that it is read into, and the start of a batch that another read
+//! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
+//! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
 //!
 //! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
 //! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is room for
@@ -20,7 +22,7 @@
 //!    and at the latest with that message's end.
 
 use super::ahead::whole_batches;
-use super::batch::{BATCH_HEADER_LEN, BatchHeader, FoundBatch};
+use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader, FoundBatch};
 use super::cache::Cached;
 use super::fetch::Fetch;
 use super::format::{Bad, FILE_HEADER_LEN};
@@ -71,8 +73,8 @@ pub(super) struct Read {
     pub is_parked: bool,
     /// Where in the file its first batch begins, or is expected to.
     pub first_at: u64,
-    /// What the read before it found of its first batch, when that stands in both.
-    pub head: Bytes,
+    /// What the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
+    pub head: Vec<u8>,
     /// The end of this read says where its first batch begins.
     pub follows: Option<u32>,
     pub followed_by: Option<u32>,
@@ -96,7 +98,7 @@ impl Read {
             asked: 0,
             is_parked: false,
             first_at: FILE_HEADER_LEN + (offset - base) as u64,
-            head: Bytes::new(),
+            head: vec![],
             follows: None,
             followed_by: None,
             is_useless: false,
@@ -107,9 +109,15 @@ impl Read {
         self.found.len() + self.joined.len()
     }
 
+    /// Of the memory that it takes.
     pub fn bytes(&self) -> usize {
-        let len = if self.is_parked { self.len() } else { (self.until - self.at) as usize };
-        self.head.len() + read_memory(len)
+        let len = (self.until - self.at) as usize;
+        let found = match (self.is_parked, self.joined.is_empty()) {
+            (true, _) => read_memory(self.found.len()),
+            (false, true) => read_memory(len),
+            (false, false) => len + read_memory(self.asked),
+        };
+        self.head.capacity() + found
     }
 
     /// Nothing of it is with the disk, and there is no more to ask for.
@@ -165,8 +173,8 @@ impl Reader {
 
 /// What came of the bytes that were read.
 enum Parsed {
-    /// At least one batch, and how many bytes of them stand elsewhere than in what was found.
-    Run(Vec<Cached>, usize),
+    /// At least one batch.
+    Run(Vec<Cached>),
     /// The first batch goes on up to this file position.
     More(u64),
     Damaged(Bad),
@@ -192,9 +200,7 @@ impl Store {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.cache.get(p, offset) {
-            if let Some(next) = hit.read_on
-                && self.read_on(p, next, io)
-            {
+            if hit.is_unfollowed && self.read_on(p, offset, io) {
                 self.cache.set_followed(p, offset);
             }
             return Fetch::Batch(hit.batch);
@@ -249,10 +255,16 @@ impl Store {
         self.reader.bytes() + self.cache.fresh_bytes() + others * read_memory(self.cache.ahead())
     }
 
+    /// Whether so much more may be taken: of what is there only what is cached goes for it.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.taken(self.reader.called.len()) + more <= self.cache.bytes_max()
+    }
+
     /// Everybody who was told of a read has had his turn: what was read may leave the memory from here on, and those
     /// who wait for room are called.
     pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
         self.cache.end_turn(self.cache.bytes_max().saturating_sub(self.reader.bytes()));
+        self.cache.lender().set_taken(self.reader.bytes());
         self.reader.called.clear();
         if self.is_stopping() {
             return;
@@ -275,7 +287,9 @@ impl Store {
     /// Whether there is room for the rest of a long batch, or nothing else that could make room.
     fn may_go_on(&self, key: u32) -> bool {
         let read = &self.reader.reads[key as usize];
-        let more = (read.until - read.at) as usize - read.len();
+        let rest = (read.until - read.at) as usize - read.len();
+        // it is put together from what was found and what comes
+        let more = rest + read_memory(rest.min(READ_BYTES_MAX));
         let is_alone = !self.reader.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
         let fresh = self.cache.fresh_bytes();
         is_alone && fresh == 0 || self.reader.bytes() + fresh + more <= self.cache.bytes_max()
@@ -327,15 +341,21 @@ impl Store {
         until - at
     }
 
-    /// Drops cached runs for what is about to be read.
+    /// Drops cached runs for what is about to be read. To be called whenever what is read or fresh takes more than before.
     pub(super) fn make_room(&mut self, more: usize) {
-        self.cache.shrink(self.cache.bytes_max().saturating_sub(self.reader.bytes() + more));
+        let reading = self.reader.bytes() + more;
+        self.cache.lender().set_taken(reading + self.cache.fresh_bytes());
+        self.cache.shrink(self.cache.bytes_max().saturating_sub(reading));
     }
 
     /// Issues the next part of a read.
     pub(super) fn ask(&mut self, key: u32, io: &mut Io) {
         let read = &mut self.reader.reads[key as usize];
         read.is_parked = false;
+        if !read.found.is_empty() {
+            read.joined.reserve_exact((read.until - read.at) as usize);
+            read.joined.extend_from_slice(&std::mem::take(&mut read.found));
+        }
         let at = read.at + read.len() as u64;
         let len = (read.until - at).min(READ_BYTES_MAX as u64) as usize;
         read.asked = len;
@@ -359,14 +379,9 @@ impl Store {
         };
         let is_short = bytes.len() < read.asked;
         read.asked = 0;
-        if read.len() == 0 {
-            read.found = bytes;
-        } else {
-            if read.joined.is_empty() {
-                read.joined.reserve_exact((read.until - read.at) as usize);
-                read.joined.extend_from_slice(&std::mem::take(&mut read.found));
-            }
-            read.joined.extend_from_slice(&bytes);
+        match read.joined.is_empty() {
+            true => read.found = bytes,
+            false => read.joined.extend_from_slice(&bytes),
         }
         let there = read.at + read.len() as u64;
         if there < read.until && !is_short {
@@ -382,14 +397,21 @@ impl Store {
 
     /// All that was asked for is there.
     pub(super) fn judge_read(&mut self, now: Now, key: u32, io: &mut Io) {
-        let read = &self.reader.reads[key as usize];
+        let read = &mut self.reader.reads[key as usize];
         let there = read.at + read.len() as u64;
         let is_short = there < read.until;
-        let has_head = !read.head.is_empty();
-        match self.parse_run(key) {
-            Parsed::Run(batches, joined) => self.read_ended(now, key, batches, joined, io),
-            // Whoever wants it asks again, and all of it is read by one.
-            _ if has_head => drop(self.end_read(key)),
+        let head = std::mem::take(&mut read.head);
+        let first = match head.is_empty() {
+            true => None,
+            false => match self.join(key, head) {
+                Ok(batch) => Some(batch),
+                // Whoever wants it asks again, and all of it is read by one.
+                Err(_) => return drop(self.end_read(key)),
+            },
+        };
+        let joined = first.as_ref().map_or(0, |batch| batch.bytes.len());
+        match self.parse_run(key, first) {
+            Parsed::Run(batches) => self.read_ended(now, key, batches, joined, io),
             Parsed::More(_) if is_short => self.read_damaged(now, key, "the segment is shorter than its log".into(), io),
             Parsed::More(end) => {
                 self.drop_followers(key);
@@ -407,8 +429,8 @@ impl Store {
         }
     }
 
-    /// Verifies what was read, batch by batch.
-    fn parse_run(&self, key: u32) -> Parsed {
+    /// Verifies what was read, batch by batch, behind the one that was put together already.
+    fn parse_run(&self, key: u32, first: Option<Batch>) -> Parsed {
         let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
         let (id, partition) = (part.dir.topic_id, part.dir.partition);
@@ -423,17 +445,10 @@ impl Store {
             let is_judged = is_first || read.purpose != Purpose::Fetch;
             Ok(if is_judged { Cached::Verified(found.verify()?) } else { Cached::Found(found) })
         };
-        let mut joined = 0;
-        if !read.head.is_empty() {
-            match self.join(read) {
-                Ok(batch) => {
-                    joined = batch.header.len();
-                    offset = batch.header.end().offset;
-                    prev_crc = Some(batch.header.header_crc.get());
-                    batches.push(Cached::Verified(batch));
-                }
-                Err(bad) => return Parsed::Damaged(bad),
-            }
+        if let Some(batch) = first {
+            offset = batch.header.end().offset;
+            prev_crc = Some(batch.header.header_crc.get());
+            batches.push(Cached::Verified(batch));
         }
         while offset < read.limit {
             let in_file = FILE_HEADER_LEN + (offset - read.base) as u64;
@@ -485,7 +500,7 @@ impl Store {
                 Err(_) => break,
             }
         }
-        Parsed::Run(batches, joined)
+        Parsed::Run(batches)
     }
 
     /// Takes a read out of the books.
@@ -512,11 +527,9 @@ impl Store {
                 if let Some(last) = batches.last() {
                     self.part_mut(read.p).read_batch_len = last.header().len() as u32;
                 }
-                let bytes = read_memory(read.found.len()) + joined;
-                if joined > 0 {
-                    self.make_room(bytes);
-                }
-                self.cache.insert(read.p, batches, bytes);
+                let bytes = read_memory((read.until - read.at) as usize) + joined;
+                self.make_room(bytes);
+                self.cache.insert(read.p, batches, tail_of(&read, end), bytes);
                 self.release(now, read.p, read.offset);
                 if let Some(next) = next {
                     self.go_on_behind(now, &read, next, end, io);
@@ -572,6 +585,17 @@ impl Store {
         let read = self.end_read(key);
         let purpose = if read.purpose == Purpose::Scrub { Purpose::Scrub } else { Purpose::Fetch };
         self.find_extent(now, read.p, read.offset, purpose, Finding::Damaged(what), io);
+    }
+}
+
+/// What was read of the batch at `end`, which is cut.
+fn tail_of(read: &Read, end: i64) -> Bytes {
+    let from = FILE_HEADER_LEN + (end - read.base) as u64;
+    let is_written = read.until <= FILE_HEADER_LEN + (read.limit - read.base) as u64;
+    let is_whole = read.at + read.found.len() as u64 == read.until;
+    match (read.at..read.until).contains(&from) && is_written && is_whole {
+        true => read.found.slice((from - read.at) as usize..),
+        false => Bytes::new(),
     }
 }
 

@@ -665,19 +665,18 @@ impl Store {
         }
     }
 
-    /// Bytes of what was read from segments, or is being read.
-    #[cfg(test)]
+    /// Bytes of what was read from segments, is being read, or is lent.
     pub fn read_bytes(&self) -> usize {
-        self.cache.bytes() + self.reader.bytes()
+        self.cache.bytes() + self.reader.bytes() + self.cache.lender().kept()
     }
 
-    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too.
+    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too, and what
+    /// is lent while it is cached twice.
     pub fn memory_bytes(&self) -> usize {
         self.batch_bytes()
             + self.batch_memory.bytes()
             + self.ring.queued_bytes() as usize
-            + self.cache.bytes()
-            + self.reader.bytes()
+            + self.read_bytes()
             + self.verbatim.bytes()
     }
 

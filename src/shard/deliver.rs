@@ -93,7 +93,7 @@ impl Sink for Outputs<'_> {
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
         let is_long = payload.len() >= LENT_MIN;
-        match is_long.then(|| self.lender.lend(run.batch.bytes.slice(run.at.clone()))).flatten() {
+        match is_long.then(|| self.lender.lend(&run.batch.bytes, run.at.clone())).flatten() {
             Some(payload) => session.lent_messages(messages, payload, crc),
             None => session.messages(messages, payload, crc),
         }
