@@ -19,7 +19,7 @@ use crate::log::{Io, Lender, PartitionIdx, Store};
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
 
 /// Shorter runs are cheaper to copy than to lend: a piece of memory keeps all that was read with it.
-const LENT_MIN: usize = if cfg!(test) { 256 } else { 16 * 1024 };
+pub const LENT_MIN: usize = 16 * 1024;
 
 struct Log<'a> {
     store: &'a mut Store,
@@ -45,6 +45,7 @@ struct Outputs<'a> {
     frames: &'a mut IdMap<SubId, Vec<u8>>,
     native_subs: &'a mut IdMap<ConnId, Vec<NativeSub>>,
     lender: &'a Lender,
+    lent_min: usize,
     key: ChannelKey,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
@@ -92,7 +93,7 @@ impl Sink for Outputs<'_> {
         let payload = &run.batch.bytes[run.at.clone()];
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
-        let is_long = payload.len() >= LENT_MIN;
+        let is_long = payload.len() >= self.lent_min;
         match is_long.then(|| self.lender.lend(&run.batch.bytes, run.at.clone())).flatten() {
             Some(payload) => session.lent_messages(messages, payload, crc),
             None => session.messages(messages, payload, crc),
@@ -156,6 +157,7 @@ impl Shard {
             frames: &mut e.frames,
             native_subs: &mut e.native_subs,
             lender: &e.lender,
+            lent_min: e.lent_min,
             key,
             full,
         };

@@ -63,6 +63,7 @@ pub(super) struct Engine {
     pub store: Store,
     /// The store's.
     pub lender: Lender,
+    pub lent_min: usize,
     pub partitions: Partitions,
     pub topics: Topics,
     /// In a cluster: what the coordinator says, and the work of the replicas.
@@ -162,6 +163,7 @@ impl Engine {
             epoch,
             rng: Rng::new(seed),
             lender: store.lender(),
+            lent_min: super::LENT_MIN,
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),

@@ -40,7 +40,11 @@ impl Node {
 
     fn with(cores: u16, settings: Settings) -> Self {
         let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
-        let shard = |core| memory::first_start(core, cores, &settings, core as u64);
+        let shard = |core| {
+            let mut shard = memory::first_start(core, cores, &settings, core as u64);
+            shard.engine.lent_min = 256;
+            shard
+        };
         Node {
             shards: (0..cores).map(shard).collect(),
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },

@@ -256,6 +256,7 @@ impl World {
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
                 cluster: cluster.clone(),
+                lent_min: self.plan.lent_min,
             }));
         }
         shards

@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub const SEGMENT_BYTES: u64 = 64 * 1024;
+const READ_CACHE_BYTES: u64 = 1 << 20;
+/// With what the scrubber reads.
+const READ_BYTES: usize = READ_CACHE_BYTES as usize + 256 * 1024;
 pub const MSG_TIMEOUT_MS: u64 = 5_000;
 const CLIENTS_MAX: usize = 8;
 
@@ -110,7 +113,7 @@ impl<'a> World<'a> {
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
-            read_cache_bytes: 1 << 20,
+            read_cache_bytes: READ_CACHE_BYTES,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
@@ -134,6 +137,7 @@ impl<'a> World<'a> {
                 connections_max: 0,
                 node_id: [7; 16],
                 cluster: None,
+                lent_min: plan.lent_min,
             }));
         }
         disk.faults = plan.faults;
@@ -382,6 +386,7 @@ impl<'a> World<'a> {
                     self.trace([1, conn.0, pieces.iter().map(Bytes::len).sum::<usize>() as u64, crc]);
                     let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
                     assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
+                    self.outcome.lent += pieces.iter().filter(|piece| piece.len() >= self.plan.lent_min).count() as u64;
                     // what is lent stays so until its client takes it
                     s.wire.extend(pieces);
                 }
@@ -467,6 +472,8 @@ impl<'a> World<'a> {
 
     fn end_turn(&mut self, core: usize) {
         self.step(core, Event::TurnEnd);
+        let bytes = self.shards[core].read_bytes();
+        assert!(bytes <= READ_BYTES, "read_memory_is_bounded: {bytes}");
     }
 
     fn disk_done(&mut self) -> Option<usize> {
