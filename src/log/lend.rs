@@ -78,6 +78,11 @@ impl Lender {
 }
 
 impl super::Store {
+    /// Bytes of what was read from segments, is being read, or is lent.
+    pub fn read_bytes(&self) -> usize {
+        self.cache.bytes() + self.reader.bytes() + self.cache.lender().kept()
+    }
+
     /// Lends what was fetched to whoever needs it beyond the turn.
     pub fn lender(&self) -> Lender {
         self.cache.lender().clone()

@@ -665,11 +665,6 @@ impl Store {
         }
     }
 
-    /// Bytes of what was read from segments, is being read, or is lent.
-    pub fn read_bytes(&self) -> usize {
-        self.cache.bytes() + self.reader.bytes() + self.cache.lender().kept()
-    }
-
     /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too, and what
     /// is lent while it is cached twice.
     pub fn memory_bytes(&self) -> usize {
