@@ -8,6 +8,7 @@ pub mod batch;
 pub mod cache;
 pub mod checkpoint;
 pub mod cursor;
+mod deletes;
 pub mod epochs;
 pub mod facts;
 pub mod failure;

@@ -19,7 +19,7 @@ use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
 use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
+    BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
 use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
@@ -623,6 +623,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.delete_next(now, io);
         self.try_removals(io);
         self.drive_cuts(now, io);
         self.drive_mends(io);
@@ -640,7 +641,7 @@ impl Store {
             return Some(Ticks(0));
         }
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline(), self.cut_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline(), self.delete_deadline(), self.cut_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -678,10 +679,6 @@ impl Store {
     /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.
     pub fn log_topic_create(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
         self.create_topic(info, created_unix_ns, io)
-    }
-
-    pub(super) fn issue_remove(&mut self, p: PartitionIdx, files: Vec<FileId>, io: &mut Io) {
-        self.ops.issue(io, DiskOp::Remove { files }, Op::Remove(p));
     }
 }
 

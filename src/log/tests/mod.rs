@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod ahead;
 mod cuts;
+mod deletes;
 mod faults;
 mod follow;
 mod mend;
@@ -30,6 +31,7 @@ pub fn options() -> StoreOptions {
         read_cache_bytes: 256 * 1024,
         tail_cache_bytes: 64 * 1024,
         max_pub_waiting_size: 512 * 1024,
+        delete_bytes_per_second: 0,
         ..Default::default()
     };
     StoreOptions::new(&settings, CoreId(0), Epoch(4), journal)

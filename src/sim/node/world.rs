@@ -119,6 +119,7 @@ impl<'a> World<'a> {
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
+            delete_bytes_per_second: 400_000,
             ..Settings::default()
         });
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
