@@ -1,12 +1,15 @@
 //! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
 //! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
-//! what came: a length alone costs none.
+//! what came, or came before: a length alone costs none.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
 use crate::base::BLOCK;
 
 /// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
+
+/// What it reserves of what a payload before it really brought.
+const RESERVE_KNOWN: usize = 1024 * 1024;
 
 /// A shorter payload begins anywhere.
 const PLACED_MIN: usize = 16 * BLOCK;
@@ -88,7 +91,10 @@ impl Input {
         if body.missing > 0 {
             return Ok(false);
         }
-        let Body { header, head, payload, before, .. } = self.body.take().expect("it was just looked at");
+        let Body { header, head, payload, before, kept, .. } = self.body.take().expect("it was just looked at");
+        if kept {
+            self.reserve = self.reserve.max(header.payload_len.min(RESERVE_KNOWN));
+        }
         each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
         Ok(true)
     }
@@ -211,6 +217,16 @@ mod tests {
         let mut rest = &[0; 100 * 1024][..];
         assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
         assert!(input.held_bytes() < 1024 * 1024, "it grows by what came");
+        let mut input = Input::new(64 << 20, 0);
+        for (len, least, most) in [(300_000, 64 * 1024, 100 * 1024), (60 << 20, 300_000, 400_000)] {
+            let mut stream = vec![];
+            encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&vec![0; len]));
+            assert!(!input.next(&mut &stream[..], |_| true, &mut |_| panic!("nothing is whole")).unwrap());
+            assert!((least..most).contains(&input.held_bytes()), "{} for {len} bytes", input.held_bytes());
+            let mut whole = false;
+            input.next(&mut &vec![0; len][..], |_| true, &mut |_| whole = true).unwrap();
+            assert!(whole);
+        }
         let mut rest = &stream[..];
         assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
     }

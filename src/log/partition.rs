@@ -27,6 +27,11 @@ use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 use zerocopy::FromBytes;
 
+/// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
+const STREAM_WAITING: usize = 4;
+/// ... in which this part of `direct-bytes` is long enough to be written once.
+const STREAM_PART: usize = 4;
+
 /// A border between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
@@ -163,6 +168,8 @@ pub struct PartitionLog {
     pub segments: VecDeque<Segment>,
     /// Batches of the last segment.
     pub segment_batches: u64,
+    /// So much waits that it is written once.
+    pub is_streaming: bool,
     pub space: Space,
     pub segment_writer: FileWriter,
     pub commit_writer: FileWriter,
@@ -292,6 +299,7 @@ impl PartitionLog {
             is_touched: false,
             segments,
             segment_batches: batches,
+            is_streaming: false,
             space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
             segment_writer,
             commit_writer,
@@ -346,6 +354,15 @@ impl PartitionLog {
     pub fn mark_at(&self, mark: Mark, number: u64) -> Mark {
         (mark.number..number)
             .fold(mark, |m, n| m.after(self.recent(n).expect("a batch that is in no segment yet is in memory").header()))
+    }
+
+    /// The length from which on a batch goes straight to its segment, when `usual` is what the settings say. Once so much waits
+    /// that the device is busy either way, writing once is worth more than waiting once: then shorter ones do, too, until
+    /// hardly anything waits.
+    pub fn direct_len(&mut self, usual: usize) -> usize {
+        let waiting = (self.end.at.offset - self.durable.at.offset) as usize;
+        self.is_streaming = waiting >= if self.is_streaming { usual } else { STREAM_WAITING * usual };
+        if self.is_streaming { usual / STREAM_PART } else { usual }
     }
 
     pub fn active(&self) -> &Segment {
