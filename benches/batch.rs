@@ -8,7 +8,8 @@ mod common;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
 use ringmq::base::{Epoch, PartitionId, Position, TopicId};
-use ringmq::log::batch::{Batch, BatchBuilder, BatchMemory, Stamp};
+use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
+use ringmq::log::memory::BatchMemory;
 use std::hint::black_box;
 
 const TOPIC: TopicId = TopicId([1; 16]);

@@ -31,7 +31,7 @@ impl Store {
         let cost = batch_cost(len, self.direct_len);
         let part = &mut self.partitions[p.0 as usize];
         if !part.builder.is_empty() {
-            part.seal(&mut self.batch_memory);
+            part.seal(p, &mut self.batch_memory);
         }
         let at = part.seal_native(now.unix_ns, batch, cost);
         let ticket = part.last_ticket;
@@ -97,7 +97,7 @@ impl Store {
             // It begins the next segment, behind all that was appended before.
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {
-                part.seal(&mut self.batch_memory);
+                part.seal(p, &mut self.batch_memory);
                 self.has_sealed = true;
             }
             part.roll();

@@ -13,8 +13,9 @@
 //! The body is position-independent: ids come from a message's index, times from the header's base timestamp.
 
 use super::format::{Bad, VERSION};
+use super::memory::{BatchMemory, COPIED_MAX};
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -146,27 +147,6 @@ pub struct BatchBuilder {
     base_unix_ns: i64,
 }
 
-/// Where the small batches of a core stand, in the order in which they are sealed, which is nearly that in which they leave: that
-/// costs no allocation each, and memory that is written and read from its start to its end. A piece goes with its last batch.
-#[derive(Debug, Default)]
-pub struct BatchMemory {
-    piece: BytesMut,
-}
-
-const PIECE_LEN: usize = 64 * 1024;
-/// Longer batches have memory of their own.
-const COPIED_MAX: usize = PIECE_LEN / 8;
-
-impl BatchMemory {
-    fn keep(&mut self, batch: &[u8]) -> Bytes {
-        if self.piece.capacity() < batch.len() {
-            self.piece = BytesMut::with_capacity(PIECE_LEN);
-        }
-        self.piece.extend_from_slice(batch);
-        self.piece.split().freeze()
-    }
-}
-
 impl BatchBuilder {
     pub fn is_empty(&self) -> bool {
         self.num == 0
@@ -211,25 +191,29 @@ impl BatchBuilder {
 
     /// Fills in the header and hands out the finished bytes, in memory of their own; the builder is empty afterwards.
     pub fn seal(&mut self, stamp: Stamp) -> Batch {
-        self.seal_in(stamp, &mut BatchMemory::default())
+        let header = self.finish(stamp);
+        Batch { header, bytes: std::mem::take(&mut self.bytes).into() }
     }
 
     /// As [`Self::seal`]; a small batch stands in `memory`.
     pub fn seal_in(&mut self, stamp: Stamp, memory: &mut BatchMemory) -> Batch {
+        if self.bytes.len() > COPIED_MAX {
+            return self.seal(stamp);
+        }
+        let header = self.finish(stamp);
+        let bytes = memory.keep(&self.bytes);
+        self.bytes.clear();
+        Batch { header, bytes }
+    }
+
+    fn finish(&mut self, stamp: Stamp) -> BatchHeader {
         assert!(self.num > 0, "an empty batch has no meaning");
         let num = std::mem::take(&mut self.num);
         self.last_len = self.bytes.len();
         let body_crc = crc32fast::hash(&self.bytes[BATCH_HEADER_LEN..]);
         let header = stamp.header(self.bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));
         self.bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
-        let bytes = if self.bytes.len() > COPIED_MAX {
-            std::mem::take(&mut self.bytes).into()
-        } else {
-            let bytes = memory.keep(&self.bytes);
-            self.bytes.clear();
-            bytes
-        };
-        Batch { header, bytes }
+        header
     }
 }
 

@@ -36,7 +36,7 @@ impl Store {
     pub fn seal_open(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         if !part.builder.is_empty() {
-            part.seal(&mut self.batch_memory);
+            part.seal(p, &mut self.batch_memory);
             self.has_sealed = true;
         }
     }

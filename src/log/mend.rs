@@ -98,7 +98,6 @@ impl Store {
         }
         let buffer = vec![0; (until - at) as usize];
         let mend = Mend { batches: kept, stage: Stage::Waiting, base, at, buffer, shared, todo: VecDeque::new() };
-        self.verbatim.drop_ahead(p);
         self.part_mut(p).mend = Some(Box::new(mend));
         self.mends.push(p);
         self.drive_mend(p, io);
@@ -210,6 +209,7 @@ impl Store {
         self.mends.retain(|q| *q != p);
         let part = &mut self.partitions[p.0 as usize];
         let Some(mend) = part.mend.take() else { return };
+        self.verbatim.drop_ahead(p);
         if is_whole {
             let (from, to) = (mend.from(), mend.to());
             part.find_again(from, to, &mend.batches[mend.batches.len() - 1]);

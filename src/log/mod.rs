@@ -15,6 +15,7 @@ pub mod flush;
 mod follow;
 pub mod format;
 mod hold;
+pub mod memory;
 mod mend;
 pub mod meta;
 pub mod native;

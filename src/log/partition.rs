@@ -9,13 +9,14 @@
 //! ```
 //! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
 
-use super::batch::{Batch, BatchBuilder, BatchHeader, BatchMemory, Stamp};
+use super::batch::{Batch, BatchBuilder, BatchHeader, Stamp};
 use super::epochs::Epochs;
 use super::flush::Flush;
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use super::memory::{BatchMemory, COPIED_MAX};
 use super::mend::Mend;
 use super::native::NativeBatch;
-use super::notice::{AppendTicket, LogStats};
+use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
 use super::state::{RecoveredPartition, SegmentMeta};
@@ -342,6 +343,11 @@ impl PartitionLog {
         self.recent.get_mut(number.checked_sub(self.first)? as usize)
     }
 
+    /// That whose number has this low half, if it is in memory.
+    pub fn recent_by_low(&mut self, low: u32) -> Option<&mut Recent> {
+        self.recent.get_mut(low.wrapping_sub(self.first as u32) as usize)
+    }
+
     /// The durable batch in memory that begins at `offset`.
     pub fn recent_at(&self, offset: i64) -> Option<(u64, &Recent)> {
         let index = self.recent.partition_point(|r| r.header().offset.get() < offset);
@@ -381,10 +387,13 @@ impl PartitionLog {
         Stamp { topic_id, partition, epoch, at: self.end.at, prev_crc: self.end.chain_crc }
     }
 
-    /// Makes the open batch a sealed one.
-    pub fn seal(&mut self, memory: &mut BatchMemory) {
+    /// Makes the open batch a sealed one; `p` is this partition.
+    pub fn seal(&mut self, p: PartitionIdx, memory: &mut BatchMemory) {
         let stamp = self.stamp();
         let batch = self.builder.seal_in(stamp, memory);
+        if batch.bytes.len() <= COPIED_MAX {
+            memory.note(p, self.end.number);
+        }
         let cost = std::mem::take(&mut self.builder_cost);
         self.push(batch, (self.builder_ticket, self.last_ticket), cost);
     }

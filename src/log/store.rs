@@ -11,8 +11,9 @@
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BatchMemory, MESSAGE_OVERHEAD};
+use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, MESSAGE_OVERHEAD};
 use super::cache::ReadCache;
+use super::memory::BatchMemory;
 use super::notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, StoreOptions};
 use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
@@ -324,7 +325,7 @@ impl Store {
         if is_new {
             let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
-                part.seal(&mut self.batch_memory);
+                part.seal(p, &mut self.batch_memory);
                 self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
@@ -393,7 +394,7 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             let stays_open = is_busy && part.builder.len() < direct_len && !part.builder.is_empty();
             if !stays_open && !part.builder.is_empty() {
-                part.seal(&mut self.batch_memory);
+                part.seal(p, &mut self.batch_memory);
             }
             part.is_dirty = stays_open;
             if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
@@ -409,6 +410,7 @@ impl Store {
             stays_open
         });
         self.dirty = dirty;
+        self.free_pieces();
         self.record_commits();
         self.drive(now, cursors, io);
     }
@@ -671,10 +673,11 @@ impl Store {
         self.cache.bytes() + self.reader.bytes()
     }
 
-    /// Bytes held for batches, reads and caches.
+    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too.
     pub fn memory_bytes(&self) -> usize {
-        (self.waiting_bytes + self.unflushed_bytes + self.ring.queued_bytes()) as usize
-            + self.tail_bytes
+        self.batch_bytes()
+            + self.batch_memory.bytes()
+            + self.ring.queued_bytes() as usize
             + self.cache.bytes()
             + self.reader.bytes()
             + self.verbatim.bytes()

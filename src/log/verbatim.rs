@@ -1,12 +1,12 @@
 //! Reading batches as they stand, for a replica that catches up: past the read cache, in a share of memory of its own, verified
 //! like everything that is read.
 //!
-//! Reads stand in one line per core; those under way take at most [`SHARE`], beside one batch that is longer. What is handed out is
-//! the reader's; he asks for one run at a time.
+//! Reads stand in one line per core; those under way take at most [`SHARE`], beside what first batches that are longer than was asked
+//! for take. What is handed out is the reader's; he asks for one run at a time.
 //!
 //! **Read ahead.** A read whose run was handed out stays, with what it has of the bytes behind. Whoever goes on there gets them, and
 //! from then on the disk is [`AHEAD`] bytes ahead of him, as far as there is room. What nobody goes on with is dropped when
-//! its room is wanted, and when the files change: at a cut, when damage is mended. It never reaches beyond what was written when
+//! its room is wanted, and when the files change: at a cut, and once damage is mended. It never reaches beyond what was written when
 //! the read began, so no block of it is written again otherwise.
 //!
 //! ```text
@@ -92,6 +92,17 @@ impl Read {
     /// Up to here the file was asked for.
     fn asked_until(&self) -> u64 {
         self.pieces.back().map_or(block_down(segment_at(self.base, self.next.offset)), |piece| piece.at + piece.len as u64)
+    }
+
+    /// Up to here the file is read for this one.
+    fn wanted(&self, want: &Want) -> u64 {
+        block_up(segment_at(self.base, want.from.offset) + want.bytes_max as u64)
+    }
+
+    /// What of that was not asked for, and is there.
+    fn missing(&self, want: &Want) -> usize {
+        let until = self.wanted(want).min(block_up(segment_at(self.base, self.limit)));
+        until.saturating_sub(self.asked_until()) as usize
     }
 
     fn is_under_way(&self) -> bool {
@@ -203,11 +214,18 @@ impl Verbatim {
         self.reads.iter().map(|(_, r)| r.bytes()).sum()
     }
 
-    /// Whether so much more has room, when what nobody waits for goes.
-    fn makes_room(&mut self, bytes: usize) -> bool {
+    /// The read whose run ended where this one begins.
+    fn ahead_of(&self, want: &Want) -> Option<u32> {
+        let goes_on = |r: &Read| r.p == want.p && r.next == want.from && r.want.is_none() && !r.is_over;
+        self.reads.iter().find(|(_, r)| goes_on(r)).map(|(key, _)| key as u32)
+    }
+
+    /// Whether so much more has room, when what nobody waits for goes, but for the read `kept`.
+    fn makes_room(&mut self, bytes: usize, kept: Option<u32>) -> bool {
         while self.bytes() + bytes > SHARE {
-            let Some(idle) = self.reads.iter().find(|(_, r)| r.is_idle()).map(|(key, _)| key) else {
-                return self.reads.is_empty();
+            let is_spare = |(key, r): &(usize, &Read)| r.is_idle() && Some(*key as u32) != kept;
+            let Some(idle) = self.reads.iter().find(is_spare).map(|(key, _)| key) else {
+                return self.reads.len() == kept.is_some() as usize;
             };
             self.reads.remove(idle);
         }
@@ -243,13 +261,18 @@ impl Store {
         if let Some(run) = self.run_in_memory(want, durable) {
             return self.answer_verbatim(want, Ok(run));
         }
-        let goes_on = |r: &Read| r.p == p && r.next == from && r.want.is_none() && !r.is_over;
-        if let Some((key, read)) = self.verbatim.reads.iter_mut().find(|(_, r)| goes_on(r)) {
-            (read.want, read.is_sequential) = (Some(want), true);
-            return self.go_on_verbatim(now, key as u32, io);
+        let ahead = self.verbatim.ahead_of(&want);
+        if let Some(key) = ahead.filter(|key| self.verbatim.reads[*key as usize].missing(&want) == 0) {
+            return self.take_on_verbatim(now, key, want, io);
         }
         self.verbatim.waiting.push_back(want);
         self.pump_verbatim(now, io);
+    }
+
+    fn take_on_verbatim(&mut self, now: Now, key: u32, want: Want, io: &mut Io) {
+        let read = &mut self.verbatim.reads[key as usize];
+        (read.want, read.is_sequential) = (Some(want), true);
+        self.go_on_verbatim(now, key, io);
     }
 
     fn answer_verbatim(&mut self, want: Want, result: Result<Run, Unreadable>) {
@@ -277,10 +300,16 @@ impl Store {
     /// Begins the reads that there is room for.
     pub(super) fn pump_verbatim(&mut self, now: Now, io: &mut Io) {
         while let Some(&want) = self.verbatim.waiting.front() {
-            if self.is_stopping() || !self.verbatim.makes_room(want.bytes_max + 2 * BLOCK) {
+            let ahead = self.verbatim.ahead_of(&want);
+            let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.verbatim.reads[key as usize].missing(&want));
+            if self.is_stopping() || !self.verbatim.makes_room(missing, ahead) {
                 return;
             }
             self.verbatim.waiting.pop_front();
+            if let Some(key) = ahead {
+                self.take_on_verbatim(now, key, want, io);
+                continue;
+            }
             let offset = want.from.offset;
             let Some(limit) = self.readable_limit(want.p, offset) else {
                 // It left the memory, or a cut is under way.
@@ -332,7 +361,7 @@ impl Store {
             }
             return;
         };
-        let wanted = block_up(segment_at(read.base, want.from.offset) + want.bytes_max as u64);
+        let wanted = read.wanted(&want);
         self.ask_verbatim(key, wanted, io);
         self.read_ahead(key, wanted, io);
         let read = &self.verbatim.reads[key as usize];
@@ -351,9 +380,11 @@ impl Store {
         }
         let (p, offset) = (want.p, want.from.offset);
         let part = self.part(p);
-        let is_there = part.start.offset <= offset && part.cut.is_none();
         let is_steady = part.cut.is_none() && !part.is_mending();
+        let is_stored = part.start.offset <= offset && part.cut.is_none();
         let read = &mut self.verbatim.reads[key as usize];
+        // The file may have changed behind one that is over: what it found says nothing of what stands there now.
+        let is_there = is_stored && !read.is_over;
         read.want = None;
         read.is_over |= !matches!(parsed, Parsed::Run(_)) || !is_steady;
         let mut damage = None;

@@ -217,7 +217,7 @@ impl Follower {
 
     fn on_append(&mut self, base: &mut Base, cx: &mut Cx<'_>, append: Append) {
         let in_file = cx.log.end().at.offset;
-        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, (append.batches, append.committed), cx.out) {
+        match take_run(base.route, self.head.epoch, cx.log, &mut base.taken, &append.batches, append.committed, cx.out) {
             Ok(took) => {
                 if self.told.is_none_or(|t| t.offset < append.committed.offset) {
                     self.told = Some(append.committed);

@@ -95,7 +95,7 @@ impl Mender {
 fn run(base: &Base, batches: Batches, from: Position, to: Position) -> Result<Vec<Batch>, Bad> {
     let (route, mut at, mut crc) = (base.route, from, None);
     let mut found: Vec<Batch> = vec![];
-    for mut part in batches.0 {
+    for mut part in batches.parts {
         while !part.is_empty() {
             let batch = Batch::parse(&part, route.topic_id, route.partition)?;
             bytes::Buf::advance(&mut part, batch.bytes.len());

@@ -172,11 +172,15 @@ pub struct Aligned {
 /// Whole batches, one after the other, as they stand in the log. A part may hold several; each begins with its header,
 /// which says its length (a lost batch has its header alone).
 #[derive(Clone, Debug, Default)]
-pub struct Batches(pub Vec<Bytes>, bool);
+pub struct Batches {
+    pub parts: Vec<Bytes>,
+    /// The checksum of each body was computed, and is as its header says.
+    are_checked: bool,
+}
 
 impl PartialEq for Batches {
     fn eq(&self, other: &Batches) -> bool {
-        self.0 == other.0
+        self.parts == other.parts
     }
 }
 
@@ -184,17 +188,17 @@ impl Eq for Batches {}
 
 impl Batches {
     pub fn new(parts: Vec<Bytes>) -> Batches {
-        Batches(parts, false)
+        Batches { parts, are_checked: false }
     }
 
     /// The checksum of each body was computed, and is as its header says.
     pub fn note_checked(&mut self) {
-        self.1 = true;
+        self.are_checked = true;
     }
 
     /// Takes the first batch of a part, verified.
     pub fn take(&self, part: &mut Bytes, route: Route) -> Result<Batch, Bad> {
-        let parse = if self.1 { Batch::parse_checked } else { Batch::parse };
+        let parse = if self.are_checked { Batch::parse_checked } else { Batch::parse };
         let batch = parse(part, route.topic_id, route.partition)?;
         bytes::Buf::advance(part, batch.bytes.len());
         Ok(batch)
@@ -202,11 +206,11 @@ impl Batches {
 
     /// In bytes, at most [`RUN_BYTES_MAX`].
     pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.parts.iter().map(Bytes::len).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(Bytes::is_empty)
+        self.parts.iter().all(Bytes::is_empty)
     }
 }
 

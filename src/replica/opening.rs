@@ -182,7 +182,7 @@ impl Leader {
         if source != from || pulled.from != base.taken.at {
             return;
         }
-        match take_run(base.route, self.epoch, cx.log, &mut base.taken, (pulled.batches, Position::START), cx.out) {
+        match take_run(base.route, self.epoch, cx.log, &mut base.taken, &pulled.batches, Position::START, cx.out) {
             Ok(true) => {
                 let (retry_at, until) = (cx.now + base.options.retry, cx.now + base.options.follower_limit);
                 self.phase = Phase::Fetching { source, end, retry_at, until };

@@ -74,12 +74,13 @@ pub(super) fn take_run(
     leader_epoch: Epoch,
     log: &dyn LogView,
     taken: &mut Tail,
-    (batches, settled): (Batches, Position),
+    batches: &Batches,
+    settled: Position,
     out: &mut Vec<Effect>,
 ) -> Result<bool, PeerError> {
     let mut walk = Walk { before: None, unproven: false };
     let mut any = false;
-    for mut part in batches.0.iter().cloned() {
+    for mut part in batches.parts.iter().cloned() {
         while !part.is_empty() {
             let batch = batches.take(&mut part, route).map_err(PeerError::BadBatch)?;
             let h = &batch.header;

@@ -35,13 +35,20 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
 
+/// A leader's batch for the log.
+struct Incoming {
+    batch: Batch,
+    /// It is committed without this replica: nobody waits for it.
+    is_settled: bool,
+}
+
 /// A replica, and what its shard keeps for it.
 pub struct Seat {
     pub member: Member,
     /// Ends of what is durable and not committed, with the last append before each. Of a leader that has publishers.
     pub marks: VecDeque<(i64, AppendTicket)>,
-    /// A leader's batches for which the store had no room, in order; and whether nobody waits for them.
-    held: VecDeque<(Batch, bool)>,
+    /// A leader's batches for which the store had no room, in order.
+    held: VecDeque<Incoming>,
     /// The store refused one for good: what follows it, also in the same frame, has no place either, until a restart.
     has_failed: bool,
     /// Appended to since the last `Sealed`: it is in the list of the turn's end.

@@ -16,7 +16,8 @@ pub(super) fn position(kind: &'static str, field: &'static str, at: &fb::Positio
 
 impl<'a> Frame<'a> {
     /// The frame whose header and metadata came from [`Header::parse`]; of its payload the checksum was held
-    /// ([`Header::check_payload`]). Batches are slices of `payload` and keep all of it in memory.
+    /// ([`Header::check_payload`]). Batches are slices of `payload` and keep all of it in memory, but for short runs among those of
+    /// other partitions, which are kept and forgotten at other times: they are copied.
     ///
     /// [`Malformed::UnknownKind`] is a later version's: whoever reads skips the frame. Anything else is a fault of the other side, and
     /// as a lane loses nothing, the end of the connection.
@@ -83,12 +84,14 @@ fn batches(bytes: Bytes) -> Batches {
 fn appends(kind: &'static str, metadata: &[u8], mut payload: Bytes) -> Result<Vec<Addressed>, Malformed> {
     let found = table::<fb::Appends>(kind, metadata)?.appends();
     check(found.len() <= ENTRIES_MAX, kind, "appends")?;
-    let mut messages = Vec::with_capacity(found.len());
+    let (mut messages, whole) = (Vec::with_capacity(found.len()), payload.len());
     for t in found {
         let bytes = t.bytes() as usize;
         check(bytes <= RUN_BYTES_MAX && bytes <= payload.len(), kind, "bytes")?;
         let committed = position(kind, "committed", t.committed())?;
-        let append = Append { committed, batches: batches(payload.split_to(bytes)) };
+        let slice = payload.split_to(bytes);
+        let run = if 2 * bytes < whole { Bytes::copy_from_slice(&slice) } else { slice };
+        let append = Append { committed, batches: batches(run) };
         messages.push(addressed(kind, t.head(), Body::Append(append))?);
     }
     check(payload.is_empty(), kind, "bytes")?;

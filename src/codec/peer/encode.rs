@@ -119,7 +119,7 @@ impl Encoder {
                 break;
             }
             total += bytes;
-            payload.extend(batches.0.iter().cloned());
+            payload.extend(batches.parts.iter().cloned());
             let (head, committed) = (raw_head(*route, *head), raw(*committed));
             let args = fb::AppendArgs { head: Some(&head), committed: Some(&committed), bytes: bytes as u32 };
             appends.push(fb::Append::create(b, &args));
@@ -197,7 +197,7 @@ impl Encoder {
             }
             Body::Pulled(m) => {
                 assert!(m.batches.len() <= RUN_BYTES_MAX, "what is pulled has its bounds");
-                payload = &m.batches.0;
+                payload = &m.batches.parts;
                 let root = fb::Pulled::create(b, &fb::PulledArgs { head, from: Some(&raw(m.from)) });
                 b.finish_minimal(root);
                 kind::PULLED

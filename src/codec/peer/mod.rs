@@ -2,7 +2,7 @@
 //!
 //! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::replica::message`] what the messages mean. Both
 //! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
-//! given, and what is decoded are slices of the payload that was read.
+//! given, and what is decoded are slices of the payload that was read (short runs aside, [`Frame::decode`]).
 
 mod batches;
 mod cursors;

@@ -138,7 +138,7 @@ fn message() -> impl Strategy<Value = Addressed> {
 /// As it is after a decoding: the batches in one piece.
 fn joined(mut m: Addressed) -> Addressed {
     if let Body::Append(Append { batches, .. }) | Body::Pulled(Pulled { batches, .. }) = &mut m.message.body {
-        let bytes = Bytes::from(batches.0.concat());
+        let bytes = Bytes::from(batches.parts.concat());
         *batches = Batches::new(if bytes.is_empty() { vec![] } else { vec![bytes] });
     }
     m
@@ -259,7 +259,7 @@ fn outcome(body: Body) -> Result<(), Malformed> {
 }
 
 #[test]
-fn batches_are_handed_on_and_sliced_but_never_copied() {
+fn the_batches_of_a_frame_of_one_partition_are_never_copied() {
     let batch = Bytes::from(vec![7; 1000]);
     let append = Append { committed: AT, batches: Batches::new(vec![batch.clone(), batch.clone()]) };
     let mut pieces = vec![];
@@ -270,7 +270,25 @@ fn batches_are_handed_on_and_sliced_but_never_copied() {
     let (header, metadata, payload) = frames(&pieces).remove(0);
     let Ok(Frame::Messages(found)) = Frame::decode(&header, &metadata, &payload) else { panic!("it was encoded") };
     let Body::Append(Append { batches, .. }) = &found[0].message.body else { panic!("it was an append") };
-    assert_eq!(batches.0[0].as_ptr(), payload.as_ptr());
+    assert_eq!(batches.parts[0].as_ptr(), payload.as_ptr());
+}
+
+#[test]
+fn a_short_run_does_not_keep_the_frame_that_it_came_in() {
+    let lens = [300, 200_000, 1, 90_000];
+    let append = |(n, len): (usize, &usize)| {
+        addressed(n as u16, Body::Append(Append { committed: AT, batches: Batches::new(vec![vec![7; *len].into()]) }))
+    };
+    let mut pieces = vec![];
+    Encoder::default().messages(&mut pieces, Lane::Data, &lens.iter().enumerate().map(append).collect::<Vec<_>>());
+    let (header, metadata, payload) = frames(&pieces).remove(0);
+    let Ok(Frame::Messages(found)) = Frame::decode(&header, &metadata, &payload) else { panic!("it was encoded") };
+    let memory = payload.as_ptr_range();
+    let is_slice = |m: &Addressed| match &m.message.body {
+        Body::Append(m) => memory.contains(&m.batches.parts[0].as_ptr()),
+        _ => false,
+    };
+    assert_eq!(found.iter().map(is_slice).collect::<Vec<_>>(), [false, true, false, false]);
 }
 
 #[test]

@@ -194,7 +194,8 @@ impl Model {
         self.rig.settle();
         assert!(self.rig.notices.contains(&Notice::Stopped));
         assert!(self.rig.redo().is_empty(), "after a stop there is nothing to redo");
-        let bound = 512 * 1024 + 64 * 1024 + 256 * 1024 + 1024 * 1024;
+        let batches = 512 * 1024 + 64 * 1024 + 1024 * 1024;
+        let bound = 3 * batches + crate::log::memory::SLACK + 256 * 1024;
         assert!(self.rig.store.memory_bytes() <= bound, "{}", self.rig.store.memory_bytes());
     }
 }

@@ -177,6 +177,28 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
     assert!(rig.store.unflushed_bytes > MIB / 2, "the rest waits for more");
 }
 
+/// What a partition that gets little keeps in memory does not keep what the others had beside it.
+#[test]
+fn a_trickle_does_not_keep_the_memory_of_a_flood() {
+    let journal = JournalIdentity { file_len: 64 * MIB, ..options().journal };
+    let mut rig = Rig::new(StoreOptions { journal, flush_bytes: MIB, ..options() });
+    let (flood, trickle) = (rig.create("flood"), rig.create("trickle"));
+    for n in 0..2000u32 {
+        rig.publish(flood, &[n as u8; 7000]);
+        rig.publish(trickle, &n.to_le_bytes());
+        rig.settle();
+        let (pieces, batches) = (rig.store.batch_memory.bytes(), rig.store.batch_bytes());
+        assert!(pieces <= 2 * batches + memory::SLACK, "{pieces} bytes for {batches} after {n}");
+    }
+    let recent = &rig.store.part(trickle).recent;
+    assert_eq!(recent.len(), 2000, "nothing of it is flushed yet");
+    let alone = recent.iter().filter(|r| r.bytes.is_unique()).count();
+    assert!((1000..2000).contains(&alone), "{alone} have memory of their own");
+    let bodies = rig.read_all(trickle);
+    assert!((0..2000u32).zip(&bodies).all(|(n, body)| body[..] == n.to_le_bytes()) && bodies.len() == 2000);
+    assert_eq!(rig.read_all(flood).len(), 2000);
+}
+
 #[test]
 fn an_idle_partition_costs_kilobytes() {
     let mut rig = Rig::new(options());

@@ -136,6 +136,95 @@ fn reads_stand_in_line_within_a_share_of_memory() {
     assert_eq!((answered, rig.store.verbatim.bytes()), (30, 0));
 }
 
+/// Each of them has its next run half in memory; the other half has to have room first.
+#[test]
+fn who_goes_on_stands_in_the_same_line() {
+    let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, max_bytes_per_file: 4 * MIB, ..options() });
+    let mut logs = vec![];
+    for n in 0..9 {
+        let (p, mut peer) = (rig.create(&format!("t{n}")), Peer::new(&format!("t{n}")));
+        for _ in 0..60 {
+            let batch = peer.batch(1, &[n; 20_000]);
+            rig.append_verbatim(p, &batch);
+            rig.settle();
+        }
+        logs.push((p, peer));
+    }
+    let mut ends: Vec<Position> = vec![];
+    for (p, _) in &logs {
+        ends.push(rig.read_verbatim(*p, Position::START, 500_000).unwrap().1);
+    }
+    for round in 0..2 {
+        rig.notices.clear();
+        for ((p, _), from) in logs.iter().zip(&ends) {
+            rig.store.read_verbatim(rig.now, *p, 7, *from, 500_000, &mut rig.io);
+            assert!(rig.store.verbatim.bytes() <= 4 << 20, "{} bytes", rig.store.verbatim.bytes());
+        }
+        rig.settle();
+        rig.tick(0);
+        for ((p, peer), end) in logs.iter().zip(&mut ends) {
+            let answer = rig.notices.iter().find_map(|n| match n {
+                Notice::Verbatim { p: of, result, .. } if of == p => Some(result.clone().unwrap()),
+                _ => None,
+            });
+            let (parts, to) = answer.expect("each read is answered");
+            let whole: Vec<u8> = peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect();
+            assert!(parts.concat() == whole[end.offset as usize..to.offset as usize] && to.offset > end.offset, "round {round}");
+            *end = to;
+        }
+    }
+}
+
+/// What was read ahead while damage was mended may be what stood there before.
+#[test]
+fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
+    let mut rig = Rig::new(StoreOptions { flush_bytes: 1, tail_cache_bytes: 0, max_bytes_per_file: 4 * MIB, ..options() });
+    let (p, mut peer) = (rig.create("t"), Peer::new("t"));
+    rig.store.log_epoch(p, Epoch(1));
+    for n in 0..60 {
+        let batch = peer.batch(1, &[n; 20_000]);
+        rig.append_verbatim(p, &batch);
+        rig.settle();
+    }
+    let bad = peer.batches[40].clone();
+    let (from, at) = (bad.header.start(), format::FILE_HEADER_LEN + bad.header.offset.get() as u64);
+    rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).expect("it is there")[at as usize + 200] ^= 1;
+    assert!(matches!(rig.fetch(p, from.offset), Fetch::Held));
+    // It waits for a round of flushing; meanwhile somebody reads.
+    let batch = peer.batch(1, &[60; 300]);
+    rig.append_verbatim(p, &batch);
+    rig.turn_end();
+    rig.complete(0);
+    rig.store.mend(p, vec![bad], &mut rig.io);
+    let is_run = |op: &DiskOp| matches!(op, DiskOp::Read { len, .. } if *len > BLOCK);
+    rig.store.read_verbatim(rig.now, p, 7, Position::START, 50_000, &mut rig.io);
+    rig.disk.take(&mut rig.io);
+    let first = rig.find(is_run).expect("it is in the file");
+    rig.complete(first);
+    let second = peer.batches[2].header.start();
+    rig.notices.clear();
+    rig.store.read_verbatim(rig.now, p, 7, second, 50_000, &mut rig.io);
+    rig.disk.take(&mut rig.io);
+    let holds_it =
+        |op: &DiskOp| matches!(op, DiskOp::Read { at: a, len, .. } if *len > BLOCK && (*a..*a + *len as u64).contains(&at));
+    let ahead = rig.find(holds_it).expect("it reads ahead");
+    rig.complete(ahead);
+    while let Some(of_mend) = rig.find(|op| !is_run(op)) {
+        rig.complete(of_mend);
+    }
+    assert!(rig.notices.contains(&Notice::Mended { p, is_whole: true }));
+    rig.settle();
+    rig.tick(0);
+    let mut end = rig.notices.iter().find_map(|n| match n {
+        Notice::Verbatim { result, .. } => Some(result.clone().unwrap().1),
+        _ => None,
+    });
+    while let Some(next) = end.filter(|end| *end != peer.end.at) {
+        end = Some(rig.read_verbatim(p, next, 50_000).unwrap().1);
+    }
+    assert_eq!((end, rig.store.log_view(p).damage()), (Some(peer.end.at), None));
+}
+
 #[test]
 fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
     let (mut rig, p, peer) = in_files(30, 300);

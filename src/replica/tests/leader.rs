@@ -98,7 +98,7 @@ fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
     rig.hear(2, 5, session + 1, Body::Aligned(Aligned { at }));
     let said = rig.said(2).into_iter().find_map(|m| if let Body::Append(a) = m.body { Some(a) } else { None });
     let append = said.expect("what is missing comes");
-    assert_eq!(append.batches.0, vec![rig.node.log.batches[2].bytes.clone()]);
+    assert_eq!(append.batches.parts, vec![rig.node.log.batches[2].bytes.clone()]);
 }
 
 #[test]

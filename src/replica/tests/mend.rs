@@ -190,7 +190,7 @@ fn both_give_what_they_have_and_empty_answers_where_it_cannot_be_read() {
         assert_eq!((to, at), (n(2), from));
         rig.give(Event::LogRead { to, session, from, end, result: result.clone() });
         match rig.last(2) {
-            Body::Pulled(p) => assert_eq!((p.from, p.batches.0.len()), (from, count)),
+            Body::Pulled(p) => assert_eq!((p.from, p.batches.parts.len()), (from, count)),
             body => panic!("{body:?}"),
         }
         assert_eq!(rig.state(), State::Aligned);
@@ -205,7 +205,7 @@ fn both_give_what_they_have_and_empty_answers_where_it_cannot_be_read() {
         assert!(read(&mut rig).is_none(), "one read at a time");
         rig.give(Event::LogRead { to, session, from, end, result });
         match rig.last(2) {
-            Body::Pulled(p) if !is_gone => assert_eq!((p.from, p.batches.0.len()), (from, count)),
+            Body::Pulled(p) if !is_gone => assert_eq!((p.from, p.batches.parts.len()), (from, count)),
             Body::Refused(PeerError::OutOfReach) if is_gone => {}
             body => panic!("{body:?}"),
         }

@@ -1,6 +1,6 @@
 //! What a replica wants done, done.
 
-use super::{Engine, Reading, Recorded};
+use super::{Engine, Incoming, Reading, Recorded};
 use crate::base::Now;
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
@@ -39,7 +39,7 @@ impl Engine {
             }
             Effect::Append { .. } if seat.has_failed => {}
             Effect::Append { batch, is_settled } => {
-                seat.held.push_back((batch, is_settled));
+                seat.held.push_back(Incoming { batch, is_settled });
                 self.append_held(now, idx);
             }
             Effect::Truncate { to } => {
@@ -97,13 +97,13 @@ impl Engine {
     fn append_held(&mut self, now: Now, idx: PartitionIdx) {
         loop {
             let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
-            let Some((batch, is_settled)) = seat.held.pop_front() else { return };
+            let Some(Incoming { batch, is_settled }) = seat.held.pop_front() else { return };
             let bytes = message_bytes(&batch);
             match self.store.append_verbatim(idx, batch, is_settled, &mut self.io) {
                 Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
                 Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
                     if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
-                        seat.held.push_front((batch, is_settled));
+                        seat.held.push_front(Incoming { batch, is_settled });
                     }
                     return;
                 }

@@ -116,7 +116,7 @@ impl Tap {
     }
 
     fn batches_of(&mut self, key: Key, route: Route, batches: &Batches, check: &mut Checker, each: &mut dyn FnMut(&BatchHeader)) {
-        for run in &batches.0 {
+        for run in &batches.parts {
             let mut rest = &run[..];
             while !rest.is_empty() {
                 let h = BatchHeader::parse(rest, route.topic_id, route.partition).expect("nodes send whole batches");

@@ -1,0 +1,82 @@
+//! Where the small batches of a core stand in memory: behind each other, in pieces, in the order in which they are sealed.
+//!
+//! That is nearly the order in which they leave, costs no allocation each, and is written and read from its start to its end. A piece
+//! goes with its last batch. So one that stays long, of a partition that gets little, would keep what others had beside it: where
+//! pieces take much more than the batches that are there, those of the oldest piece get memory of their own.
+//!
+//! ```text
+//! pieces   |a b . . . .|. . . b .|. . a . c|a a b c c b|c c a ..
+//!           ^ moved out first                           ^ being filled     (. has left)
+//! ```
+
+use super::notice::PartitionIdx;
+use super::store::Store;
+use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+
+const PIECE_LEN: usize = 64 * 1024;
+/// Longer batches have memory of their own.
+pub(super) const COPIED_MAX: usize = PIECE_LEN / 8;
+/// What pieces may take beside twice what batches do.
+pub(super) const SLACK: usize = 64 * PIECE_LEN;
+
+#[derive(Debug, Default)]
+pub struct BatchMemory {
+    piece: BytesMut,
+    is_new: bool,
+    /// The batches of each piece that may be there still, oldest first: partition, and the low half of the number. The last piece is
+    /// the one that is being filled.
+    pieces: VecDeque<Vec<(PartitionIdx, u32)>>,
+}
+
+impl BatchMemory {
+    pub(super) fn keep(&mut self, batch: &[u8]) -> Bytes {
+        if self.piece.capacity() < batch.len() {
+            self.piece = BytesMut::with_capacity(PIECE_LEN);
+            self.is_new = true;
+        }
+        self.piece.extend_from_slice(batch);
+        self.piece.split().freeze()
+    }
+
+    /// The batch that was just kept is this one.
+    pub(super) fn note(&mut self, p: PartitionIdx, number: u64) {
+        if std::mem::take(&mut self.is_new) {
+            self.pieces.push_back(vec![]);
+        }
+        if let Some(piece) = self.pieces.back_mut() {
+            piece.push((p, number as u32));
+        }
+    }
+
+    /// What the pieces take, at most, beside the one that is being filled.
+    pub fn bytes(&self) -> usize {
+        self.pieces.len().saturating_sub(1) * PIECE_LEN
+    }
+}
+
+impl Store {
+    /// Bytes of batches in memory.
+    pub(super) fn batch_bytes(&self) -> usize {
+        (self.waiting_bytes + self.unflushed_bytes) as usize + self.tail_bytes
+    }
+
+    /// At a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.
+    pub(super) fn free_pieces(&mut self) {
+        let bytes_max = 2 * self.batch_bytes() + SLACK;
+        while self.batch_memory.pieces.len() > 1 {
+            let must_go = self.batch_memory.bytes() > bytes_max;
+            let Some(mut oldest) = self.batch_memory.pieces.pop_front() else { return };
+            while let Some(&(p, number)) = oldest.last() {
+                let part = self.partitions.get_mut(p.0 as usize);
+                if let Some(r) = part.and_then(|part| part.recent_by_low(number)).filter(|r| r.bytes.len() <= COPIED_MAX) {
+                    if !must_go {
+                        return self.batch_memory.pieces.push_front(oldest);
+                    }
+                    r.bytes = Bytes::copy_from_slice(&r.bytes);
+                }
+                oldest.pop();
+            }
+        }
+    }
+}
