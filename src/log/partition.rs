@@ -30,8 +30,10 @@ use zerocopy::FromBytes;
 
 /// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
 const STREAM_WAITING: usize = 4;
-/// ... in which this part of `direct-bytes` is long enough to be written once.
-const STREAM_PART: usize = 4;
+/// ... in which this part of `direct-bytes` is long enough to be written once ...
+pub const STREAM_PART: usize = 4;
+/// ... until so often nothing waited when something came.
+const STREAM_LASTS: u8 = 16;
 
 /// A border between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,8 +171,8 @@ pub struct PartitionLog {
     pub segments: VecDeque<Segment>,
     /// Batches of the last segment.
     pub segment_batches: u64,
-    /// So much waits that it is written once.
-    pub is_streaming: bool,
+    /// Not zero: it is written to as a stream.
+    pub streams: u8,
     pub space: Space,
     pub segment_writer: FileWriter,
     pub commit_writer: FileWriter,
@@ -300,7 +302,7 @@ impl PartitionLog {
             is_touched: false,
             segments,
             segment_batches: batches,
-            is_streaming: false,
+            streams: 0,
             space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
             segment_writer,
             commit_writer,
@@ -362,13 +364,21 @@ impl PartitionLog {
             .fold(mark, |m, n| m.after(self.recent(n).expect("a batch that is in no segment yet is in memory").header()))
     }
 
-    /// The length from which on a batch goes straight to its segment, when `usual` is what the settings say. Once so much waits
-    /// that the device is busy either way, writing once is worth more than waiting once: then shorter ones do, too, until
-    /// hardly anything waits.
+    /// What was appended goes on now: the length from which on it goes straight to its segment, when `usual` is what the settings say.
     pub fn direct_len(&mut self, usual: usize) -> usize {
         let waiting = (self.end.at.offset - self.durable.at.offset) as usize;
-        self.is_streaming = waiting >= if self.is_streaming { usual } else { STREAM_WAITING * usual };
-        if self.is_streaming { usual / STREAM_PART } else { usual }
+        if waiting >= STREAM_WAITING * usual {
+            self.stream();
+        } else if self.released == self.durable.number {
+            self.streams = self.streams.saturating_sub(1);
+        }
+        if self.streams > 0 { usual / STREAM_PART } else { usual }
+    }
+
+    /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where nobody waits for
+    /// each batch alone. So from now on shorter ones are, too, until one after the other had nothing before it.
+    pub fn stream(&mut self) {
+        self.streams = STREAM_LASTS;
     }
 
     pub fn active(&self) -> &Segment {

@@ -21,6 +21,14 @@ impl Client {
         }
     }
 
+    /// Something was asked that is not answered.
+    pub fn owes_answers(&self) -> bool {
+        match self {
+            Client::Nsq(s) => s.owes_answers(),
+            Client::Native(s) => s.owes_answers(),
+        }
+    }
+
     pub fn on_sent(&mut self, now: Now, bytes: usize) {
         match self {
             Client::Nsq(s) => s.on_sent(bytes),

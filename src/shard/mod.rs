@@ -102,11 +102,16 @@ struct Conn {
     timer: Option<Ticks>,
     /// Frames from other cores that wait until the session takes messages (SUB's OK goes first).
     held: Vec<u8>,
+    /// Not zero: its client sends on while it waits for answers.
+    sends_on: u8,
 }
+
+/// So many receives in which nothing is owed end that.
+const SENDS_ON: u8 = 8;
 
 impl Conn {
     fn new(session: Client) -> Self {
-        Conn { session, touched: false, paused: false, closing: false, full: false, timer: None, held: vec![] }
+        Conn { session, touched: false, paused: false, closing: false, full: false, timer: None, held: vec![], sends_on: 0 }
     }
 
     fn touch(&mut self, conn: ConnId, touched: &mut Vec<ConnId>) {
@@ -261,7 +266,10 @@ impl Shard {
             }
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
+                    c.sends_on = if c.session.owes_answers() { SENDS_ON } else { c.sends_on.saturating_sub(1) };
+                    self.engine.sends_on = c.sends_on > 0;
                     c.session.on_bytes(now, bytes, &mut self.engine);
+                    self.engine.sends_on = false;
                     c.touch(conn, &mut self.touched);
                 } else if let Some(links) = &mut self.engine.links {
                     links.bytes(now, conn, bytes);

@@ -121,6 +121,7 @@ impl Engine {
         match self.store.append_batch(now, idx, batch, &mut self.io) {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
+                self.note_stream(idx, message_bytes);
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += message_bytes as u64;

@@ -135,6 +135,7 @@ impl Engine {
         }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
+                self.note_stream(idx, bytes);
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += bytes as u64;
@@ -147,6 +148,13 @@ impl Engine {
             Err(Refusal::DiskFull) => Attempt::Refused(PublishError::DiskFull),
             Err(Refusal::ReadOnly) => Attempt::Refused(PublishError::ReadOnly),
             Err(Refusal::TooBig) => Attempt::Refused(PublishError::TooBig),
+        }
+    }
+
+    /// Long batches of a client that does not wait for each are a stream.
+    pub fn note_stream(&mut self, idx: PartitionIdx, bytes: usize) {
+        if self.sends_on && self.store.can_stream(bytes) {
+            self.store.stream(idx);
         }
     }
 

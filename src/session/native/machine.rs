@@ -200,6 +200,11 @@ impl NativeSession {
 
     // ---- input
 
+    /// Something was asked that is not answered.
+    pub fn owes_answers(&self) -> bool {
+        self.outstanding > 0
+    }
+
     pub fn on_bytes(&mut self, now: Now, bytes: &[u8], host: &mut impl NativeHost) {
         if self.ended {
             return;
