@@ -4,7 +4,8 @@
     benches/replication.py                     # all three bars
     benches/replication.py put --rounds=7      # one of: put, mput, catchup
     benches/replication.py --folder=/data      # on another disk
-    benches/replication.py catchup --spread    # leader and followers on a CPU each
+    benches/replication.py catchup --one-cpu   # leader and follower share a CPU
+    benches/replication.py catchup --one-disk  # and, or, a disk
 
 The binary is RINGMQ, or else target/release/ringmq (`cargo build --release`). All nodes have one shard. A round measures the
 node alone and the leader of the three, in changing order; the figures are medians over the rounds. The three have every
@@ -15,6 +16,10 @@ message synced before it is acknowledged (isr of three, min_isr 2).
 | put     | PUB 100 B, 1 connection, closed loop              | p50 <= 2.5 x that of one node |
 | mput    | MPUB 200 x 1 KiB, 4 connections, closed loop      | rate >= 1/4 of that of one node |
 | catchup | a follower was away for --backlog MiB             | its rate >= half of the lesser of the disk's sequential rate and that of loopback on one core |
+
+catchup gives leader and follower a CPU each (the first and the last) and a disk each, as nodes have: the leader's data lie in
+--leader-folder, in memory, since there is one disk. Its rate is held against that of the follower's disk. On one disk for both,
+half of its rate is all of it: each byte is read and written.
 
 Exit code: 0 every bar held, 1 one was missed, 2 it could not be measured.
 """
@@ -30,7 +35,7 @@ TOPIC = "orders"
 class Node:
     def __init__(self, args, name, folder):
         self.args, self.name = args, name
-        self.data = os.path.join(folder, name)
+        self.data = os.path.join(args.apart.get(name, folder), name)
         self.port, self.http, self.native, self.peer = (free_port() for _ in range(4))
         self.id = self.run("node-id", f"--data-path={self.data}")
         self.log = os.path.join(folder, f"{name}.log")
@@ -48,7 +53,7 @@ class Node:
             command = [self.args.ringmq, "serve", f"--data-path={self.data}", "--shards=1", *at, *flags]
             cpus = sorted(os.sched_getaffinity(0))
             mine = set(cpus)
-            if self.args.spread:
+            if self.args.is_spread:
                 mine = {cpus[-1] if self.name in ("b", "c") else cpus[0]}
             self.process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=lambda: os.sched_setaffinity(0, mine))
         end = time.time() + 30
@@ -236,7 +241,9 @@ def loopback_rate():
 
 def catchup(args):
     folder = tempfile.mkdtemp(prefix="replication-", dir=args.folder)
-    rates = []
+    rates, args.is_spread = [], not args.one_cpu
+    if not args.one_disk:
+        args.apart["a"] = tempfile.mkdtemp(prefix="replication-", dir=args.leader_folder)
     try:
         cluster = Cluster(args, folder)
         try:
@@ -268,11 +275,14 @@ def catchup(args):
             cluster.stop()
         disk, shared, loop = disk_rate(args), shared_disk_rate(args), loopback_rate()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        for each in [folder, *args.apart.values()]:
+            shutil.rmtree(each, ignore_errors=True)
+        args.apart, args.is_spread = {}, False
     rate = statistics.median(rates)
     ratio = rate / min(disk, loop)
     raw = f"disk {disk / 1e6:.0f} (read and written at once {shared / 1e6:.0f}), loopback {loop / 1e6:.0f}"
-    text = f"{rate / 1e6:.0f} MB/s; {raw} MB/s, ratio {ratio:.2f}, bar >= 0.5"
+    how = f"{'one CPU' if args.one_cpu else 'a CPU each'}, {'one disk' if args.one_disk else 'a disk each'}"
+    text = f"{how}: {rate / 1e6:.0f} MB/s; {raw} MB/s, ratio {ratio:.2f}, bar >= 0.5"
     return verdict("catchup", text, ratio >= 0.5)
 
 
@@ -283,9 +293,12 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--backlog", type=int, default=512, help="MiB")
     parser.add_argument("--folder", default=os.path.join(ROOT, "target"))
-    parser.add_argument("--spread", action="store_true", help="the leader on the first CPU, the others on the last; else all on the first")
+    parser.add_argument("--one-cpu", action="store_true", help="catchup: leader and follower on the first CPU")
+    parser.add_argument("--one-disk", action="store_true", help="catchup: all data in --folder")
+    parser.add_argument("--leader-folder", default="/dev/shm", help="catchup: the leader's data, on another disk or in memory")
     parser.add_argument("--serve", action="append", default=[], help="a flag for every node")
     args = parser.parse_args()
+    args.apart, args.is_spread = {}, False  # folders of nodes with a disk of their own; a CPU each
     args.ringmq = os.environ.get("RINGMQ") or os.path.join(ROOT, "target/release/ringmq")
     bars = {"put": put, "mput": mput, "catchup": catchup}
     for name in args.bars:

@@ -15,7 +15,7 @@ use ringmq::log::meta::{NodeMeta, TopicMeta};
 use ringmq::log::producers::{Place, Producer};
 use ringmq::log::recovery::scan::commit_record;
 use ringmq::log::snapshot::Snapshot;
-use ringmq::log::state::JournalIdentity;
+use ringmq::log::state::{Doubt, JournalIdentity};
 use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
 use std::path::PathBuf;
 use zerocopy::IntoBytes;
@@ -85,7 +85,7 @@ fn snapshot(rng: &mut Rng) -> Snapshot {
         collect_start: position(rng),
         chain_crc: rng.next_u64() as u32,
         segment_base: rng.below(1 << 50) as i64,
-        suspect: rng.chance(0.5),
+        doubt: if rng.chance(0.5) { Doubt::Lost } else { Doubt::None },
         unix_ns: 0,
         channels: (0..rng.below(4)).map(|_| cursor(rng)).collect(),
         producers: vec![],

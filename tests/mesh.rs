@@ -206,6 +206,7 @@ fn a_connection_that_moves_between_cores_loses_no_byte() {
                             moves.fetch_add(1, SeqCst);
                             port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer: None });
                         }
+                        Happened::Received(..) => panic!("no memory was lent"),
                         Happened::Sent(..) | Happened::Dialed(..) => {}
                     }
                 }

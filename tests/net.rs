@@ -2,38 +2,22 @@
 
 #[path = "support/core.rs"]
 mod core;
+#[path = "support/sockets.rs"]
+mod sockets;
 
 use crate::core::{Happened, run};
+use crate::sockets::{connect, listener, pattern};
 use ringmq::base::{ConnId, Rng};
-use ringmq::net::{Net, NetOptions, listen};
+use ringmq::net::{Net, NetOptions};
 use ringmq::ring::WakeFd;
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-fn listener() -> (TcpListener, SocketAddr) {
-    let listener = listen("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
-
-fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream
-}
-
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(seed);
-    (0..len).map(|_| rng.next_u64() as u8).collect()
-}
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);

@@ -104,6 +104,7 @@ impl Machine for Linked {
             Event::OpenedPeer { conn, peer } => self.links.opened(now, conn, peer),
             Event::Dialed { dial, result } => self.links.dialed(now, dial, result),
             Event::Bytes { conn, bytes } => self.links.bytes(now, conn, bytes),
+            Event::Received { conn, lent } => self.links.received(now, conn, lent),
             Event::Sent { conn, bytes } => self.links.sent(now, conn, bytes),
             Event::Closed { conn } => self.links.closed(now, conn),
             Event::Adopted { conn, session } => {
@@ -154,6 +155,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
     files::write_probe(data.path()).unwrap();
     let known = |(n, address): (usize, &String)| ClusterNode::new(id(n), format!("node{n}"), address.as_str());
     let nodes: Vec<ClusterNode> = addresses.iter().enumerate().map(known).collect();
+    let lends = settings.peer_tls_cert.is_empty();
     let shared: Vec<Arc<Core>> = (0..cores).map(|_| Arc::default()).collect();
     let (mut ports, http) = mesh(cores);
     let wakes: Vec<_> = (0..cores).map(|_| WakeFd::new().unwrap()).collect();
@@ -164,7 +166,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
         let nodes = nodes.clone();
         let build: Build<Linked> = Box::new(move |number: CoreId| {
             let options = LinkOptions::new(id(node), CLUSTER, generation, number, cores, node as u64);
-            let mut links = Links::new(options);
+            let mut links = Links::new(LinkOptions { lends, ..options });
             links.set_nodes(Now::default(), &nodes);
             Linked { links, core, now: Now::default(), stopping: false, stopped: false }
         });

@@ -92,7 +92,7 @@ impl RealStore {
             match notice {
                 Notice::Durable { tickets_upto, .. } => self.durable = tickets_upto,
                 Notice::Found { result, .. } => self.found = Some(result.expect("the commit log can be read")),
-                Notice::Readable { .. } | Notice::Room => {}
+                Notice::Readable { .. } | Notice::Room | Notice::RecordDurable { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

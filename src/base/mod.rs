@@ -4,6 +4,7 @@
 
 pub mod file;
 pub mod ids;
+pub mod lent;
 pub mod name;
 pub mod rng;
 pub mod time;
@@ -12,6 +13,7 @@ pub mod wheel;
 
 pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, block_memory};
 pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, ProducerId, SubId, TopicId};
+pub use lent::Lent;
 pub use name::{ChannelName, NameError, TopicName};
 pub use rng::Rng;
 pub use time::{Now, Ticks};

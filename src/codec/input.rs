@@ -1,9 +1,10 @@
 //! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
 //! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
-//! what came, or came before: a length alone costs none.
+//! what came, or came before: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what
+//! comes is not copied.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
-use crate::base::BLOCK;
+use crate::base::{BLOCK, Lent};
 
 /// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
@@ -13,6 +14,9 @@ const RESERVE_KNOWN: usize = 1024 * 1024;
 
 /// A shorter payload begins anywhere.
 const PLACED_MIN: usize = 16 * BLOCK;
+
+/// Of a payload of which fewer bytes are missing the memory is not lent: an operation of its own would cost more than the copy.
+pub const LENT_MIN: usize = 64 * 1024;
 
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
@@ -25,6 +29,8 @@ pub struct Input {
     room: usize,
     /// What a payload reserves before its bytes are there.
     reserve: usize,
+    /// So many bytes are missing of a payload whose memory is lent.
+    lent_min: usize,
     /// Where in a block of memory the next payload is to begin, if its memory need not grow.
     pub place: Option<usize>,
     /// Header and metadata, as far as they came.
@@ -43,6 +49,21 @@ struct Body {
     before: usize,
     missing: usize,
     kept: bool,
+    /// The payload's memory is lent, so long when it was.
+    lent: Option<usize>,
+}
+
+impl Body {
+    fn is_lendable(&self, lent_min: usize) -> bool {
+        self.kept && self.lent.is_none() && self.missing >= lent_min
+    }
+
+    /// Memory for so much more, at least.
+    fn make_room(&mut self, more: usize) {
+        if self.payload.len() + more > self.payload.capacity() {
+            self.payload.reserve_exact(self.missing.min(RESERVE_FACTOR * self.payload.len() + more));
+        }
+    }
 }
 
 /// A whole frame.
@@ -58,12 +79,17 @@ pub struct Frame<'a> {
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, reserve: RESERVE_FIRST, place: None, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, lent_min: LENT_MIN, place: None, head: Vec::new(), body: None }
     }
 
     /// Of somebody who is known: a payload gets so much at once.
     pub fn reserving(self, reserve: usize) -> Input {
         Input { reserve, ..self }
+    }
+
+    /// Memory is lent for what is missing of a payload from so many bytes on.
+    pub fn lending(self, lent_min: usize) -> Input {
+        Input { lent_min, ..self }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -79,24 +105,52 @@ impl Input {
         }
         // a frame without a payload was given away in `begin`
         let Some(body) = &mut self.body else { return Ok(true) };
+        assert!(body.lent.is_none(), "what comes goes to the memory that is lent");
         let (now, rest) = bytes.split_at(body.missing.min(bytes.len()));
         *bytes = rest;
         if body.kept {
-            if body.payload.len() + now.len() > body.payload.capacity() {
-                body.payload.reserve_exact(body.missing.min(RESERVE_FACTOR * body.payload.len() + now.len()));
-            }
+            body.make_room(now.len());
             body.payload.extend_from_slice(now);
         }
         body.missing -= now.len();
-        if body.missing > 0 {
-            return Ok(false);
-        }
-        let Body { header, head, payload, before, kept, .. } = self.body.take().expect("it was just looked at");
+        Ok(self.end_of_payload(each))
+    }
+
+    /// True: the payload is whole, and was given away with its frame.
+    fn end_of_payload(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> bool {
+        let Some(Body { header, head, payload, before, kept, .. }) = self.body.take_if(|body| body.missing == 0) else {
+            return false;
+        };
         if kept {
             self.reserve = self.reserve.max(header.payload_len.min(RESERVE_KNOWN));
         }
         each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
-        Ok(true)
+        true
+    }
+
+    /// So many bytes of the payload that is under way are missing, and wanted, that it is worth lending its memory.
+    pub fn is_lendable(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.is_lendable(self.lent_min))
+    }
+
+    /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream go there. Nothing is given to
+    /// [`Input::next`] before it is back.
+    pub fn lend(&mut self) -> Option<Lent> {
+        let body = self.body.as_mut().filter(|body| body.is_lendable(self.lent_min))?;
+        body.make_room(LENT_MIN);
+        body.lent = Some(body.payload.len());
+        let room = body.payload.capacity() - body.payload.len();
+        Some(Lent { memory: std::mem::take(&mut body.payload), wanted: room.min(body.missing) })
+    }
+
+    /// What was lent comes back, with what was put into it. True: its frame is whole, and was given to `each`.
+    pub fn take_back(&mut self, lent: Lent, each: &mut dyn FnMut(Frame<'_>)) -> bool {
+        let body = self.body.as_mut().expect("a payload whose memory is lent is not over");
+        let before = body.lent.take().expect("only what is lent comes back");
+        let came = lent.memory.len().checked_sub(before).filter(|came| *came <= body.missing);
+        body.missing -= came.expect("bytes of the payload were added, and no others");
+        body.payload = lent.memory;
+        self.end_of_payload(each)
     }
 
     /// True when a header and its metadata are whole: the frame was given away, or its payload comes next.
@@ -141,7 +195,7 @@ impl Input {
                         }
                         payload.resize(before + self.room, 0);
                     }
-                    self.body = Some(Body { header, head, payload, before, missing: header.payload_len, kept });
+                    self.body = Some(Body { header, head, payload, before, missing: header.payload_len, kept, lent: None });
                     return Ok(true);
                 }
                 None if bytes.is_empty() => return Ok(false),
@@ -229,6 +283,47 @@ mod tests {
         }
         let mut rest = &stream[..];
         assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
+    }
+
+    #[test]
+    fn lent_memory_gives_the_same_frames() {
+        let (mut rng, mut lent) = (crate::base::Rng::new(11), 0);
+        for round in 0..60 {
+            let (mut stream, mut expected) = (vec![], vec![]);
+            for _ in 0..6 {
+                let len = if rng.chance(0.3) { rng.below(2_500_000) } else { rng.below(130_000) } as usize;
+                let payload: Vec<u8> = (0..len).map(|n| ((n * 7) >> 3) as u8).collect();
+                encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&payload));
+                stream.extend_from_slice(&payload);
+                expected.push(payload);
+            }
+            let (mut input, mut found) = (Input::new(4 << 20, ROOM).reserving(1 << 20), vec![]);
+            let (mut rest, most) = (&stream[..], if round % 2 == 0 { 20_000 } else { 900_000 });
+            while !rest.is_empty() {
+                let (mut now, after) = rest.split_at((1 + rng.below(most) as usize).min(rest.len()));
+                rest = after;
+                let mut each = |f: Frame<'_>| {
+                    let at = f.before + if f.payload.is_empty() { 0 } else { ROOM };
+                    let (len, place) = (f.payload.len() - at, (f.payload.as_ptr() as usize + at) % BLOCK);
+                    assert!(place == 77 || !(PLACED_MIN..=1 << 20).contains(&len), "{len}");
+                    found.push(f.payload[at..].to_vec());
+                };
+                while !now.is_empty() {
+                    input.place = Some(77);
+                    if input.is_lendable() && rng.chance(0.7) {
+                        let mut memory = input.lend().expect("it is lendable");
+                        assert!(memory.wanted >= LENT_MIN && !input.is_lendable() && input.lend().is_none());
+                        memory.put(&mut now);
+                        lent += 1;
+                        input.take_back(memory, &mut each);
+                    } else {
+                        input.next(&mut now, |_| true, &mut each).expect("the stream is sound");
+                    }
+                }
+            }
+            assert!(input.is_idle() && found == expected);
+        }
+        assert!(lent > 100, "{lent}");
     }
 
     #[test]

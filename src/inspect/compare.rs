@@ -195,7 +195,7 @@ impl Comparison<'_, '_> {
                 None => writeln!(self.out, "  {label}: no snapshot")?,
                 Some(s) => {
                     let (start, committed, end) = (s.start.offset, s.committed.offset, s.end.offset);
-                    let suspect = if s.suspect { ", suspect" } else { "" };
+                    let suspect = if s.doubt.is_suspect() { ", suspect" } else { "" };
                     writeln!(self.out, "  {label}: start {start}, committed {committed}, end {end}{suspect}")?;
                 }
             }

@@ -84,7 +84,7 @@ impl View<'_> {
                             s.end,
                             s.channels.len(),
                             s.producers.len(),
-                            if s.suspect { ", suspect" } else { "" }
+                            if s.doubt.is_suspect() { ", suspect" } else { "" }
                         ),
                     )?;
                     if s.promised > Epoch(0) {

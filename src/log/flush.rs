@@ -225,7 +225,8 @@ impl Store {
                 let at = FILE_HEADER_LEN + part.segment_writer.len_behind_header();
                 let lens: Vec<usize> = data.iter().map(Bytes::len).collect();
                 part.segment_writer.write(data, durability, &mut todo);
-                steps.extend(complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens).map(|number| (number, false)));
+                steps
+                    .extend(complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens).map(|number| (number, false)));
                 continue;
             }
             if !part.flush.unsynced_segments.contains(&file) {
@@ -411,7 +412,7 @@ impl Store {
             collect_start: part.collect_start,
             chain_crc: end.chain_crc,
             segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
-            suspect: part.suspect,
+            doubt: part.doubt,
             unix_ns: end.unix_ns,
             channels,
             producers: part.committed_producers.iter().copied().collect(),

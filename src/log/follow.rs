@@ -8,6 +8,7 @@ use super::batch::{BATCH_HEADER_LEN, Batch};
 use super::format::{FILE_HEADER_LEN, RawPosition};
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
 use super::partition::Shared;
+use super::state::Doubt;
 use super::store::{Store, batch_cost};
 use super::view::View;
 use crate::base::{BLOCK, Epoch, Position};
@@ -148,6 +149,6 @@ impl Store {
 
     /// The replica was compared with another one and holds what it should: the next snapshot no longer says suspect.
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
-        self.part_mut(p).suspect = false;
+        self.part_mut(p).doubt = Doubt::None;
     }
 }

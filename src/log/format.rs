@@ -246,7 +246,7 @@ pub struct SnapshotHeader {
     pub channels: U32,
     /// Base offset of the segment that holds `end`.
     pub segment_base: I64,
-    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery. Bits 1 and 2: see [`SNAPSHOT_EPOCHS`].
+    /// Bit 0: the replica is suspect: it cut, lost or set aside something at a recovery. Bits 1 to 3: see [`SNAPSHOT_EPOCHS`].
     pub flags: U32,
     /// Behind the channels.
     pub producers: U32,
@@ -270,6 +270,8 @@ pub const SNAPSHOT_SUSPECT: u32 = 1;
 pub const SNAPSHOT_EPOCHS: u32 = 2;
 /// Behind the epochs stands the end of what the replica vouches for: damage begins there.
 pub const SNAPSHOT_DAMAGED: u32 = 4;
+/// Beside [`SNAPSHOT_SUSPECT`]: it only cut what nothing says was ever complete.
+pub const SNAPSHOT_TORN: u32 = 8;
 
 /// Where the batches of an epoch end, in a snapshot. 40 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]

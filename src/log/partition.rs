@@ -19,7 +19,7 @@ use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{ProducerLimits, Producers};
 use super::space::Space;
-use super::state::{RecoveredPartition, SegmentMeta};
+use super::state::{Doubt, RecoveredPartition, SegmentMeta};
 use super::truncate::Cut;
 use super::view::Tail;
 use super::writer::FileWriter;
@@ -31,7 +31,7 @@ use zerocopy::FromBytes;
 /// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
 const STREAM_WAITING: usize = 4;
 /// ... in which this part of `direct-bytes` is long enough to be written once ...
-pub const STREAM_PART: usize = 4;
+const STREAM_PART: usize = 4;
 /// ... until so often nothing waited when something came.
 const STREAM_LASTS: u8 = 16;
 
@@ -124,7 +124,7 @@ pub struct PartitionLog {
     pub start: Position,
     pub collect_start: Position,
     pub low_water: Position,
-    pub suspect: bool,
+    pub doubt: Doubt,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
     /// Where the first damage begins.
@@ -220,7 +220,7 @@ impl PartitionLog {
             promised: Epoch(0),
             committed: Position::START,
             vouched: None,
-            suspect: false,
+            doubt: Doubt::None,
             record_sequence: 0,
             snapshot_sequence: 0,
             segments: vec![],
@@ -271,7 +271,7 @@ impl PartitionLog {
             start: r.start,
             collect_start: r.collect_start,
             low_water: r.start,
-            suspect: r.suspect,
+            doubt: r.doubt,
             lost: r.lost,
             vouched: r.vouched.map(Box::new),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
@@ -365,20 +365,17 @@ impl PartitionLog {
     }
 
     /// What was appended goes on now: the length from which on it goes straight to its segment, when `usual` is what the settings say.
+    ///
+    /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where much waits, so
+    /// that nobody waits for one batch alone. Then shorter ones are, too, until one after the other had nothing before it.
     pub fn direct_len(&mut self, usual: usize) -> usize {
         let waiting = (self.end.at.offset - self.durable.at.offset) as usize;
         if waiting >= STREAM_WAITING * usual {
-            self.stream();
+            self.streams = STREAM_LASTS;
         } else if self.released == self.durable.number {
             self.streams = self.streams.saturating_sub(1);
         }
         if self.streams > 0 { usual / STREAM_PART } else { usual }
-    }
-
-    /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where nobody waits for
-    /// each batch alone. So from now on shorter ones are, too, until one after the other had nothing before it.
-    pub fn stream(&mut self) {
-        self.streams = STREAM_LASTS;
     }
 
     pub fn active(&self) -> &Segment {

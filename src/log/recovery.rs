@@ -43,7 +43,7 @@ pub mod topics;
 use super::cursor::CursorImage;
 use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
-use super::state::{JournalIdentity, RecoveredPartition};
+use super::state::{Doubt, JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
 use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
@@ -351,7 +351,7 @@ impl Partitions {
                 for entry in &write.directory {
                     if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                         // What was cut may have been acknowledged last, and rotten: only a comparison can tell.
-                        self.all[i].suspect = true;
+                        self.all[i].doubt = self.all[i].doubt.max(Doubt::Torn);
                     }
                 }
             }
@@ -365,7 +365,7 @@ impl Partitions {
                 let what = format!("writes {} to {} are damaged and nothing names what they held", write.sequence, next - 1);
                 cx.report.note(Severity::Damage, &file, write.at, what);
                 self.leap = self.leap.max(ring.file_len);
-                self.all.iter_mut().for_each(|p| (p.suspect, p.damaged) = (true, true));
+                self.all.iter_mut().for_each(|p| (p.doubt, p.damaged) = (Doubt::Lost, true));
             }
         }
         Ok(())
@@ -376,7 +376,7 @@ impl Partitions {
         for entry in directory {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                 self.all[i].touched = true;
-                (self.all[i].suspect, self.all[i].damaged) = (true, true);
+                (self.all[i].doubt, self.all[i].damaged) = (Doubt::Lost, true);
                 self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
             }
         }

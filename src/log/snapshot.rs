@@ -6,10 +6,11 @@
 use super::cursor::{CursorImage, INTERVALS_MAX};
 use super::epochs::{EPOCHS_MAX, Epochs};
 use super::format::{
-    Bad, RawEpochEnd, RawInterval, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_VERSION_EPOCHS,
-    SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
+    Bad, RawEpochEnd, RawInterval, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN,
+    SNAPSHOT_VERSION_EPOCHS, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
 };
 use super::producers::{PRODUCERS_MAX, Producer};
+use super::state::Doubt;
 use super::view::{EpochEnd, Tail};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ pub struct Snapshot {
     pub chain_crc: u32,
     /// Base offset of the segment that holds `end`.
     pub segment_base: i64,
-    pub suspect: bool,
+    pub doubt: Doubt,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub unix_ns: i64,
     pub channels: Vec<CursorImage>,
@@ -113,7 +114,8 @@ impl Snapshot {
             chain_crc: self.chain_crc.into(),
             channels: (self.channels.len() as u32).into(),
             segment_base: self.segment_base.into(),
-            flags: (flag(self.suspect, SNAPSHOT_SUSPECT)
+            flags: (flag(self.doubt.is_suspect(), SNAPSHOT_SUSPECT)
+                | flag(self.doubt == Doubt::Torn, SNAPSHOT_TORN)
                 | flag(self.epochs.is_some(), SNAPSHOT_EPOCHS)
                 | flag(self.vouched.is_some(), SNAPSHOT_DAMAGED))
             .into(),
@@ -211,6 +213,11 @@ impl Snapshot {
         if !has(SNAPSHOT_EPOCHS) && !epochs.is_empty() {
             return Err(Bad::Bounds);
         }
+        let doubt = match (has(SNAPSHOT_SUSPECT), has(SNAPSHOT_TORN)) {
+            (false, _) => Doubt::None,
+            (true, true) => Doubt::Torn,
+            (true, false) => Doubt::Lost,
+        };
         let snapshot = Snapshot {
             topic_id,
             partition,
@@ -223,7 +230,7 @@ impl Snapshot {
             collect_start: h.collect_start.into(),
             chain_crc: h.chain_crc.get(),
             segment_base: h.segment_base.get(),
-            suspect: has(SNAPSHOT_SUSPECT),
+            doubt,
             unix_ns: h.unix_ns.get(),
             channels,
             producers,
@@ -294,7 +301,7 @@ mod tests {
             collect_start: at(2),
             chain_crc: 0x1234,
             segment_base: 100,
-            suspect: true,
+            doubt: Doubt::Torn,
             unix_ns: 77,
             channels: vec![channel("a", 0), channel("b-long-name", 200)],
             producers: vec![producer(9, 5, 1), producer(4, 700, PLACES_MAX)],

@@ -9,6 +9,24 @@ use super::view::Tail;
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
 use std::sync::Arc;
 
+/// Whether a replica may lack something that it had.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Doubt {
+    #[default]
+    None,
+    /// A journal's newest writes were cut, since the first of them did not hold and nothing says that it was ever complete. It was torn
+    /// by a crash, or failed, and was never acknowledged; unless it was the very last one, acknowledged, and has rotted since.
+    Torn,
+    /// Something that was complete once is lost, or was set aside.
+    Lost,
+}
+
+impl Doubt {
+    pub fn is_suspect(self) -> bool {
+        self != Doubt::None
+    }
+}
+
 /// One segment (and its commit log): what its file header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
@@ -42,8 +60,8 @@ pub struct RecoveredPartition {
     pub committed: Position,
     /// Where the first damage of the log begins, if there is some.
     pub vouched: Option<Tail>,
-    /// Something was cut, lost or set aside, now or before: not electable until it was compared.
-    pub suspect: bool,
+    /// Of what was cut, lost or set aside, now or before, until it was compared.
+    pub doubt: Doubt,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.
     pub record_sequence: u64,
     /// Sequence of the newest snapshot on disk (0: none). The next one goes to the slot of its own parity.

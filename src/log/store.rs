@@ -15,7 +15,7 @@ use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, MESSAGE_OVERHEAD};
 use super::cache::ReadCache;
 use super::memory::BatchMemory;
 use super::notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, StoreOptions};
-use super::partition::{PartitionLog, STREAM_PART};
+use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
 use crate::base::{
@@ -349,16 +349,6 @@ impl Store {
         let ticket = part.last_ticket;
         self.mark_unsealed(p);
         Ok(ticket)
-    }
-
-    /// Whether an append of so many bytes is long enough to be written once as part of a stream.
-    pub fn can_stream(&self, bytes: usize) -> bool {
-        bytes >= self.direct_len / STREAM_PART
-    }
-
-    /// A client goes on publishing while it waits: what it publishes is a stream ([`PartitionLog::stream`]).
-    pub fn stream(&mut self, p: PartitionIdx) {
-        self.part_mut(p).stream();
     }
 
     /// The turn's end has to look at the partition.

@@ -5,7 +5,7 @@
 use super::batch::BatchHeader;
 use super::format::CommitRecord;
 use super::partition::{Mark, PartitionLog, Recent};
-use super::state::SegmentMeta;
+use super::state::{Doubt, SegmentMeta};
 use crate::base::{Epoch, LogId, Position};
 
 /// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
@@ -135,9 +135,9 @@ impl<'a> View<'a> {
         self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }
 
-    /// Something was cut, lost or set aside at a recovery, and nobody called [`Store::clear_suspect`](super::Store::clear_suspect) since.
-    pub fn is_suspect(&self) -> bool {
-        self.part.suspect
+    /// Of what was cut, lost or set aside at a recovery, until somebody calls [`Store::clear_suspect`](super::Store::clear_suspect).
+    pub fn doubt(&self) -> Doubt {
+        self.part.doubt
     }
 
     /// The batch in memory that begins at `offset`, durable or not.

@@ -18,6 +18,7 @@
 //! frame that says why we close. So what still arrives is thrown away until the peer has read its end.
 
 use super::pieces::Pieces;
+use super::placed::Placed;
 use crate::base::{ConnId, CoreId};
 use crate::ring::{self, KIND_BITS, Kind};
 use crate::shard::message::MovedSession;
@@ -30,7 +31,7 @@ const SLOT_BITS: u32 = 20;
 
 pub(super) const CONNECTIONS_MAX: usize = 1 << SLOT_BITS;
 
-/// The multishot receive of a connection.
+/// The receive of a connection, most of the time a multishot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Receive {
     Off,
@@ -80,6 +81,8 @@ pub(super) struct Conn {
     pub queued: Vec<u8>,
     /// Goes after `sending`, instead of `queued`; there while it has something.
     pub pieces: Option<Box<Pieces>>,
+    /// There since memory was lent for what comes in.
+    pub placed: Option<Box<Placed>>,
 }
 
 impl Conn {
@@ -174,6 +177,7 @@ impl Conns {
             sent: 0,
             queued: Vec::new(),
             pieces: None,
+            placed: None,
         });
         Some(id)
     }

@@ -4,19 +4,20 @@
 //! for (arm or cancel the receive, cancel a send, finish). It runs at the end of `poll` and before a submission, never
 //! while completions are being read. What it has to tell waits in `told` for the end of a `poll`.
 //!
-//! **Memory and the kernel.** A receive writes into [`Buffers`] only; a send reads `Conn::sending`, or what `Conn::pieces` has in
-//! flight, which are neither changed nor freed before its completion. `Conns::remove` asserts that nothing is in flight, so a
-//! completion always finds its connection.
+//! **Memory and the kernel.** A receive writes into [`Buffers`], or into memory that `Conn::placed` has in flight; a send reads
+//! `Conn::sending`, or what `Conn::pieces` has in flight. All of that is neither changed nor freed before its completion.
+//! `Conns::remove` asserts that nothing is in flight, so a completion always finds its connection.
 
 mod accept;
 mod dial;
+mod receive;
 mod shutdown;
 
 use super::buffers::{Buffers, GROUP};
 use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive, user_data};
 use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
-use crate::base::{ConnId, CoreId, IdMap, Peer};
+use crate::base::{ConnId, CoreId, IdMap, Lent, Peer};
 use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
 use crate::shard::message::MovedSession;
 use bytes::Bytes;
@@ -93,6 +94,8 @@ pub struct Net {
     /// When phases of connections end; may name some that are gone or have moved on.
     phase_ends: BinaryHeap<Reverse<(Instant, ConnId)>>,
     todo: Vec<ConnId>,
+    /// Settled at the next submission: the caller may want to say first where what comes is to go.
+    later: Vec<ConnId>,
     told: VecDeque<Told>,
     /// Receives that found no buffer, first come first served.
     starved: VecDeque<ConnId>,
@@ -142,6 +145,7 @@ impl Net {
             deadline: None,
             phase_ends: BinaryHeap::new(),
             todo: Vec::new(),
+            later: Vec::new(),
             told: VecDeque::new(),
             starved: VecDeque::new(),
             open: 0,
@@ -223,16 +227,18 @@ impl Net {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
             c.phase = Phase::Closing;
+            c.drop_lent();
             self.end_phase_at(conn, Instant::now() + LINGER);
             self.todo.push(conn);
         }
     }
 
     /// Stops receiving, waits for its sends, then hands the socket over in `Moved`: `unread`, then what came meanwhile.
-    /// On a connection that is closing it does nothing: `Closed` is on its way.
+    /// On a connection that is closing it does nothing: `Closed` is on its way. One for which memory was lent does not move.
     pub fn move_away(&mut self, conn: ConnId, to: CoreId, session: Box<MovedSession>, unread: Vec<u8>) {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if matches!(c.phase, Phase::Open | Phase::HalfClosed) {
+            assert!(!c.has_lent(), "what came would be lost");
             c.phase = Phase::Moving(Box::new(Moving { to, session, unread }));
             self.end_phase_at(conn, Instant::now() + MOVE_PATIENCE);
             self.todo.push(conn);
@@ -278,6 +284,7 @@ impl Net {
     /// Submits all that the commands asked for and collects completions: one system call, none when there is nothing to do.
     /// True: there is something for `poll`.
     pub fn submit(&mut self) -> io::Result<bool> {
+        self.todo.append(&mut self.later);
         self.settle_all();
         self.arm_accept();
         let is_due = self.arm_timer();
@@ -406,47 +413,6 @@ impl Net {
             Some((Kind::Control, _)) => 0,
             None => unreachable!("the kernel answers only what was asked: {:#x}", c.user_data),
         }
-    }
-
-    fn received(&mut self, c: Completion, buffer: Option<u16>, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
-        let Some((Kind::Receive, conn)) = of_user_data(c.user_data) else {
-            unreachable!("only receives have buffers: {:#x}", c.user_data)
-        };
-        let conn = ConnId(conn);
-        let entry = self.conns.get_mut(conn).expect("a connection stays until its operations are done");
-        let mut events = 0;
-        if c.result > 0 {
-            let buffer = buffer.expect("received bytes are in a buffer");
-            let bytes = self.buffers.bytes(buffer, c.result as usize);
-            match &mut entry.phase {
-                Phase::Open | Phase::HalfClosed => {
-                    entry.unanswered = true;
-                    events = 1;
-                    each(NetEvent::Bytes { conn, bytes });
-                }
-                Phase::Moving(moving) => moving.unread.extend_from_slice(bytes),
-                Phase::Closing | Phase::Draining => {}
-            }
-        }
-        if cqueue::more(c.flags) {
-            return events;
-        }
-        entry.receive = Receive::Off;
-        match -c.result {
-            0 => entry.ended = true,
-            libc::ENOBUFS => {
-                entry.receive = Receive::Starved;
-                self.starved.push_back(conn);
-            }
-            // cancelled by us, or the kernel ended it without an end of the stream: settle arms it again where wanted
-            ..0 | libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-            _ => {
-                entry.ended = true;
-                entry.broken = true;
-            }
-        }
-        self.todo.push(conn);
-        events
     }
 
     fn sent(&mut self, conn: ConnId, result: i32, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
@@ -597,25 +563,6 @@ impl Net {
             self.end_phase_at(conn, Instant::now() + LINGER);
         } else {
             self.give_up(conn);
-        }
-    }
-
-    /// Arms or cancels the receive.
-    fn receive_if(&mut self, conn: ConnId, wanted: impl Fn(&Conn) -> bool) {
-        let Some(c) = self.conns.get_mut(conn) else { return };
-        match (wanted(c), c.receive) {
-            (true, Receive::Off) if !c.ended => {
-                c.receive = Receive::Armed;
-                let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
-                // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
-                unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
-            }
-            (false, Receive::Armed) => {
-                c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
-            }
-            (false, Receive::Starved) => c.receive = Receive::Off,
-            _ => {}
         }
     }
 

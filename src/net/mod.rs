@@ -26,6 +26,7 @@
 //! | engine | [`Net`]: commands in, completions out |
 //! | conn | one connection's state, and ids that are never reused |
 //! | pieces | what goes out as the pieces of memory that the caller has |
+//! | placed | what comes in to where it stays |
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
 //! | listen | listening and dialling sockets, socket options |
@@ -37,6 +38,7 @@ mod engine;
 mod listen;
 mod memory;
 mod pieces;
+mod placed;
 mod reserve;
 mod timer;
 
@@ -44,7 +46,7 @@ pub use engine::Net;
 pub use listen::{keep_alive, listen};
 pub use reserve::Reserved;
 
-use crate::base::{ConnId, CoreId, Peer};
+use crate::base::{ConnId, CoreId, Lent, Peer};
 use crate::shard::message::MovedSession;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -78,6 +80,8 @@ pub enum NetEvent<'a> {
     Dialed { dial: u64, result: Result<(ConnId, Peer), String> },
     /// Bytes arrived, in order. They are valid for this call only.
     Bytes { conn: ConnId, bytes: &'a [u8] },
+    /// The answer to [`Net::receive_into`]: some or all of the bytes that were wanted, before those of any `Bytes`.
+    Received { conn: ConnId, lent: Lent },
     /// The kernel took this many bytes of what was sent.
     Sent { conn: ConnId, bytes: usize },
     /// The connection is over; nothing more comes for it.

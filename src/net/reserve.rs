@@ -44,14 +44,20 @@ impl Reserved {
 
     fn try_take(address: &str) -> Result<Reserved, NetError> {
         let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
+        let found = in_full(address).to_socket_addrs().map_err(invalid)?;
+        Self::first_of(found).map_err(|failed| error_of(address, failed))
+    }
+
+    /// The first one that this machine has. One that somebody has is not passed over: whose process just dies would else have another.
+    fn first_of(addresses: impl Iterator<Item = SocketAddr>) -> io::Result<Reserved> {
         let mut failed = io::Error::other("the name has no address");
-        for at in in_full(address).to_socket_addrs().map_err(invalid)? {
+        for at in addresses {
             match chosen(at).and_then(|at| Ok(Reserved { socket: exclusive(at)?, at })) {
-                Ok(reserved) => return Ok(reserved),
-                Err(e) => failed = e,
+                Err(e) if e.kind() != io::ErrorKind::AddrInUse => failed = e,
+                taken => return taken,
             }
         }
-        Err(error_of(address, failed))
+        Err(failed)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -130,6 +136,18 @@ mod tests {
         let one = Reserved::take(&at.to_string(), NOW).unwrap().listen().unwrap();
         assert_eq!(one.local_addr().unwrap(), at);
         assert!(is_in_use(Reserved::take(&at.to_string(), NOW)));
+    }
+
+    #[test]
+    fn of_a_name_s_addresses_the_first_that_is_here_is_taken_or_waited_for() {
+        let of = |addresses: &[&str]| -> Vec<SocketAddr> { addresses.iter().map(|at| at.parse().unwrap()).collect() };
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let held = holder.local_addr().unwrap();
+        let taken = |addresses: Vec<SocketAddr>| Reserved::first_of(addresses.into_iter()).map(|r| r.address().ip());
+        let [elsewhere, other] = ["192.0.2.1:0", "127.0.0.2:0"];
+        assert_eq!(taken(of(&[elsewhere, other])).unwrap(), of(&[other])[0].ip());
+        assert_eq!(taken(vec![held, of(&[other])[0]]).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert!(taken(vec![]).is_err());
     }
 
     #[test]

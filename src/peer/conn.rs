@@ -2,9 +2,9 @@
 
 use super::nodes::Place;
 use super::{DATA_UNSENT_MAX, LinkOptions};
-use crate::base::{BLOCK, CoreId, Peer, Ticks};
+use crate::base::{BLOCK, CoreId, Lent, Peer, Ticks};
 use crate::codec::frame::FrameError;
-use crate::codec::input::Input;
+use crate::codec::input::{self, Input};
 use crate::codec::peer::frame::{FRAME_MAX, Header};
 use crate::codec::peer::{
     Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, batches_from, check_payload,
@@ -189,9 +189,33 @@ impl Conn {
 
     /// Takes the next frame from `bytes`; `None`: it is not whole.
     pub fn receive(&mut self, bytes: &mut &[u8]) -> Result<Option<Got>, Fault> {
+        self.take_frame(|input, each| input.next(bytes, |_| true, each).map(|_| ()))
+    }
+
+    /// A long payload is received to where it stays.
+    pub fn lend(&mut self) -> Option<Lent> {
+        self.input.lend()
+    }
+
+    pub fn can_lend(&self) -> bool {
+        self.input.is_lendable()
+    }
+
+    /// It is back, with what came; and the frame that is whole by that.
+    pub fn take_back(&mut self, lent: Lent) -> Result<Option<Got>, Fault> {
+        self.take_frame(|input, each| {
+            input.take_back(lent, each);
+            Ok(())
+        })
+    }
+
+    fn take_frame(
+        &mut self,
+        from: impl FnOnce(&mut Input, &mut dyn FnMut(input::Frame<'_>)) -> Result<(), FrameError>,
+    ) -> Result<Option<Got>, Fault> {
         let Conn { input, seen, shift, .. } = self;
         let (mut got, mut place) = (None, None);
-        input.next(bytes, |_| true, &mut |raw| {
+        from(input, &mut |raw| {
             let payload = payload_of(raw.payload, raw.before);
             got = Some(look_at(seen, &raw.header, raw.metadata, &payload));
             place = shift.and_then(|shift| place_behind(shift, &raw.header, &payload));

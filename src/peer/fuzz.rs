@@ -1,7 +1,7 @@
 //! For fuzz/: bytes of a peer that may be anything, cut anywhere, before and after its handshake, given to a core's links.
 
 use super::{LinkEvent, LinkOptions, Links};
-use crate::base::{ConnId, CoreId, Now, Peer, Ticks};
+use crate::base::{ConnId, CoreId, Lent, Now, Peer, Ticks};
 use crate::codec::frame::{Header, Payload, encode};
 use crate::codec::peer::frame::FRAME_MAX;
 use crate::codec::peer::{ClusterId, Encoder, Hello, Lanes, Layout, VERSION};
@@ -50,9 +50,17 @@ pub fn links_input(data: &[u8]) {
             links.bytes(now, conn, &hello(lanes));
         }
     }
+    let mut lent: Option<(ConnId, Lent)> = None;
     for bytes in rest.chunks((how >> 2) as usize + 1) {
         now.ticks = Ticks(now.ticks.0 + 10_000_000);
-        links.bytes(now, conns[(how >> 1 & 1) as usize], bytes);
+        let mut bytes = bytes;
+        if let Some((conn, mut memory)) = lent.take() {
+            memory.put(&mut bytes);
+            links.received(now, conn, memory);
+        }
+        if !bytes.is_empty() {
+            links.bytes(now, conns[(how >> 1 & 1) as usize], bytes);
+        }
         links.tick(now);
         links.turn_end(now, &mut effects);
         links.take(&mut events);
@@ -63,6 +71,8 @@ pub fn links_input(data: &[u8]) {
                     links.sent(now, conn, bytes.len());
                 }
                 Effect::SendPieces { conn, pieces } => links.sent(now, conn, pieces.iter().map(Bytes::len).sum()),
+                // what comes goes there from the next bytes on, and comes back with each
+                Effect::ReceiveInto { conn, lent: memory } => lent = Some((conn, memory)),
                 Effect::Close { conn } | Effect::Move { conn, .. } => links.closed(now, conn),
                 other => panic!("not of the acceptor: {other:?}"),
             }

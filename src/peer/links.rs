@@ -4,7 +4,7 @@ use super::conn::{Conn, Fault, Got, Output, Phase, weight};
 use super::nodes::{Dial, Link, Node, Place, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
-use crate::base::{ConnId, IdMap, Now, Peer, Rng, Ticks};
+use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
 use crate::codec::peer::{Addressed, Reject, RejectCode};
 use crate::replica::NodeId;
 use crate::replica::message::{Lane, Message, Route};
@@ -230,6 +230,16 @@ impl Links {
         }
     }
 
+    /// Memory that a connection of ours lent for its bytes is back.
+    pub fn received(&mut self, now: Now, conn: ConnId, lent: Lent) {
+        let Some(c) = self.conns.get_mut(&conn) else { return };
+        c.heard_at = now.ticks;
+        let Phase::Open { place, .. } = c.phase else { return };
+        let got = c.take_back(lent);
+        self.on_got(now, conn, place, got);
+        self.lend_at_end(conn);
+    }
+
     /// The kernel took this much of what was sent.
     pub fn sent(&mut self, now: Now, conn: ConnId, bytes: usize) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
@@ -261,11 +271,24 @@ impl Links {
         while !bytes.is_empty() {
             let Some(c) = self.conns.get_mut(&conn) else { return };
             let Phase::Open { place, .. } = c.phase else { return };
-            match c.receive(&mut bytes) {
-                Ok(Some(got)) => self.on_frame(now, conn, place, got),
-                Ok(None) => {}
-                Err(fault) => self.broken(now, conn, place, fault),
-            }
+            let got = c.receive(&mut bytes);
+            self.on_got(now, conn, place, got);
+        }
+        self.lend_at_end(conn);
+    }
+
+    fn on_got(&mut self, now: Now, conn: ConnId, place: Place, got: Result<Option<Got>, Fault>) {
+        match got {
+            Ok(Some(got)) => self.on_frame(now, conn, place, got),
+            Ok(None) => {}
+            Err(fault) => self.broken(now, conn, place, fault),
+        }
+    }
+
+    /// A long payload is under way: at the end of the turn its memory goes to where the rest of it comes from.
+    fn lend_at_end(&mut self, conn: ConnId) {
+        if self.options.lends && self.conns.get(&conn).is_some_and(Conn::can_lend) {
+            self.touch(conn);
         }
     }
 
@@ -579,6 +602,12 @@ impl Links {
             Some(Output::Whole(bytes)) => out.push(Effect::Send { conn, bytes }),
             Some(Output::Pieces(pieces)) => out.push(Effect::SendPieces { conn, pieces }),
             None => {}
+        }
+        if self.options.lends
+            && matches!(c.phase, Phase::Open { .. })
+            && let Some(lent) = c.lend()
+        {
+            out.push(Effect::ReceiveInto { conn, lent });
         }
         if c.phase == Phase::Ended && !std::mem::replace(&mut c.is_close_told, true) {
             out.push(Effect::Close { conn });

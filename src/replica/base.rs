@@ -117,7 +117,7 @@ impl Base {
             durable: log.vouched(),
             committed: self.committed,
             // What damage took may be all that it has of something.
-            suspect: log.is_suspect() || log.vouched() != log.end().at,
+            suspect: log.doubt().is_suspect() || log.vouched() != log.end().at,
             epochs,
             more,
         }

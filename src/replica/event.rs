@@ -14,6 +14,7 @@ use crate::base::{ChannelName, Epoch, Position, Ticks};
 use crate::config::Settings;
 use crate::log::batch::Batch;
 use crate::log::cursor::CursorImage;
+use crate::log::state::Doubt;
 pub use crate::log::view::{BatchId, Tail};
 use bytes::Bytes;
 use std::time::Duration;
@@ -30,8 +31,8 @@ pub trait LogView {
     fn vouched(&self) -> Position;
     /// The first range of batches that damage took; both places are borders of batches as far as is known.
     fn damage(&self) -> Option<(Position, Position)>;
-    /// Something was cut, lost or set aside at a recovery, and no [`Effect::Cleared`] came since.
-    fn is_suspect(&self) -> bool;
+    /// What was cut, lost or set aside at a recovery, if no [`Effect::Cleared`] came since.
+    fn doubt(&self) -> Doubt;
     /// The batch in memory that begins at `offset`, durable or not. `None`: no batch begins there, or it is not in memory.
     fn held(&self, offset: i64) -> Option<BatchId>;
     /// The end of the longest run of sealed batches from `from` on that is in memory and at most `bytes_max` long, one batch

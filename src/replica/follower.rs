@@ -159,7 +159,10 @@ impl Follower {
         base.commit(end, cx.out);
         self.cursors.on_end(cx, end);
         // It was compared, and has all that is committed, and the channels.
-        if cx.log.is_suspect() && self.cursors.has_list() && durable.offset >= told.offset && cx.log.vouched() == cx.log.end().at
+        if cx.log.doubt().is_suspect()
+            && self.cursors.has_list()
+            && durable.offset >= told.offset
+            && cx.log.vouched() == cx.log.end().at
         {
             cx.out.push(Effect::Cleared);
         }

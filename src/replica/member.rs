@@ -265,7 +265,7 @@ impl Member {
     fn lead(&mut self, cx: &mut Cx<'_>, epoch: Epoch) {
         let base = &mut self.base;
         // What was lost here may be the promise: the first epoch that it hears of may be one that it opened in an earlier life.
-        let may_have_opened = cx.log.is_suspect() && matches!(self.role, Role::Idle);
+        let may_have_opened = cx.log.doubt().is_suspect() && matches!(self.role, Role::Idle);
         if may_have_opened {
             base.promise(epoch, cx.out);
         }
@@ -323,7 +323,11 @@ impl Member {
             let issued = self.base.committed.offset < cx.log.end().at.offset;
             let error = if issued { ReplicaError::OutcomeUnknown } else { ReplicaError::NotLeader { leader } };
             l.close(&self.base, cx, error);
-            self.base.taken = cx.log.end();
+            // What it was given as a follower, or fetched, may wait for room in the store: that still comes before anything else.
+            let end = cx.log.end();
+            if end.at.offset >= self.base.taken.at.offset {
+                self.base.taken = end;
+            }
         }
     }
 

@@ -175,7 +175,7 @@ pub struct Aligned {
 pub struct Batches {
     pub parts: Vec<Bytes>,
     /// The checksum of each body was computed, and is as its header says.
-    are_checked: bool,
+    are_bodies_checked: bool,
 }
 
 impl PartialEq for Batches {
@@ -188,17 +188,17 @@ impl Eq for Batches {}
 
 impl Batches {
     pub fn new(parts: Vec<Bytes>) -> Batches {
-        Batches { parts, are_checked: false }
+        Batches { parts, are_bodies_checked: false }
     }
 
     /// The checksum of each body was computed, and is as its header says.
     pub fn note_checked(&mut self) {
-        self.are_checked = true;
+        self.are_bodies_checked = true;
     }
 
     /// Takes the first batch of a part, verified.
     pub fn take(&self, part: &mut Bytes, route: Route) -> Result<Batch, Bad> {
-        let parse = if self.are_checked { Batch::parse_checked } else { Batch::parse };
+        let parse = if self.are_bodies_checked { Batch::parse_checked } else { Batch::parse };
         let batch = parse(part, route.topic_id, route.partition)?;
         bytes::Buf::advance(part, batch.bytes.len());
         Ok(batch)

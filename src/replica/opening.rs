@@ -6,8 +6,10 @@
 //! fewer than min_isr ISR members                        ask on
 //! somebody in sync that is not suspect, or all of the   the highest (last epoch, end) is the log: it has all that an earlier
 //! ISR, and those are more than one                      epoch can have committed
-//! only suspects, not all of the ISR, or a suspect       no leader rather than a wrong one: an operator may accept the loss
-//! alone in the ISR of several replicas
+//! only suspects, not all of the ISR, or somebody        no leader rather than a wrong one: an operator may accept the loss
+//! alone in the ISR of several replicas who lost
+//! something that was complete once
+//! somebody alone in the ISR who only cut a torn tail    its log: what was in flight at a crash, or failed, was never acknowledged
 //! the highest lacks what somebody knows committed       the same
 //! a suspect itself, and somebody in sync is not         it resigns, and goes on only when nobody takes over for long
 //! ```
@@ -16,6 +18,8 @@
 //! goes by the rules above, and not by an operator.
 //!
 //! A partition with one replica opens in any case: there is nobody to compare with, and its recovery has told the loss.
+//! A tail that nothing says was ever complete is torn, or was acknowledged last and has rotted since. So it is compared wherever there is
+//! somebody in sync; where nobody is, nobody else has it either, and every crash under a write would wait for an operator.
 //! The leader's own log is cut only where the chosen one goes another way, under this new epoch, and never below what it knows to
 //! be committed, but where damage has taken it already.
 
@@ -28,6 +32,7 @@ use super::peer::Link;
 use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
 use crate::base::Position;
+use crate::log::state::Doubt;
 
 impl Leader {
     /// Something of the log became durable.
@@ -40,6 +45,7 @@ impl Leader {
                 self.on_membership(base, cx);
                 self.tick(base, cx);
             }
+            Phase::Asking => self.decide(base, cx),
             Phase::Fetching { end, .. } => {
                 if base.taken.at.offset >= end.offset && base.is_settled(cx.log) {
                     self.settle(base, cx, Trigger::Fetched);
@@ -61,6 +67,10 @@ impl Leader {
 
     /// Chooses the log to go on with, when enough were heard.
     pub fn decide(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        // Of a tail whose source was lost some may still wait for room in the store.
+        if !base.is_settled(cx.log) {
+            return;
+        }
         let Some(membership) = base.membership.as_ref() else { return };
         let own = base.standing(cx.log, None);
         let isr: Vec<NodeId> = membership.isr.iter().copied().filter(|n| *n != base.me).collect();
@@ -74,7 +84,9 @@ impl Leader {
         }
         let is_all = heard.len() == isr.len();
         let is_alone = membership.replicas.len() == 1;
-        let compared = !own.suspect || heard.iter().any(|(_, s)| !s.suspect) || is_all && !heard.is_empty();
+        let is_torn_only = cx.log.doubt() == Doubt::Torn && cx.log.vouched() == cx.log.end().at;
+        let is_compared_with_all = is_all && (!heard.is_empty() || is_torn_only);
+        let compared = !own.suspect || heard.iter().any(|(_, s)| !s.suspect) || is_compared_with_all;
         let rank = |s: &Standing| (s.last_epoch, s.durable.offset);
         let best = heard.iter().copied().max_by_key(|(_, s)| rank(s)).filter(|(_, s)| rank(s) > rank(&own));
         let known =
@@ -227,7 +239,8 @@ impl Leader {
     /// The log is decided: it goes to the followers.
     fn settle(&mut self, base: &mut Base, cx: &mut Cx<'_>, trigger: Trigger) {
         let tail = cx.log.end().at;
-        if cx.log.is_suspect() && self.peers.iter().any(|p| p.standing.is_some()) {
+        let doubt = cx.log.doubt();
+        if doubt == Doubt::Torn || doubt == Doubt::Lost && self.peers.iter().any(|p| p.standing.is_some()) {
             cx.out.push(Effect::Cleared);
         }
         base.taken = cx.log.end();

@@ -209,6 +209,7 @@ impl<M: Machine> Core<M> {
                 links.received(now, conn, bytes, &mut |bytes| machine.step(now, Event::Bytes { conn, bytes }, effects));
                 tell_dialed(machine, links.take_dialed(), now, effects);
             }
+            NetEvent::Received { conn, lent } => machine.step(now, Event::Received { conn, lent }, effects),
             NetEvent::Sent { conn, bytes } => match links.sent(conn, bytes) {
                 0 => {}
                 bytes => machine.step(now, Event::Sent { conn, bytes }, effects),
@@ -265,6 +266,10 @@ impl<M: Machine> Core<M> {
                 Effect::Send { conn, bytes } => self.net.send(conn, self.links.seal(now, conn, bytes)),
                 Effect::SendPieces { conn, pieces } if self.links.is_plain(conn) => self.net.send_pieces(conn, pieces),
                 Effect::SendPieces { conn, pieces } => self.net.send(conn, self.links.seal(now, conn, pieces.concat())),
+                Effect::ReceiveInto { conn, lent } => {
+                    assert!(self.links.is_plain(conn), "what comes of a connection with TLS is decrypted first");
+                    self.net.receive_into(conn, lent);
+                }
                 Effect::PauseReading { conn } => self.net.pause(conn),
                 Effect::ResumeReading { conn } => self.net.resume(conn),
                 Effect::Close { conn } => {

@@ -3,7 +3,7 @@
 use super::engine::{Engine, Heard};
 use super::message::{ClientInfo, MovedState, PublishError};
 use super::native::failure_of;
-use crate::base::{Now, Peer, Ticks};
+use crate::base::{Lent, Now, Peer, Ticks};
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, failure};
 
@@ -21,11 +21,18 @@ impl Client {
         }
     }
 
-    /// Something was asked that is not answered.
-    pub fn owes_answers(&self) -> bool {
+    /// Memory for what comes next, if that is to be long.
+    pub fn lend(&mut self) -> Option<Lent> {
         match self {
-            Client::Nsq(s) => s.owes_answers(),
-            Client::Native(s) => s.owes_answers(),
+            Client::Nsq(_) => None,
+            Client::Native(s) => s.lend(),
+        }
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, engine: &mut Engine) {
+        if let Client::Native(s) = self {
+            s.received(now, lent, engine);
         }
     }
 

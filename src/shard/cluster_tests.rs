@@ -5,7 +5,7 @@ use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
 use super::event::DialError;
 use super::message::{MeshMessage, PublishError};
 use super::*;
-use crate::base::{DiskError, DiskOp, FileId, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
+use crate::base::{DiskError, DiskOp, FileId, Lent, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use crate::log::ProducerLimits;
@@ -73,6 +73,8 @@ struct Net {
     wire: VecDeque<(ConnId, OnWire)>,
     /// The node and core of each end, and the other end.
     links: HashMap<ConnId, (usize, usize, ConnId)>,
+    /// Where what comes on them next goes.
+    lent: HashMap<ConnId, Lent>,
     cut: BTreeSet<(usize, usize)>,
     /// Node, core and what came.
     clients: HashMap<ConnId, (usize, usize, Vec<u8>)>,
@@ -103,6 +105,7 @@ impl Net {
             is_store_there: true,
             wire: VecDeque::new(),
             links: HashMap::new(),
+            lent: HashMap::new(),
             cut: BTreeSet::new(),
             clients: HashMap::new(),
             closed: vec![],
@@ -250,6 +253,7 @@ impl Net {
                     self.step(node, core, Event::Sent { conn, bytes: bytes.len() });
                     self.wire.push_back((other, OnWire::Bytes(bytes)));
                 }
+                Effect::ReceiveInto { conn, lent } => assert!(self.lent.insert(conn, lent).is_none(), "one at a time"),
                 Effect::Close { conn } if self.links.contains_key(&conn) => self.hang_up(conn),
                 Effect::Move { conn, to, session, unread } if self.links.contains_key(&conn) => {
                     let to = to.0 as usize;
@@ -311,7 +315,16 @@ impl Net {
         let Some((conn, what)) = self.wire.pop_front() else { return false };
         let Some(&(node, core, _)) = self.links.get(&conn) else { return true };
         match what {
-            OnWire::Bytes(bytes) => self.step(node, core, Event::Bytes { conn, bytes: &bytes }),
+            OnWire::Bytes(bytes) => {
+                let mut rest = &bytes[..];
+                if let Some(mut lent) = self.lent.remove(&conn) {
+                    lent.put(&mut rest);
+                    self.step(node, core, Event::Received { conn, lent });
+                }
+                if !rest.is_empty() {
+                    self.step(node, core, Event::Bytes { conn, bytes: rest });
+                }
+            }
             OnWire::Closed => {
                 self.links.remove(&conn);
                 self.step(node, core, Event::Closed { conn });

@@ -61,8 +61,6 @@ pub(super) struct Engine {
     pub epoch: Epoch,
     pub rng: Rng,
     pub store: Store,
-    /// The client whose bytes are looked at sends on while it waits for answers.
-    pub sends_on: bool,
     pub partitions: Partitions,
     pub topics: Topics,
     /// In a cluster: what the coordinator says, and the work of the replicas.
@@ -162,7 +160,6 @@ impl Engine {
             epoch,
             rng: Rng::new(seed),
             store,
-            sends_on: false,
             partitions: Partitions::default(),
             topics: Topics::default(),
             cluster: None,

@@ -2,7 +2,7 @@
 
 use super::cluster::{Ask, Fact};
 use super::message::{MeshMessage, MovedSession};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, OpId, Peer};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Lent, OpId, Peer};
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -49,6 +49,12 @@ pub enum Event<'a> {
         conn: ConnId,
         bytes: &'a [u8],
     },
+    /// What [`Effect::ReceiveInto`] gave away is back, with the bytes that arrived behind what was in it: some or all that were
+    /// wanted. It comes before any other bytes of the connection.
+    Received {
+        conn: ConnId,
+        lent: Lent,
+    },
     /// The kernel took this many bytes of what was sent on the connection.
     Sent {
         conn: ConnId,
@@ -81,6 +87,13 @@ pub enum Effect {
     SendPieces {
         conn: ConnId,
         pieces: Vec<Bytes>,
+    },
+    /// The next bytes of the connection go into this memory: they are not copied on the way from the socket.
+    /// [`Event::Received`] gives it back, unless the connection ends before. One at a time; never on a connection with TLS, nor on
+    /// one that moves.
+    ReceiveInto {
+        conn: ConnId,
+        lent: Lent,
     },
     /// Stop, or go on, receiving from a connection. What was received before still comes as `Bytes`.
     PauseReading {

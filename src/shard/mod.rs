@@ -102,16 +102,11 @@ struct Conn {
     timer: Option<Ticks>,
     /// Frames from other cores that wait until the session takes messages (SUB's OK goes first).
     held: Vec<u8>,
-    /// Not zero: its client sends on while it waits for answers.
-    sends_on: u8,
 }
-
-/// So many receives in which nothing is owed end that.
-const SENDS_ON: u8 = 8;
 
 impl Conn {
     fn new(session: Client) -> Self {
-        Conn { session, touched: false, paused: false, closing: false, full: false, timer: None, held: vec![], sends_on: 0 }
+        Conn { session, touched: false, paused: false, closing: false, full: false, timer: None, held: vec![] }
     }
 
     fn touch(&mut self, conn: ConnId, touched: &mut Vec<ConnId>) {
@@ -231,6 +226,11 @@ impl Shard {
         }
     }
 
+    /// Long is a payload of a native client of which so many bytes are missing (64 KiB): these are received to where they stay.
+    pub fn lend_from(&mut self, bytes: usize) {
+        Arc::make_mut(&mut self.limits).lent_min = bytes;
+    }
+
     /// Takes one event; `out` gets what is to be carried out, in order.
     pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
         match event {
@@ -266,13 +266,18 @@ impl Shard {
             }
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {
-                    c.sends_on = if c.session.owes_answers() { SENDS_ON } else { c.sends_on.saturating_sub(1) };
-                    self.engine.sends_on = c.sends_on > 0;
                     c.session.on_bytes(now, bytes, &mut self.engine);
-                    self.engine.sends_on = false;
                     c.touch(conn, &mut self.touched);
                 } else if let Some(links) = &mut self.engine.links {
                     links.bytes(now, conn, bytes);
+                }
+            }
+            Event::Received { conn, lent } => {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.received(now, lent, &mut self.engine);
+                    c.touch(conn, &mut self.touched);
+                } else if let Some(links) = &mut self.engine.links {
+                    links.received(now, conn, lent);
                 }
             }
             Event::Sent { conn, bytes } => {
@@ -531,6 +536,9 @@ impl Shard {
         if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
+        }
+        if let Some(lent) = c.session.lend() {
+            out.push(Effect::ReceiveInto { conn, lent });
         }
         let full = c.session.is_output_full() || !c.held.is_empty();
         c.tell_full(conn, full, &mut self.engine);

@@ -121,7 +121,6 @@ impl Engine {
         match self.store.append_batch(now, idx, batch, &mut self.io) {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
-                self.note_stream(idx, message_bytes);
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += message_bytes as u64;
@@ -132,8 +131,7 @@ impl Engine {
             }
             Ok(Appended::Duplicate { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at, duplicate: true };
-                // The original is durable here, but perhaps not committed.
-                let ticket = ticket.or_else(|| self.partitions.get(idx).seat()?.commits_at(at));
+                let ticket = ticket.or_else(|| self.original_at(idx, at));
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;

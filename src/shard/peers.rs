@@ -32,7 +32,9 @@ pub(super) fn links(
 ) -> Links {
     let (node, id, generation) = (NodeId(node_id), ClusterId(cluster.cluster_id), cluster.generation);
     let heartbeat = Duration::from_millis(settings.replica_heartbeat_ms.saturating_mul(HEARTBEATS));
-    Links::new(LinkOptions { heartbeat, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
+    // what comes of a connection with TLS is decrypted first
+    let lends = settings.peer_tls_cert.is_empty();
+    Links::new(LinkOptions { heartbeat, lends, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
 }
 
 impl Engine {

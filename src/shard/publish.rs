@@ -8,10 +8,10 @@ use super::partitions::Publisher;
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
-use crate::base::{ConnId, CoreId, Now, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
+use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
-use crate::log::{PartitionIdx, Refusal};
+use crate::log::{AppendTicket, PartitionIdx, Refusal};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::time::Duration;
@@ -135,7 +135,6 @@ impl Engine {
         }
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
-                self.note_stream(idx, bytes);
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher));
                 p.message_bytes += bytes as u64;
@@ -151,11 +150,14 @@ impl Engine {
         }
     }
 
-    /// Long batches of a client that does not wait for each are a stream.
-    pub fn note_stream(&mut self, idx: PartitionIdx, bytes: usize) {
-        if self.sends_on && self.store.can_stream(bytes) {
-            self.store.stream(idx);
-        }
+    /// The append with which a durable original that stands at `at`, or at an unknown place, is answered; `None`: it was. It may
+    /// not be committed, or be committed and wait for what the same journal write held behind it.
+    pub fn original_at(&self, idx: PartitionIdx, at: Option<Position>) -> Option<AppendTicket> {
+        let p = self.partitions.get(idx);
+        let is_it =
+            |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
+        let waiting = p.publishers.iter().find(|(_, publisher)| is_it(publisher));
+        waiting.map(|(ticket, _)| *ticket).or_else(|| p.seat()?.commits_at(at))
     }
 
     /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or

@@ -71,7 +71,7 @@ impl Node {
                     self.clients.get_mut(&conn).expect("known").1.extend(&bytes);
                     self.step(core, Event::Sent { conn, bytes: bytes.len() });
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes send pieces"),
+                Effect::SendPieces { .. } | Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     self.closed.push(conn);
                     self.step(core, Event::Closed { conn });

@@ -37,6 +37,8 @@ pub struct Outcome {
     pub pauses: u64,
     pub cuts: u64,
     pub resets: u64,
+    /// Payloads, or parts of them, that were received to where they stay.
+    pub lent: u64,
     pub dials: u64,
     /// Leaders that the controller or operator named.
     pub elections: u64,
@@ -66,6 +68,7 @@ impl Outcome {
         self.pauses += o.pauses;
         self.cuts += o.cuts;
         self.resets += o.resets;
+        self.lent += o.lent;
         self.dials += o.dials;
         self.elections += o.elections;
         self.proposals += o.proposals;

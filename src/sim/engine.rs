@@ -332,7 +332,7 @@ impl Engine {
             collect_start: part.collect_start,
             chain_crc: part.chain_crc,
             segment_base: part.bases.last().copied().unwrap_or(0),
-            suspect: false,
+            doubt: Default::default(),
             unix_ns: 0,
             channels: part.channels.clone(),
             producers: part.producers.iter().copied().collect(),

@@ -1,7 +1,7 @@
 //! One core for the tests of net and mesh: the loop that the head of src/net/mod.rs describes, in a real executor.
 
 use glommio::{LocalExecutorBuilder, Placement};
-use ringmq::base::{ConnId, CoreId, Peer};
+use ringmq::base::{ConnId, CoreId, Lent, Peer};
 use ringmq::net::{Net, NetEvent};
 use ringmq::ring::{Bell, Waiter};
 use ringmq::shard::message::MovedSession;
@@ -17,6 +17,7 @@ use std::time::Duration;
 pub enum Happened {
     Opened(ConnId, Peer),
     Bytes(ConnId, Vec<u8>),
+    Received(ConnId, Lent),
     Sent(ConnId, usize),
     Closed(ConnId),
     Moved(ConnId, OwnedFd, CoreId, Box<MovedSession>, Vec<u8>),
@@ -27,6 +28,7 @@ fn owned(event: NetEvent<'_>) -> Happened {
     match event {
         NetEvent::Opened { conn, peer, .. } => Happened::Opened(conn, peer),
         NetEvent::Bytes { conn, bytes } => Happened::Bytes(conn, bytes.to_vec()),
+        NetEvent::Received { conn, lent } => Happened::Received(conn, lent),
         NetEvent::Sent { conn, bytes } => Happened::Sent(conn, bytes),
         NetEvent::Closed { conn } => Happened::Closed(conn),
         NetEvent::Dialed { dial, result } => Happened::Dialed(dial, result),

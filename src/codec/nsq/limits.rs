@@ -1,5 +1,6 @@
 //! What the protocol allows and tells clients, taken from the settings once and shared by every session.
 
+use crate::codec::input::LENT_MIN;
 use crate::config::Settings;
 
 #[derive(Clone, Debug)]
@@ -26,6 +27,8 @@ pub struct Limits {
     pub output_stop_bytes: usize,
     /// Replies that may be outstanding before nothing more is read.
     pub replies_max: usize,
+    /// Bytes that are missing of a native client's payload from which on they are received to where they stay.
+    pub lent_min: usize,
 }
 
 /// nsqd's smallest output buffer timeout.
@@ -56,6 +59,8 @@ impl From<&Settings> for Limits {
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,
+            // what comes of a connection with TLS is decrypted first
+            lent_min: if s.native_tls_cert.is_empty() { LENT_MIN } else { usize::MAX },
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::log::epochs::Epochs;
 use crate::log::format::COMMIT_RECORD_LEN;
 use crate::log::producers::{ProducerLimits, Producers};
 use crate::log::snapshot::Snapshot;
-use crate::log::state::{RecoveredPartition, SegmentMeta};
+use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
 use std::collections::BTreeSet;
@@ -118,7 +118,7 @@ pub struct Partition {
     pub committed: Position,
     /// Where the first damage begins.
     pub vouched: Option<Tail>,
-    pub suspect: bool,
+    pub doubt: Doubt,
     pub record_sequence: u64,
     /// Which records are contained is unknown: redo all that are found.
     pub sequence_unknown: bool,
@@ -192,7 +192,7 @@ impl Partition {
             promised: Epoch(0),
             committed: Position::START,
             vouched: None,
-            suspect: false,
+            doubt: Doubt::None,
             record_sequence: 0,
             sequence_unknown: false,
             expects_first_record: false,
@@ -247,13 +247,13 @@ impl Partition {
 
     /// Notes damage: the partition is suspect from now on.
     pub fn damage(&mut self, cx: &mut Context<'_>, file: FileId, at: Option<u64>, what: impl Into<String>) {
-        (self.suspect, self.damaged) = (true, true);
+        (self.doubt, self.damaged) = (Doubt::Lost, true);
         cx.report.note(Severity::Damage, &file, at, what);
     }
 
     fn use_snapshot(&mut self, cx: &mut Context<'_>, s: Snapshot) -> Result<(), RecoverError> {
         (self.start, self.end, self.collect_start) = (s.start, s.end, s.collect_start);
-        (self.chain_crc, self.epoch, self.suspect) = (s.chain_crc, s.epoch, s.suspect);
+        (self.chain_crc, self.epoch, self.doubt) = (s.chain_crc, s.epoch, s.doubt);
         (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
         (self.promised, self.committed, self.vouched) = (s.promised, s.committed, s.vouched);
         self.epochs = s.epochs.clone().and_then(Epochs::restore);
@@ -293,7 +293,7 @@ impl Partition {
                     self.segments.push(meta);
                 }
                 None => {
-                    self.suspect = true;
+                    self.doubt = Doubt::Lost;
                     self.damaged = true;
                     headers::set_aside(cx.storage, &self.dir, base, cx.label, "the file header does not hold", cx.report)?;
                 }
@@ -465,7 +465,7 @@ impl Partition {
             collect_start: self.collect_start,
             chain_crc: self.chain_crc,
             segment_base: self.segments.last().map_or(0, |m| m.base.offset),
-            suspect: self.suspect,
+            doubt: self.doubt,
             unix_ns: self.last_unix_ns,
             channels: self.channels.clone(),
             producers: self.producers.iter().copied().collect(),
@@ -630,7 +630,7 @@ impl Partition {
             promised: self.promised,
             committed,
             vouched: self.vouched,
-            suspect: self.suspect,
+            doubt: self.doubt,
             record_sequence: self.record_sequence,
             snapshot_sequence: self.snapshot_sequence,
             segment_len: self.segment_len,

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 mod killed;
 mod lost;
 mod rot;
+mod torn;
 
 const SEGMENT_BYTES: u64 = 48 * 1024;
 
@@ -539,7 +540,7 @@ fn a_direct_batch_with_a_damaged_body_is_lost_alone_and_never_torn() {
         let log = log_of(&disk, p).expect("the log is whole");
         assert_eq!(p.end, direct.header.end());
         assert_eq!(log[0].1.as_ref().map(|b| &b.bytes), Some(&before.bytes));
-        assert!(log.len() == 2 && log[1].0.is_lost() && log[1].0.end() == p.end && p.suspect);
+        assert!(log.len() == 2 && log[1].0.is_lost() && log[1].0.end() == p.end && p.doubt.is_suspect());
         assert_eq!(recovered.report.has_damage(), start == 0, "{:?}", recovered.report);
     }
 }

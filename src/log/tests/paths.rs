@@ -406,7 +406,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
         promised: Epoch(0),
         committed: Position::START,
         vouched: None,
-        suspect: false,
+        doubt: Default::default(),
         record_sequence: s.applied,
         snapshot_sequence: s.sequence,
         segments: vec![state::SegmentMeta { base: Position::START, prev_crc: 0 }],

@@ -64,6 +64,87 @@ fn any_cut_of_the_bytes_gives_the_same() {
 }
 
 #[test]
+fn a_long_payload_goes_where_it_stays_however_it_is_cut() {
+    for (cut, lends) in [(3_000, true), (40_000, true), (1 << 20, true), (40_000, false)] {
+        let mut world = World::new(&[1, 1]);
+        world.cut = cut;
+        world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
+        world.pass(SECOND);
+        world.heard(1, 0);
+        let batches = |len: usize| (0..len).map(|n| ((n * 31) >> 5) as u8).collect::<Vec<u8>>();
+        let long = |len| message(Body::Append(Append { committed: AT, batches: Batches::new(vec![batches(len).into()]) }));
+        let lens = [300_000, 10, 65_000, 900_000, 1_048_000, 66_000, 64];
+        for (i, len) in (0..).zip(lens) {
+            world.links(0, 0).send_on(id(1), Lane::CatchUp, route(i), long(len));
+        }
+        world.settle();
+        let expected: Vec<LinkEvent> = (0..).zip(lens).map(|(i, len)| of(0, i, long(len))).collect();
+        assert!(world.heard(1, 0) == expected, "{cut}");
+        assert!(world.all_connected(), "{cut}");
+        assert_eq!(world.lent > 0, lends, "{cut}: {}", world.lent);
+    }
+}
+
+/// A batch of one message of partition 0.
+fn batch(at: Position, body: &[u8]) -> Batch {
+    let mut builder = BatchBuilder::default();
+    builder.push(5, body);
+    let Route { topic_id, partition } = route(0);
+    builder.seal(Stamp { topic_id, partition, epoch: Epoch(1), at, prev_crc: 0 })
+}
+
+/// As the other node hears it.
+fn heard_batches(world: &mut World, bytes: Bytes) -> Batches {
+    let append = message(Body::Append(Append { committed: AT, batches: Batches::new(vec![bytes]) }));
+    world.links(0, 0).send_on(id(1), Lane::CatchUp, route(0), append);
+    world.settle();
+    match &world.heard(1, 0)[..] {
+        [LinkEvent::Message { addressed: Addressed { message: Message { body: Body::Append(append), .. }, .. }, .. }] => {
+            append.batches.clone()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_catches_up_stands_in_memory_as_in_its_file() {
+    const SHIFT: usize = 1234;
+    for lends in [true, false] {
+        let mut world = World::new(&[1, 1]);
+        world.cut = 40_000;
+        world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
+        world.pass(SECOND);
+        world.heard(1, 0);
+        world.links(1, 0).note_shift(id(0), route(0), SHIFT);
+        let mut at = Position::START;
+        for n in 0..6 {
+            let batch = batch(at, &vec![n; 100_000 + 333 * n as usize]);
+            let heard = heard_batches(&mut world, batch.bytes.clone());
+            let [part] = &heard.parts[..] else { panic!("{heard:?}") };
+            assert!(*part == batch.bytes);
+            // where the first of them is to stand is known once it is there
+            let place = (at.offset as usize + SHIFT) % BLOCK;
+            assert!(n == 0 || part.as_ptr() as usize % BLOCK == place, "{n}");
+            at = batch.header.end();
+        }
+    }
+}
+
+#[test]
+fn a_body_that_is_not_as_its_header_says_is_refused_by_who_takes_it() {
+    let mut world = World::new(&[1, 1]);
+    world.pass(SECOND);
+    world.heard(1, 0);
+    let sound = batch(Position::START, &[7; 300]).bytes;
+    let mut other = sound.to_vec();
+    other[250] ^= 1;
+    for (bytes, is_sound) in [(sound, true), (Bytes::from(other), false)] {
+        let heard = heard_batches(&mut world, bytes);
+        assert_eq!(heard.take(&mut heard.parts[0].clone(), route(0)).is_ok(), is_sound);
+    }
+}
+
+#[test]
 fn the_appends_of_a_turn_share_a_frame() {
     let mut world = World::new(&[1, 1]);
     world.pass(SECOND);

@@ -4,7 +4,8 @@ mod meeting;
 mod strangers;
 
 use super::*;
-use crate::base::{ConnId, Epoch, LogId, Now, PartitionId, Peer, Position, Rng, Ticks, TopicId};
+use crate::base::{BLOCK, ConnId, Epoch, Lent, LogId, Now, PartitionId, Peer, Position, Rng, Ticks, TopicId};
+use crate::log::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::message::{Append, Batches, Body, EpochsAsk, Head, Message, Route, Session};
 use crate::shard::cluster::ClusterNode;
 use crate::shard::event::{DialError, Effect, Effects};
@@ -28,6 +29,8 @@ struct Wire {
     conns: [ConnId; 2],
     /// On the way to each end.
     bytes: [VecDeque<u8>; 2],
+    /// Where the first of them go.
+    lent: [Option<Lent>; 2],
     /// The end wants to close once what it sent is delivered.
     closing: [bool; 2],
     closed: [bool; 2],
@@ -48,6 +51,8 @@ struct World {
     dials: usize,
     unreachable: bool,
     moves: usize,
+    /// How often memory that was lent came back.
+    lent: usize,
 }
 
 fn all(num: usize) -> Vec<ClusterNode> {
@@ -68,6 +73,7 @@ impl World {
             dials: 0,
             unreachable: false,
             moves: 0,
+            lent: 0,
         };
         for (node, cores) in cores.iter().enumerate() {
             world.start(node, *cores, 1, CLUSTER);
@@ -118,8 +124,8 @@ impl World {
                     let core = self.rng.below(cores) as u16;
                     self.nodes[node][core as usize].opened(self.now, conns[1], Peer(format!("from{}", at.0).into()));
                     let ends = [Some(at), Some((node, core))];
-                    let bytes = Default::default();
-                    self.wires.push(Wire { ends, conns, bytes, closing: [false; 2], closed: [false; 2], is_cut: false });
+                    let (bytes, lent) = Default::default();
+                    self.wires.push(Wire { ends, conns, bytes, lent, closing: [false; 2], closed: [false; 2], is_cut: false });
                 }
                 Effect::Send { conn, bytes } => {
                     let (w, side) = self.wire(conn);
@@ -128,6 +134,10 @@ impl World {
                 Effect::SendPieces { conn, pieces } => {
                     let (w, side) = self.wire(conn);
                     self.wires[w].bytes[1 - side].extend(pieces.concat());
+                }
+                Effect::ReceiveInto { conn, lent } => {
+                    let (w, side) = self.wire(conn);
+                    assert!(self.wires[w].lent[side].replace(lent).is_none(), "one at a time");
                 }
                 Effect::Close { conn } => {
                     let (w, side) = self.wire(conn);
@@ -167,13 +177,27 @@ impl World {
                 let Some((node, core)) = wire.ends[side] else { continue };
                 let most = wire.bytes[side].len().min(self.rng.below(self.cut.min(1 << 20)) as usize + 1);
                 let bytes: Vec<u8> = wire.bytes[side].drain(..most).collect();
+                let lent = wire.lent[side].take_if(|_| !bytes.is_empty());
                 let (to, from) = (wire.conns[side], wire.conns[1 - side]);
                 let is_over = wire.bytes[side].is_empty() && (wire.closing[side] || wire.closing[1 - side]);
                 let sender = wire.ends[1 - side];
                 wire.closed[side] = is_over;
                 happened |= !bytes.is_empty() || is_over;
                 if !bytes.is_empty() {
-                    self.nodes[node][core as usize].bytes(self.now, to, &bytes);
+                    let (links, mut rest) = (&mut self.nodes[node][core as usize], &bytes[..]);
+                    if let Some(mut lent) = lent {
+                        lent.put(&mut rest);
+                        // whole or not, as it may be
+                        if lent.wanted == 0 || self.rng.chance(0.5) {
+                            self.lent += 1;
+                            links.received(self.now, to, lent);
+                        } else {
+                            self.wires[w].lent[side] = Some(lent);
+                        }
+                    }
+                    if !rest.is_empty() {
+                        links.bytes(self.now, to, rest);
+                    }
                     if let Some((node, core)) = sender {
                         self.nodes[node][core as usize].sent(self.now, from, bytes.len());
                     }

@@ -5,8 +5,10 @@ use super::log::DiskOp;
 use super::node::Node;
 use super::world::{World, node_id};
 use crate::base::{Epoch, Ticks};
+use crate::log::state::Doubt;
 use crate::replica::states::State;
 use crate::replica::{Event, Membership, NodeId};
+use std::collections::VecDeque;
 
 impl World {
     fn crash(&mut self, i: usize) {
@@ -21,7 +23,7 @@ impl World {
         let id = self.nodes[i].id;
         let node = &mut self.nodes[i];
         node.is_up = false;
-        node.log.disk.suspect |= torn;
+        node.log.disk.doubt = node.log.disk.doubt.max(if torn { Doubt::Torn } else { Doubt::None });
         self.net.retain(|m| m.0 != id || self.rng.chance(0.5));
         self.reads.retain(|r| r.0 != id);
         self.asks.retain(|a| a.0 != id || self.rng.chance(0.5));
@@ -32,8 +34,9 @@ impl World {
 
     /// Another member of the ISR keeps a good copy.
     fn may_lose(&self, id: NodeId) -> bool {
-        let good =
-            |n: &&Node| n.id != id && self.store.is_in_sync(n.id) && !n.log.disk.suspect && !self.check.lost.contains_key(&n.id);
+        let good = |n: &&Node| {
+            n.id != id && self.store.is_in_sync(n.id) && !n.log.disk.doubt.is_suspect() && !self.check.lost.contains_key(&n.id)
+        };
         self.nodes.iter().any(|n| good(&n))
     }
 
@@ -51,7 +54,7 @@ impl World {
             let at = disk.batches[keep].header.offset.get();
             disk.hole = Some(disk.hole.map_or(at, |h| h.min(at)));
         }
-        disk.suspect = true;
+        disk.doubt = Doubt::Lost;
         self.check.lost.insert(self.nodes[i].id, ());
     }
 
@@ -132,9 +135,18 @@ impl World {
         }
     }
 
+    /// A disk is full, or has room again.
+    pub(super) fn fill(&mut self, i: usize, is_full: bool) {
+        self.nodes[i].is_full = is_full;
+        let mut out = VecDeque::new();
+        self.nodes[i].append_held(&mut out);
+        self.take(i, out);
+    }
+
     fn poison(&mut self, i: usize) {
         self.nodes[i].failed = true;
         self.nodes[i].log.queue.clear();
+        self.nodes[i].held.clear();
         self.give(i, Event::LogFailed);
     }
 

@@ -3,6 +3,7 @@
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId};
 use crate::log::batch::{Batch, BatchBuilder, Stamp};
 use crate::log::cursor::CursorImage;
+use crate::log::state::Doubt;
 use crate::replica::event::{BatchId, LogView, Tail};
 use crate::replica::message::EpochEnd;
 use bytes::Bytes;
@@ -32,7 +33,7 @@ pub struct Disk {
     pub batches: Vec<Batch>,
     pub promised: Epoch,
     pub committed: Position,
-    pub suspect: bool,
+    pub doubt: Doubt,
     /// Damage begins here.
     pub hole: Option<i64>,
     pub channels: Channels,
@@ -45,7 +46,7 @@ pub struct ModelLog {
     start: Tail,
     pub batches: Vec<Batch>,
     pub durable: usize,
-    suspect: bool,
+    doubt: Doubt,
     pub channels: Channels,
     /// Batches below this offset are not in memory, only on the disk.
     pub memory_from: i64,
@@ -75,7 +76,7 @@ impl ModelLog {
             batches: vec![],
             promised: Epoch(0),
             committed: Position::START,
-            suspect: false,
+            doubt: Doubt::None,
             hole: None,
             channels: Channels::new(),
         };
@@ -87,7 +88,7 @@ impl ModelLog {
             start: disk.start,
             batches: disk.batches.clone(),
             durable: disk.batches.len(),
-            suspect: disk.suspect,
+            doubt: disk.doubt,
             channels: disk.channels.clone(),
             memory_from: disk.batches.last().map_or(disk.start.at, |b| b.header.end()).offset,
             queue: VecDeque::new(),
@@ -130,7 +131,7 @@ impl ModelLog {
     }
 
     pub fn clear(&mut self) {
-        self.suspect = false;
+        self.doubt = Doubt::None;
         self.queue.push_back(DiskOp::Cleared);
     }
 
@@ -156,7 +157,7 @@ impl ModelLog {
             }
             DiskOp::Epoch(epoch) => disk.promised = disk.promised.max(*epoch),
             DiskOp::Cursors(channels, _) => disk.channels = channels.clone(),
-            DiskOp::Cleared => disk.suspect = false,
+            DiskOp::Cleared => disk.doubt = Doubt::None,
         }
         Some(op)
     }
@@ -245,8 +246,8 @@ impl LogView for ModelLog {
         self.rot
     }
 
-    fn is_suspect(&self) -> bool {
-        self.suspect
+    fn doubt(&self) -> Doubt {
+        self.doubt
     }
 
     fn held(&self, offset: i64) -> Option<BatchId> {

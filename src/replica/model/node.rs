@@ -4,6 +4,7 @@ use super::log::{DiskOp, ModelLog, PARTITION, TOPIC};
 use crate::base::{Epoch, Position, Ticks, TopicInfo, TopicName};
 use crate::log::batch::Batch;
 use crate::log::cursor::CursorImage;
+use crate::log::state::Doubt;
 use crate::replica::event::Tail;
 use crate::replica::{Channels, CursorEvent, Effect, Event, LogView, Member, NodeId, ReplicaOptions};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,14 +28,17 @@ pub struct Node {
     pub member: Member,
     pub log: ModelLog,
     pub is_up: bool,
+    /// The store has no room: what a peer sent waits.
+    pub is_full: bool,
+    pub held: VecDeque<Batch>,
     pub failed: bool,
     pub waiting: Vec<Waiting>,
     pub operations: BTreeMap<u64, Operation>,
     /// Lags behind the store by a random number of versions.
     pub seen_version: u64,
     pub opened: Option<Epoch>,
-    /// It was suspect when its opening began.
-    pub opened_suspect: bool,
+    /// How it stood when its opening began.
+    pub opened_in: Doubt,
 }
 
 pub fn topic() -> Arc<TopicInfo> {
@@ -62,12 +66,14 @@ impl Node {
             member,
             log: ModelLog::new(),
             is_up: true,
+            is_full: false,
+            held: VecDeque::new(),
             failed: false,
             waiting: vec![],
             operations: BTreeMap::new(),
             seen_version: 0,
             opened: None,
-            opened_suspect: false,
+            opened_in: Doubt::None,
         }
     }
 
@@ -81,6 +87,8 @@ impl Node {
         (self.is_up, self.failed, self.seen_version, self.opened) = (true, false, 0, None);
         self.waiting.clear();
         self.operations.clear();
+        self.is_full = false;
+        self.held.clear();
     }
 
     /// Gives an event and carries out what the log and the shard are asked for; the rest comes out.
@@ -92,7 +100,7 @@ impl Node {
         let mut effects = vec![];
         self.member.step(now, &self.log, event, &mut effects);
         if self.member.epoch() != before {
-            self.opened_suspect = self.log.is_suspect();
+            self.opened_in = self.log.doubt();
         }
         for effect in effects {
             self.carry_out(now, effect, out);
@@ -102,12 +110,16 @@ impl Node {
     fn carry_out(&mut self, now: Ticks, effect: Effect, out: &mut VecDeque<Out>) {
         match effect {
             Effect::Append { batch, .. } => {
-                self.log.append(batch.clone());
-                out.push_back(Out::Appended(batch));
+                self.held.push_back(batch);
+                self.append_held(out);
             }
             Effect::LogEpoch { epoch } => self.log.queue.push_back(DiskOp::Epoch(epoch)),
-            Effect::Truncate { to } => self.log.truncate(to),
+            Effect::Truncate { to } => {
+                self.held.clear();
+                self.log.truncate(to);
+            }
             Effect::Restart { start, chain_crc } => {
+                self.held.clear();
                 let epoch = Epoch(0);
                 self.log.restart(Tail { at: start, chain_crc, epoch });
             }
@@ -163,6 +175,16 @@ impl Node {
                 }
             }
             effect => out.push_back(Out::Effect(effect)),
+        }
+    }
+
+    /// What waits is appended, if there is room.
+    pub fn append_held(&mut self, out: &mut VecDeque<Out>) {
+        while !self.is_full
+            && let Some(batch) = self.held.pop_front()
+        {
+            self.log.append(batch.clone());
+            out.push_back(Out::Appended(batch));
         }
     }
 

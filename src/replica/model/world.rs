@@ -94,7 +94,7 @@ impl World {
         self.take(i, out);
     }
 
-    fn take(&mut self, i: usize, mut out: VecDeque<Out>) {
+    pub(super) fn take(&mut self, i: usize, mut out: VecDeque<Out>) {
         while let Some(item) = out.pop_front() {
             let id = self.nodes[i].id;
             match item {
@@ -242,7 +242,7 @@ impl World {
     }
 
     pub fn publish(&mut self) {
-        let Some(i) = self.leader_index() else { return };
+        let Some(i) = self.leader_index().filter(|i| !self.nodes[*i].is_full) else { return };
         let (num, len) = (1 + self.rng.below(3) as u32, self.rng.below(200) as usize);
         let node = &mut self.nodes[i];
         let epoch = node.member.epoch().expect("an open leader has an epoch");
@@ -346,6 +346,11 @@ impl World {
                 log.memory_from = log.memory_from.max(log.batches.get(index).map_or(0, |b| b.header.offset.get()));
             }
             88..90 if self.faults => self.disturb(),
+            90 if self.faults => {
+                let i = self.rng.below(self.nodes.len() as u64) as usize;
+                let is_full = self.nodes[i].is_up && !self.nodes[i].failed && self.rng.chance(0.3);
+                self.fill(i, is_full);
+            }
             _ => self.tick(),
         }
     }
@@ -372,20 +377,13 @@ impl World {
                 self.start(i);
             }
             self.renew_lease(i);
+            self.fill(i, false);
         }
         let mut m = self.store.clone();
         m.replicas = self.nodes.iter().map(|n| n.id).collect();
         self.swap(m);
         // The controller sees to it that somebody leads.
         self.elect();
-        // With one node in sync nobody can say whether what it cut was all unacknowledged: an operator knows that here it was.
-        if let [alone] = self.store.isr[..]
-            && !self.check.lost.contains_key(&alone)
-        {
-            let i = self.index(alone);
-            self.nodes[i].log.clear();
-            self.nodes[i].opened_suspect = false;
-        }
     }
 
     pub fn is_quiet(&self) -> bool {
@@ -399,7 +397,7 @@ impl World {
                 x.log.queue.is_empty()
                     && x.log.end() == leader.log.end()
                     && x.member.committed() == leader.log.end().at
-                    && !x.log.is_suspect()
+                    && !x.log.doubt().is_suspect()
                     && x.log.channels.keys().eq(leader.log.channels.keys())
                     && x.log.channels.values().zip(leader.log.channels.values()).all(|(a, b)| a.confirmed == b.confirmed)
             })
@@ -416,7 +414,7 @@ impl World {
                 n.log.durable().at.offset,
                 n.log.vouched().offset,
                 n.member.committed().offset,
-                n.log.is_suspect(),
+                n.log.doubt().is_suspect(),
                 n.log.queue.len(),
                 n.waiting.len(),
             )

@@ -3,6 +3,7 @@
 use super::rig::{Rig, inquire, log_of, n, run_of};
 use crate::base::{Epoch, Position};
 use crate::log::format::Bad;
+use crate::log::state::Doubt;
 use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body, Cursors};
 use crate::replica::model::log::{ModelLog, id_of};
 use crate::replica::states::State;
@@ -272,20 +273,20 @@ fn a_log_that_lost_all_it_had_may_begin_anywhere() {
 #[test]
 fn a_suspect_is_cleared_when_it_has_all_that_is_committed() {
     let (mut rig, leader) = pair(&[1, 5]);
-    rig.node.log.disk.suspect = true;
+    rig.node.log.disk.doubt = Doubt::Lost;
     let disk = rig.node.log.disk.clone();
     rig.node.log = ModelLog::recover(disk);
     rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
-    assert!(rig.node.log.is_suspect(), "it lacks what is committed");
+    assert!(rig.node.log.doubt().is_suspect(), "it lacks what is committed");
     rig.hear(2, 5, 1, run_of(&leader, 0, leader.end().at));
     rig.settle();
-    assert!(rig.node.log.is_suspect(), "it was not told of the channels");
+    assert!(rig.node.log.doubt().is_suspect(), "it was not told of the channels");
     let (committed, cursors, deleted) = (leader.end().at, vec![], vec![]);
     let list = Cursors { seq: 1, committed, flush: false, is_all: true, collect_start: None, cursors, deleted };
     rig.hear(2, 5, 1, Body::Cursors(list));
     rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
     rig.settle();
-    assert!(!rig.node.log.is_suspect());
+    assert!(!rig.node.log.doubt().is_suspect());
 }
 
 #[test]

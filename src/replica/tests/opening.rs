@@ -1,7 +1,8 @@
 //! How a leader opens its epoch (rule 2).
 
-use super::rig::{Rig, log_of, n};
+use super::rig::{Rig, log_of, n, run_of};
 use crate::base::{Epoch, Position};
+use crate::log::state::Doubt;
 use crate::replica::message::{Align, Aligned, Batches, Body, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
@@ -128,7 +129,7 @@ fn a_suspect_needs_another_to_compare_with() {
     let suspect = |isr: &[u8]| {
         let mut rig = Rig::new();
         let mut disk = log_of(&[1]).disk;
-        disk.suspect = true;
+        disk.doubt = Doubt::Lost;
         rig.node.log = ModelLog::recover(disk);
         rig.metadata(4, 2, isr);
         rig.metadata(5, 1, isr);
@@ -165,10 +166,78 @@ fn a_suspect_needs_another_to_compare_with() {
 }
 
 #[test]
+fn the_only_one_in_sync_leads_with_what_a_crash_left_of_its_tail() {
+    let torn = |isr: &[u8], doubt: Doubt, hole: Option<i64>| {
+        let mut rig = Rig::new();
+        let mut disk = log_of(&[1, 1]).disk;
+        (disk.doubt, disk.hole) = (doubt, hole);
+        rig.node.log = ModelLog::recover(disk);
+        for epoch in [4, 5] {
+            let m = rig.membership(epoch, 1, isr);
+            rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+        }
+        rig.settle();
+        rig
+    };
+    let mut rig = torn(&[1], Doubt::Torn, None);
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Open, vec![]));
+    assert_eq!(rig.node.log.doubt(), Doubt::None, "its log is the log from now on");
+    // What is known to have been lost is not taken for a torn tail.
+    let hole = log_of(&[1]).end().at.offset;
+    for mut rig in [torn(&[1], Doubt::Lost, None), torn(&[1], Doubt::Torn, Some(hole))] {
+        assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
+    }
+    // Where others are in sync they are waited for: what was cut may be there.
+    let mut rig = torn(&[1, 2], Doubt::Torn, None);
+    assert_eq!((rig.state(), alarms(&mut rig)), (State::Asking, vec![Alarm::OnlySuspects]));
+    stands(&mut rig, 2, &log_of(&[1, 1, 1]), Position::START, true);
+    assert_eq!(rig.state(), State::Fetching);
+}
+
+/// What the store has no room for yet is its own all the same: it comes before anything that a later role takes.
+#[test]
+fn what_waits_for_room_is_counted_whatever_its_role_becomes() {
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(log_of(&[1]).disk);
+    rig.follow(2);
+    let full = log_of(&[1, 2, 2]);
+    rig.node.is_full = true;
+    rig.hear(2, 2, 1, run_of(&full, 1, Position::START));
+    assert_eq!((rig.node.held.len(), rig.end()), (2, log_of(&[1]).end().at));
+    rig.metadata(3, 1, &[1, 2, 3]);
+    rig.settle();
+    assert_eq!(rig.state(), State::Claiming);
+    rig.metadata(4, 2, &[1, 2, 3]);
+    rig.inquired(4, 1);
+    assert_eq!(rig.state(), State::Promising, "it cannot say yet where it stands");
+    rig.room();
+    let Body::Standing(standing) = rig.last(2) else { panic!("it stands") };
+    assert_eq!((rig.state(), standing.durable), (State::Apart, full.end().at));
+}
+
+#[test]
+fn a_tail_that_was_fetched_in_part_waits_for_room_before_another_log_is_chosen() {
+    let mut rig = asking(&[1], &[1, 2, 3]);
+    let full = log_of(&[1, 2, 2]);
+    stands(&mut rig, 2, &full, Position::START, false);
+    assert_eq!(rig.state(), State::Fetching);
+    rig.node.is_full = true;
+    let session = rig.session(2);
+    let one = Batches::new(vec![full.batches[1].bytes.clone()]);
+    rig.hear(2, 5, session, Body::Pulled(Pulled { from: log_of(&[1]).end().at, batches: one }));
+    rig.wait(crate::replica::ReplicaOptions::default().follower_limit);
+    assert_eq!((rig.state(), rig.node.held.len()), (State::Asking, 1), "its source is silent");
+    stands(&mut rig, 3, &log_of(&[1]), Position::START, false);
+    assert_eq!(rig.state(), State::Asking, "its own log is not all there");
+    rig.room();
+    assert_eq!((rig.state(), rig.end()), (State::Settling, log_of(&[1, 2]).end().at));
+}
+
+#[test]
 fn the_only_replica_opens_by_itself() {
     let mut rig = Rig::new();
     let mut disk = log_of(&[1]).disk;
-    disk.suspect = true;
+    disk.doubt = Doubt::Lost;
     rig.node.log = ModelLog::recover(disk);
     for epoch in [4, 5] {
         let m = rig.membership(epoch, 1, &[1]);
@@ -328,7 +397,7 @@ fn an_epoch_is_opened_once() {
 fn a_suspect_does_not_open_an_epoch_that_it_may_have_opened_before() {
     let mut rig = Rig::new();
     let mut disk = log_of(&[1]).disk;
-    disk.suspect = true;
+    disk.doubt = Doubt::Lost;
     rig.node.log = ModelLog::recover(disk);
     for _ in 0..2 {
         rig.metadata(5, 1, &[1, 2, 3]);

@@ -75,6 +75,13 @@ impl Rig {
         }
     }
 
+    /// The store has room again.
+    pub fn room(&mut self) {
+        self.node.is_full = false;
+        self.node.append_held(&mut self.out);
+        self.settle();
+    }
+
     pub fn wait(&mut self, time: Duration) {
         self.now = self.now + time;
         self.give(Event::Tick);

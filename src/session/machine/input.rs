@@ -9,11 +9,6 @@ use crate::session::Host;
 use std::mem;
 
 impl Session {
-    /// Something was asked that is not answered.
-    pub fn owes_answers(&self) -> bool {
-        !self.replies.is_empty()
-    }
-
     /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
     /// the start of a command whose rest is still to come is copied.
     pub fn on_bytes(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {

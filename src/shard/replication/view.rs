@@ -2,6 +2,7 @@
 
 use crate::base::{ChannelName, Epoch, Position};
 use crate::log;
+use crate::log::state::Doubt;
 use crate::replica::message::EpochEnd;
 use crate::replica::{BatchId, LogView, Tail};
 use crate::shard::partitions::ChannelState;
@@ -33,8 +34,8 @@ impl LogView for View<'_> {
         self.log.damage()
     }
 
-    fn is_suspect(&self) -> bool {
-        self.log.is_suspect()
+    fn doubt(&self) -> Doubt {
+        self.log.doubt()
     }
 
     fn held(&self, offset: i64) -> Option<BatchId> {

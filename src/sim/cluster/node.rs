@@ -7,13 +7,14 @@ use super::world::{MS, Phase, World};
 use crate::base::{CoreId, Epoch, Now, OpId, Ticks};
 use crate::config::Settings;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
+use crate::log::state::Doubt;
 use crate::replica::NodeId;
 use crate::shard::cluster::{ClusterOptions, Fact};
 use crate::shard::message::{MeshMessage, MovedSession};
 use crate::shard::{Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
 use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The cluster's id.
@@ -61,8 +62,8 @@ pub struct Running {
     pub tick_at: Vec<u64>,
     /// The effect at which it goes down.
     pub effects_left: Option<u64>,
-    /// Partitions that its recovery found suspect.
-    pub suspects: BTreeSet<super::meta::Key>,
+    /// What its recovery found partitions to lack.
+    pub doubts: BTreeMap<super::meta::Key, Doubt>,
 }
 
 impl Node {
@@ -126,8 +127,8 @@ impl World {
         node.has_failed = false;
         self.meta.started(n, recovered.generation);
         self.book.homes.retain(|(node, _), _| *node != n);
-        let suspects = recovered.partitions.iter().filter(|p| p.suspect);
-        let suspects = suspects.filter_map(|p| Some((self.check.topic(&p.topic.name)?, p.dir.partition.0))).collect();
+        let doubts = recovered.partitions.iter();
+        let doubts = doubts.filter_map(|p| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.doubt))).collect();
         let shards = self.make_shards(n, recovered);
         self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);
         if self.nodes[n].is_shaky {
@@ -148,7 +149,7 @@ impl World {
             is_stopping: false,
             tick_at: vec![u64::MAX; all],
             effects_left: None,
-            suspects,
+            doubts,
         });
         (0..all).for_each(|core| self.arm_tick(n, core));
         if self.is_clustered() {

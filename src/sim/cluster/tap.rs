@@ -7,6 +7,7 @@ use crate::base::Epoch;
 use crate::codec::peer::frame::{FRAME_MAX, HEADER_LEN, Header};
 use crate::codec::peer::{Addressed, Frame};
 use crate::log::batch::BatchHeader;
+use crate::log::state::Doubt;
 use crate::replica::NodeId;
 use crate::replica::message::{Batches, Body, Route};
 use bytes::Bytes;
@@ -25,7 +26,7 @@ pub struct Tap {
     /// Of each connection and side, bytes of a frame that is not whole.
     rest: BTreeMap<(u64, usize), Vec<u8>>,
     leaders: BTreeMap<(Key, Epoch), (NodeId, u64)>,
-    /// Lives of nodes that were in step with a leader of the partition.
+    /// Lives of nodes that were in step with a leader of the partition, or decided as they may.
     compared: BTreeSet<(NodeId, u64, Key)>,
     /// Who said to a leader, in its epoch, where it stands, and whether it is suspect.
     stood: BTreeMap<(Key, Epoch), BTreeMap<NodeId, bool>>,
@@ -35,7 +36,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// `is_suspect`: whether the sender's recovery found its log of this partition suspect.
+    /// `doubt`: what the sender's recovery found its log of a partition to lack.
     pub fn heard(
         &mut self,
         at: (u64, usize),
@@ -43,7 +44,7 @@ impl Tap {
         bytes: &[u8],
         meta: &Meta,
         check: &mut Checker,
-        is_suspect: &dyn Fn(Key) -> bool,
+        doubt: &dyn Fn(Key) -> Doubt,
     ) {
         let mut all = self.rest.remove(&at).unwrap_or_default();
         all.extend_from_slice(bytes);
@@ -55,7 +56,7 @@ impl Tap {
             from += header.frame_len();
             if let Frame::Messages(messages) = Frame::decode(&header, metadata, &payload).expect("nodes send known frames") {
                 for addressed in &messages {
-                    self.message(talk, addressed, meta, check, is_suspect);
+                    self.message(talk, addressed, meta, check, doubt);
                 }
             }
         }
@@ -70,7 +71,7 @@ impl Tap {
         self.rest.remove(&(wire, 1));
     }
 
-    fn message(&mut self, talk: Talk, of: &Addressed, meta: &Meta, check: &mut Checker, is_suspect: &dyn Fn(Key) -> bool) {
+    fn message(&mut self, talk: Talk, of: &Addressed, meta: &Meta, check: &mut Checker, doubt: &dyn Fn(Key) -> Doubt) {
         let Some(key) = meta.key(of.route) else { return };
         let epoch = of.message.head.epoch;
         if let Some(said) = &mut self.said {
@@ -91,7 +92,9 @@ impl Tap {
                 match &of.message.body {
                     Body::Append(append) => self.batches_of(key, of.route, &append.batches, check, &mut |_| {}),
                     // It has decided which log is the one.
-                    Body::Align(_) if is_suspect(key) => self.may_decide(talk, key, epoch, meta),
+                    Body::Align(_) if doubt(key).is_suspect() => {
+                        self.may_decide((talk.from, talk.life), key, epoch, meta, doubt(key))
+                    }
                     _ => {}
                 }
             }
@@ -101,18 +104,29 @@ impl Tap {
         }
     }
 
-    /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it.
-    fn may_decide(&self, talk: Talk, key: Key, epoch: Epoch, meta: &Meta) {
+    /// A node asks for another ISR, from the one that the store has: it has decided which log is the one. It does so without a word to
+    /// anybody when the others are away.
+    pub fn proposes(&mut self, from: NodeId, life: u64, key: Key, meta: &Meta, doubt: Doubt) {
+        let epoch = meta.entries[&key].now.epoch;
+        if doubt.is_suspect() && self.leaders.get(&(key, epoch)).is_none_or(|leader| *leader == (from, life)) {
+            self.may_decide((from, life), key, epoch, meta, doubt);
+        }
+    }
+
+    /// A node whose recovery found its log suspect leads: somebody sound of the ISR was heard, or all of it. Alone in the ISR it leads
+    /// when it only cut a torn tail.
+    fn may_decide(&mut self, (from, life): (NodeId, u64), key: Key, epoch: Epoch, meta: &Meta, doubt: Doubt) {
         let newest = &meta.entries[&key].now;
-        if self.compared.contains(&(talk.from, talk.life, key)) || newest.epoch > epoch {
+        if self.compared.contains(&(from, life, key)) || newest.epoch > epoch {
             return;
         }
         let nobody = BTreeMap::new();
         let stood = self.stood.get(&(key, epoch)).unwrap_or(&nobody);
-        let others: Vec<NodeId> = newest.isr.iter().copied().filter(|n| *n != talk.from).collect();
+        let others: Vec<NodeId> = newest.isr.iter().copied().filter(|n| *n != from).collect();
         let is_sound = others.iter().any(|n| stood.get(n) == Some(&false));
-        let is_all = !others.is_empty() && others.iter().all(|n| stood.contains_key(n));
-        assert!(is_sound || is_all, "suspect_is_never_elected_alone: {} {key:?} {epoch:?}, heard {stood:?}", talk.from);
+        let is_all = (!others.is_empty() || doubt == Doubt::Torn) && others.iter().all(|n| stood.contains_key(n));
+        assert!(is_sound || is_all, "suspect_is_never_elected_alone: {from} {key:?} {epoch:?}, heard {stood:?}");
+        self.compared.insert((from, life, key));
     }
 
     fn batches_of(&mut self, key: Key, route: Route, batches: &Batches, check: &mut Checker, each: &mut dyn FnMut(&BatchHeader)) {

@@ -5,7 +5,7 @@ use super::events::Happening;
 use super::plan::Coordination;
 use super::tap::Talk;
 use super::world::{MS, Phase, SECOND, US, World};
-use crate::base::{ConnId, Peer};
+use crate::base::{ConnId, Lent, Peer};
 use crate::shard::Event;
 use crate::shard::event::DialError;
 use crate::shard::message::MovedSession;
@@ -35,6 +35,8 @@ pub struct End {
     pub is_gone: bool,
     /// What arrived and was not read.
     inbox: Vec<u8>,
+    /// Where what it reads next is to go.
+    lent: Option<Lent>,
     /// What it sent and has not arrived, with the time at which it does.
     pipe: VecDeque<(u64, Vec<u8>)>,
     last_due: u64,
@@ -52,6 +54,7 @@ impl End {
             has_gone_moving: false,
             is_gone: false,
             inbox: vec![],
+            lent: None,
             pipe: VecDeque::new(),
             last_due: 0,
             is_arriving: false,
@@ -186,8 +189,8 @@ impl World {
             self.outcome.peer_bytes += bytes.len() as u64;
             let node = &self.nodes[n];
             let talk = Talk { from: node.id, life: node.life, to: self.nodes[to].id };
-            let is_suspect = |key| node.running.as_ref().is_some_and(|r| r.suspects.contains(&key));
-            self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &is_suspect);
+            let doubt = |key| node.running.as_ref().and_then(|r| r.doubts.get(&key).copied()).unwrap_or_default();
+            self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &doubt);
             let said: Vec<String> = self.tap.said.iter_mut().flat_map(std::mem::take).collect();
             said.into_iter().for_each(|line| self.say(|| line));
         }
@@ -267,8 +270,29 @@ impl World {
             return;
         }
         let (Some(n), Some(core)) = (end.node(), end.core) else { return };
-        let bytes = std::mem::take(&mut end.inbox);
-        self.step(n, core, Event::Bytes { conn: conn_of(wire, side), bytes: &bytes });
+        let (bytes, conn) = (std::mem::take(&mut end.inbox), conn_of(wire, side));
+        let Some(mut lent) = end.lent.take() else {
+            return self.step(n, core, Event::Bytes { conn, bytes: &bytes });
+        };
+        let mut rest = &bytes[..];
+        lent.put(&mut rest);
+        end.inbox.extend_from_slice(rest);
+        if !rest.is_empty() {
+            self.queue.put(self.now, Happening::Read { wire, side });
+        }
+        // it comes back when all is there, and sometimes before
+        if lent.wanted > 0 && !bytes.len().is_multiple_of(3) {
+            end.lent = Some(lent);
+            return;
+        }
+        self.outcome.lent += 1;
+        self.step(n, core, Event::Received { conn, lent });
+    }
+
+    pub fn receive_into(&mut self, conn: ConnId, lent: Lent) {
+        let (wire, side) = wire_of(conn);
+        let end = &mut self.wires.get_mut(&wire).expect("a connection that it has").ends[side];
+        assert!(end.lent.replace(lent).is_none(), "one piece of memory at a time");
     }
 
     pub fn sent(&mut self, wire: u64, side: usize, bytes: usize) {
@@ -301,7 +325,7 @@ impl World {
     pub fn move_out(&mut self, n: usize, core: usize, conn: ConnId) -> (u64, usize) {
         let (wire, side) = wire_of(conn);
         let end = &mut self.wires.get_mut(&wire).expect("a connection that it has").ends[side];
-        assert!(end.core == Some(core) && !end.is_closing, "node{n} moves an open socket of its own");
+        assert!(end.core == Some(core) && !end.is_closing && end.lent.is_none(), "node{n} moves an open socket of its own");
         (end.core, end.is_paused) = (None, false);
         (wire, side)
     }
@@ -325,7 +349,12 @@ impl World {
     pub fn close(&mut self, n: usize, core: usize, conn: ConnId) {
         self.trace([2, conn.0, n as u64, core as u64]);
         let (wire, side) = wire_of(conn);
-        let end = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends[side];
+        let ends = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends;
+        if ends[1 - side].node().is_none() {
+            self.book.now_ms = self.now / MS;
+            self.book.asks_no_more(wire);
+        }
+        let end = &mut ends[side];
         assert!(!std::mem::replace(&mut end.is_closing, true), "closed once");
         let at = if end.pipe.is_empty() { self.now + 10 * US } else { self.now + SECOND };
         self.queue.put(at, Happening::CloseNow { wire, side });

@@ -13,7 +13,7 @@ use crate::base::{CoreId, DiskDone, DiskError, DiskOp, FileId, OpId, Rng, Ticks,
 use crate::log::recovery::recover;
 use crate::metrics::stats::ShardStats;
 use crate::replica::NodeId;
-use crate::shard::cluster::Fact;
+use crate::shard::cluster::{Ask, Fact};
 use crate::shard::{Effect, Effects, Event};
 use crate::sim::disk::SimDisk;
 use crate::sim::node::book::{Book, topic_name};
@@ -246,6 +246,7 @@ impl World {
         match effect {
             Effect::Send { conn, bytes } => self.send(n, core, conn, bytes),
             Effect::SendPieces { conn, pieces } => self.send(n, core, conn, pieces.concat()),
+            Effect::ReceiveInto { conn, lent } => self.receive_into(conn, lent),
             Effect::Close { conn } => self.close(n, core, conn),
             Effect::PauseReading { conn } => self.pause_reading(conn, true),
             Effect::ResumeReading { conn } => self.pause_reading(conn, false),
@@ -370,13 +371,23 @@ impl World {
 
     // ---- the metadata store
 
-    fn asked(&mut self, n: usize, life: u64, ask: crate::shard::cluster::Ask) {
+    fn asked(&mut self, n: usize, life: u64, ask: Ask) {
         if self.nodes[n].is_store_away {
             return;
         }
         if self.plan.coordination == Coordination::File {
             // it may have been asked for another epoch
             self.all_terms_end();
+        }
+        if let Ask::Propose { route, version, .. } = &ask
+            && let Some(key) = self.meta.key(*route)
+            && let Some(r) = self.nodes[n].running.as_ref().filter(|_| self.nodes[n].life == life)
+        {
+            let (id, newest) = (self.nodes[n].id, &self.meta.entries[&key].now);
+            if newest.version == *version && newest.leader == Some(id) && self.plan.coordination == Coordination::Store {
+                let doubt = r.doubts.get(&key).copied().unwrap_or_default();
+                self.tap.proposes(id, life, key, &self.meta, doubt);
+            }
         }
         let answer = self.meta.ask(n, ask, self.now, &mut self.rng);
         if let Some(key) = answer.changed {

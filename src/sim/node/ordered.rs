@@ -70,8 +70,9 @@ impl Book {
         }
     }
 
-    /// The client is gone: what it asked for last may not have arrived, and its messages come again at once.
-    pub(super) fn asks_no_more(&mut self, conn: u64) {
+    /// The client is gone, or the node lets go of it: what it asked for last may not have been read, and its messages come again at
+    /// once, perhaps to another client before this one hears that its connection is closed.
+    pub fn asks_no_more(&mut self, conn: u64) {
         let now = self.now_ms;
         self.order.deferred.retain(|_, d| d.conn != conn || d.asked + SURELY_READ_MS < now);
     }

@@ -106,7 +106,7 @@ fn a_snapshot_in_the_cache_is_durable_before_the_other_slot_is_written_over() {
         let (disk, recovered) = start_twice(engine.disk, after);
         assert!(!recovered.report.has_damage(), "seed {seed}, after {after}: {:?}", recovered.report);
         let p = &recovered.partitions[0];
-        assert!(p.end == end && p.channels.len() == 13 && !p.suspect, "seed {seed}, after {after}: {p:?}");
+        assert!(p.end == end && p.channels.len() == 13 && !p.doubt.is_suspect(), "seed {seed}, after {after}: {p:?}");
         began += (p.snapshot_sequence > sequence) as u32;
         assert_eq!(log_of(&disk, p).expect("the log is whole").len(), 2);
     }
@@ -168,7 +168,7 @@ fn a_snapshot_that_a_failed_write_left_is_written_again() {
         let sequence = engine.parts[0].snapshot_sequence;
         let recovered = survives(engine.disk, &format!("seed {seed}"));
         let p = &recovered.partitions[0];
-        assert!(p.channels.len() == 12 && !p.suspect);
+        assert!(p.channels.len() == 12 && !p.doubt.is_suspect());
         used += (p.snapshot_sequence == sequence) as u32;
     }
     assert!(used > 5, "{used}");

@@ -62,7 +62,7 @@ fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
                 let key = (p.dir.topic_id, p.dir.partition.0);
                 let is_orphan = p.topic.core_of(p.dir.partition, 2).0 == core;
                 orphans += is_orphan as u32;
-                assert_eq!(p.suspect, is_orphan, "seed {seed}: {:?}", p.dir);
+                assert_eq!(p.doubt.is_suspect(), is_orphan, "seed {seed}: {:?}", p.dir);
                 assert!(p.end.offset >= ends.get(&key).copied().unwrap_or(0), "seed {seed}: an offset may come again");
                 assert!(ids.get(&key).is_none_or(|&id| p.end.log_id >= id), "seed {seed}: an id may come again");
             }
@@ -86,7 +86,7 @@ fn check_what_is_left(disk: &SimDisk, recovered: &Recovered, model: &Model) -> u
         let log = log_of(disk, p).expect("the log is whole");
         let first = p.segments.first().map_or(0, |m| m.base.offset);
         // Of a batch that was not synced in its segment the header alone may have come through the crash.
-        assert!(p.suspect || log.iter().all(|(_, batch)| batch.is_some()), "a damaged body that nothing reports");
+        assert!(p.doubt.is_suspect() || log.iter().all(|(_, batch)| batch.is_some()), "a damaged body that nothing reports");
         let kept: Vec<_> = log.iter().filter_map(|(h, batch)| Some((h, batch.as_ref()?))).filter(|(h, _)| !h.is_lost()).collect();
         for (h, batch) in &kept {
             let expected = acked.iter().find(|(at, _)| *at == h.offset.get()).expect("invented a batch");

@@ -45,14 +45,14 @@ fn rot_of_the_newest_snapshot_is_damage_unless_the_journal_has_what_it_held() {
         let what = format!("seed {seed}, {path} with record {applied}: {:?}", found.report);
         let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
         assert!(found.report.findings.iter().any(|f| f.file.to_string() == path), "{what}");
-        assert_eq!((part.suspect, found.report.has_damage()), (is_freed, is_freed), "{what}");
+        assert_eq!((part.doubt.is_suspect(), found.report.has_damage()), (is_freed, is_freed), "{what}");
         assert_eq!(check(&disk, &found, &mut model, is_freed), 0, "{what}");
-        assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.suspect), "{what}");
+        assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.doubt.is_suspect()), "{what}");
         assert!(part.snapshot_sequence >= sequence, "{what}");
         *(if is_freed { &mut damaged } else { &mut harmless }) += 1;
         let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
         assert!(!again.report.has_damage(), "{what}: it is settled: {:?}", again.report);
-        assert!(again.partitions.iter().all(|r| r.suspect == (is_freed && r.dir == dir)), "{what}: the mark stays");
+        assert!(again.partitions.iter().all(|r| r.doubt.is_suspect() == (is_freed && r.dir == dir)), "{what}: the mark stays");
     }
     assert!(damaged > 10 && harmless > 10, "{damaged} {harmless}");
 }
@@ -101,7 +101,7 @@ fn a_commit_record_tells_of_the_batches_behind_a_damaged_one() {
         let expected: Vec<(i64, bool)> =
             [(0, true)].into_iter().chain(batches.iter().enumerate().map(|(i, b)| (b.0, i > 0))).collect();
         assert_eq!(there, expected, "{:?}", found.report);
-        assert!(found.partitions[0].suspect && found.partitions[0].end.offset >= batches[2].1);
+        assert!(found.partitions[0].doubt.is_suspect() && found.partitions[0].end.offset >= batches[2].1);
         let named = |f: &Finding| f.file.to_string() == segment && f.what.contains("commit record names");
         assert!(found.report.findings.iter().any(named), "{:?}", found.report);
     }

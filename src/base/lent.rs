@@ -1,0 +1,23 @@
+//! Memory that is lent to whoever receives: what comes goes to where it stays.
+
+pub struct Lent {
+    /// With room for `wanted` bytes behind what is in it.
+    pub memory: Vec<u8>,
+    pub wanted: usize,
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lent").field("len", &self.memory.len()).field("wanted", &self.wanted).finish()
+    }
+}
+
+impl Lent {
+    /// Takes from `bytes` what is wanted.
+    pub fn put(&mut self, bytes: &mut &[u8]) {
+        let (now, rest) = bytes.split_at(self.wanted.min(bytes.len()));
+        *bytes = rest;
+        self.memory.extend_from_slice(now);
+        self.wanted -= now.len();
+    }
+}
