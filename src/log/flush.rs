@@ -51,9 +51,9 @@ pub struct Flush {
     /// What this round does beside writing.
     sync: bool,
     snapshot: bool,
-    /// Its segment writes are durable when they complete: of each, in order, the number of the first batch that is not complete
-    /// with it, and whether it is done.
-    steps: VecDeque<(u64, bool)>,
+    /// Its segment writes are durable when they complete: of each, in order, the end of the last batch that is complete with it, and
+    /// whether it is done.
+    steps: VecDeque<(Mark, bool)>,
     /// Steps that were done and are gone from the list.
     steps_done: u32,
     /// Operations of the stage that were issued.
@@ -140,13 +140,13 @@ impl Flush {
         if self.stage == Stage::Segment { self.until.number } else { 0 }
     }
 
-    /// The write that was issued as this one is done; the first batch that is not complete by what is, if that has moved.
-    fn step_done(&mut self, index: u32) -> Option<u64> {
+    /// The write that was issued as this one is done; the end of the last batch that is complete by what is, if that has moved.
+    fn step_done(&mut self, index: u32) -> Option<Mark> {
         let place = index.checked_sub(self.steps_done)? as usize;
         self.steps.get_mut(place)?.1 = true;
         let mut complete = None;
-        while let Some(&(number, true)) = self.steps.front() {
-            complete = Some(number);
+        while let Some(&(mark, true)) = self.steps.front() {
+            complete = Some(mark);
             self.steps.pop_front();
             self.steps_done += 1;
         }
@@ -225,8 +225,11 @@ impl Store {
                 let at = FILE_HEADER_LEN + part.segment_writer.len_behind_header();
                 let lens: Vec<usize> = data.iter().map(Bytes::len).collect();
                 part.segment_writer.write(data, durability, &mut todo);
-                steps
-                    .extend(complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens).map(|number| (number, false)));
+                let mut mark = steps.back().map_or(part.written, |(mark, _)| *mark);
+                for number in complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens) {
+                    mark = part.mark_at(mark, number);
+                    steps.push_back((mark, false));
+                }
                 continue;
             }
             if !part.flush.unsynced_segments.contains(&file) {
@@ -496,10 +499,9 @@ impl Store {
         match outcome {
             Ok(_) => {
                 if part.flush.stage == Stage::Segment
-                    && let Some(number) = part.flush.step_done(index)
+                    && let Some(mark) = part.flush.step_done(index)
                 {
-                    part.written = part.mark_at(part.written, number);
-                    part.synced = part.written;
+                    (part.written, part.synced) = (mark, mark);
                     self.advance(p);
                 }
                 self.proceed(now, p, cursors, io);
