@@ -90,7 +90,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.removed += o.removed;
         total.read_only += o.read_only;
         total.moves += o.moves;
-        total.lent += o.lent;
+        total.in_place += o.in_place;
         total.beside += o.beside;
         total.torn_sectors += o.torn_sectors;
         total.ordered += o.ordered;
@@ -148,7 +148,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     let c = o.counts;
     if asked().is_none() {
         assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 20, "{o:?}");
-        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.lent > 1000, "{o:?}");
+        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.in_place > 1000, "{o:?}");
     }
 }
 

@@ -28,6 +28,8 @@ use zerocopy::IntoBytes;
 const ROUNDS_MAX: usize = 16;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
+/// Of a round for direct batches: somebody waits for each of them.
+const DIRECT_OPS_MAX: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stage {
@@ -290,7 +292,8 @@ impl Store {
     fn proceed(&mut self, now: Now, p: PartitionIdx, cursors: &dyn CursorSource, io: &mut Io) {
         loop {
             let f = &mut self.partitions[p.0 as usize].flush;
-            while f.outstanding < OPS_MAX
+            let ops_max = if f.steps.is_empty() { OPS_MAX } else { DIRECT_OPS_MAX };
+            while f.outstanding < ops_max
                 && let Some(op) = f.todo.pop_front()
             {
                 f.outstanding += 1;

@@ -329,7 +329,8 @@ impl Store {
                 self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            part.builder.reserve(len);
+            let place = part.end.at.offset - part.active().meta.base.offset;
+            part.builder.reserve(len, place as usize % BLOCK);
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();

@@ -24,15 +24,16 @@ impl Client {
     /// Memory for what comes next, if that is to be long.
     pub fn lend(&mut self) -> Option<Lent> {
         match self {
-            Client::Nsq(_) => None,
+            Client::Nsq(s) => s.lend(),
             Client::Native(s) => s.lend(),
         }
     }
 
     /// It is back, with what came.
     pub fn received(&mut self, now: Now, lent: Lent, engine: &mut Engine) {
-        if let Client::Native(s) = self {
-            s.received(now, lent, engine);
+        match self {
+            Client::Nsq(s) => s.received(now, lent, engine),
+            Client::Native(s) => s.received(now, lent, engine),
         }
     }
 

@@ -226,9 +226,9 @@ impl Shard {
         }
     }
 
-    /// Long is a payload of a native client of which so many bytes are missing (64 KiB): these are received to where they stay.
-    pub fn lend_from(&mut self, bytes: usize) {
-        Arc::make_mut(&mut self.limits).lent_min = bytes;
+    /// Of a long body of a client these bytes are missing at least (64 KiB): they are received to where they stay.
+    pub fn receive_in_place_from(&mut self, bytes: usize) {
+        Arc::make_mut(&mut self.limits).in_place_min = bytes;
     }
 
     /// Takes one event; `out` gets what is to be carried out, in order.

@@ -156,7 +156,7 @@ impl NativeSession {
     pub fn adopt(conn: ConnId, peer: Peer, carried: NativeCarried, limits: Arc<Limits>, node: NodeFacts, now: Now) -> Self {
         let NativeCarried { agreed, identity, published } = carried;
         let max = if agreed.is_some() { frame_max(&limits) } else { HELLO_FRAME_MAX };
-        let input = Input::new(max, ROOM).lending(limits.lent_min);
+        let input = Input::new(max, ROOM).lending(if limits.native_is_plain { limits.in_place_min } else { usize::MAX });
         let mut session = NativeSession {
             conn,
             peer,

@@ -81,7 +81,7 @@ impl World {
                 output_full_bytes: 6000,
                 output_stop_bytes: 20_000,
                 replies_max: 12,
-                lent_min: 200,
+                in_place_min: 200,
                 ..(*shard.limits).clone()
             };
             shard.limits = Arc::new(limits);

@@ -136,7 +136,7 @@ impl<'a> World<'a> {
                 node_id: [7; 16],
                 cluster: None,
             });
-            shard.lend_from(if settings.flush_bytes < 10_000 { 100 } else { 2000 });
+            shard.receive_in_place_from(if settings.flush_bytes < 10_000 { 100 } else { 2000 });
             shards.push(shard);
         }
         disk.faults = plan.faults;
@@ -534,7 +534,7 @@ impl<'a> World<'a> {
         if lent.wanted > 0 && !n.is_multiple_of(3) {
             s.lent = Some(lent);
         } else {
-            self.outcome.lent += 1;
+            self.outcome.in_place += 1;
             self.step(core, Event::Received { conn: ConnId(conn), lent });
         }
         true
