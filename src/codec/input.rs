@@ -1,6 +1,7 @@
 //! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
 //! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
-//! what came: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what comes is not copied.
+//! what came, or came before: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what
+//! comes is not copied.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
 use crate::base::{BLOCK, Lent};
@@ -8,11 +9,14 @@ use crate::base::{BLOCK, Lent};
 /// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
 
+/// What it reserves of what a payload before it really brought.
+const RESERVE_KNOWN: usize = 1024 * 1024;
+
 /// A shorter payload begins anywhere.
 const PLACED_MIN: usize = 16 * BLOCK;
 
 /// Of a payload of which fewer bytes are missing the memory is not lent: an operation of its own would cost more than the copy.
-const LENT_MIN: usize = 64 * 1024;
+pub const LENT_MIN: usize = 64 * 1024;
 
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
@@ -25,6 +29,8 @@ pub struct Input {
     room: usize,
     /// What a payload reserves before its bytes are there.
     reserve: usize,
+    /// So many bytes are missing of a payload whose memory is lent.
+    lent_min: usize,
     /// Where in a block of memory the next payload is to begin, if its memory need not grow.
     pub place: Option<usize>,
     /// Header and metadata, as far as they came.
@@ -48,8 +54,8 @@ struct Body {
 }
 
 impl Body {
-    fn is_lendable(&self) -> bool {
-        self.kept && self.lent.is_none() && self.missing >= LENT_MIN
+    fn is_lendable(&self, lent_min: usize) -> bool {
+        self.kept && self.lent.is_none() && self.missing >= lent_min
     }
 
     /// Memory for so much more, at least.
@@ -73,12 +79,17 @@ pub struct Frame<'a> {
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, reserve: RESERVE_FIRST, place: None, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, lent_min: LENT_MIN, place: None, head: Vec::new(), body: None }
     }
 
     /// Of somebody who is known: a payload gets so much at once.
     pub fn reserving(self, reserve: usize) -> Input {
         Input { reserve, ..self }
+    }
+
+    /// Memory is lent for what is missing of a payload from so many bytes on.
+    pub fn lending(self, lent_min: usize) -> Input {
+        Input { lent_min, ..self }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -107,20 +118,25 @@ impl Input {
 
     /// True: the payload is whole, and was given away with its frame.
     fn end_of_payload(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> bool {
-        let Some(Body { header, head, payload, before, .. }) = self.body.take_if(|body| body.missing == 0) else { return false };
+        let Some(Body { header, head, payload, before, kept, .. }) = self.body.take_if(|body| body.missing == 0) else {
+            return false;
+        };
+        if kept {
+            self.reserve = self.reserve.max(header.payload_len.min(RESERVE_KNOWN));
+        }
         each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
         true
     }
 
     /// So many bytes of the payload that is under way are missing, and wanted, that it is worth lending its memory.
     pub fn is_lendable(&self) -> bool {
-        self.body.as_ref().is_some_and(Body::is_lendable)
+        self.body.as_ref().is_some_and(|body| body.is_lendable(self.lent_min))
     }
 
     /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream go there. Nothing is given to
     /// [`Input::next`] before it is back.
     pub fn lend(&mut self) -> Option<Lent> {
-        let body = self.body.as_mut().filter(|body| body.is_lendable())?;
+        let body = self.body.as_mut().filter(|body| body.is_lendable(self.lent_min))?;
         body.make_room(LENT_MIN);
         body.lent = Some(body.payload.len());
         let room = body.payload.capacity() - body.payload.len();
@@ -255,6 +271,16 @@ mod tests {
         let mut rest = &[0; 100 * 1024][..];
         assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
         assert!(input.held_bytes() < 1024 * 1024, "it grows by what came");
+        let mut input = Input::new(64 << 20, 0);
+        for (len, least, most) in [(300_000, 64 * 1024, 100 * 1024), (60 << 20, 300_000, 400_000)] {
+            let mut stream = vec![];
+            encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&vec![0; len]));
+            assert!(!input.next(&mut &stream[..], |_| true, &mut |_| panic!("nothing is whole")).unwrap());
+            assert!((least..most).contains(&input.held_bytes()), "{} for {len} bytes", input.held_bytes());
+            let mut whole = false;
+            input.next(&mut &vec![0; len][..], |_| true, &mut |_| whole = true).unwrap();
+            assert!(whole);
+        }
         let mut rest = &stream[..];
         assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
     }

@@ -28,6 +28,13 @@ use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 use zerocopy::FromBytes;
 
+/// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
+const STREAM_WAITING: usize = 4;
+/// ... in which this part of `direct-bytes` is long enough to be written once ...
+const STREAM_PART: usize = 4;
+/// ... until so often nothing waited when something came.
+const STREAM_LASTS: u8 = 16;
+
 /// A border between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
@@ -164,6 +171,8 @@ pub struct PartitionLog {
     pub segments: VecDeque<Segment>,
     /// Batches of the last segment.
     pub segment_batches: u64,
+    /// Not zero: it is written to as a stream.
+    pub streams: u8,
     pub space: Space,
     pub segment_writer: FileWriter,
     pub commit_writer: FileWriter,
@@ -293,6 +302,7 @@ impl PartitionLog {
             is_touched: false,
             segments,
             segment_batches: batches,
+            streams: 0,
             space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
             segment_writer,
             commit_writer,
@@ -352,6 +362,20 @@ impl PartitionLog {
     pub fn mark_at(&self, mark: Mark, number: u64) -> Mark {
         (mark.number..number)
             .fold(mark, |m, n| m.after(self.recent(n).expect("a batch that is in no segment yet is in memory").header()))
+    }
+
+    /// What was appended goes on now: the length from which on it goes straight to its segment, when `usual` is what the settings say.
+    ///
+    /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where much waits, so
+    /// that nobody waits for one batch alone. Then shorter ones are, too, until one after the other had nothing before it.
+    pub fn direct_len(&mut self, usual: usize) -> usize {
+        let waiting = (self.end.at.offset - self.durable.at.offset) as usize;
+        if waiting >= STREAM_WAITING * usual {
+            self.streams = STREAM_LASTS;
+        } else if self.released == self.durable.number {
+            self.streams = self.streams.saturating_sub(1);
+        }
+        if self.streams > 0 { usual / STREAM_PART } else { usual }
     }
 
     pub fn active(&self) -> &Segment {

@@ -226,6 +226,11 @@ impl Shard {
         }
     }
 
+    /// Of a long body of a client these bytes are missing at least (64 KiB): they are received to where they stay.
+    pub fn receive_in_place_from(&mut self, bytes: usize) {
+        Arc::make_mut(&mut self.limits).in_place_min = bytes;
+    }
+
     /// Takes one event; `out` gets what is to be carried out, in order.
     pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
         match event {
@@ -268,7 +273,10 @@ impl Shard {
                 }
             }
             Event::Received { conn, lent } => {
-                if let Some(links) = &mut self.engine.links {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.received(now, lent, &mut self.engine);
+                    c.touch(conn, &mut self.touched);
+                } else if let Some(links) = &mut self.engine.links {
                     links.received(now, conn, lent);
                 }
             }
@@ -528,6 +536,9 @@ impl Shard {
         if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
+        }
+        if let Some(lent) = c.session.lend() {
+            out.push(Effect::ReceiveInto { conn, lent });
         }
         let full = c.session.is_output_full() || !c.held.is_empty();
         c.tell_full(conn, full, &mut self.engine);

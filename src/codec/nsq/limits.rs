@@ -1,5 +1,6 @@
 //! What the protocol allows and tells clients, taken from the settings once and shared by every session.
 
+use crate::codec::input::LENT_MIN;
 use crate::config::Settings;
 
 #[derive(Clone, Debug)]
@@ -26,6 +27,10 @@ pub struct Limits {
     pub output_stop_bytes: usize,
     /// Replies that may be outstanding before nothing more is read.
     pub replies_max: usize,
+    /// Bytes that are missing of a body from which on they are received to where they stay.
+    pub in_place_min: usize,
+    /// The native port has no TLS; with it, what comes is decrypted first.
+    pub native_is_plain: bool,
 }
 
 /// nsqd's smallest output buffer timeout.
@@ -56,6 +61,8 @@ impl From<&Settings> for Limits {
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,
+            in_place_min: LENT_MIN,
+            native_is_plain: s.native_tls_cert.is_empty(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 mod cuts;
+mod direct;
 mod faults;
 mod follow;
 mod mend;

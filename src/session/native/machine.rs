@@ -7,7 +7,7 @@ use super::host::{
     Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
     TopicEntry,
 };
-use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
+use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, TopicName};
 use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
@@ -156,6 +156,7 @@ impl NativeSession {
     pub fn adopt(conn: ConnId, peer: Peer, carried: NativeCarried, limits: Arc<Limits>, node: NodeFacts, now: Now) -> Self {
         let NativeCarried { agreed, identity, published } = carried;
         let max = if agreed.is_some() { frame_max(&limits) } else { HELLO_FRAME_MAX };
+        let input = Input::new(max, ROOM).lending(if limits.native_is_plain { limits.in_place_min } else { usize::MAX });
         let mut session = NativeSession {
             conn,
             peer,
@@ -164,7 +165,7 @@ impl NativeSession {
             agreed,
             identity,
             published,
-            input: Input::new(max, ROOM),
+            input,
             stalled: None,
             unparsed: Vec::new(),
             ended: false,
@@ -225,6 +226,22 @@ impl NativeSession {
                 self.broken(&error);
             }
         }
+    }
+
+    /// Memory for what comes next: a long payload is received to where it stays.
+    pub fn lend(&mut self) -> Option<Lent> {
+        if self.wants_reading() { self.input.lend() } else { None }
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl NativeHost) {
+        if self.ended {
+            return;
+        }
+        self.read_since = now.ticks;
+        let mut input = mem::replace(&mut self.input, Input::new(0, ROOM));
+        input.take_back(lent, &mut |f| self.frame(now, f, host));
+        self.input = input;
     }
 
     /// The stream cannot be read on.

@@ -9,7 +9,7 @@ use super::client::{Client, Role};
 use super::reach::Reach;
 use super::reader::{Kind, Place};
 use super::{Outcome, Plan};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks, TopicRef};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Lent, Now, OpId, Peer, Rng, Ticks, TopicRef};
 use crate::config::Settings;
 use crate::journal::format::RING_START;
 use crate::log::recovery::Recovered;
@@ -35,6 +35,8 @@ struct Socket {
     core: Option<usize>,
     /// What the client wrote and the node has not read.
     inbox: Vec<u8>,
+    /// Where the next of it goes, if the node said so.
+    lent: Option<Lent>,
     /// What the node sent and the client has not taken.
     wire: VecDeque<Vec<u8>>,
     is_paused: bool,
@@ -121,7 +123,7 @@ impl<'a> World<'a> {
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
             let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
-            shards.push(Shard::new(ShardOptions {
+            let mut shard = Shard::new(ShardOptions {
                 core,
                 cores,
                 settings: settings.clone(),
@@ -133,7 +135,9 @@ impl<'a> World<'a> {
                 connections_max: 0,
                 node_id: [7; 16],
                 cluster: None,
-            }));
+            });
+            shard.receive_in_place_from(if settings.flush_bytes < 10_000 { 100 } else { 2000 });
+            shards.push(shard);
         }
         disk.faults = plan.faults;
         disk.faults.capacity = if plan.space == 0 { 0 } else { disk.used_bytes() + plan.space };
@@ -376,7 +380,12 @@ impl<'a> World<'a> {
                     }
                     s.wire.push_back(bytes);
                 }
-                Effect::SendPieces { .. } | Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
+                Effect::SendPieces { .. } => unreachable!("only links between nodes do"),
+                Effect::ReceiveInto { conn, lent } => {
+                    let s = self.sockets.get_mut(&conn.0).expect("it receives from a connection that it has");
+                    assert!(s.core == Some(core) && !s.is_closing, "it receives from an open socket of its own");
+                    assert!(s.lent.replace(lent).is_none(), "one piece of memory at a time");
+                }
                 Effect::Close { conn } => {
                     self.trace([2, conn.0, 0, 0]);
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
@@ -512,8 +521,22 @@ impl<'a> World<'a> {
             return false;
         }
         let n = if all { s.inbox.len() } else { 1 + self.rng.below(s.inbox.len() as u64) as usize };
-        let bytes: Vec<u8> = s.inbox.drain(..n).collect();
-        self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+        let Some(mut lent) = s.lent.take() else {
+            let bytes: Vec<u8> = s.inbox.drain(..n).collect();
+            self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+            return true;
+        };
+        let mut bytes = &s.inbox[..n];
+        lent.put(&mut bytes);
+        let n = n - bytes.len();
+        s.inbox.drain(..n);
+        // it comes back when all is there, and sometimes before
+        if lent.wanted > 0 && !n.is_multiple_of(3) {
+            s.lent = Some(lent);
+        } else {
+            self.outcome.in_place += 1;
+            self.step(core, Event::Received { conn: ConnId(conn), lent });
+        }
         true
     }
 
@@ -556,7 +579,7 @@ impl<'a> World<'a> {
         let core = self.rng.below(self.shards.len() as u64) as usize;
         let (inbox, wire) = (vec![], VecDeque::new());
         let (is_paused, is_closing, has_hung_up) = (false, false, false);
-        let socket = Socket { core: Some(core), inbox, wire, is_paused, is_closing, has_hung_up, client };
+        let socket = Socket { core: Some(core), inbox, lent: None, wire, is_paused, is_closing, has_hung_up, client };
         self.sockets.insert(self.next_conn, socket);
         core
     }
