@@ -1,6 +1,7 @@
 //! A whole node over the simulated disk and network, many seeds: crashes, recoveries, real bytes of clients.
 //! A failing seed replays exactly: `SIM_SEEDS=17..18 cargo test --test sim_node`.
 
+use ringmq::shard::LENT_MIN;
 use ringmq::sim::disk::{Faults, NO_FAULTS};
 use ringmq::sim::node::{Outcome, Plan, run};
 use std::ops::Range;
@@ -22,6 +23,7 @@ const CRASHES: Plan = Plan {
     space: 0,
     native: 0.0,
     order: 0.0,
+    lent_min: LENT_MIN,
 };
 
 /// Short lives: many end while the first channels come to be.
@@ -42,9 +44,9 @@ const FULL_DISK: Plan = Plan { faults: Faults { late: 0.2, no_space: 0.02, ..NO_
 const PASSING_FULL: Plan = Plan { ephemeral: 0.5, ..FULL_DISK };
 
 /// The same with clients of both protocols.
-const NATIVE_CRASHES: Plan = Plan { native: 0.6, ..CRASHES };
-const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, ..FAILING_DISK };
-const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, ..FULL_DISK };
+const NATIVE_CRASHES: Plan = Plan { native: 0.6, lent_min: 256, ..CRASHES };
+const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, lent_min: 256, ..FAILING_DISK };
+const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, lent_min: 2000, ..FULL_DISK };
 
 /// Many clients read ordered channels, and channels whose offset is set meanwhile.
 const ORDER_CRASHES: Plan = Plan { order: 0.35, ..CRASHES };
@@ -92,6 +94,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.moves += o.moves;
         total.in_place += o.in_place;
         total.beside += o.beside;
+        total.lent += o.lent;
         total.torn_sectors += o.torn_sectors;
         total.ordered += o.ordered;
         total.sets += o.sets;
@@ -149,6 +152,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     if asked().is_none() {
         assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 20, "{o:?}");
         assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.in_place > 1000, "{o:?}");
+        assert!(o.lent > 5_000, "{o:?}");
     }
 }
 

@@ -104,7 +104,7 @@ pub enum DiskOp {
     Write { file: FileId, at: u64, parts: Vec<Bytes>, durability: Durability },
     /// Everything written to the file before is durable when this is done.
     Sync { file: FileId },
-    /// Reads `len` bytes at `at`, both whole blocks, `len` at most [`super::IO_BYTES_MAX`].
+    /// Reads `len` bytes at `at`, both whole blocks, `len` at most [`super::READ_BYTES_MAX`].
     /// Past the end of the file the answer is short.
     Read { file: FileId, at: u64, len: usize },
     /// Makes the file (and its folders) exist with `len` bytes of allocated space, zeros where nothing was written.

@@ -24,9 +24,28 @@ pub use wheel::{TimerId, Wheel};
 /// (glommio reports the logical block, 512; the physical one is 4,096).
 pub const BLOCK: usize = 4096;
 
-/// No single read or write is larger: larger reads were seen to hang in D state.
+/// No single read or write is larger, but for reads in sequence: larger reads were seen to hang in D state.
 pub const IO_BYTES_MAX: usize = 512 * 1024;
-const _: () = assert!(IO_BYTES_MAX <= 1 << 20);
+
+/// No single read of what is read in sequence is larger. Of single pages it is still one request: virtio takes 254 of them.
+pub const READ_BYTES_MAX: usize = 960 * 1024;
+const _: () = assert!(IO_BYTES_MAX <= READ_BYTES_MAX && READ_BYTES_MAX <= 1 << 20);
+
+/// Memory of long reads comes in blocks of these lengths.
+pub const READ_BLOCK_SHORT: usize = 512 * 1024;
+pub const READ_BLOCK_LONG: usize = 1024 * 1024;
+
+const READ_SHORT_MIN: usize = READ_BLOCK_SHORT / 2 + 1;
+const READ_LONG_MIN: usize = READ_BLOCK_SHORT + 1;
+
+/// Bytes of memory that a read of `len` bytes takes.
+pub const fn read_memory(len: usize) -> usize {
+    match len {
+        READ_SHORT_MIN..=READ_BLOCK_SHORT => READ_BLOCK_SHORT,
+        READ_LONG_MIN..=READ_BLOCK_LONG => READ_BLOCK_LONG,
+        _ => len,
+    }
+}
 
 /// Rounds up to whole blocks.
 pub const fn block_up(bytes: u64) -> u64 {

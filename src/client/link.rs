@@ -104,7 +104,6 @@ struct Out {
     encoder: Encoder,
     /// Heads and small frames that are not a chunk yet.
     head: Vec<u8>,
-    scratch: Vec<u8>,
     chunks: VecDeque<Bytes>,
     /// Something was queued since the heartbeat looked.
     used: bool,
@@ -198,14 +197,9 @@ impl Link {
         let out = &mut *out;
         let payload = body.map_or(Payload::NONE, |(b, crc)| Payload { len: b.len(), crc });
         if payload.len > COPY_BYTES_MAX {
-            // the encoder makes room for a payload, which does not come here: in a buffer that is kept
-            out.scratch.clear();
-            out.encoder.request(&mut out.scratch, id, request, payload);
-            if !out.head.is_empty() {
-                let before = std::mem::take(&mut out.head);
-                out.chunks.push_back(before.into());
-            }
-            out.chunks.push_back(Bytes::copy_from_slice(&out.scratch));
+            out.encoder.request(&mut out.head, id, request, payload);
+            let head = std::mem::take(&mut out.head);
+            out.chunks.push_back(head.into());
             out.chunks.extend(body.map(|(b, _)| b.clone()));
         } else {
             out.encoder.request(&mut out.head, id, request, payload);

@@ -5,4 +5,5 @@ pub mod input;
 mod metadata;
 pub mod native;
 pub mod nsq;
+pub mod output;
 pub mod peer;

@@ -1,6 +1,7 @@
 //! Memory for O_DIRECT: aligned to blocks, of whole blocks. It may go to another thread, so that what was read into it is
 //! shared without a copy.
 
+use super::blocks::Block;
 use crate::base::BLOCK;
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
@@ -14,6 +15,8 @@ const LENT_MIN: usize = 16 * BLOCK;
 pub(super) struct Aligned {
     data: NonNull<u8>,
     len: usize,
+    /// Where it stands, if not in memory of its own.
+    block: Option<Block>,
 }
 
 // SAFETY: it owns its memory alone.
@@ -31,7 +34,7 @@ impl Aligned {
         let layout = layout(len);
         // SAFETY: the layout's size is not zero.
         let data = unsafe { alloc(layout) };
-        Aligned { data: NonNull::new(data).unwrap_or_else(|| handle_alloc_error(layout)), len }
+        Aligned { data: NonNull::new(data).unwrap_or_else(|| handle_alloc_error(layout)), len, block: None }
     }
 
     /// The parts, one after the other; together they are whole blocks.
@@ -172,6 +175,9 @@ pub(super) struct Unfilled(Aligned);
 
 impl Unfilled {
     pub fn new(len: usize) -> Unfilled {
+        if let Some(block) = Block::take(len) {
+            return Unfilled(Aligned { data: block.as_ptr(), len, block: Some(block) });
+        }
         // SAFETY: nobody can look before `filled`.
         Unfilled(unsafe { Aligned::uninit(len) })
     }
@@ -206,8 +212,10 @@ impl AsRef<[u8]> for Filled {
 
 impl Drop for Aligned {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and ours.
-        unsafe { dealloc(self.data.as_ptr(), layout(self.len)) }
+        if self.block.is_none() {
+            // SAFETY: allocated with this layout, and ours.
+            unsafe { dealloc(self.data.as_ptr(), layout(self.len)) }
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod aligned;
 pub mod blocking;
+mod blocks;
 mod event;
 pub mod files;
 pub mod lock;

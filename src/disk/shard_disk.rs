@@ -16,7 +16,7 @@ use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
 use super::ring_ops::{Answer, InRing, Memory, RingOps};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, READ_BYTES_MAX};
 use crate::ring::{Bell, Ring};
 use bytes::Bytes;
 use glommio::io::DmaFile;
@@ -330,7 +330,7 @@ fn checked_len(file: &FileId, at: u64, parts: &[Bytes]) -> usize {
 
 fn check_read(at: u64, len: usize) {
     assert!(
-        at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && (1..=IO_BYTES_MAX).contains(&len),
+        at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && (1..=READ_BYTES_MAX).contains(&len),
         "a read of whole blocks: {at} {len}"
     );
 }
@@ -393,7 +393,8 @@ mod tests {
             assert_eq!(write(BLOCK as u64, len).ok(), Some(len));
             assert!(read(BLOCK as u64, len).is_ok());
         }
-        for (at, len) in [(0, 0), (0, 512), (512, BLOCK), (0, IO_BYTES_MAX + BLOCK), (0, 1 << 23)] {
+        assert!(write(0, READ_BYTES_MAX).is_err() && read(0, READ_BYTES_MAX).is_ok());
+        for (at, len) in [(0, 0), (0, 512), (512, BLOCK), (0, READ_BYTES_MAX + BLOCK), (0, 1 << 23)] {
             assert!(write(at, len).is_err() && read(at, len).is_err(), "{len} bytes at {at}");
         }
     }

@@ -274,40 +274,56 @@ pub struct Batch {
     pub bytes: Bytes,
 }
 
-impl Batch {
-    /// Verifies the batch at the start of `bytes`, header and body, and takes it out without copying.
-    pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
-        Batch::parse_if(bytes, topic_id, partition, |body, crc| crc32fast::hash(body) == crc)
-    }
+/// A batch as it was found: its header holds, its body was not looked at.
+#[derive(Clone, Debug)]
+pub struct FoundBatch {
+    pub header: BatchHeader,
+    bytes: Bytes,
+}
 
-    /// The same when the crc of what [`BatchHeader::stored_body`] says was computed already, and found to be as it says.
-    pub fn parse_checked(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
-        Batch::parse_if(bytes, topic_id, partition, |_, _| true)
-    }
-
-    fn parse_if(
-        bytes: &Bytes,
-        topic_id: TopicId,
-        partition: PartitionId,
-        holds: impl Fn(&[u8], u32) -> bool,
-    ) -> Result<Batch, Bad> {
+impl FoundBatch {
+    /// Takes the batch at the start of `bytes` out without copying.
+    pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<FoundBatch, Bad> {
         let header = BatchHeader::parse(bytes, topic_id, partition)?;
         if header.is_lost() {
-            return Ok(Batch { header, bytes: bytes.slice(..BATCH_HEADER_LEN) });
+            return Ok(FoundBatch { header, bytes: bytes.slice(..BATCH_HEADER_LEN) });
         }
         if bytes.len() < header.len() {
             return Err(Bad::Short);
         }
-        let bytes = bytes.slice(..header.len());
-        if !holds(&bytes[BATCH_HEADER_LEN..], header.body_crc.get()) {
+        Ok(FoundBatch { header, bytes: bytes.slice(..header.len()) })
+    }
+
+    pub fn verify(self) -> Result<Batch, Bad> {
+        self.verify_if(|body, crc| crc32fast::hash(body) == crc)
+    }
+
+    fn verify_if(self, holds: impl Fn(&[u8], u32) -> bool) -> Result<Batch, Bad> {
+        let FoundBatch { header, bytes } = self;
+        let batch = Batch { header, bytes };
+        if header.is_lost() {
+            return Ok(batch);
+        }
+        if !holds(&batch.bytes[BATCH_HEADER_LEN..], header.body_crc.get()) {
             return Err(Bad::Crc);
         }
-        let batch = Batch { header, bytes };
         // The index of a message is its id, so a body with another number of messages is not this batch.
         if batch.messages().count() != header.num.get() as usize {
             return Err(Bad::Bounds);
         }
         Ok(batch)
+    }
+}
+
+impl Batch {
+    /// Verifies the batch at the start of `bytes`, header and body, and takes it out without copying.
+    pub fn parse(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
+        FoundBatch::parse(bytes, topic_id, partition)?.verify()
+    }
+
+    /// The same when the crc of what [`BatchHeader::stored_body`] says was computed already, and found to be as it says.
+    pub fn parse_checked(bytes: &Bytes, topic_id: TopicId, partition: PartitionId) -> Result<Batch, Bad> {
+        FoundBatch::parse(bytes, topic_id, partition)?.verify_if(|_, _| true)
     }
 
     /// A batch that stands for messages that can no longer be read: `from .. to` in ids, counts and bytes. It names no

@@ -1,25 +1,57 @@
-//! The read cache of a core: verified runs of batches that were read from segments, shared by all channels, bounded in
-//! bytes, least recently used first out. Holds nothing that was not verified.
+//! The read cache of a core: runs of batches that were read from segments, shared by all channels, bounded in bytes, least recently
+//! used first out. Hands out nothing that was not verified: a body is when it is first asked for, so that the CPU has
+//! its bytes at hand when they are sent.
 
-use super::batch::Batch;
+use super::batch::{Batch, BatchHeader, FoundBatch};
 use super::hold::PROBE_ROOM;
+use super::lend::Lender;
 use super::notice::PartitionIdx;
-use crate::base::{IO_BYTES_MAX, IdMap, block_down};
+use crate::base::{IdMap, READ_BYTES_MAX, block_down, read_memory};
+use bytes::Bytes;
 use slab::Slab;
 
 const NONE: u32 = u32::MAX;
 
 /// What one read asks for: at most a quarter of the bound, so that one is in use while the next is read; less when runs
 /// are dropped before they are used up, because more want to read than the cache has room for.
-const AHEAD_MAX: usize = IO_BYTES_MAX;
+const AHEAD_MAX: usize = READ_BYTES_MAX;
 const AHEAD_MIN: usize = 16 * 1024;
 const AHEAD_STEP: usize = 32 * 1024;
 
-/// Batches that one read brought, contiguous.
+#[derive(Debug)]
+pub enum Cached {
+    /// Its body was not looked at.
+    Found(FoundBatch),
+    Verified(Batch),
+}
+
+impl Cached {
+    pub fn header(&self) -> &BatchHeader {
+        match self {
+            Cached::Found(found) => &found.header,
+            Cached::Verified(batch) => &batch.header,
+        }
+    }
+
+    /// None: it does not hold.
+    fn verified(&mut self) -> Option<&Batch> {
+        if let Cached::Found(found) = self {
+            *self = Cached::Verified(found.clone().verify().ok()?);
+        }
+        match self {
+            Cached::Verified(batch) => Some(batch),
+            Cached::Found(_) => None,
+        }
+    }
+}
+
+/// Batches that one read brought, contiguous. The first is verified.
 struct Run {
     p: PartitionIdx,
-    batches: Vec<Batch>,
-    /// Of the buffer they share.
+    batches: Vec<Cached>,
+    /// Of the batch behind them, which was cut.
+    tail: Bytes,
+    /// Of the memory they share.
     bytes: usize,
     newer: u32,
     older: u32,
@@ -33,6 +65,7 @@ struct Run {
 
 pub struct ReadCache {
     bytes_max: usize,
+    lender: Lender,
     bytes: usize,
     runs: Slab<Run>,
     /// By partition and batch offset: run and place in it.
@@ -47,14 +80,15 @@ pub struct ReadCache {
 /// A cached batch.
 pub struct Hit {
     pub batch: Batch,
-    /// Its run ends here, and it is time to read what follows.
-    pub read_on: Option<i64>,
+    /// It is time to read what follows its run.
+    pub is_unfollowed: bool,
 }
 
 impl ReadCache {
     pub fn new(bytes_max: usize) -> Self {
-        let mut cache = ReadCache {
+        ReadCache {
             bytes_max,
+            lender: Lender::new(bytes_max, read_memory(ahead_max(bytes_max))),
             bytes: 0,
             runs: Slab::new(),
             index: IdMap::default(),
@@ -62,18 +96,21 @@ impl ReadCache {
             oldest: NONE,
             fresh: vec![],
             fresh_bytes: 0,
-            ahead: 0,
-        };
-        cache.ahead = cache.ahead_max();
-        cache
+            ahead: ahead_max(bytes_max),
+        }
     }
 
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    /// For what is cached and what is being read: without what is lent.
     pub fn bytes_max(&self) -> usize {
-        self.bytes_max
+        self.bytes_max - self.lender.kept()
+    }
+
+    pub fn lender(&self) -> &Lender {
+        &self.lender
     }
 
     /// Bytes that came in this turn.
@@ -86,35 +123,34 @@ impl ReadCache {
         self.ahead
     }
 
-    fn ahead_max(&self) -> usize {
-        let quarter = self.bytes_max.saturating_sub(PROBE_ROOM) / 4;
-        block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
-    }
-
     pub fn contains(&self, p: PartitionIdx, offset: i64) -> bool {
         self.index.contains_key(&(p.0, offset))
     }
 
-    /// Where the run that holds the batch at `offset` ends.
-    pub fn run_end(&self, p: PartitionIdx, offset: i64) -> Option<i64> {
+    /// Where the run that holds the batch at `offset` ends, and what was read of the batch there.
+    pub fn run(&self, p: PartitionIdx, offset: i64) -> Option<(i64, Bytes)> {
         let &(key, _) = self.index.get(&(p.0, offset))?;
-        self.runs[key as usize].batches.last().map(|last| last.header.end().offset)
+        let run = &self.runs[key as usize];
+        run.batches.last().map(|last| (last.header().end().offset, run.tail.clone()))
     }
 
+    /// A batch that does not hold is none, and the run ends before it.
     pub fn get(&mut self, p: PartitionIdx, offset: i64) -> Option<Hit> {
         let &(key, place) = self.index.get(&(p.0, offset))?;
+        let Some(batch) = self.runs[key as usize].batches[place as usize].verified().cloned() else {
+            self.cut(key, place as usize);
+            return None;
+        };
         if self.newest != key {
             self.unlink(key);
             self.link(key);
         }
-        let ahead_max = self.ahead_max();
+        let ahead_max = ahead_max(self.bytes_max);
         let run = &mut self.runs[key as usize];
         if place as usize + 1 == run.batches.len() && !std::mem::replace(&mut run.is_used_up, true) {
             self.ahead = (self.ahead + AHEAD_STEP).min(ahead_max);
         }
-        let last = run.batches.last().expect("a run has a batch");
-        let read_on = (!run.is_followed).then(|| last.header.end().offset);
-        Some(Hit { batch: run.batches[place as usize].clone(), read_on })
+        Some(Hit { batch, is_unfollowed: !run.is_followed })
     }
 
     /// Nothing is to be read on behind the run that holds the batch at `offset`.
@@ -125,13 +161,13 @@ impl ReadCache {
     }
 
     /// Keeps the run that was just read, whatever its size, at least until the turn ends.
-    pub fn insert(&mut self, p: PartitionIdx, batches: Vec<Batch>, bytes: usize) {
-        assert!(!batches.is_empty());
+    pub fn insert(&mut self, p: PartitionIdx, batches: Vec<Cached>, tail: Bytes, bytes: usize) {
+        assert!(matches!(batches.first(), Some(Cached::Verified(_))), "whoever reads judges the first batch");
         let (is_fresh, is_used_up, is_followed) = (true, false, false);
-        let run = Run { p, batches, bytes, newer: NONE, older: NONE, is_fresh, is_used_up, is_followed };
+        let run = Run { p, batches, tail, bytes, newer: NONE, older: NONE, is_fresh, is_used_up, is_followed };
         let key = self.runs.insert(run) as u32;
         for (place, batch) in self.runs[key as usize].batches.iter().enumerate() {
-            self.index.insert((p.0, batch.header.offset.get()), (key, place as u32));
+            self.index.insert((p.0, batch.header().offset.get()), (key, place as u32));
         }
         self.bytes += bytes;
         self.fresh_bytes += bytes;
@@ -151,13 +187,15 @@ impl ReadCache {
         }
     }
 
-    /// What came in this turn is like the rest from now on. At most `bytes` are kept, or the newest run alone.
+    /// What came in this turn is like the rest from now on. At most `bytes` are kept, or the newest run alone, if it came in this
+    /// turn or is longer than the cache.
     pub fn end_turn(&mut self, bytes: usize) {
+        let is_spared = self.runs.get(self.newest as usize).is_some_and(|run| run.is_fresh || run.bytes > self.bytes_max);
         self.fresh_bytes = 0;
         while let Some(key) = self.fresh.pop() {
             self.runs[key as usize].is_fresh = false;
         }
-        while self.bytes > bytes && self.oldest != self.newest {
+        while self.bytes > bytes && self.oldest != NONE && (self.oldest != self.newest || !is_spared) {
             self.remove(self.oldest);
         }
     }
@@ -180,8 +218,20 @@ impl ReadCache {
         if !run.is_used_up {
             self.ahead = block_down((self.ahead / 2).max(AHEAD_MIN) as u64) as usize;
         }
-        for batch in &run.batches {
-            let at = (run.p.0, batch.header.offset.get());
+        self.forget_places(key, run.p, &run.batches);
+    }
+
+    /// The run goes up to this batch only.
+    fn cut(&mut self, key: u32, place: usize) {
+        let run = &mut self.runs[key as usize];
+        let (p, gone) = (run.p, run.batches.split_off(place));
+        run.tail.clear();
+        self.forget_places(key, p, &gone);
+    }
+
+    fn forget_places(&mut self, key: u32, p: PartitionIdx, batches: &[Cached]) {
+        for batch in batches {
+            let at = (p.0, batch.header().offset.get());
             if self.index.get(&at).is_some_and(|i| i.0 == key) {
                 self.index.remove(&at);
             }
@@ -210,13 +260,22 @@ impl ReadCache {
     }
 }
 
+fn ahead_max(bytes_max: usize) -> usize {
+    let quarter = bytes_max.saturating_sub(PROBE_ROOM) / 4;
+    block_down(quarter.clamp(AHEAD_MIN, AHEAD_MAX) as u64) as usize
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::base::{Epoch, PartitionId, Position, TopicId};
     use crate::log::batch::{BatchBuilder, Stamp};
 
-    fn batch(n: i64) -> Batch {
+    fn batch(n: i64) -> Cached {
+        Cached::Verified(sealed(n))
+    }
+
+    fn sealed(n: i64) -> Batch {
         let at = Position { offset: n * 1000, count: n, log_id: crate::base::LogId(n as u64 + 1) };
         let mut b = BatchBuilder::default();
         b.push(1, &[0; 1000 - 140]);
@@ -228,45 +287,70 @@ mod tests {
         let mut cache = ReadCache::new(3000);
         let p = PartitionIdx(7);
         for n in 0..3 {
-            cache.insert(p, vec![batch(n)], 1000);
+            cache.insert(p, vec![batch(n)], Bytes::new(), 1000);
         }
         cache.end_turn(3000);
         assert!(cache.get(p, 0).is_some());
-        cache.insert(p, vec![batch(3)], 1000);
+        cache.insert(p, vec![batch(3)], Bytes::new(), 1000);
         assert_eq!((cache.bytes(), cache.fresh_bytes()), (4000, 1000));
         cache.end_turn(3000);
         assert!(cache.contains(p, 0) && !cache.contains(p, 1000) && cache.contains(p, 2000));
         assert!(!cache.contains(PartitionIdx(8), 0));
-        cache.insert(p, vec![batch(4), batch(5)], 9000);
+        cache.insert(p, vec![batch(4), batch(5)], Bytes::new(), 9000);
         cache.shrink(0);
         assert_eq!((cache.bytes(), cache.fresh_bytes()), (9000, 9000), "what came in this turn stays");
         cache.end_turn(3000);
         assert_eq!(cache.bytes(), 9000, "what was just read stays, alone");
-        assert!(cache.get(p, 5000).is_some_and(|h| h.read_on == Some(6000)));
-        assert_eq!((cache.run_end(p, 4000), cache.run_end(p, 6000)), (Some(6000), None));
+        cache.end_turn(3000);
+        assert_eq!(cache.bytes(), 9000, "it is longer than the cache");
+        assert!(cache.get(p, 5000).is_some_and(|h| h.is_unfollowed));
+        assert_eq!((cache.run(p, 4000), cache.run(p, 6000)), (Some((6000, Bytes::new())), None));
         cache.set_followed(p, 5000);
-        assert!(cache.get(p, 4000).is_some_and(|h| h.read_on.is_none()));
+        assert!(cache.get(p, 4000).is_some_and(|h| !h.is_unfollowed));
         // The same place read twice: dropping the old run must not hide the new one.
-        cache.insert(p, vec![batch(5)], 1000);
-        cache.insert(p, vec![batch(6)], 1000);
+        cache.insert(p, vec![batch(5)], Bytes::new(), 1000);
+        cache.insert(p, vec![batch(6)], Bytes::new(), 1000);
         cache.end_turn(3000);
         assert!(cache.contains(p, 5000) && !cache.contains(p, 4000));
         assert_eq!((cache.runs.len(), cache.index.len()), (2, 2));
-        cache.insert(PartitionIdx(8), vec![batch(0)], 100);
-        cache.insert(p, vec![batch(9)], 1000);
+        cache.insert(PartitionIdx(8), vec![batch(0)], Bytes::new(), 100);
+        cache.insert(p, vec![batch(9)], Bytes::new(), 1000);
         cache.forget(p);
         assert_eq!(cache.fresh_bytes(), 100);
         cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.index.len(), cache.bytes()), (1, 1, 100));
         // What came in this turn goes with its partition too, and its place may be taken at once.
-        cache.insert(p, vec![batch(7)], 1000);
+        cache.insert(p, vec![batch(7)], Bytes::new(), 1000);
         cache.forget(p);
         assert_eq!(cache.fresh_bytes(), 0);
         cache.end_turn(3000);
-        cache.insert(p, vec![batch(7)], 1000);
+        cache.insert(p, vec![batch(7)], Bytes::new(), 1000);
         cache.forget(p);
-        cache.insert(PartitionIdx(8), vec![batch(1)], 100);
+        cache.insert(PartitionIdx(8), vec![batch(1)], Bytes::new(), 100);
         cache.end_turn(3000);
         assert_eq!((cache.runs.len(), cache.bytes(), cache.fresh_bytes()), (2, 200, 0));
+        // Where less is left than what came last, that goes when its turn is over.
+        cache.insert(p, vec![batch(8)], Bytes::new(), 1000);
+        cache.end_turn(900);
+        assert!(cache.contains(p, 8000));
+        cache.end_turn(900);
+        assert_eq!((cache.runs.len(), cache.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_batch_is_verified_when_it_is_asked_for() {
+        let (mut cache, p) = (ReadCache::new(10_000), PartitionIdx(7));
+        let found = |n: i64, is_sound: bool| {
+            let mut bytes = sealed(n).bytes.to_vec();
+            *bytes.last_mut().expect("it has a body") ^= !is_sound as u8;
+            Cached::Found(FoundBatch::parse(&bytes.into(), TopicId([1; 16]), PartitionId(0)).expect("the header holds"))
+        };
+        let tail = Bytes::from_static(b"of the fifth");
+        cache.insert(p, vec![batch(0), found(1, true), found(2, false), found(3, true)], tail.clone(), 4000);
+        assert!(cache.get(p, 1000).is_some() && cache.run(p, 1000) == Some((4000, tail)));
+        assert!(cache.contains(p, 2000) && cache.get(p, 2000).is_none());
+        assert!(!cache.contains(p, 2000) && !cache.contains(p, 3000), "nothing behind it is known");
+        assert!(cache.get(p, 1000).is_some() && cache.run(p, 1000) == Some((2000, Bytes::new())));
+        assert_eq!(cache.bytes(), 4000);
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 
+mod ahead;
 pub mod append;
 pub mod batch;
 pub mod cache;
 pub mod checkpoint;
 pub mod cursor;
+mod deletes;
 pub mod epochs;
 pub mod facts;
 pub mod failure;
@@ -15,6 +17,7 @@ pub mod flush;
 mod follow;
 pub mod format;
 mod hold;
+mod lend;
 pub mod memory;
 mod mend;
 pub mod meta;
@@ -39,6 +42,7 @@ pub mod view;
 pub mod writer;
 
 pub use fetch::Fetch;
+pub use lend::Lender;
 pub use native::{BadBody, BodyInfo, BodyLimits, NativeBatch};
 pub use notice::{
     AppendTicket, Appended, BatchRefusal, CursorSource, Io, LogStats, NotAppended, Notice, PartitionIdx, RecordTicket, Refusal,

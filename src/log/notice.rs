@@ -49,6 +49,8 @@ pub struct StoreOptions {
     pub topics: BTreeMap<String, TopicSettings>,
     /// Zero: no scrubbing.
     pub scrub_bytes_per_second: u64,
+    /// Of segments that nobody needs any more. Zero: at once.
+    pub delete_bytes_per_second: u64,
     pub producers: ProducerLimits,
 }
 
@@ -78,6 +80,7 @@ impl StoreOptions {
             retention_bytes: settings.retention_bytes,
             topics: settings.topics.clone(),
             scrub_bytes_per_second: settings.scrub_bytes_per_second,
+            delete_bytes_per_second: settings.delete_bytes_per_second,
             producers: settings.into(),
         }
     }

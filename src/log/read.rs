@@ -5,9 +5,11 @@
 //! Only bytes that were read are judged: a device that refuses is asked again ([`super::hold`]), with the blocks of one
 //! batch alone, and the reader is answered [`Fetch::Held`] until then.
 //!
-//! **Memory.** What is being read and what is cached stay together within the cache's bound; beside one batch that is
-//! longer than it (one at a time: others that turn out long wait, parked) and what the scrubber reads. Nobody keeps a batch
-//! beyond its turn.
+//! **Memory.** What is being read, what is cached, and what is lent beyond its turn ([`super::lend`]) stay together within
+//! the cache's bound; beside one batch that is longer than it (one at a time: others that turn out long wait, parked) and
+//! what the scrubber reads. A read counts as the memory that it is read into, and the start of a batch that another read
+//! brought ([`Read::head`]) is a copy, so that it keeps nothing of that one. Nothing but what is cached can be dropped: a
+//! read begins, a long one goes on, and a batch is lent or put together only where that has room beside the rest.
 //!
 //! **Progress.** Whoever may use a batch gets it, however small the cache and however many want others:
 //! 1. A fetch begins a read or stands in line. Reads end; when none is under way and the turn is over there is room for
@@ -19,26 +21,27 @@
 //!    hands out a message at least, or passes what is lost. Then the credit goes on to whoever is hungry: not before,
 //!    and at the latest with that message's end.
 
-use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use super::ahead::whole_batches;
+use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader, FoundBatch};
+use super::cache::Cached;
 use super::fetch::Fetch;
 use super::format::{Bad, FILE_HEADER_LEN};
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
 use super::search::Finding;
 use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Now, Position, block_down, block_up};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, Position, READ_BYTES_MAX, block_down, block_up, read_memory};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;
+use std::ops::Range;
 
 /// What the scrubber reads at a time.
 const SCRUB_LEN: u64 = 256 * 1024;
-/// With fewer reads of the core in flight, a reader is kept two runs ahead instead of one.
-const READS_FEW: usize = 8;
 /// Reads of a core in flight.
-const READS_MAX: usize = 32;
+pub(super) const READS_MAX: usize = 32;
 /// Reads of a partition in flight: channels at different places.
-const PARTITION_READS_MAX: usize = 4;
+pub(super) const PARTITION_READS_MAX: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
@@ -49,50 +52,100 @@ pub(super) enum Purpose {
 }
 
 /// One run being read.
-struct Read {
-    p: PartitionIdx,
-    purpose: Purpose,
+pub(super) struct Read {
+    pub p: PartitionIdx,
+    pub purpose: Purpose,
     /// Of the first batch wanted.
-    offset: i64,
+    pub offset: i64,
     /// Of its segment.
-    base: i64,
+    pub base: i64,
     /// Where what is written of the segment ends.
-    limit: i64,
+    pub limit: i64,
     /// File positions, whole blocks: where it begins and how far it goes.
-    at: u64,
-    until: u64,
+    pub at: u64,
+    pub until: u64,
     /// What is there so far; in `joined` while it comes in several pieces.
-    found: Bytes,
-    joined: Vec<u8>,
+    pub found: Bytes,
+    pub joined: Vec<u8>,
     /// Bytes of the operation in flight.
-    asked: usize,
+    pub asked: usize,
     /// It is a long batch that waits for room; it holds what was found.
-    is_parked: bool,
+    pub is_parked: bool,
+    /// Where in the file its first batch begins, or is expected to.
+    pub first_at: u64,
+    /// What the read before it found of its first batch, when that stands in both: a copy, with room for all of it.
+    pub head: Vec<u8>,
+    /// The end of this read says where its first batch begins.
+    pub follows: Option<u32>,
+    pub followed_by: Option<u32>,
+    /// Nobody can tell where a batch begins in it: it goes when it comes.
+    pub is_useless: bool,
 }
 
 impl Read {
-    fn len(&self) -> usize {
+    /// `base` of its segment, `limit` of what is written there; `range` of the file.
+    pub fn new(p: PartitionIdx, purpose: Purpose, offset: i64, (base, limit): (i64, i64), range: Range<u64>) -> Read {
+        Read {
+            p,
+            purpose,
+            offset,
+            base,
+            limit,
+            at: range.start,
+            until: range.end,
+            found: Bytes::new(),
+            joined: vec![],
+            asked: 0,
+            is_parked: false,
+            first_at: FILE_HEADER_LEN + (offset - base) as u64,
+            head: vec![],
+            follows: None,
+            followed_by: None,
+            is_useless: false,
+        }
+    }
+
+    pub fn len(&self) -> usize {
         self.found.len() + self.joined.len()
     }
 
-    fn bytes(&self) -> usize {
-        if self.is_parked { self.len() } else { (self.until - self.at) as usize }
+    /// Of the memory that it takes.
+    pub fn bytes(&self) -> usize {
+        let len = (self.until - self.at) as usize;
+        let found = match (self.is_parked, self.joined.is_empty()) {
+            (true, _) => read_memory(self.found.len()),
+            (false, true) => read_memory(len),
+            (false, false) => len + read_memory(self.asked),
+        };
+        self.head.capacity() + found
+    }
+
+    /// Nothing of it is with the disk, and there is no more to ask for.
+    pub fn is_there(&self) -> bool {
+        self.asked == 0 && !self.is_parked
     }
 }
 
 #[derive(Default)]
 pub struct Reader {
-    reads: Slab<Read>,
+    pub(super) reads: Slab<Read>,
     /// Waiting for room to begin a read, the first in line first.
-    waiting: VecDeque<PartitionIdx>,
+    pub(super) waiting: VecDeque<PartitionIdx>,
     /// Taken from the line at the last turn's end: room is kept for them until the next one.
-    called: Vec<PartitionIdx>,
+    pub(super) called: Vec<PartitionIdx>,
     /// Long batches that wait for room, the first in line first.
-    parked: VecDeque<u32>,
+    pub(super) parked: VecDeque<u32>,
     pub(super) holds: Holds,
 }
 
 impl Reader {
+    /// The read whose first batch is the one at `offset`.
+    pub(super) fn under_way(&self, p: PartitionIdx, offset: i64) -> Option<u32> {
+        let is_it =
+            |r: &Read| r.p == p && r.offset == offset && r.purpose == Purpose::Fetch && r.follows.is_none() && !r.is_useless;
+        self.reads.iter().find(|(_, r)| is_it(r)).map(|(key, _)| key as u32)
+    }
+
     /// A read of the partition is under way.
     pub fn reads(&self, p: PartitionIdx) -> bool {
         self.reads.iter().any(|(_, r)| r.p == p)
@@ -121,19 +174,10 @@ impl Reader {
 /// What came of the bytes that were read.
 enum Parsed {
     /// At least one batch.
-    Run(Vec<Batch>),
+    Run(Vec<Cached>),
     /// The first batch goes on up to this file position.
     More(u64),
     Damaged(Bad),
-}
-
-/// How much of `ahead` to read, so that a run ends where a batch ends, if all are as long as `batch` from `before` bytes on.
-/// What is read of a batch that is not whole is read again.
-fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
-    match ahead.saturating_sub(before).checked_div(batch) {
-        Some(count @ 1..) => block_up(before + count * batch).min(ahead),
-        _ => ahead,
-    }
 }
 
 impl Store {
@@ -156,9 +200,7 @@ impl Store {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.cache.get(p, offset) {
-            if let Some(next) = hit.read_on
-                && self.read_on(p, next, io)
-            {
+            if hit.is_unfollowed && self.read_on(p, offset, io) {
                 self.cache.set_followed(p, offset);
             }
             return Fetch::Batch(hit.batch);
@@ -197,7 +239,7 @@ impl Store {
     /// this turn fit into the cache's bound. One read may always be under way.
     pub(super) fn has_room(&self, others: usize, len: usize) -> bool {
         let taken = self.taken(others);
-        let fits = taken == 0 || taken + len + PROBE_ROOM <= self.cache.bytes_max();
+        let fits = taken == 0 || taken + read_memory(len) + PROBE_ROOM <= self.cache.bytes_max();
         self.reader.parked.is_empty() && self.reader.reads.len() + others < READS_MAX && fits
     }
 
@@ -209,14 +251,20 @@ impl Store {
     }
 
     /// Bytes that are being read or came in this turn, and those of `others` that were called.
-    fn taken(&self, others: usize) -> usize {
-        self.reader.bytes() + self.cache.fresh_bytes() + others * self.cache.ahead()
+    pub(super) fn taken(&self, others: usize) -> usize {
+        self.reader.bytes() + self.cache.fresh_bytes() + others * read_memory(self.cache.ahead())
+    }
+
+    /// Whether so much more may be taken: of what is there only what is cached goes for it.
+    pub(super) fn has_room_for(&self, more: usize) -> bool {
+        self.taken(self.reader.called.len()) + more <= self.cache.bytes_max()
     }
 
     /// Everybody who was told of a read has had his turn: what was read may leave the memory from here on, and those
     /// who wait for room are called.
     pub(super) fn end_reads_turn(&mut self, io: &mut Io) {
         self.cache.end_turn(self.cache.bytes_max().saturating_sub(self.reader.bytes()));
+        self.cache.lender().set_taken(self.reader.bytes());
         self.reader.called.clear();
         if self.is_stopping() {
             return;
@@ -239,38 +287,12 @@ impl Store {
     /// Whether there is room for the rest of a long batch, or nothing else that could make room.
     fn may_go_on(&self, key: u32) -> bool {
         let read = &self.reader.reads[key as usize];
-        let more = (read.until - read.at) as usize - read.len();
+        let rest = (read.until - read.at) as usize - read.len();
+        // it is put together from what was found and what comes
+        let more = rest + read_memory(rest.min(READ_BYTES_MAX));
         let is_alone = !self.reader.reads.iter().any(|(k, r)| k != key as usize && !r.is_parked);
         let fresh = self.cache.fresh_bytes();
         is_alone && fresh == 0 || self.reader.bytes() + fresh + more <= self.cache.bytes_max()
-    }
-
-    /// Reads what follows a run before somebody asks: the next run, and while there is little to read the one after it, so
-    /// that the disk reads one while another is handed out. False: there may be more to do when a batch is asked for again.
-    fn read_on(&mut self, p: PartitionIdx, next: i64, io: &mut Io) -> bool {
-        let after = self.cache.run_end(p, next);
-        let offset = after.unwrap_or(next);
-        let part = self.part(p);
-        if part.reads.contains(&offset) {
-            return after.is_some();
-        }
-        let is_useless = part.recent_at(offset).is_some()
-            || part.lost_at(offset).is_some()
-            || self.cache.contains(p, offset)
-            || self.reader.holds.is_held(p, offset);
-        let Some(limit) = self.readable_limit(p, offset).filter(|_| !is_useless) else { return true };
-        let reads_max = if after.is_some() { READS_FEW } else { READS_MAX / 2 };
-        let is_crowded = !self.reader.waiting.is_empty()
-            || !self.reader.called.is_empty()
-            || !self.reader.parked.is_empty()
-            || self.part(p).reads.len() >= PARTITION_READS_MAX
-            || self.reader.reads.len() >= reads_max
-            || self.taken(1) > self.cache.bytes_max() / 2;
-        if is_crowded {
-            return false;
-        }
-        self.start_read(p, offset, limit, Purpose::Fetch, io);
-        after.is_some()
     }
 
     /// Where the written part of the segment that holds `offset` ends; `None` when `offset` is beyond it.
@@ -309,9 +331,8 @@ impl Store {
             Purpose::Scrub => SCRUB_LEN,
         };
         let until = end.min(at + len);
-        self.make_room((until - at) as usize);
-        let (found, joined, is_parked) = (Bytes::new(), vec![], false);
-        let read = Read { p, purpose, offset, base, limit, at, until, found, joined, asked: 0, is_parked };
+        self.make_room(read_memory((until - at) as usize));
+        let read = Read::new(p, purpose, offset, (base, limit), at..until);
         let key = self.reader.reads.insert(read) as u32;
         if purpose != Purpose::Scrub {
             self.part_mut(p).reads.push(offset);
@@ -320,17 +341,23 @@ impl Store {
         until - at
     }
 
-    /// Drops cached runs for what is about to be read.
-    fn make_room(&mut self, more: usize) {
-        self.cache.shrink(self.cache.bytes_max().saturating_sub(self.reader.bytes() + more));
+    /// Drops cached runs for what is about to be read. To be called whenever what is read or fresh takes more than before.
+    pub(super) fn make_room(&mut self, more: usize) {
+        let reading = self.reader.bytes() + more;
+        self.cache.lender().set_taken(reading + self.cache.fresh_bytes());
+        self.cache.shrink(self.cache.bytes_max().saturating_sub(reading));
     }
 
     /// Issues the next part of a read.
-    fn ask(&mut self, key: u32, io: &mut Io) {
+    pub(super) fn ask(&mut self, key: u32, io: &mut Io) {
         let read = &mut self.reader.reads[key as usize];
         read.is_parked = false;
+        if !read.found.is_empty() {
+            read.joined.reserve_exact((read.until - read.at) as usize);
+            read.joined.extend_from_slice(&std::mem::take(&mut read.found));
+        }
         let at = read.at + read.len() as u64;
-        let len = (read.until - at).min(IO_BYTES_MAX as u64) as usize;
+        let len = (read.until - at).min(READ_BYTES_MAX as u64) as usize;
         read.asked = len;
         let (p, base) = (read.p, read.base);
         assert!(len > 0 && len.is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64));
@@ -341,6 +368,10 @@ impl Store {
 
     pub(super) fn read_done(&mut self, now: Now, key: u32, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let read = &mut self.reader.reads[key as usize];
+        if read.is_useless {
+            self.end_read(key);
+            return;
+        }
         let bytes = match outcome {
             Ok(DiskDone::Read(bytes)) => bytes,
             Ok(DiskDone::Done) => Bytes::new(),
@@ -348,14 +379,9 @@ impl Store {
         };
         let is_short = bytes.len() < read.asked;
         read.asked = 0;
-        if read.len() == 0 {
-            read.found = bytes;
-        } else {
-            if read.joined.is_empty() {
-                read.joined.reserve_exact((read.until - read.at) as usize);
-                read.joined.extend_from_slice(&std::mem::take(&mut read.found));
-            }
-            read.joined.extend_from_slice(&bytes);
+        match read.joined.is_empty() {
+            true => read.found = bytes,
+            false => read.joined.extend_from_slice(&bytes),
         }
         let there = read.at + read.len() as u64;
         if there < read.until && !is_short {
@@ -364,10 +390,31 @@ impl Store {
         if !read.joined.is_empty() {
             read.found = std::mem::take(&mut read.joined).into();
         }
-        match self.parse_run(key) {
-            Parsed::Run(batches) => self.read_ended(now, key, batches, io),
+        if read.follows.is_none() {
+            self.judge_read(now, key, io);
+        }
+    }
+
+    /// All that was asked for is there.
+    pub(super) fn judge_read(&mut self, now: Now, key: u32, io: &mut Io) {
+        let read = &mut self.reader.reads[key as usize];
+        let there = read.at + read.len() as u64;
+        let is_short = there < read.until;
+        let head = std::mem::take(&mut read.head);
+        let first = match head.is_empty() {
+            true => None,
+            false => match self.join(key, head) {
+                Ok(batch) => Some(batch),
+                // Whoever wants it asks again, and all of it is read by one.
+                Err(_) => return drop(self.end_read(key)),
+            },
+        };
+        let joined = first.as_ref().map_or(0, |batch| batch.bytes.len());
+        match self.parse_run(key, first) {
+            Parsed::Run(batches) => self.read_ended(now, key, batches, joined, io),
             Parsed::More(_) if is_short => self.read_damaged(now, key, "the segment is shorter than its log".into(), io),
             Parsed::More(end) => {
+                self.drop_followers(key);
                 let read = &mut self.reader.reads[key as usize];
                 read.is_parked = true;
                 read.until = block_up(end).max(there + BLOCK as u64);
@@ -382,16 +429,27 @@ impl Store {
         }
     }
 
-    /// Verifies what was read, batch by batch.
-    fn parse_run(&self, key: u32) -> Parsed {
+    /// Verifies what was read, batch by batch, behind the one that was put together already.
+    fn parse_run(&self, key: u32, first: Option<Batch>) -> Parsed {
         let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
         let (id, partition) = (part.dir.topic_id, part.dir.partition);
         let segment = part.segment_of(read.offset).1;
-        let mut batches: Vec<Batch> = vec![];
+        let mut batches: Vec<Cached> = vec![];
         let mut offset = read.offset;
         // At a segment's start the chain is known from its header.
         let mut prev_crc = (segment.meta.base.offset == offset).then_some(segment.meta.prev_crc);
+        // Who reads on asks for the others, and has them verified then.
+        let found = |bytes: &Bytes, is_first: bool| {
+            let found = FoundBatch::parse(bytes, id, partition)?;
+            let is_judged = is_first || read.purpose != Purpose::Fetch;
+            Ok(if is_judged { Cached::Verified(found.verify()?) } else { Cached::Found(found) })
+        };
+        if let Some(batch) = first {
+            offset = batch.header.end().offset;
+            prev_crc = Some(batch.header.header_crc.get());
+            batches.push(Cached::Verified(batch));
+        }
         while offset < read.limit {
             let in_file = FILE_HEADER_LEN + (offset - read.base) as u64;
             let from = (in_file - read.at) as usize;
@@ -404,7 +462,7 @@ impl Store {
             let bytes = read.found.slice(from..);
             let header = BatchHeader::parse(&bytes, id, partition);
             let checked = header.and_then(|h| {
-                let last = batches.last().map(|b| b.header);
+                let last = batches.last().map(|b| *b.header());
                 // A lost batch took the place of another after the fact: epoch and crc are not those that stood there.
                 let stands = |l: BatchHeader| l.is_lost() || h.is_lost() || l.epoch.get() <= h.epoch.get();
                 let follows = last.is_none_or(|l| l.end() == h.start() && stands(l));
@@ -428,10 +486,10 @@ impl Store {
                 }
                 Err(Bad::Short) if batches.is_empty() => return Parsed::More(in_file + BATCH_HEADER_LEN as u64),
                 Err(Bad::Short) => break,
-                Ok(_) => match Batch::parse(&bytes, id, partition) {
+                Ok(h) => match found(&bytes, batches.is_empty()) {
                     Ok(batch) => {
-                        offset = batch.header.end().offset;
-                        prev_crc = (!batch.header.is_lost()).then_some(batch.header.header_crc.get());
+                        offset = h.end().offset;
+                        prev_crc = (!h.is_lost()).then_some(h.header_crc.get());
                         batches.push(batch);
                     }
                     Err(bad) if batches.is_empty() => return Parsed::Damaged(bad),
@@ -446,8 +504,12 @@ impl Store {
     }
 
     /// Takes a read out of the books.
-    fn end_read(&mut self, key: u32) -> Read {
+    pub(super) fn end_read(&mut self, key: u32) -> Read {
+        self.drop_followers(key);
         let read = self.reader.reads.remove(key as usize);
+        if read.is_useless || read.follows.is_some() {
+            return read;
+        }
         if read.purpose != Purpose::Scrub {
             self.part_mut(read.p).reads.retain(|&o| o != read.offset);
             self.notices.push(Notice::Readable { p: read.p });
@@ -455,19 +517,26 @@ impl Store {
         read
     }
 
-    fn read_ended(&mut self, now: Now, key: u32, batches: Vec<Batch>, io: &mut Io) {
+    /// `joined`: bytes of the batches that stand in memory of their own.
+    fn read_ended(&mut self, now: Now, key: u32, batches: Vec<Cached>, joined: usize, io: &mut Io) {
+        let next = self.reader.reads[key as usize].followed_by.take();
         let read = self.end_read(key);
-        let end = batches.last().map_or(read.limit, |b| b.header.end().offset);
+        let end = batches.last().map_or(read.limit, |b| b.header().end().offset);
         match read.purpose {
             Purpose::Fetch | Purpose::Probe => {
                 if let Some(last) = batches.last() {
-                    self.part_mut(read.p).read_batch_len = last.header.len() as u32;
+                    self.part_mut(read.p).read_batch_len = last.header().len() as u32;
                 }
-                self.cache.insert(read.p, batches, read.found.len());
+                let bytes = read_memory((read.until - read.at) as usize) + joined;
+                self.make_room(bytes);
+                self.cache.insert(read.p, batches, tail_of(&read, end), bytes);
                 self.release(now, read.p, read.offset);
+                if let Some(next) = next {
+                    self.go_on_behind(now, &read, next, end, io);
+                }
             }
             Purpose::Scrub => {
-                let headers = batches.iter().map(|b| b.header).collect();
+                let headers = batches.iter().map(|b| *b.header()).collect();
                 self.check_commit_log(now, (read.p, read.base, end), headers, io);
             }
         }
@@ -477,6 +546,11 @@ impl Store {
     fn read_failed(&mut self, now: Now, key: u32, error: String, io: &mut Io) {
         let read = self.end_read(key);
         let Read { p, offset, limit, .. } = read;
+        if let Some(before) = read.follows {
+            self.reader.reads[before as usize].followed_by = None;
+            self.read_carefully(&read, &error);
+            return;
+        }
         if self.part(p).start.offset > offset {
             // Retention removed it meanwhile.
             match read.purpose {
@@ -487,11 +561,7 @@ impl Store {
         }
         let is_long = read.len() == 0 && read.until - read.at > BLOCK as u64;
         if is_long {
-            // Perhaps one block of it is bad: up to there each batch is read alone.
-            tracing::debug!(%error, "a read failed and is tried again in parts");
-            let until = read.base + (read.until - FILE_HEADER_LEN) as i64;
-            let part = self.part_mut(p);
-            part.careful_until = part.careful_until.max(until);
+            self.read_carefully(&read, &error);
         }
         match read.purpose {
             Purpose::Scrub if is_long => drop(self.start_read(p, offset, limit, Purpose::Scrub, io)),
@@ -502,11 +572,30 @@ impl Store {
         }
     }
 
+    /// Perhaps one block of it is bad: up to its end each batch is read alone.
+    fn read_carefully(&mut self, read: &Read, error: &str) {
+        tracing::debug!(%error, "a read failed and is tried again in parts");
+        let until = read.base + (read.until - FILE_HEADER_LEN) as i64;
+        let part = self.part_mut(read.p);
+        part.careful_until = part.careful_until.max(until);
+    }
+
     /// The first batch of the read does not hold: its commit record says how far it went.
     fn read_damaged(&mut self, now: Now, key: u32, what: String, io: &mut Io) {
         let read = self.end_read(key);
         let purpose = if read.purpose == Purpose::Scrub { Purpose::Scrub } else { Purpose::Fetch };
         self.find_extent(now, read.p, read.offset, purpose, Finding::Damaged(what), io);
+    }
+}
+
+/// What was read of the batch at `end`, which is cut.
+fn tail_of(read: &Read, end: i64) -> Bytes {
+    let from = FILE_HEADER_LEN + (end - read.base) as u64;
+    let is_written = read.until <= FILE_HEADER_LEN + (read.limit - read.base) as u64;
+    let is_whole = read.at + read.found.len() as u64 == read.until;
+    match (read.at..read.until).contains(&from) && is_written && is_whole {
+        true => read.found.slice((from - read.at) as usize..),
+        false => Bytes::new(),
     }
 }
 

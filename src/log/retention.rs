@@ -2,10 +2,12 @@
 //!
 //! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
 //! snapshot. The active segment stays, but on a full disk (of any core): one that is confirmed to its end is closed then, so that many
-//! topics that each end within their first segment do not hold all space for ever (rule 10). A file that could not be
-//! unlinked is left for recovery to find below the start.
+//! topics that each end within their first segment do not hold all space for ever (rule 10). They are unlinked one after the other, not
+//! all at once ([`super::deletes`]). A file that is not unlinked yet, or could not be, is left for recovery to find below the start.
 
+use super::deletes::{Deletes, Old};
 use super::notice::{Io, PartitionIdx, RecordTicket};
+use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
 use crate::journal::format::RecordKind;
@@ -17,8 +19,9 @@ const INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub struct Retention {
     due: Vec<PartitionIdx>,
-    /// Files that go when the record of the new start is durable.
-    removals: VecDeque<(RecordTicket, PartitionIdx, Vec<FileId>)>,
+    /// Segments that go when the record of the new start is durable.
+    removals: VecDeque<(RecordTicket, PartitionIdx, Vec<Old>)>,
+    pub(super) deletes: Deletes,
     next_at: Option<Ticks>,
 }
 
@@ -27,6 +30,7 @@ impl Retention {
     pub fn forget(&mut self, p: PartitionIdx) {
         self.due.retain(|&q| q != p);
         self.removals.retain(|r| r.1 != p);
+        self.deletes.take(p);
     }
 
     /// Something changed that may let a segment go.
@@ -120,20 +124,18 @@ impl Store {
             self.retention.look_at(p);
             return;
         }
-        let mut files = vec![];
-        for segment in part.segments.drain(..removable) {
-            let base = segment.meta.base.offset;
-            files.push(FileId::Segment(part.dir.clone(), base));
-            files.push(FileId::Commit(part.dir.clone(), base));
-        }
-        part.flush.unsynced_segments.retain(|f| !files.contains(f));
-        part.flush.unsynced_commits.retain(|f| !files.contains(f));
+        let bases: Vec<i64> = part.segments.drain(..removable).map(|segment| segment.meta.base.offset).collect();
+        let ends = bases[1..].iter().copied().chain([border.offset]);
+        let old: Vec<Old> = bases.iter().zip(ends).map(|(&base, end)| Old { p, base, bytes: segment_at(base, end) }).collect();
+        let is_old = |f: &FileId| matches!(f, FileId::Segment(_, base) | FileId::Commit(_, base) if bases.contains(base));
+        part.flush.unsynced_segments.retain(|f| !is_old(f));
+        part.flush.unsynced_commits.retain(|f| !is_old(f));
         part.start = border;
         part.lost.retain(|l| l.1.offset > border.offset);
         part.epochs.trim(border);
         part.revouch(part.segments[0].meta);
         let ticket = self.log_position(p, RecordKind::Start, border);
-        self.retention.removals.push_back((ticket, p, files));
+        self.retention.removals.push_back((ticket, p, old));
     }
 
     /// Closes the active segment when every channel has confirmed all of it and nothing else keeps it.
@@ -154,11 +156,15 @@ impl Store {
         self.retention.due = self.partitions.iter().map(|(i, _)| PartitionIdx(i as u32)).collect();
     }
 
-    /// Records up to here are durable: what they let go is unlinked.
+    /// Records up to here are durable: what they let go may be unlinked.
     pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
-            if let Some((_, p, files)) = self.retention.removals.pop_front() {
-                self.issue_remove(p, files, io);
+            let Some((_, p, old)) = self.retention.removals.pop_front() else { return };
+            if self.part(p).is_cutting() {
+                // the log may begin anew where one of them did
+                old.into_iter().for_each(|old| self.delete(old, io));
+            } else {
+                old.into_iter().for_each(|old| self.retention.deletes.push(old));
             }
         }
     }

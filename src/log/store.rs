@@ -19,7 +19,7 @@ use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
 use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
+    BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
 use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
@@ -626,6 +626,7 @@ impl Store {
 
     /// Everything behind the journal that can go on.
     fn go_on(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
+        self.delete_next(now, io);
         self.try_removals(io);
         self.drive_cuts(now, io);
         self.drive_mends(io);
@@ -643,7 +644,7 @@ impl Store {
             return Some(Ticks(0));
         }
         let retries = [self.full_disk.retry_at, self.snapshot_deadline(), self.topic_deadline(), self.hold_deadline()];
-        let background = [self.scrub_deadline(), self.retention_deadline(), self.cut_deadline()];
+        let background = [self.scrub_deadline(), self.retention_deadline(), self.delete_deadline(), self.cut_deadline()];
         retries.into_iter().chain(background).flatten().min()
     }
 
@@ -668,29 +669,19 @@ impl Store {
         }
     }
 
-    /// Bytes of what was read from segments, or is being read.
-    #[cfg(test)]
-    pub fn read_bytes(&self) -> usize {
-        self.cache.bytes() + self.reader.bytes()
-    }
-
-    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too.
+    /// Bytes held for batches, reads and caches, at most: small batches are counted with the pieces that they stand in, too, and what
+    /// is lent while it is cached twice.
     pub fn memory_bytes(&self) -> usize {
         self.batch_bytes()
             + self.batch_memory.bytes()
             + self.ring.queued_bytes() as usize
-            + self.cache.bytes()
-            + self.reader.bytes()
+            + self.read_bytes()
             + self.verbatim.bytes()
     }
 
     /// Records a topic's creation; `topic.meta` is written before a checkpoint passes it.
     pub fn log_topic_create(&mut self, info: &TopicInfo, created_unix_ns: i64, io: &mut Io) -> RecordTicket {
         self.create_topic(info, created_unix_ns, io)
-    }
-
-    pub(super) fn issue_remove(&mut self, p: PartitionIdx, files: Vec<FileId>, io: &mut Io) {
-        self.ops.issue(io, DiskOp::Remove { files }, Op::Remove(p));
     }
 }
 

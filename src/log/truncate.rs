@@ -155,6 +155,11 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         assert!(part.cut.is_none(), "a log is cut once at a time");
         self.verbatim.drop_ahead(p);
+        if is_restart {
+            // the log may begin anew where one of them did
+            self.retention.deletes.take(p).into_iter().for_each(|old| self.delete(old, io));
+        }
+        let part = &mut self.partitions[p.0 as usize];
         // What is open was never given to anybody.
         self.waiting_bytes -= part.builder.len() as u64;
         self.unpacked -= std::mem::take(&mut part.builder_cost);

@@ -50,6 +50,7 @@ struct Core {
     connections: u64,
     turns: TurnStats,
     scrubs: u64,
+    deleting_bytes: u64,
     /// Ours: with the other nodes, in a cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     links: Vec<LinkStats>,
@@ -148,7 +149,15 @@ impl NodeStats {
         let health = health(&shards);
         let cores = shards.iter().map(|s| {
             let health = if s.healthy { "OK".into() } else { s.health.clone() };
-            Core { core: s.core, health, connections: s.connections, turns: s.turns, scrubs: s.scrubs, links: s.links.clone() }
+            Core {
+                core: s.core,
+                health,
+                connections: s.connections,
+                turns: s.turns,
+                scrubs: s.scrubs,
+                deleting_bytes: s.deleting_bytes,
+                links: s.links.clone(),
+            }
         });
         let cores = cores.collect();
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
@@ -219,12 +228,12 @@ impl NodeStats {
             self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
         }
         writeln!(out, "\nCores:")?;
-        for Core { core, health, connections, turns: t, scrubs, links } in &self.cores {
+        for Core { core, health, connections, turns: t, scrubs, deleting_bytes, links } in &self.cores {
             let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
             let stalls = t.stalls;
             writeln!(
                 out,
-                "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls} scrubs: {scrubs}",
+                "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls} scrubs: {scrubs} deleting: {deleting_bytes} bytes",
                 t.count
             )?;
             for LinkStats { node, connected, queued_bytes } in links {
@@ -531,7 +540,7 @@ mod tests {
             r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
             "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
             "producers":[{producer}],"cores":[{{"core":0,"health":"OK","connections":1,
-            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0}}]}}"#
+            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0,"deleting_bytes":0}}]}}"#
         );
         let wanted: String = wanted.lines().map(str::trim).collect();
         assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);
@@ -550,7 +559,7 @@ mod tests {
             "   http_publish             \tnone",
             "",
             "Cores:",
-            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0 scrubs: 0",
+            "   [core 0   ] OK connections: 1 turns: 0 p50 0 p99 0 p99.9 0 max 0 us stalls: 0 scrubs: 0 deleting: 0 bytes",
             "",
             "Topics:",
             "   [pp             ] depth: 1     be-depth: 1     msgs: 2        e2e%: ",

@@ -17,6 +17,8 @@ pub struct ShardStats {
     pub links: Vec<LinkStats>,
     /// How often all that is stored here was read again and verified, since the start.
     pub scrubs: u64,
+    /// Bytes of segments that retention let go and that wait to be deleted.
+    pub deleting_bytes: u64,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
 }

@@ -5,6 +5,7 @@ use super::{DATA_UNSENT_MAX, LinkOptions};
 use crate::base::{BLOCK, CoreId, Lent, Peer, Ticks};
 use crate::codec::frame::FrameError;
 use crate::codec::input::{self, Input};
+use crate::codec::output::Output;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
 use crate::codec::peer::{
     Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, batches_from, check_payload,
@@ -20,9 +21,6 @@ const MESSAGE_BYTES: usize = 160;
 
 /// What a payload gets at once, as another node of the cluster sends it: a run of batches as long as they usually are.
 const RESERVE: usize = APPEND_BYTES_MAX + 4096;
-
-/// Shorter pieces are cheaper to copy than to name.
-const PIECE_MIN: usize = 8 * 1024;
 
 /// Highest priority first.
 const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
@@ -50,44 +48,6 @@ pub(super) enum Phase {
     },
     /// Closed at the end of the turn, or being closed.
     Ended,
-}
-
-/// What a socket gets.
-#[derive(Debug)]
-pub(super) enum Output {
-    Whole(Vec<u8>),
-    /// Long ones as they are, what is short between them in one.
-    Pieces(Vec<Bytes>),
-}
-
-impl Output {
-    fn of(pieces: impl Iterator<Item = Bytes>) -> Output {
-        let (mut done, mut short) = (vec![], vec![]);
-        for piece in pieces {
-            if piece.len() < PIECE_MIN {
-                short.extend_from_slice(&piece);
-                continue;
-            }
-            if !short.is_empty() {
-                done.push(Bytes::from(std::mem::take(&mut short)));
-            }
-            done.push(piece);
-        }
-        if done.is_empty() {
-            return Output::Whole(short);
-        }
-        if !short.is_empty() {
-            done.push(short.into());
-        }
-        Output::Pieces(done)
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Output::Whole(bytes) => bytes.len(),
-            Output::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
-        }
-    }
 }
 
 /// What came in a frame.
@@ -274,7 +234,7 @@ impl Conn {
         if self.unsent == 0 {
             self.taken_at = now;
         }
-        self.unsent += output.len();
+        self.unsent += output.bytes();
         self.said_at = now;
         Some(output)
     }

@@ -1,6 +1,6 @@
 //! [`Links`]: what happens on the connections with other nodes, and what is to be done.
 
-use super::conn::{Conn, Fault, Got, Output, Phase, weight};
+use super::conn::{Conn, Fault, Got, Phase, weight};
 use super::nodes::{Dial, Link, Node, Place, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
@@ -598,11 +598,7 @@ impl Links {
             let why = format!("{} bytes wait for its socket, which is more than is ever in flight", c.queued());
             return self.down(now, place, &Loss::of(why));
         }
-        match c.take_output(now.ticks, &self.options) {
-            Some(Output::Whole(bytes)) => out.push(Effect::Send { conn, bytes }),
-            Some(Output::Pieces(pieces)) => out.push(Effect::SendPieces { conn, pieces }),
-            None => {}
-        }
+        out.extend(c.take_output(now.ticks, &self.options).map(|output| Effect::send(conn, output)));
         if self.options.lends
             && matches!(c.phase, Phase::Open { .. })
             && let Some(lent) = c.lend()

@@ -6,7 +6,7 @@ use super::node::{self, Recovering};
 use crate::base::{CoreId, Epoch, Now, Ticks};
 use crate::log::recovery::{RecoverOptions, Recovered, Report, Severity, recover};
 use crate::shard::event::{Effects, Event};
-use crate::shard::{Shard, ShardOptions};
+use crate::shard::{LENT_MIN, Shard, ShardOptions};
 use std::time::Instant;
 
 impl Machine for Shard {
@@ -95,6 +95,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             connections_max,
             node_id,
             cluster: cluster.clone(),
+            lent_min: LENT_MIN,
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

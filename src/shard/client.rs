@@ -4,6 +4,7 @@ use super::engine::{Engine, Heard};
 use super::message::{ClientInfo, MovedState, PublishError};
 use super::native::failure_of;
 use crate::base::{Lent, Now, Peer, Ticks};
+use crate::codec::output::Output;
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, failure};
 
@@ -73,9 +74,9 @@ impl Client {
         }
     }
 
-    pub fn take_output(&mut self, now: Now) -> Option<Vec<u8>> {
+    pub fn take_output(&mut self, now: Now) -> Option<Output> {
         match self {
-            Client::Nsq(s) => s.take_output(),
+            Client::Nsq(s) => s.take_output().map(Output::Whole),
             Client::Native(s) => s.take_output(now),
         }
     }

@@ -152,6 +152,7 @@ impl Net {
                 connections_max: 0,
                 node_id: id_of_node(i).0,
                 cluster: Some(cluster.clone()),
+                lent_min: LENT_MIN,
             })
         };
         let shards = (0..self.cores).map(shard).collect();

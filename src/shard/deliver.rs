@@ -13,10 +13,13 @@ use crate::codec::native::frame::payload_crc;
 use crate::codec::nsq::frame;
 use crate::log::batch::Message;
 use crate::log::fetch::Fetch;
-use crate::log::{Io, PartitionIdx, Store};
+use crate::log::{Io, Lender, PartitionIdx, Store};
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
+
+/// Shorter runs are cheaper to copy than to lend: a piece of memory keeps all that was read with it.
+pub const LENT_MIN: usize = 16 * 1024;
 
 struct Log<'a> {
     store: &'a mut Store,
@@ -41,6 +44,8 @@ struct Outputs<'a> {
     touched: &'a mut Vec<ConnId>,
     frames: &'a mut IdMap<SubId, Vec<u8>>,
     native_subs: &'a mut IdMap<ConnId, Vec<NativeSub>>,
+    lender: &'a Lender,
+    lent_min: usize,
     key: ChannelKey,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
@@ -88,7 +93,11 @@ impl Sink for Outputs<'_> {
         let payload = &run.batch.bytes[run.at.clone()];
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
-        session.messages(messages, payload, crc);
+        let is_long = payload.len() >= self.lent_min;
+        match is_long.then(|| self.lender.lend(&run.batch.bytes, run.at.clone())).flatten() {
+            Some(payload) => session.lent_messages(messages, payload, crc),
+            None => session.messages(messages, payload, crc),
+        }
         c.touch(sub.conn, self.touched);
         true
     }
@@ -147,6 +156,8 @@ impl Shard {
             touched: &mut self.touched,
             frames: &mut e.frames,
             native_subs: &mut e.native_subs,
+            lender: &e.lender,
+            lent_min: e.lent_min,
             key,
             full,
         };

@@ -20,7 +20,7 @@ use crate::base::{
 use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
-use crate::log::{AppendTicket, Io, Notice, PartitionIdx, Store};
+use crate::log::{AppendTicket, Io, Lender, Notice, PartitionIdx, Store};
 use crate::peer::{LinkEvent, Links};
 use crate::replica::{self, PeerError, Replica};
 use crate::session::ReplySlot;
@@ -61,6 +61,9 @@ pub(super) struct Engine {
     pub epoch: Epoch,
     pub rng: Rng,
     pub store: Store,
+    /// The store's.
+    pub lender: Lender,
+    pub lent_min: usize,
     pub partitions: Partitions,
     pub topics: Topics,
     /// In a cluster: what the coordinator says, and the work of the replicas.
@@ -159,6 +162,8 @@ impl Engine {
             settings,
             epoch,
             rng: Rng::new(seed),
+            lender: store.lender(),
+            lent_min: super::LENT_MIN,
             store,
             partitions: Partitions::default(),
             topics: Topics::default(),

@@ -3,6 +3,7 @@
 use super::cluster::{Ask, Fact};
 use super::message::{MeshMessage, MovedSession};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Lent, OpId, Peer};
+use crate::codec::output::Output;
 use bytes::Bytes;
 use std::sync::Arc;
 
@@ -138,6 +139,15 @@ pub enum Effect {
     },
     /// Everything is durable and closed; the answer to [`Event::Stop`].
     Stopped,
+}
+
+impl Effect {
+    pub fn send(conn: ConnId, output: Output) -> Effect {
+        match output {
+            Output::Whole(bytes) => Effect::Send { conn, bytes },
+            Output::Pieces(pieces) => Effect::SendPieces { conn, pieces },
+        }
+    }
 }
 
 /// Effects in the order in which they are to be carried out.

@@ -41,6 +41,7 @@ mod tests;
 mod timers;
 mod topics;
 
+pub use deliver::LENT_MIN;
 pub use event::{Effect, Effects, Event};
 
 use crate::base::topic::home_core;
@@ -88,6 +89,8 @@ pub struct ShardOptions {
     pub node_id: [u8; 16],
     /// When the node is one of several: its topics and partitions are those that the coordinator names.
     pub cluster: Option<ClusterOptions>,
+    /// Runs of so many bytes go to native clients from where they stand ([`LENT_MIN`]).
+    pub lent_min: usize,
 }
 
 struct Conn {
@@ -175,14 +178,26 @@ pub struct Shard {
 
 impl Shard {
     pub fn new(options: ShardOptions) -> Self {
-        let ShardOptions { core, cores, settings, epoch, journal, topics, partitions, seed, connections_max, node_id, cluster } =
-            options;
+        let ShardOptions {
+            core,
+            cores,
+            settings,
+            epoch,
+            journal,
+            topics,
+            partitions,
+            seed,
+            connections_max,
+            node_id,
+            cluster,
+            lent_min,
+        } = options;
         let node = NodeFacts { node_id, cores, core: core.0 };
         let limits = Arc::new(Limits::from(&*settings));
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
-        engine.links = links;
+        (engine.links, engine.lent_min) = (links, lent_min);
         engine.cluster = cluster.map(|_| Box::new(Cluster::new(NodeId(node_id), ReplicaOptions::from(&*engine.settings))));
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
@@ -321,6 +336,11 @@ impl Shard {
         let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
         let links = self.engine.links.as_ref().and_then(Links::deadline);
         self.engine.timers.next().into_iter().chain(store).chain(links).min()
+    }
+
+    /// Bytes of what was read from segments, is being read, or is lent to sockets.
+    pub fn read_bytes(&self) -> usize {
+        self.engine.store.read_bytes()
     }
 
     /// Why this core takes no publish, if so.
@@ -524,9 +544,7 @@ impl Shard {
             c.session.append(&mut c.held);
             c.held = Vec::new();
         }
-        if let Some(bytes) = c.session.take_output(now) {
-            out.push(Effect::Send { conn, bytes });
-        }
+        out.extend(c.session.take_output(now).map(|output| Effect::send(conn, output)));
         if c.session.is_closing() {
             c.closing = true;
             out.push(Effect::Close { conn });

@@ -124,7 +124,7 @@ mod tests {
     use crate::log::state::JournalIdentity;
     use crate::replica::message::{EpochsAsk, Head, Inquire, Lane, Message, Route, Session};
     use crate::shard::cluster::{ClusterNode, Fact};
-    use crate::shard::{Event, Shard, ShardOptions};
+    use crate::shard::{Event, LENT_MIN, Shard, ShardOptions};
     use std::sync::Arc;
 
     const OWN: NodeId = NodeId([5; 16]);
@@ -147,6 +147,7 @@ mod tests {
             connections_max: 0,
             node_id: OWN.0,
             cluster: is_clustered.then_some(ClusterOptions { cluster_id: [7; 16], generation: 3 }),
+            lent_min: LENT_MIN,
         })
     }
 

@@ -25,6 +25,7 @@ impl Shard {
             health: if sick.is_empty() { String::new() } else { format!("core {}: {}", e.core.0, sick.join(", ")) },
             links: e.link_stats(),
             scrubs: e.store.scrubs(),
+            deleting_bytes: e.store.deleting_bytes(),
             ..Default::default()
         };
         for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {

@@ -40,7 +40,11 @@ impl Node {
 
     fn with(cores: u16, settings: Settings) -> Self {
         let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
-        let shard = |core| memory::first_start(core, cores, &settings, core as u64);
+        let shard = |core| {
+            let mut shard = memory::first_start(core, cores, &settings, core as u64);
+            shard.engine.lent_min = 256;
+            shard
+        };
         Node {
             shards: (0..cores).map(shard).collect(),
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
@@ -71,7 +75,13 @@ impl Node {
                     self.clients.get_mut(&conn).expect("known").1.extend(&bytes);
                     self.step(core, Event::Sent { conn, bytes: bytes.len() });
                 }
-                Effect::SendPieces { .. } | Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
+                Effect::SendPieces { conn, pieces } => {
+                    self.clients.get_mut(&conn).expect("known").1.extend(pieces.concat());
+                    let bytes = pieces.iter().map(|piece| piece.len()).sum();
+                    drop(pieces);
+                    self.step(core, Event::Sent { conn, bytes });
+                }
+                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
                 Effect::Close { conn } => {
                     self.closed.push(conn);
                     self.step(core, Event::Closed { conn });

@@ -13,7 +13,8 @@
 //! Never used by a running node.
 
 use crate::base::{
-    BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, Rng, TopicName,
+    BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, READ_BYTES_MAX, Rng,
+    TopicName,
 };
 use crate::log::storage::Storage;
 use bytes::Bytes;
@@ -559,7 +560,7 @@ impl Storage for SimDisk {
 
     fn read(&mut self, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
         assert!(
-            at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len <= IO_BYTES_MAX,
+            at.is_multiple_of(BLOCK as u64) && len.is_multiple_of(BLOCK) && len <= READ_BYTES_MAX,
             "{file}: a read of {len} at {at}"
         );
         self.tick()?;

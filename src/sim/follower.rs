@@ -305,6 +305,7 @@ impl<'a> Node<'a> {
             retention_bytes: 0,
             topics: Default::default(),
             scrub_bytes_per_second: 1 << 20,
+            delete_bytes_per_second: 400_000,
             producers: ProducerLimits::default(),
         };
         let mut store = Store::new(options);

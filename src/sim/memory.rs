@@ -4,7 +4,7 @@
 use crate::base::{CoreId, DiskDone, DiskOp, Epoch, FileId};
 use crate::config::Settings;
 use crate::log::state::JournalIdentity;
-use crate::shard::{Shard, ShardOptions};
+use crate::shard::{LENT_MIN, Shard, ShardOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -67,5 +67,6 @@ pub fn first_start(core: u16, cores: u16, settings: &Arc<Settings>, seed: u64) -
         connections_max: 0,
         node_id: [7; 16],
         cluster: None,
+        lent_min: LENT_MIN,
     })
 }

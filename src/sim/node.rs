@@ -56,6 +56,8 @@ pub struct Plan {
     pub native: f64,
     /// That a client reads an ordered channel, or one whose offset is set now and then.
     pub order: f64,
+    /// Runs of so many bytes are lent to native clients.
+    pub lent_min: usize,
 }
 
 /// What a run has seen, so that a test can ask whether it was worth anything.
@@ -75,6 +77,8 @@ pub struct Outcome {
     /// Journal writes that were issued while another one of the same core was in flight.
     pub beside: u64,
     pub torn_sectors: u64,
+    /// Pieces of memory that were lent to clients.
+    pub lent: u64,
     /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
     pub ordered: u64,
     pub sets: u64,

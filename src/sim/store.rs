@@ -291,6 +291,7 @@ impl Node<'_> {
                 retention_bytes: 0,
                 topics: Default::default(),
                 scrub_bytes_per_second: 1 << 20,
+                delete_bytes_per_second: 400_000,
                 producers: limits(plan),
             };
             let (store, waiting) = (Store::new(options), vec![]);

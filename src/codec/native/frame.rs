@@ -9,11 +9,10 @@ pub const FRAME_MAX: usize = 65 * 1024 * 1024;
 /// What a connection takes before the handshake has said more.
 pub const HELLO_FRAME_MAX: usize = 16 * 1024;
 
-/// Appends header and metadata, with room for the payload of `payload_len` bytes, which the caller appends.
+/// Appends header and metadata; the payload of `payload_len` bytes is the caller's to append, or to send behind it.
 ///
 /// Panics on metadata or a frame beyond the format's bounds: whoever encodes keeps to them.
 pub fn encode(out: &mut Vec<u8>, kind: u8, request: u64, metadata: &[u8], payload_len: usize, payload_crc: u32) {
-    out.reserve(HEADER_LEN + metadata.len().next_multiple_of(8) + payload_len);
     let payload = Payload { len: payload_len, crc: payload_crc };
     crate::codec::frame::encode(out, kind, 0, request, metadata, payload, FRAME_MAX);
 }

@@ -7,8 +7,11 @@ use crate::log::cursor::CursorImage;
 use crate::log::state::JournalIdentity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
+mod ahead;
 mod cuts;
+mod deletes;
 mod direct;
 mod faults;
 mod follow;
@@ -29,6 +32,7 @@ pub fn options() -> StoreOptions {
         read_cache_bytes: 256 * 1024,
         tail_cache_bytes: 64 * 1024,
         max_pub_waiting_size: 512 * 1024,
+        delete_bytes_per_second: 0,
         ..Default::default()
     };
     StoreOptions::new(&settings, CoreId(0), Epoch(4), journal)
@@ -40,6 +44,23 @@ pub struct Disk {
     pub files: BTreeMap<FileId, Vec<u8>>,
     pub pending: Vec<(OpId, DiskOp)>,
     pub removed: Vec<FileId>,
+    /// Bytes of memory of what was read, while somebody has it.
+    pub read: Arc<AtomicUsize>,
+}
+
+/// What a read brought.
+struct Buffer(Vec<u8>, usize, Arc<AtomicUsize>);
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.2.fetch_sub(self.1, Relaxed);
+    }
 }
 
 impl Disk {
@@ -58,7 +79,7 @@ impl Disk {
                 }
             }
             DiskOp::Read { at, len, .. } => {
-                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= IO_BYTES_MAX);
+                assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && *len > 0 && *len <= READ_BYTES_MAX);
             }
             _ => {}
         }
@@ -81,7 +102,10 @@ impl Disk {
             DiskOp::Read { file, at, len } => {
                 let f = self.files.get(file).ok_or(DiskError::NotFound { file: file.clone() })?;
                 let (from, to) = ((*at as usize).min(f.len()), (*at as usize + len).min(f.len()));
-                return Ok(DiskDone::Read(bytes::Bytes::copy_from_slice(&f[from..to])));
+                let memory = read_memory(*len);
+                self.read.fetch_add(memory, Relaxed);
+                let buffer = Buffer(f[from..to].to_vec(), memory, self.read.clone());
+                return Ok(DiskDone::Read(bytes::Bytes::from_owner(buffer)));
             }
             DiskOp::Allocate { file, len } => {
                 let f = self.files.entry(file.clone()).or_default();
@@ -203,6 +227,12 @@ impl Rig {
         if self.store.deadline().is_some_and(|d| d <= self.now.ticks) {
             self.tick(0);
         }
+    }
+
+    /// Bytes of the memory of what is read or was, as the disk knows it.
+    pub fn read_memory(&self) -> usize {
+        let asked = |op: &DiskOp| if let DiskOp::Read { len, .. } = op { read_memory(*len) } else { 0 };
+        self.disk.read.load(Relaxed) + self.disk.pending.iter().map(|(_, op)| asked(op)).sum::<usize>()
     }
 
     pub fn publish(&mut self, p: PartitionIdx, body: &[u8]) -> AppendTicket {

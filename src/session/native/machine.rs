@@ -1,5 +1,6 @@
 //! The session itself: frames to host calls, answers and messages to output.
 
+mod output;
 mod silence;
 
 use super::ROOM;
@@ -11,12 +12,13 @@ use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, Topi
 use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
-    Code, Encoder, FrameError, Hello, Malformed, Messages, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply,
-    Request, Retry, Start, Subscribed, TopicInfo, Topics, VERSION, Welcome, feature,
+    Code, Encoder, FrameError, Hello, Malformed, NativeError, NodeInfo, OLDEST_VERSION, PartitionInfo, Payload, Reply, Request,
+    Retry, Start, Subscribed, TopicInfo, Topics, VERSION, Welcome, feature,
 };
 use crate::codec::nsq::Limits;
 use crate::session::published::Published;
 use crate::shard::message::ClientInfo;
+use bytes::Bytes;
 use std::{mem, sync::Arc};
 
 /// Intervals without a byte from the client, or without one taken by it, after which it is given up.
@@ -36,9 +38,6 @@ const TEXT_MAX: usize = 256;
 
 /// Unsent answers above which nothing more is read.
 const OUTPUT_STOP: usize = 1024 * 1024;
-
-/// What a connection's next output is expected to take at most, so that it grows once.
-const OUTPUT_HINT_MAX: usize = 256 * 1024;
 
 /// What a client says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,6 +122,9 @@ pub struct NativeSession {
     ended: bool,
     // ---- output
     encoder: Encoder,
+    /// What goes out before `out`.
+    pieces: Vec<Bytes>,
+    pieces_bytes: usize,
     out: Vec<u8>,
     unsent: usize,
     out_hint: usize,
@@ -170,6 +172,8 @@ impl NativeSession {
             unparsed: Vec::new(),
             ended: false,
             encoder: Encoder::default(),
+            pieces: Vec::new(),
+            pieces_bytes: 0,
             out: Vec::new(),
             unsent: 0,
             out_hint: 0,
@@ -575,36 +579,16 @@ impl NativeSession {
 
     fn reply(&mut self, request: u64, reply: &Reply<'_>) {
         if !self.ended {
-            let out = roomy(&mut self.out, self.out_hint);
+            let out = output::roomy(&mut self.out, self.out_hint);
             self.encoder.reply(out, request, reply, Payload::NONE);
         }
     }
 
     // ---- messages and output
 
-    /// Messages for a subscription, and their bytes as stored.
-    pub fn messages(&mut self, messages: Messages, payload: &[u8], crc: u32) {
-        let out = roomy(&mut self.out, self.out_hint);
-        self.encoder.reply(out, 0, &Reply::Messages(messages), Payload { len: payload.len(), crc });
-        out.extend_from_slice(payload);
-    }
-
     /// Why the node ends this connection, once.
     pub fn take_fault(&mut self) -> Option<Box<str>> {
         self.fault.take()
-    }
-
-    pub fn take_output(&mut self, now: Now) -> Option<Vec<u8>> {
-        if self.out.is_empty() {
-            return None;
-        }
-        if self.unsent == 0 {
-            self.sent_since = now.ticks;
-        }
-        self.said_since = now.ticks;
-        self.unsent += self.out.len();
-        self.out_hint = self.out.len().min(OUTPUT_HINT_MAX);
-        Some(mem::take(&mut self.out))
     }
 
     pub fn on_sent(&mut self, now: Now, bytes: usize) {
@@ -614,7 +598,7 @@ impl NativeSession {
 
     /// No further messages for now: something is sent before this changes.
     pub fn is_output_full(&self) -> bool {
-        self.out.len() + self.unsent > self.limits.output_full_bytes
+        self.untaken() + self.unsent > self.limits.output_full_bytes
     }
 
     /// To be closed once its output is out.
@@ -630,12 +614,12 @@ impl NativeSession {
     /// Another request may be answered.
     fn has_room(&self) -> bool {
         let full = self.limits.output_full_bytes + self.limits.output_stop_bytes;
-        self.out.len() + self.unsent <= full.max(OUTPUT_STOP) && self.outstanding < self.limits.replies_max
+        self.untaken() + self.unsent <= full.max(OUTPUT_STOP) && self.outstanding < self.limits.replies_max
     }
 
     /// The connection may move: its Hello waits for that.
     pub fn is_quiet(&self) -> bool {
-        self.outstanding == 0 && self.out.is_empty() && self.unsent == 0
+        self.outstanding == 0 && self.untaken() == 0 && self.unsent == 0
     }
 
     // ---- for the shard
@@ -685,12 +669,4 @@ fn info(topic: &TopicEntry) -> TopicInfo<'_> {
 /// The longest frame that the node takes: a body of the usual size, with what a batch adds around many small messages.
 pub fn frame_max(limits: &Limits) -> usize {
     (limits.max_body_size.saturating_mul(2) + 64 * 1024).min(FRAME_MAX)
-}
-
-/// The output with room for about as much as was sent last time, so that a busy connection's grows once a turn.
-fn roomy(out: &mut Vec<u8>, hint: usize) -> &mut Vec<u8> {
-    if out.capacity() == 0 {
-        out.reserve(hint);
-    }
-    out
 }

@@ -4,7 +4,9 @@ use super::*;
 use crate::base::{ConnId, LogId, Now, PartitionId, Peer, Position, Ticks};
 use crate::codec::native::*;
 use crate::codec::nsq::Limits;
+use crate::codec::output::Output;
 use crate::config::Settings;
+use bytes::Bytes;
 use machine::NodeFacts;
 use std::sync::Arc;
 
@@ -131,7 +133,7 @@ fn frame(id: u64, request: &Request<'_>, payload: &[u8]) -> Vec<u8> {
 
 /// Every reply that the session has for the socket, as text, with its request's id.
 fn replies(s: &mut NativeSession) -> Vec<(u64, String)> {
-    let Some(out) = s.take_output(at(1)) else { return vec![] };
+    let Some(out) = taken(s, at(1)) else { return vec![] };
     s.on_sent(at(1), out.len());
     let (mut rest, mut found) = (&out[..], vec![]);
     while !rest.is_empty() {
@@ -140,6 +142,14 @@ fn replies(s: &mut NativeSession) -> Vec<(u64, String)> {
         rest = &rest[header.frame_len()..];
     }
     found
+}
+
+/// All that it has for the socket, in one.
+fn taken(s: &mut NativeSession, now: Now) -> Option<Vec<u8>> {
+    Some(match s.take_output(now)? {
+        Output::Whole(bytes) => bytes,
+        Output::Pieces(pieces) => pieces.concat(),
+    })
 }
 
 fn open() -> (NativeSession, Fake) {
@@ -309,7 +319,7 @@ fn topics_come_in_parts() {
     let (mut after, mut names) = (String::new(), 0);
     loop {
         s.on_bytes(at(1), &frame(2, &Request::GetTopics { topics: vec![], after: &after }, b""), &mut host);
-        let out = s.take_output(at(1)).expect("an answer");
+        let out = taken(&mut s, at(1)).expect("an answer");
         s.on_sent(at(1), out.len());
         let (header, metadata) = Header::parse(&out, frame::FRAME_MAX).expect("intact").expect("whole");
         let Ok(Reply::Topics(topics)) = Reply::decode(header.kind, metadata) else { panic!("not topics") };
@@ -331,9 +341,41 @@ fn silence_and_a_client_that_takes_nothing_are_given_up() {
     s.on_bytes(at(6000), &frame(2, &Request::Ping, b""), &mut host);
     s.tick(at(12_000));
     assert!(!s.is_closing());
-    let out = s.take_output(at(12_000)).expect("a pong");
+    let out = taken(&mut s, at(12_000)).expect("a pong");
     s.on_bytes(at(20_000), &frame(3, &Request::Ping, b""), &mut host);
     s.tick(at(22_001));
     assert!(s.is_closing(), "{} bytes were not taken", out.len());
     assert_eq!(s.deadline(), None);
+}
+
+#[test]
+fn what_is_lent_goes_out_in_its_place_and_is_not_copied() {
+    let (mut s, mut host) = open();
+    let long = Bytes::from(vec![5; 200_000]);
+    let messages =
+        Messages { subscription: 1, log_id: LogId(1), num: 2, count: 0, batch_offset: 0, base_unix_ns: 0, attempts: 1 };
+    let crc = frame::payload_crc(&long);
+    s.on_bytes(at(1), &frame(2, &Request::Ping, b""), &mut host);
+    s.lent_messages(messages, long.clone(), crc);
+    assert!(!s.is_output_full() && !s.is_quiet());
+    s.lent_messages(messages, long.clone(), crc);
+    s.messages(messages, b"copied", frame::payload_crc(b"copied"));
+    s.on_bytes(at(1), &frame(3, &Request::Ping, b""), &mut host);
+    assert!(s.is_output_full(), "what is lent counts");
+    let Some(Output::Pieces(pieces)) = s.take_output(at(1)) else { panic!("pieces") };
+    assert_eq!(pieces.iter().filter(|piece| piece.as_ptr() == long.as_ptr()).count(), 2);
+    let out = pieces.concat();
+    let (mut rest, mut found) = (&out[..], vec![]);
+    while !rest.is_empty() {
+        let (header, metadata) = Header::parse(rest, frame::FRAME_MAX).expect("intact").expect("whole");
+        let payload = &rest[HEADER_LEN + header.meta_len..header.frame_len()];
+        header.check_payload(payload).expect("its own payload");
+        Reply::decode(header.kind, metadata).expect("known");
+        found.push((header.request, payload.len()));
+        rest = &rest[header.frame_len()..];
+    }
+    assert_eq!(found, [(2, 0), (0, 200_000), (0, 200_000), (0, 6), (3, 0)]);
+    assert!(s.is_output_full() && s.take_output(at(1)).is_none());
+    s.on_sent(at(2), out.len());
+    assert!(!s.is_output_full() && s.is_quiet());
 }

@@ -7,6 +7,7 @@ use crate::config::Settings;
 use crate::shard::message::{MeshMessage, MovedSession};
 use crate::shard::{Effect, Effects, Event, Shard};
 use crate::sim::memory::{MemoryDisk, first_start};
+use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub struct Socket {
     /// Where the next of it goes, if the node said so.
     lent: Option<Lent>,
     /// What the node sent and the client has not taken.
-    wire: VecDeque<Vec<u8>>,
+    wire: VecDeque<Bytes>,
     paused: bool,
     /// The node closes it once all is sent.
     closing: bool,
@@ -121,9 +122,14 @@ impl World {
                     let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
                     assert!(s.core == Some(core) && !s.closing, "it sends on an open socket of its own");
                     assert!(!std::mem::replace(&mut s.sent_this_turn, true), "one send per connection and turn");
-                    s.wire.push_back(bytes);
+                    s.wire.push_back(bytes.into());
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes do"),
+                Effect::SendPieces { conn, pieces } => {
+                    let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
+                    assert!(s.core == Some(core) && !s.closing, "it sends on an open socket of its own");
+                    assert!(!std::mem::replace(&mut s.sent_this_turn, true), "one send per connection and turn");
+                    s.wire.extend(pieces);
+                }
                 Effect::ReceiveInto { conn, lent } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it receives from a connection that it has");
                     assert!(s.core == Some(core) && !s.closing, "it receives from an open socket of its own");

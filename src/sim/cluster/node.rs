@@ -224,6 +224,7 @@ impl World {
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
+            delete_bytes_per_second: 400_000,
             replica_window_bytes: [64 * 1024, 8 << 20][rng.below(2) as usize],
             catch_up_rate: [0, 0, 400_000][rng.below(3) as usize],
             replica_retry_ms: 20 + rng.below(80),
@@ -256,6 +257,7 @@ impl World {
                 connections_max: 0,
                 node_id: self.nodes[n].id.0,
                 cluster: cluster.clone(),
+                lent_min: self.plan.lent_min,
             }));
         }
         shards

@@ -2,6 +2,7 @@
 //! seed drew can be taken away again, fault by fault, which is how a failing run is made smaller.
 
 use crate::base::Rng;
+use crate::shard::LENT_MIN;
 
 /// Who tells the nodes what they lead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,6 +138,8 @@ pub struct Plan {
     pub native: f64,
     /// How long faults come, in simulated milliseconds.
     pub span_ms: u64,
+    /// Runs of so many bytes are lent to native clients.
+    pub lent_min: usize,
     pub faults: Faults,
 }
 
@@ -176,6 +179,7 @@ impl Plan {
             clients: 3 + rng.below(6) as usize,
             native: [0.0, 0.4, 0.8][rng.below(3) as usize],
             span_ms: 2_000 + rng.below(7_000),
+            lent_min: [256, LENT_MIN][apart.below(2) as usize],
             faults,
         };
         plan.keep_survivable();

@@ -1,6 +1,7 @@
 //! One life of a node and its surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
 mod natives;
+mod passing;
 mod readers;
 
 use super::any::AnyClient;
@@ -17,11 +18,15 @@ use crate::metrics::stats::ShardStats;
 use crate::shard::message::{MeshMessage, MovedSession, Ticket};
 use crate::shard::{Effect, Effects, Event, Shard, ShardOptions};
 use crate::sim::disk::{Faults, SimDisk};
+use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 pub const SEGMENT_BYTES: u64 = 64 * 1024;
+const READ_CACHE_BYTES: u64 = 1 << 20;
+/// With what the scrubber reads.
+const READ_BYTES: usize = READ_CACHE_BYTES as usize + 256 * 1024;
 pub const MSG_TIMEOUT_MS: u64 = 5_000;
 const CLIENTS_MAX: usize = 8;
 
@@ -38,7 +43,7 @@ struct Socket {
     /// Where the next of it goes, if the node said so.
     lent: Option<Lent>,
     /// What the node sent and the client has not taken.
-    wire: VecDeque<Vec<u8>>,
+    wire: VecDeque<Bytes>,
     is_paused: bool,
     /// The node closes it once all is sent.
     is_closing: bool,
@@ -111,11 +116,12 @@ impl<'a> World<'a> {
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
-            read_cache_bytes: 1 << 20,
+            read_cache_bytes: READ_CACHE_BYTES,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
+            delete_bytes_per_second: 400_000,
             ..Settings::default()
         });
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
@@ -135,6 +141,7 @@ impl<'a> World<'a> {
                 connections_max: 0,
                 node_id: [7; 16],
                 cluster: None,
+                lent_min: plan.lent_min,
             });
             shard.receive_in_place_from(if settings.flush_bytes < 10_000 { 100 } else { 2000 });
             shards.push(shard);
@@ -257,45 +264,6 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Before anybody connects: their channels did not outlive the restart.
-    fn start_removes_ephemeral_topics(&mut self) {
-        if self.plan.ephemeral == 0.0 || self.plan.faults.write_error > 0.0 {
-            return;
-        }
-        self.drain_all();
-        self.ask_what_is_left();
-        let left: Vec<String> = self.left.drain(..).filter(|l| l.starts_with("ephemeral_topics_go")).collect();
-        assert!(left.is_empty(), "a start removes them: {left:?}");
-        (0..EPHEMERAL_TOPICS).for_each(|topic| self.book.passing_is_gone(topic));
-    }
-
-    /// Each is there for whoever wants it, and goes with its last channel.
-    fn ephemeral_topics_go(&mut self) {
-        if self.plan.ephemeral == 0.0 {
-            return;
-        }
-        let passing: Vec<u64> =
-            self.sockets.iter().filter(|(_, s)| s.client.nsq().is_some_and(Client::is_passing)).map(|(conn, _)| *conn).collect();
-        passing.into_iter().for_each(|conn| self.hang_up(conn));
-        self.drain_all();
-        for topic in 0..EPHEMERAL_TOPICS {
-            let conn = self.connect(Role::Passing);
-            if let AnyClient::Nsq(client) = &mut self.sockets.get_mut(&conn).expect("just made").client {
-                client.pass(self.book, topic, true);
-            }
-            self.drain_all();
-            self.pass_time(1000);
-            self.drain_all();
-            let is_faulty = self.plan.faults.write_error > 0.0 || self.shards.iter().any(|s| s.read_only().is_some());
-            let passed = self.sockets.get(&conn).and_then(|s| s.client.nsq()).map(|c| c.passed);
-            assert!(is_faulty || passed.is_some_and(|n| n > 0), "ephemeral_topics_go: nothing came: {passed:?}");
-            if passed.is_some() {
-                self.hang_up(conn);
-            }
-            self.drain_all();
-        }
-    }
-
     /// Only recovery makes a core writable again that lost its journal.
     fn note_read_only(&mut self) -> bool {
         let n = self.shards.iter().filter(|s| s.read_only().is_some()).count() as u64;
@@ -378,9 +346,17 @@ impl<'a> World<'a> {
                     if let AnyClient::Reader(reader) = &mut s.client {
                         reader.node_sent(self.book, &bytes);
                     }
-                    s.wire.push_back(bytes);
+                    s.wire.push_back(bytes.into());
                 }
-                Effect::SendPieces { .. } => unreachable!("only links between nodes do"),
+                Effect::SendPieces { conn, pieces } => {
+                    let crc = pieces.iter().fold(0u64, |crc, piece| crc.rotate_left(5) ^ crc32fast::hash(piece) as u64);
+                    self.trace([1, conn.0, pieces.iter().map(Bytes::len).sum::<usize>() as u64, crc]);
+                    let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
+                    assert!(s.core == Some(core) && !s.is_closing, "it sends on an open socket of its own");
+                    self.outcome.lent += pieces.iter().filter(|piece| piece.len() >= self.plan.lent_min).count() as u64;
+                    // what is lent stays so until its client takes it
+                    s.wire.extend(pieces);
+                }
                 Effect::ReceiveInto { conn, lent } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it receives from a connection that it has");
                     assert!(s.core == Some(core) && !s.is_closing, "it receives from an open socket of its own");
@@ -467,6 +443,8 @@ impl<'a> World<'a> {
 
     fn end_turn(&mut self, core: usize) {
         self.step(core, Event::TurnEnd);
+        let bytes = self.shards[core].read_bytes();
+        assert!(bytes <= READ_BYTES, "read_memory_is_bounded: {bytes}");
     }
 
     fn disk_done(&mut self) -> Option<usize> {

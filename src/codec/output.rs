@@ -1,0 +1,44 @@
+//! What a connection has for its socket.
+
+use bytes::Bytes;
+
+/// Shorter pieces are cheaper to copy than to name.
+const PIECE_MIN: usize = 8 * 1024;
+
+#[derive(Debug)]
+pub enum Output {
+    Whole(Vec<u8>),
+    /// Long ones as they are, what is short between them in one.
+    Pieces(Vec<Bytes>),
+}
+
+impl Output {
+    pub fn of(pieces: impl Iterator<Item = Bytes>) -> Output {
+        let (mut done, mut short) = (vec![], vec![]);
+        for piece in pieces {
+            if piece.len() < PIECE_MIN {
+                short.extend_from_slice(&piece);
+                continue;
+            }
+            if !short.is_empty() {
+                done.push(Bytes::from(std::mem::take(&mut short)));
+            }
+            done.push(piece);
+        }
+        if done.is_empty() {
+            return Output::Whole(short);
+        }
+        if !short.is_empty() {
+            done.push(short.into());
+        }
+        Output::Pieces(done)
+    }
+
+    /// Of all that is to go out.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Output::Whole(bytes) => bytes.len(),
+            Output::Pieces(pieces) => pieces.iter().map(Bytes::len).sum(),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Reading ahead of whoever reads on: up to [`RUNS_AHEAD`] runs are cached or being read behind the one that is handed out, and the
+//! disk has several of them to read at a time.
+//!
+//! Where a run's last whole batch ends is known when it is there, and the next one begins with that. So a read that *follows* another,
+//! while that is still under way, begins where its last whole batch ends if batches are as long as the one before, and is told the
+//! place later. What the first read has of a batch that was cut, the *head* of the second, is joined with the rest; that is the only
+//! copy. So it is with the tail of a run that is cached, when nothing was read behind it while it came.
+//!
+//! ```text
+//! segment  ...|== batch ==|== batch ==|== batch ==|== batch ==|...
+//!             ^ read .............. ^             ^ the place that was expected
+//!                                 ^ follows ............ ^
+//! ```
+//! Only who reads in sequence comes here. A read that brings no run takes those that follow it with it: nobody can tell where a
+//! batch begins in them, and whoever wants it asks again.
+
+use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use super::format::{Bad, FILE_HEADER_LEN};
+use super::notice::{Io, PartitionIdx};
+use super::read::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
+use super::store::Store;
+use crate::base::{BLOCK, Now, block_down, block_up, read_memory};
+use bytes::Bytes;
+
+/// Runs behind the one that is handed out; one, when more reads of the core are under way than few.
+const RUNS_AHEAD: usize = 3;
+const READS_FEW: usize = 8;
+
+/// How much of `ahead` to read, so that a run ends where a batch ends, if all are as long as `batch` from `before` bytes on.
+/// What is read of a batch that is not whole is read again.
+pub(super) fn whole_batches(ahead: u64, before: u64, batch: u64) -> u64 {
+    match ahead.saturating_sub(before).checked_div(batch) {
+        Some(count @ 1..) => block_up(before + count * batch).min(ahead),
+        _ => ahead,
+    }
+}
+
+impl Store {
+    /// Reads what follows a run before somebody asks: the next run, and while there is little to read those after it, so
+    /// that the disk has something to do while others are handed out. `from` is of a batch that is cached. False: there may be more
+    /// to do when a batch is asked for again.
+    pub(super) fn read_on(&mut self, p: PartitionIdx, from: i64, io: &mut Io) -> bool {
+        let (mut offset, mut tail) = (from, Bytes::new());
+        for ahead in 0..=RUNS_AHEAD {
+            if let Some(run) = self.cache.run(p, offset) {
+                (offset, tail) = run;
+                continue;
+            }
+            let ahead = ahead - 1;
+            if let Some(key) = self.reader.under_way(p, offset) {
+                return self.read_behind(key, ahead + 1, io);
+            }
+            let Some(limit) = self.readable_limit(p, offset).filter(|_| !self.is_settled(p, offset)) else { return true };
+            if self.is_crowded(p, ahead) {
+                return false;
+            }
+            self.start_behind(p, offset, limit, &tail, io);
+            return self.reader.under_way(p, offset).is_none_or(|key| self.read_behind(key, ahead + 1, io));
+        }
+        true
+    }
+
+    /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
+    fn start_behind(&mut self, p: PartitionIdx, offset: i64, limit: i64, tail: &[u8], io: &mut Io) {
+        let part = self.part(p);
+        let base = part.segment_of(offset).1.meta.base.offset;
+        let first_at = FILE_HEADER_LEN + (offset - base) as u64;
+        let at = first_at + tail.len() as u64;
+        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let head = self.head(p, tail);
+        let rest = head.capacity().saturating_sub(tail.len()) as u64;
+        let ahead = self.cache.ahead() as u64;
+        if head.is_empty() || offset < part.careful_until || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
+            self.start_read(p, offset, limit, Purpose::Fetch, io);
+            return;
+        }
+        let until = end.min(at + whole_batches(ahead, rest, part.read_batch_len as u64));
+        self.make_room(read_memory((until - at) as usize) + head.capacity());
+        let read = Read { first_at, head, ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
+        let key = self.reader.reads.insert(read) as u32;
+        self.part_mut(p).reads.push(offset);
+        self.ask(key, io);
+    }
+
+    /// A copy of the start of a batch, with room for the rest; none where there is no use in it.
+    fn head(&self, p: PartitionIdx, start: &[u8]) -> Vec<u8> {
+        let dir = &self.part(p).dir;
+        let len = match BatchHeader::parse(start, dir.topic_id, dir.partition) {
+            Ok(header) => header.len(),
+            Err(Bad::Short) => start.len(),
+            Err(_) => 0,
+        };
+        if start.is_empty() || len < start.len() || !self.has_room_for(len) {
+            return vec![];
+        }
+        let mut head = Vec::with_capacity(len);
+        head.extend_from_slice(start);
+        head
+    }
+
+    /// There is no use in another read of what stands there.
+    pub(super) fn is_settled(&self, p: PartitionIdx, offset: i64) -> bool {
+        let part = self.part(p);
+        offset < part.start.offset
+            || part.reads.contains(&offset)
+            || part.recent_at(offset).is_some()
+            || part.lost_at(offset).is_some()
+            || self.cache.contains(p, offset)
+            || self.reader.holds.is_held(p, offset)
+    }
+
+    /// Reads what follows what is being read; so many runs are ahead already.
+    fn read_behind(&mut self, mut key: u32, ahead: usize, io: &mut Io) -> bool {
+        for ahead in ahead..RUNS_AHEAD {
+            let read = &self.reader.reads[key as usize];
+            let p = read.p;
+            if let Some(next) = read.followed_by {
+                key = next;
+                continue;
+            }
+            let is_end = read.until >= block_up(FILE_HEADER_LEN + (read.limit - read.base) as u64);
+            let part = self.part(p);
+            let is_long = part.read_batch_len as usize > self.cache.ahead();
+            if is_end || is_long || read.is_parked || read.offset < part.careful_until {
+                return true;
+            }
+            if self.is_crowded(p, ahead) {
+                return false;
+            }
+            key = self.start_next(key, io);
+        }
+        true
+    }
+
+    /// There is something more urgent than to read on, `ahead` runs from where somebody reads.
+    fn is_crowded(&self, p: PartitionIdx, ahead: usize) -> bool {
+        let reads_max = if ahead > 0 { READS_FEW } else { READS_MAX / 2 };
+        let of_partition = self.reader.reads.iter().filter(|(_, r)| r.p == p && r.purpose != Purpose::Scrub).count();
+        !self.reader.waiting.is_empty()
+            || !self.reader.called.is_empty()
+            || !self.reader.parked.is_empty()
+            || of_partition >= PARTITION_READS_MAX
+            || self.reader.reads.len() >= reads_max
+            || self.taken(1) > self.cache.bytes_max() / 2
+    }
+
+    /// Begins to read behind a read that is under way. Where its run will end is not known, but where it does when batches are as long as
+    /// those before: from that block on nothing needs to be copied, even if that block is read twice.
+    fn start_next(&mut self, before: u32, io: &mut Io) -> u32 {
+        let read = &self.reader.reads[before as usize];
+        let (p, base, limit, offset) = (read.p, read.base, read.limit, read.offset);
+        let batch = self.part(p).read_batch_len as u64;
+        let first_at = match (read.until - read.first_at).checked_div(batch) {
+            Some(count) => (read.first_at + count * batch).max(read.until - BLOCK as u64),
+            None => read.until,
+        };
+        let at = block_down(first_at);
+        let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
+        let until = end.min(at + whole_batches(self.cache.ahead() as u64, first_at - at, batch));
+        self.make_room(read_memory((until - at) as usize));
+        let read = Read { first_at, follows: Some(before), ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
+        let key = self.reader.reads.insert(read) as u32;
+        self.reader.reads[before as usize].followed_by = Some(key);
+        self.ask(key, io);
+        key
+    }
+
+    /// The first batch of a read, which begins in the one before: in memory of its own.
+    pub(super) fn join(&mut self, key: u32, mut head: Vec<u8>) -> Result<Batch, Bad> {
+        let read = &self.reader.reads[key as usize];
+        let part = self.part(read.p);
+        let (id, partition) = (part.dir.topic_id, part.dir.partition);
+        let mut rest = &read.found[..];
+        let mut take = |head: &mut Vec<u8>, len: usize| {
+            let (now, later) = rest.split_at_checked(len.saturating_sub(head.len())).ok_or(Bad::Short)?;
+            head.extend_from_slice(now);
+            rest = later;
+            Ok(())
+        };
+        let len = head.len();
+        take(&mut head, BATCH_HEADER_LEN)?;
+        let header = BatchHeader::parse(&head, id, partition)?;
+        let is_wanted = header.offset.get() == read.offset && header.end().offset <= read.limit && !header.is_lost();
+        if !is_wanted || header.len() <= len || !self.has_room_for(header.len()) {
+            return Err(Bad::Short);
+        }
+        head.reserve_exact(header.len() - head.len());
+        take(&mut head, header.len())?;
+        Batch::parse(&head.into(), id, partition)
+    }
+
+    /// What is read behind a read that brings no run is of no use.
+    pub(super) fn drop_followers(&mut self, key: u32) {
+        let next = self.reader.reads[key as usize].followed_by.take();
+        self.drop_reads(next);
+    }
+
+    /// Nobody can use this read, nor those that follow it.
+    fn drop_reads(&mut self, mut next: Option<u32>) {
+        while let Some(key) = next {
+            let read = &mut self.reader.reads[key as usize];
+            next = read.followed_by.take();
+            (read.is_useless, read.follows) = (true, None);
+            if read.is_there() {
+                self.reader.reads.remove(key as usize);
+            }
+        }
+    }
+
+    /// The run that `before` found ends at this offset: there the one behind it begins.
+    pub(super) fn go_on_behind(&mut self, now: Now, before: &Read, key: u32, end: i64, io: &mut Io) {
+        let first_at = FILE_HEADER_LEN + (end - before.base) as u64;
+        let limit = self.readable_limit(before.p, end).filter(|_| !self.is_settled(before.p, end));
+        let read = &self.reader.reads[key as usize];
+        // behind a lost batch it may begin anywhere, and a file that is too short has no head
+        let is_of_use = limit.is_some_and(|limit| limit >= read.limit) && end < read.limit && first_at < read.until;
+        let head = before.found.get((first_at - before.at) as usize..(read.at.max(first_at) - before.at) as usize);
+        let Some(head) = head.filter(|_| is_of_use) else {
+            return self.drop_reads(Some(key));
+        };
+        let has_head = !head.is_empty();
+        let head = self.head(before.p, head);
+        if has_head && head.is_empty() {
+            return self.drop_reads(Some(key));
+        }
+        let read = &mut self.reader.reads[key as usize];
+        read.head = head;
+        (read.offset, read.first_at, read.follows) = (end, first_at, None);
+        let is_there = read.is_there();
+        self.part_mut(before.p).reads.push(end);
+        self.make_room(0);
+        if is_there {
+            self.judge_read(now, key, io);
+        }
+    }
+}

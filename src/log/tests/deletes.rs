@@ -1,0 +1,79 @@
+//! Segments that retention lets go are deleted one after the other.
+
+use super::*;
+
+const SEGMENT: u64 = 256 * 1024;
+
+/// A log of six segments, of which nobody needs more than the last; and where that begins.
+fn confirmed(rate: u64) -> (Rig, PartitionIdx, i64) {
+    let mut options = options();
+    options.delete_bytes_per_second = rate;
+    let mut rig = Rig::new(options);
+    let p = rig.create("t");
+    while rig.store.part(p).segments.len() < 6 {
+        rig.publish(p, &[7; 3000]);
+        rig.settle();
+    }
+    let last = rig.store.part(p).segments[5].meta.base.offset;
+    rig.store.set_low_water(p, rig.store.durable_end(p));
+    rig.settle();
+    assert_eq!(rig.store.start(p).offset, last, "the log begins there at once");
+    (rig, p, last)
+}
+
+/// Segments that are gone from the disk.
+fn gone(rig: &Rig) -> usize {
+    rig.disk.removed.iter().filter(|f| matches!(f, FileId::Segment(..))).count()
+}
+
+#[test]
+fn they_go_at_the_rate_that_is_set() {
+    let (mut rig, p, last) = confirmed(SEGMENT);
+    assert_eq!(gone(&rig), 1, "the first one at once");
+    let mut seen = vec![];
+    while rig.store.deleting_bytes() > 0 {
+        assert!(
+            rig.store.deleting_bytes().abs_diff((5 - gone(&rig) as u64) * SEGMENT) < 40_000,
+            "{}",
+            rig.store.deleting_bytes()
+        );
+        let wait = rig.store.deadline().expect("the next one").since(rig.now.ticks);
+        rig.tick(wait.as_millis() as u64 / 2);
+        rig.settle();
+        let before = gone(&rig);
+        rig.tick(wait.as_millis() as u64 / 2 + 1);
+        rig.settle();
+        seen.push((wait.as_millis() / 100, gone(&rig) - before));
+    }
+    assert_eq!((gone(&rig), rig.disk.removed.len()), (5, 10), "with their commit logs");
+    assert!(seen.iter().all(|s| *s == (seen[0].0, 1)) && (8..12).contains(&seen[0].0), "{seen:?}");
+    assert_eq!(rig.disk.files.keys().filter(|f| matches!(f, FileId::Segment(..))).count(), 1);
+    assert_eq!(rig.store.start(p).offset, last);
+}
+
+#[test]
+fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
+    let (mut rig, ..) = confirmed(SEGMENT);
+    rig.store.set_other_full(CoreId(1), true);
+    rig.settle();
+    assert_eq!((gone(&rig), rig.store.deleting_bytes()), (5, 0), "another core's disk is full");
+
+    let (mut rig, ..) = confirmed(SEGMENT);
+    rig.store.stop(rig.now, &NoCursors, &mut rig.io);
+    rig.settle();
+    assert!(gone(&rig) == 5 && rig.notices.contains(&Notice::Stopped));
+
+    let (mut rig, p, _) = confirmed(SEGMENT);
+    // where the second of them begins: that name is of a file that waits
+    let base = rig.disk.files.keys().find_map(|f| if let FileId::Segment(_, base) = f { Some(*base) } else { None });
+    let start = Position { offset: base.expect("four wait"), count: 40, log_id: LogId(41) };
+    rig.store.restart(rig.now, p, start, 9, &mut rig.io);
+    rig.settle();
+    assert_eq!((gone(&rig), rig.store.deleting_bytes()), (6, 0));
+    rig.publish(p, &[8; 3000]);
+    rig.settle();
+    rig.tick(60_000);
+    rig.settle();
+    assert_eq!((rig.store.start(p), gone(&rig)), (start, 6));
+    assert!(rig.disk.files.contains_key(&FileId::Segment(dir("t"), start.offset)));
+}
