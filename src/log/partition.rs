@@ -117,6 +117,8 @@ pub struct PartitionLog {
     pub start: Position,
     pub collect_start: Position,
     pub low_water: Position,
+    /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
+    pub agreed_start: i64,
     pub doubt: Doubt,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
@@ -262,6 +264,7 @@ impl PartitionLog {
             start: r.start,
             collect_start: r.collect_start,
             low_water: r.start,
+            agreed_start: i64::MAX,
             doubt: r.doubt,
             lost: r.lost,
             vouched: r.vouched.map(Box::new),

@@ -204,6 +204,7 @@ impl Shard {
             let idx = engine.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {
                 cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+                engine.store.await_agreement(idx);
             }
             engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
