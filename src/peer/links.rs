@@ -287,7 +287,9 @@ impl Links {
 
     /// A long payload is under way: at the end of the turn its memory goes to where the rest of it comes from.
     fn lend_at_end(&mut self, conn: ConnId) {
-        if self.options.lends && self.conns.get(&conn).is_some_and(Conn::can_lend) {
+        if let Some(min) = self.options.lend_min
+            && self.conns.get(&conn).is_some_and(|c| c.can_lend(min))
+        {
             self.touch(conn);
         }
     }
@@ -603,9 +605,9 @@ impl Links {
             Some(Output::Pieces(pieces)) => out.push(Effect::SendPieces { conn, pieces }),
             None => {}
         }
-        if self.options.lends
+        if let Some(min) = self.options.lend_min
             && matches!(c.phase, Phase::Open { .. })
-            && let Some(lent) = c.lend()
+            && let Some(lent) = c.lend(min)
         {
             out.push(Effect::ReceiveInto { conn, lent });
         }

@@ -111,6 +111,8 @@ pub enum Happening {
         node: usize,
         version: u64,
     },
+    /// All nodes lose power.
+    AllDown,
     /// A disk is looked at.
     Probe,
 }

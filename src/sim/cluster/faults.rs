@@ -20,6 +20,8 @@ const TIMED: &[&str] = &[
     "membership",
     "slow_disk",
     "rot",
+    "all_down",
+    "cut_off",
 ];
 
 impl World {
@@ -72,18 +74,25 @@ impl World {
                 let until = self.now + self.rng.below(2 * SECOND);
                 self.queue.put(until, Happening::Mended(Mend::Slow(n, to)));
             }
-            "store_away" => {
-                self.nodes[n].is_store_away = true;
-                let until = self.now + self.rng.below(4 * SECOND);
-                self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
-            }
+            "store_away" => self.take_store_away(n),
             "leader_move" => self.move_leader(),
             "membership" => self.change_membership(n),
             "slow_disk" => self.nodes[n].disk_stands_until = self.now + self.rng.below(1500 * MS),
             "rot" => self.rot(),
+            "all_down" => self.journal_writes_left = Some(self.rng.below(40)),
+            "cut_off" => {
+                self.part(n, false);
+                self.take_store_away(n);
+            }
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));
+    }
+
+    fn take_store_away(&mut self, n: usize) {
+        self.nodes[n].is_store_away = true;
+        let until = self.now + self.rng.below(4 * SECOND);
+        self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
     }
 
     fn other_than(&mut self, n: usize) -> usize {
@@ -212,6 +221,7 @@ impl World {
             let faults = self.disk_faults(n);
             let node = &mut self.nodes[n];
             (node.paused_until, node.disk_stands_until, node.disk.faults) = (self.now, self.now, faults);
+            node.is_off_until = 0;
             if let Some(r) = &mut node.running {
                 r.effects_left = None;
             }

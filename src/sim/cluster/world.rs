@@ -56,6 +56,8 @@ pub struct World {
     pub slow: BTreeSet<(usize, usize)>,
     /// The one node whose disk may lose what it had.
     pub victim: Option<usize>,
+    /// Writes of journals until all nodes lose power.
+    pub journal_writes_left: Option<u64>,
     /// What is left in channels, from the last answers to a question for it.
     pub left: Vec<(usize, ShardStats)>,
     sink: Option<Sink>,
@@ -104,6 +106,7 @@ impl World {
             cuts: BTreeSet::new(),
             slow: BTreeSet::new(),
             victim,
+            journal_writes_left: None,
             left: vec![],
             sink,
             scratch: vec![],
@@ -197,6 +200,7 @@ impl World {
             Happening::Mended(mend) => self.mended(mend),
             Happening::Start { node } => self.start(node),
             Happening::Install { node, version } => self.install(node, version),
+            Happening::AllDown => self.all_go_down(),
             Happening::Probe => self.probe_some(),
         }
     }
@@ -332,6 +336,14 @@ impl World {
             _ => (0, false),
         };
         self.trace([5, (n * 64 + core) as u64, file, what]);
+        if is_journal && let DiskOp::Write { at, parts, .. } = &request {
+            self.note_journal_write(n, core, *at, parts.iter().map(|p| p.len() as u64).sum());
+        }
+        let is_removal = matches!(request, DiskOp::Remove { .. });
+        if is_removal && self.faults.crash_at_removal > 0.0 && self.rng.chance(self.faults.crash_at_removal) {
+            let left = self.rng.below(6);
+            self.nodes[n].running.as_mut().expect("it runs").effects_left.get_or_insert(left);
+        }
         let latency = match self.rng.below(20) {
             0 => self.rng.below(8 * MS),
             _ => 30 * US + self.rng.below(700 * US),
@@ -344,6 +356,23 @@ impl World {
         node.disk.submit(OpId(r.next_op), request);
         let (at, life) = (node.disk_stands_until.max(self.now) + latency, node.life);
         self.queue.put(at, Happening::Disk { node: n, life });
+    }
+
+    fn note_journal_write(&mut self, n: usize, core: usize, at: u64, len: u64) {
+        let latest = &mut self.nodes[n].running.as_mut().expect("it runs").journal[core];
+        if latest.len() == super::node::JOURNAL_WRITES {
+            latest.pop_front();
+        }
+        latest.push_back((at, len));
+        if let Some(left) = &mut self.journal_writes_left {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.journal_writes_left = None;
+                // while it, or what it leads to on the others, is under way
+                let at = self.soon(400 * US);
+                self.queue.put(at, Happening::AllDown);
+            }
+        }
     }
 
     fn disk_done(&mut self, n: usize) {
