@@ -113,8 +113,12 @@ pub enum Happening {
     },
     /// All nodes lose power.
     AllDown,
-    /// A disk is looked at.
-    Probe,
+    /// Some disk is looked at, from time to time.
+    Probes,
+    /// A node's disk is looked at.
+    Probe {
+        node: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -74,24 +74,23 @@ impl World {
                 let until = self.now + self.rng.below(2 * SECOND);
                 self.queue.put(until, Happening::Mended(Mend::Slow(n, to)));
             }
-            "store_away" => self.take_store_away(n),
+            "store_away" => {
+                let until = self.now + self.rng.below(4 * SECOND);
+                self.take_store_away(n, until);
+            }
             "leader_move" => self.move_leader(),
             "membership" => self.change_membership(n),
             "slow_disk" => self.nodes[n].disk_stands_until = self.now + self.rng.below(1500 * MS),
             "rot" => self.rot(),
-            "all_down" => self.journal_writes_left = Some(self.rng.below(40)),
-            "cut_off" => {
-                self.part(n, false);
-                self.take_store_away(n);
-            }
+            "all_down" => self.power_sags(),
+            "cut_off" => self.cut_off(n),
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));
     }
 
-    fn take_store_away(&mut self, n: usize) {
+    fn take_store_away(&mut self, n: usize, until: u64) {
         self.nodes[n].is_store_away = true;
-        let until = self.now + self.rng.below(4 * SECOND);
         self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
     }
 
@@ -126,6 +125,31 @@ impl World {
             let both = [(n, o), (o, n)];
             let which = if one_way { &both[outward as usize..=outward as usize] } else { &both[..] };
             for &(a, b) in which {
+                self.cuts.insert((a, b));
+                self.outcome.cuts += 1;
+                self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));
+            }
+        }
+    }
+
+    /// No disk completes anything any more; then all is dark.
+    fn power_sags(&mut self) {
+        let until = self.now + MS + self.rng.below(5 * MS);
+        for node in &mut self.nodes {
+            node.disk_stands_until = node.disk_stands_until.max(until + MS);
+        }
+        self.queue.put(until, Happening::AllDown);
+    }
+
+    /// From the store, and from one node or all others. What those miss meanwhile must not have been acknowledged, so their disks are
+    /// looked at in the end.
+    fn cut_off(&mut self, n: usize) {
+        let until = self.now + 500 * MS + self.rng.below(2500 * MS);
+        self.take_store_away(n, until);
+        let (other, all) = (self.other_than(n), self.rng.chance(0.5));
+        for o in (0..self.nodes.len()).filter(|o| *o != n && (all || *o == other)) {
+            self.queue.put(until, Happening::Probe { node: o });
+            for (a, b) in [(n, o), (o, n)] {
                 self.cuts.insert((a, b));
                 self.outcome.cuts += 1;
                 self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));

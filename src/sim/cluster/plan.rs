@@ -66,7 +66,7 @@ pub struct Faults {
     /// All nodes lose power at the same moment, under writes; they come back one by one, some of them late. The node that may be damaged
     /// comes back with rot in its journal, now and then.
     pub all_down: f64,
-    /// A node reaches neither the metadata store nor some, or all, other nodes for a while: clients still reach it.
+    /// A node reaches neither the metadata store nor one, or all, other nodes for a while: clients still reach it.
     pub cut_off: f64,
     /// Per removal of files: the node loses power, or is killed, about then.
     pub crash_at_removal: f64,
@@ -108,8 +108,8 @@ pub const FIELDS: &[Field] = &[
     ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
     ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
     ("shaky_start", 0.12, 0.4, |f| &mut f.shaky_start),
-    ("all_down", 0.2, 0.6, |f| &mut f.all_down),
-    ("cut_off", 0.2, 0.8, |f| &mut f.cut_off),
+    ("all_down", 0.2, 1.2, |f| &mut f.all_down),
+    ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
     ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
     ("in_place", 0.85, 1.0, |f| &mut f.in_place),
 ];

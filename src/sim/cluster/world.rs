@@ -56,8 +56,6 @@ pub struct World {
     pub slow: BTreeSet<(usize, usize)>,
     /// The one node whose disk may lose what it had.
     pub victim: Option<usize>,
-    /// Writes of journals until all nodes lose power.
-    pub journal_writes_left: Option<u64>,
     /// What is left in channels, from the last answers to a question for it.
     pub left: Vec<(usize, ShardStats)>,
     sink: Option<Sink>,
@@ -106,7 +104,6 @@ impl World {
             cuts: BTreeSet::new(),
             slow: BTreeSet::new(),
             victim,
-            journal_writes_left: None,
             left: vec![],
             sink,
             scratch: vec![],
@@ -120,7 +117,7 @@ impl World {
         world.queue.put(MS, Happening::Visit);
         world.queue.put(50 * MS, Happening::Control);
         let first = world.soon(800 * MS);
-        world.queue.put(first, Happening::Probe);
+        world.queue.put(first, Happening::Probes);
         world.plan_faults();
         world
     }
@@ -201,7 +198,9 @@ impl World {
             Happening::Start { node } => self.start(node),
             Happening::Install { node, version } => self.install(node, version),
             Happening::AllDown => self.all_go_down(),
-            Happening::Probe => self.probe_some(),
+            Happening::Probes => self.probe_some(),
+            Happening::Probe { node } if self.nodes[node].running.is_some() => self.probe(node),
+            Happening::Probe { .. } => {}
         }
     }
 
@@ -364,15 +363,6 @@ impl World {
             latest.pop_front();
         }
         latest.push_back((at, len));
-        if let Some(left) = &mut self.journal_writes_left {
-            *left = left.saturating_sub(1);
-            if *left == 0 {
-                self.journal_writes_left = None;
-                // while it, or what it leads to on the others, is under way
-                let at = self.soon(400 * US);
-                self.queue.put(at, Happening::AllDown);
-            }
-        }
     }
 
     fn disk_done(&mut self, n: usize) {
