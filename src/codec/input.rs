@@ -15,9 +15,6 @@ const RESERVE_KNOWN: usize = 1024 * 1024;
 /// A shorter payload begins anywhere.
 const PLACED_MIN: usize = 16 * BLOCK;
 
-/// Of a payload of which fewer bytes are missing the memory is not lent: an operation of its own would cost more than the copy.
-pub const LENT_MIN: usize = 64 * 1024;
-
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
 
@@ -29,8 +26,6 @@ pub struct Input {
     room: usize,
     /// What a payload reserves before its bytes are there.
     reserve: usize,
-    /// So many bytes are missing of a payload whose memory is lent.
-    lent_min: usize,
     /// Where in a block of memory the next payload is to begin, if its memory need not grow.
     pub place: Option<usize>,
     /// Header and metadata, as far as they came.
@@ -54,8 +49,8 @@ struct Body {
 }
 
 impl Body {
-    fn is_lendable(&self, lent_min: usize) -> bool {
-        self.kept && self.lent.is_none() && self.missing >= lent_min
+    fn is_lendable(&self, min: usize) -> bool {
+        self.kept && self.lent.is_none() && self.missing >= min
     }
 
     /// Memory for so much more, at least.
@@ -79,17 +74,12 @@ pub struct Frame<'a> {
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, reserve: RESERVE_FIRST, lent_min: LENT_MIN, place: None, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, place: None, head: Vec::new(), body: None }
     }
 
     /// Of somebody who is known: a payload gets so much at once.
     pub fn reserving(self, reserve: usize) -> Input {
         Input { reserve, ..self }
-    }
-
-    /// Memory is lent for what is missing of a payload from so many bytes on.
-    pub fn lending(self, lent_min: usize) -> Input {
-        Input { lent_min, ..self }
     }
 
     /// Takes from `bytes` until a frame is whole, and gives it to `each`; false when there are too few. `keeps` says whether
@@ -128,16 +118,16 @@ impl Input {
         true
     }
 
-    /// So many bytes of the payload that is under way are missing, and wanted, that it is worth lending its memory.
-    pub fn is_lendable(&self) -> bool {
-        self.body.as_ref().is_some_and(|body| body.is_lendable(self.lent_min))
+    /// At least `min` bytes (1 or more) of the payload that is under way are missing, and wanted.
+    pub fn is_lendable(&self, min: usize) -> bool {
+        self.body.as_ref().is_some_and(|body| body.is_lendable(min))
     }
 
-    /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream go there. Nothing is given to
-    /// [`Input::next`] before it is back.
-    pub fn lend(&mut self) -> Option<Lent> {
-        let body = self.body.as_mut().filter(|body| body.is_lendable(self.lent_min))?;
-        body.make_room(LENT_MIN);
+    /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream, `min` at least, go there. Nothing is given
+    /// to [`Input::next`] before it is back.
+    pub fn lend(&mut self, min: usize) -> Option<Lent> {
+        let body = self.body.as_mut().filter(|body| body.is_lendable(min))?;
+        body.make_room(min);
         body.lent = Some(body.payload.len());
         let room = body.payload.capacity() - body.payload.len();
         Some(Lent { memory: std::mem::take(&mut body.payload), wanted: room.min(body.missing) })
@@ -227,6 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     const ROOM: usize = 128;
+    const LENT_MIN: usize = 64 * 1024;
 
     proptest! {
         /// However the stream is cut, the same frames come out.
@@ -310,9 +301,9 @@ mod tests {
                 };
                 while !now.is_empty() {
                     input.place = Some(77);
-                    if input.is_lendable() && rng.chance(0.7) {
-                        let mut memory = input.lend().expect("it is lendable");
-                        assert!(memory.wanted >= LENT_MIN && !input.is_lendable() && input.lend().is_none());
+                    if input.is_lendable(LENT_MIN) && rng.chance(0.7) {
+                        let mut memory = input.lend(LENT_MIN).expect("it is lendable");
+                        assert!(memory.wanted >= LENT_MIN && !input.is_lendable(1) && input.lend(1).is_none());
                         memory.put(&mut now);
                         lent += 1;
                         input.take_back(memory, &mut each);

@@ -17,7 +17,7 @@ use super::memory::{BatchMemory, COPIED_MAX};
 use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
-use super::producers::{ProducerLimits, Producers};
+use super::producers::{Before, ProducerLimits, Producers};
 use super::space::Space;
 use super::state::{Doubt, RecoveredPartition, SegmentMeta};
 use super::truncate::Cut;
@@ -97,7 +97,7 @@ pub struct Segment {
 }
 
 /// What a partition with several replicas has beside.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Shared {
     /// The highest epoch that was promised.
     pub promised: Epoch,
@@ -110,11 +110,14 @@ pub struct Shared {
     pub held_from: Option<i64>,
     /// What is lost and ends up to here is given up: readers pass it. What ends beyond is waited for.
     pub given_up: i64,
+    /// What `committed_producers` was before each batch behind `committed`, since the start: a cut takes those back.
+    pub counted: VecDeque<Before>,
 }
 
 impl Shared {
     pub fn new(promised: Epoch, committed: Position) -> Self {
-        Shared { promised, committed, recorded: committed, is_due: false, held_from: None, given_up: 0 }
+        let (is_due, held_from, given_up, counted) = (false, None, 0, VecDeque::new());
+        Shared { promised, committed, recorded: committed, is_due, held_from, given_up, counted }
     }
 }
 
@@ -124,6 +127,8 @@ pub struct PartitionLog {
     pub start: Position,
     pub collect_start: Position,
     pub low_water: Position,
+    /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
+    pub agreed_start: i64,
     pub doubt: Doubt,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
@@ -271,6 +276,7 @@ impl PartitionLog {
             start: r.start,
             collect_start: r.collect_start,
             low_water: r.start,
+            agreed_start: i64::MAX,
             doubt: r.doubt,
             lost: r.lost,
             vouched: r.vouched.map(Box::new),
@@ -455,6 +461,9 @@ impl PartitionLog {
         for number in self.committed.number..mark.number {
             let index = number - self.first;
             let r = self.recent.get(index as usize).expect("an uncommitted batch is in memory");
+            if let Some(shared) = &mut self.shared {
+                shared.counted.extend(self.committed_producers.before(r.header()));
+            }
             self.committed_producers.count(r.header());
         }
         self.committed = mark;

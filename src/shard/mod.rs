@@ -219,6 +219,7 @@ impl Shard {
             let idx = engine.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {
                 cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+                engine.store.await_agreement(idx);
             }
             engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
@@ -239,11 +240,6 @@ impl Shard {
             node,
             stop: Stop::Running,
         }
-    }
-
-    /// Of a long body of a client these bytes are missing at least (64 KiB): they are received to where they stay.
-    pub fn receive_in_place_from(&mut self, bytes: usize) {
-        Arc::make_mut(&mut self.limits).in_place_min = bytes;
     }
 
     /// Takes one event; `out` gets what is to be carried out, in order.

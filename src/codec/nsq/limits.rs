@@ -1,6 +1,5 @@
 //! What the protocol allows and tells clients, taken from the settings once and shared by every session.
 
-use crate::codec::input::LENT_MIN;
 use crate::config::Settings;
 
 #[derive(Clone, Debug)]
@@ -61,7 +60,7 @@ impl From<&Settings> for Limits {
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,
-            in_place_min: LENT_MIN,
+            in_place_min: size(s.receive_in_place_bytes),
             native_is_plain: s.native_tls_cert.is_empty(),
         }
     }

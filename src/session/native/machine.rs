@@ -158,7 +158,6 @@ impl NativeSession {
     pub fn adopt(conn: ConnId, peer: Peer, carried: NativeCarried, limits: Arc<Limits>, node: NodeFacts, now: Now) -> Self {
         let NativeCarried { agreed, identity, published } = carried;
         let max = if agreed.is_some() { frame_max(&limits) } else { HELLO_FRAME_MAX };
-        let input = Input::new(max, ROOM).lending(if limits.native_is_plain { limits.in_place_min } else { usize::MAX });
         let mut session = NativeSession {
             conn,
             peer,
@@ -167,7 +166,7 @@ impl NativeSession {
             agreed,
             identity,
             published,
-            input,
+            input: Input::new(max, ROOM),
             stalled: None,
             unparsed: Vec::new(),
             ended: false,
@@ -234,7 +233,7 @@ impl NativeSession {
 
     /// Memory for what comes next: a long payload is received to where it stays.
     pub fn lend(&mut self) -> Option<Lent> {
-        if self.wants_reading() { self.input.lend() } else { None }
+        if self.limits.native_is_plain && self.wants_reading() { self.input.lend(self.limits.in_place_min) } else { None }
     }
 
     /// It is back, with what came.

@@ -116,6 +116,7 @@ impl<'a> World<'a> {
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
+            receive_in_place_bytes: 100,
             read_cache_bytes: READ_CACHE_BYTES,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
@@ -129,7 +130,7 @@ impl<'a> World<'a> {
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
             let own = partitions.extract_if(.., |p| p.topic.core_of(p.dir.partition, cores) == core).collect();
-            let mut shard = Shard::new(ShardOptions {
+            shards.push(Shard::new(ShardOptions {
                 core,
                 cores,
                 settings: settings.clone(),
@@ -142,9 +143,7 @@ impl<'a> World<'a> {
                 node_id: [7; 16],
                 cluster: None,
                 lent_min: plan.lent_min,
-            });
-            shard.receive_in_place_from(if settings.flush_bytes < 10_000 { 100 } else { 2000 });
-            shards.push(shard);
+            }));
         }
         disk.faults = plan.faults;
         disk.faults.capacity = if plan.space == 0 { 0 } else { disk.used_bytes() + plan.space };
