@@ -18,6 +18,7 @@ changes, and the figures are medians over the rounds. Load: `ringmq load` agains
 | P3  | MPUB 200 x 100 B, 4 connections                 | >= 2 x nsqd's rate |
 | P4  | MPUB 200 x 1 KiB, 4 connections                 | >= 2 x nsqd's rate, and >= 40 % of 1 MiB writes with fdatasync |
 | P5  | the same over the native protocol               | >= 3 x nsqd's rate, and >= 60 % of 1 MiB writes with fdatasync |
+|     | (both with one batch in flight per connection, then with 16, which nsqd gets too) | |
 | P6  | consume 100 B and 1 KiB, 1 and 4 connections    | >= 2 x nsqd's rate, each |
 | P7  | P6 over the native protocol, ranges confirmed   | >= 5 x nsqd's rate, each |
 | P8  | open loop 5,000 PUB/s and a consumer            | p99.9 below nsqd's p99: publishing, and end to end |
@@ -31,6 +32,7 @@ import argparse, json, mmap, os, shutil, socket, statistics, subprocess, sys, te
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIB = 1 << 20
 NATIVE = "--protocol=native"
+WINDOW = 16  # batches that a client of P4 and P5 has in flight when it does not wait for each answer
 
 
 class Server:
@@ -272,12 +274,13 @@ class Bars:
             text = f"PUB, 64 topics: {number(many['rate'])}, one topic {number(one['rate'])}"
             self.verdict("P2b", text, many["rate"] / one["rate"], 0.9)
 
-    def multi(self, bar, size, extra=(), native=(), limit=2.0):
+    def multi(self, bar, size, extra=(), native=(), limit=2.0, window=1):
         def measure(server):
             own = native if server.kind == "ringmq" else ()
-            return self.publish(f"--size={size}", "--batch=200", "--connections=4", *own)(server)
+            return self.publish(f"--size={size}", "--batch=200", "--connections=4", f"--in-flight={window}", *own)(server)
         node, nsqd, raw = self.rounds(measure, *extra)
-        self.against(bar, f"{'native' if native else 'MPUB'} 200 x {size} B, per s", node, nsqd, "rate", limit)
+        what = f"{'native' if native else 'MPUB'} 200 x {size} B, {window} in flight, per s"
+        self.against(bar, what, node, nsqd, "rate", limit)
         self.against("P9", f"{bar}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
         print(f"|  | generator busy {busy(node, nsqd)} | | | |")
         return node, raw
@@ -286,10 +289,12 @@ class Bars:
         self.multi("P3", 100)
 
     def of_raw(self, bar, share, **options):
-        node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], **options)
-        if node:
-            text = f"{node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
-            self.verdict(bar, text, node["bytes"] / raw["rate"], share)
+        # a client that waits for each answer, and one that does not; both servers get the same
+        for window in (1, WINDOW):
+            node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], window=window, **options)
+            if node:
+                text = f"{window} in flight: {node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
+                self.verdict(bar, text, node["bytes"] / raw["rate"], share)
 
     def p4(self):
         self.of_raw("P4", 0.4)

@@ -155,7 +155,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
     files::write_probe(data.path()).unwrap();
     let known = |(n, address): (usize, &String)| ClusterNode::new(id(n), format!("node{n}"), address.as_str());
     let nodes: Vec<ClusterNode> = addresses.iter().enumerate().map(known).collect();
-    let lends = settings.peer_tls_cert.is_empty();
+    let lend_min = settings.peer_tls_cert.is_empty().then_some(settings.receive_in_place_bytes as usize);
     let shared: Vec<Arc<Core>> = (0..cores).map(|_| Arc::default()).collect();
     let (mut ports, http) = mesh(cores);
     let wakes: Vec<_> = (0..cores).map(|_| WakeFd::new().unwrap()).collect();
@@ -166,7 +166,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
         let nodes = nodes.clone();
         let build: Build<Linked> = Box::new(move |number: CoreId| {
             let options = LinkOptions::new(id(node), CLUSTER, generation, number, cores, node as u64);
-            let mut links = Links::new(LinkOptions { lends, ..options });
+            let mut links = Links::new(LinkOptions { lend_min, ..options });
             links.set_nodes(Now::default(), &nodes);
             Linked { links, core, now: Now::default(), stopping: false, stopped: false }
         });

@@ -93,7 +93,7 @@ impl fmt::Display for FileId {
 pub enum Durability {
     /// When the device has taken it; a later [`DiskOp::Sync`] of the file makes it durable.
     Later,
-    /// When it is durable (the file is open O_DSYNC, or the write is followed by an fdatasync).
+    /// When it is durable (the file is open O_DSYNC, the write itself asks for it, or an fdatasync follows).
     Durable,
 }
 

@@ -1,6 +1,7 @@
 //! Bytes to frames. A header and its metadata are collected in one small buffer; a payload goes straight to where it stays,
 //! with room in front where the node writes a header of its own there. Never holds more than one frame, and memory grows by
-//! what came: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what comes is not copied.
+//! what came, or came before: a length alone costs none. The memory of a long payload can be lent to whoever receives, so that what
+//! comes is not copied.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
 use crate::base::{BLOCK, Lent};
@@ -8,11 +9,11 @@ use crate::base::{BLOCK, Lent};
 /// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
 
+/// What it reserves of what a payload before it really brought.
+const RESERVE_KNOWN: usize = 1024 * 1024;
+
 /// A shorter payload begins anywhere.
 const PLACED_MIN: usize = 16 * BLOCK;
-
-/// Of a payload of which fewer bytes are missing the memory is not lent: an operation of its own would cost more than the copy.
-const LENT_MIN: usize = 64 * 1024;
 
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
@@ -48,8 +49,8 @@ struct Body {
 }
 
 impl Body {
-    fn is_lendable(&self) -> bool {
-        self.kept && self.lent.is_none() && self.missing >= LENT_MIN
+    fn is_lendable(&self, min: usize) -> bool {
+        self.kept && self.lent.is_none() && self.missing >= min
     }
 
     /// Memory for so much more, at least.
@@ -107,21 +108,26 @@ impl Input {
 
     /// True: the payload is whole, and was given away with its frame.
     fn end_of_payload(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> bool {
-        let Some(Body { header, head, payload, before, .. }) = self.body.take_if(|body| body.missing == 0) else { return false };
+        let Some(Body { header, head, payload, before, kept, .. }) = self.body.take_if(|body| body.missing == 0) else {
+            return false;
+        };
+        if kept {
+            self.reserve = self.reserve.max(header.payload_len.min(RESERVE_KNOWN));
+        }
         each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
         true
     }
 
-    /// So many bytes of the payload that is under way are missing, and wanted, that it is worth lending its memory.
-    pub fn is_lendable(&self) -> bool {
-        self.body.as_ref().is_some_and(Body::is_lendable)
+    /// At least `min` bytes (1 or more) of the payload that is under way are missing, and wanted.
+    pub fn is_lendable(&self, min: usize) -> bool {
+        self.body.as_ref().is_some_and(|body| body.is_lendable(min))
     }
 
-    /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream go there. Nothing is given to
-    /// [`Input::next`] before it is back.
-    pub fn lend(&mut self) -> Option<Lent> {
-        let body = self.body.as_mut().filter(|body| body.is_lendable())?;
-        body.make_room(LENT_MIN);
+    /// Lends the payload's memory, if [`Input::is_lendable`]: the next bytes of the stream, `min` at least, go there. Nothing is given
+    /// to [`Input::next`] before it is back.
+    pub fn lend(&mut self, min: usize) -> Option<Lent> {
+        let body = self.body.as_mut().filter(|body| body.is_lendable(min))?;
+        body.make_room(min);
         body.lent = Some(body.payload.len());
         let room = body.payload.capacity() - body.payload.len();
         Some(Lent { memory: std::mem::take(&mut body.payload), wanted: room.min(body.missing) })
@@ -211,6 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     const ROOM: usize = 128;
+    const LENT_MIN: usize = 64 * 1024;
 
     proptest! {
         /// However the stream is cut, the same frames come out.
@@ -255,6 +262,16 @@ mod tests {
         let mut rest = &[0; 100 * 1024][..];
         assert!(!input.next(&mut rest, |_| true, &mut |_| panic!("nothing is whole")).unwrap());
         assert!(input.held_bytes() < 1024 * 1024, "it grows by what came");
+        let mut input = Input::new(64 << 20, 0);
+        for (len, least, most) in [(300_000, 64 * 1024, 100 * 1024), (60 << 20, 300_000, 400_000)] {
+            let mut stream = vec![];
+            encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&vec![0; len]));
+            assert!(!input.next(&mut &stream[..], |_| true, &mut |_| panic!("nothing is whole")).unwrap());
+            assert!((least..most).contains(&input.held_bytes()), "{} for {len} bytes", input.held_bytes());
+            let mut whole = false;
+            input.next(&mut &vec![0; len][..], |_| true, &mut |_| whole = true).unwrap();
+            assert!(whole);
+        }
         let mut rest = &stream[..];
         assert!(matches!(Input::new(1 << 20, ROOM).next(&mut rest, |_| true, &mut |_| {}), Err(FrameError::TooLong { .. })));
     }
@@ -284,9 +301,9 @@ mod tests {
                 };
                 while !now.is_empty() {
                     input.place = Some(77);
-                    if input.is_lendable() && rng.chance(0.7) {
-                        let mut memory = input.lend().expect("it is lendable");
-                        assert!(memory.wanted >= LENT_MIN && !input.is_lendable() && input.lend().is_none());
+                    if input.is_lendable(LENT_MIN) && rng.chance(0.7) {
+                        let mut memory = input.lend(LENT_MIN).expect("it is lendable");
+                        assert!(memory.wanted >= LENT_MIN && !input.is_lendable(1) && input.lend(1).is_none());
                         memory.put(&mut now);
                         lent += 1;
                         input.take_back(memory, &mut each);

@@ -136,12 +136,14 @@ impl Writable {
         }
     }
 
-    /// The operation that writes it, which must not outlive it.
-    pub fn entry(&self, fd: types::Fd, at: u64) -> squeue::Entry {
+    /// The operation that writes it, which must not outlive it; durable when it completes, if `flags` say so.
+    pub fn entry(&self, fd: types::Fd, at: u64, flags: i32) -> squeue::Entry {
         match self {
-            Writable::One(stretch) => opcode::Write::new(fd, stretch.as_ptr(), stretch.len() as u32).offset(at).build(),
+            Writable::One(stretch) => {
+                opcode::Write::new(fd, stretch.as_ptr(), stretch.len() as u32).offset(at).rw_flags(flags).build()
+            }
             Writable::Several { vectors, .. } => {
-                opcode::Writev::new(fd, vectors.as_ptr(), vectors.len() as u32).offset(at).build()
+                opcode::Writev::new(fd, vectors.as_ptr(), vectors.len() as u32).offset(at).rw_flags(flags).build()
             }
         }
     }

@@ -6,7 +6,7 @@
 use super::aligned::{Unfilled, Writable};
 use super::files::disk_errno;
 use super::open_files::Used;
-use crate::base::{DiskDone, DiskError, FileId, OpId};
+use crate::base::{DiskDone, DiskError, Durability, FileId, OpId};
 use crate::ring::{Kind, Ring, user_data};
 use glommio::io::DmaFile;
 use io_uring::{opcode, types};
@@ -33,6 +33,7 @@ pub(super) enum Memory {
     Write {
         from: Writable,
         ticket: u64,
+        durability: Durability,
     },
     Read {
         into: Unfilled,
@@ -63,7 +64,7 @@ impl RingOps {
         let o = &self.slots[id];
         let fd = types::Fd(o.handle.as_raw_fd());
         let entry = match &o.memory {
-            Memory::Write { from, .. } => from.entry(fd, o.at),
+            Memory::Write { from, durability, .. } => from.entry(fd, o.at, flags(*durability)),
             Memory::Read { into } => opcode::Read::new(fd, into.as_ptr(), into.len() as u32).offset(o.at).build(),
         };
         // SAFETY: descriptor and memory stay in the slot until the completion; see drop.
@@ -80,7 +81,7 @@ impl RingOps {
         let InRing { op, used, handle, at, memory } = self.slots.remove(id);
         drop(handle);
         let outcome = match memory {
-            Memory::Write { from, ticket } => {
+            Memory::Write { from, ticket, .. } => {
                 let outcome = written(&used.file, at, from.len(), result);
                 if let Err(error) = &outcome {
                     used.poison(error);
@@ -95,6 +96,14 @@ impl RingOps {
             },
         };
         Answer::Done { op, used, outcome }
+    }
+}
+
+/// As O_DSYNC, for one write.
+fn flags(durability: Durability) -> i32 {
+    match durability {
+        Durability::Durable => libc::RWF_DSYNC,
+        Durability::Later => 0,
     }
 }
 

@@ -122,7 +122,7 @@ impl ShardDisk {
         let inner = &self.inner;
         let (file, at) = match request {
             DiskOp::Write { file: file @ FileId::Journal(_), at, .. } => (file, *at),
-            DiskOp::Write { file, at, durability: Durability::Later, .. } | DiskOp::Read { file, at, .. } => {
+            DiskOp::Write { file, at, .. } | DiskOp::Read { file, at, .. } => {
                 if inner.in_ring.borrow().len() >= inner.options.in_flight_max || !inner.queue.borrow().is_empty() {
                     return None;
                 }
@@ -136,9 +136,9 @@ impl ShardDisk {
             return None;
         };
         let memory = match request {
-            DiskOp::Write { parts, .. } => {
+            DiskOp::Write { parts, durability, .. } => {
                 let len = checked_len(file, at, parts);
-                Memory::Write { from: Writable::of(parts, len), ticket: used.begin_write() }
+                Memory::Write { from: Writable::of(parts, len), ticket: used.begin_write(), durability: *durability }
             }
             DiskOp::Read { len, .. } => {
                 check_read(at, *len);

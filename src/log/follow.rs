@@ -106,6 +106,7 @@ impl Store {
         let (durable, mut released) = (part.durable.at.offset, 0);
         let Some(shared) = &mut part.shared else { return };
         shared.committed = at;
+        while shared.counted.pop_front_if(|c| c.offset < at.offset).is_some() {}
         let is_due = at != shared.recorded && !std::mem::replace(&mut shared.is_due, true);
         if let Some(from) = &mut shared.held_from {
             let upto = at.offset.clamp(*from, durable.max(*from));

@@ -165,6 +165,9 @@ pub enum Notice {
     Removed { p: PartitionIdx, is_gone: bool },
     /// The same of a topic's last file.
     TopicRemoved { key: u64, is_gone: bool },
+    /// Retention would remove all before `at`, which the replicas have not agreed on
+    /// ([`Store::set_agreed_start`](super::Store::set_agreed_start)).
+    Removable { p: PartitionIdx, at: Position },
     /// A cut is durable and complete: the log ends where it was to, or before it, where damage hid that place.
     Truncated { p: PartitionIdx },
     /// The answer to a [`Store::read_verbatim`](super::Store::read_verbatim): whole batches, verified, and where they end.

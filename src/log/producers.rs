@@ -198,6 +198,15 @@ impl Producer {
     }
 }
 
+/// The producer of a batch, as it was before that was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Where the batch begins.
+    pub offset: i64,
+    id: ProducerId,
+    was: Option<Producer>,
+}
+
 /// The table of one partition; see the module's description. Empty, it has allocated nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Producers {
@@ -284,14 +293,33 @@ impl Producers {
         self.forget_some();
     }
 
+    /// What counting this batch is going to change; `None`: nothing.
+    pub fn before(&self, h: &BatchHeader) -> Option<Before> {
+        let id = ProducerId::new(h.producer_id.get()).filter(|_| !h.is_lost())?;
+        let offset = h.offset.get();
+        let is_new = self.by_use.last_key_value().is_none_or(|(newest, _)| offset > *newest);
+        is_new.then(|| Before { offset, id, was: self.by_id.get(&id).copied() })
+    }
+
+    /// Takes back the batch that was counted last. Who was forgotten for it stays so.
+    pub fn take_back(&mut self, before: Before) {
+        if let Some(producer) = self.by_id.remove(&before.id) {
+            self.by_use.remove(&producer.last_offset());
+        }
+        if let Some(was) = before.was {
+            self.insert(was);
+        }
+    }
+
     /// Forgets whose last batch does not stand below `offset`: the rest is what a walk from there begins with.
     pub fn below(&self, offset: i64) -> Producers {
         let list: Vec<Producer> = self.iter().copied().filter(|p| p.last_offset() < offset).collect();
         Producers::restore(self.limits, &list)
     }
 
-    /// The log was cut to `to`. A producer goes back to its last batch before that: the remembered ones follow each other in
-    /// sequence. One of which none is left is forgotten, like one that was forgotten for what was cut; what it repeats is refused.
+    /// The log was cut to `to`, and what was counted behind that cannot be [taken back](Producers::take_back). A producer goes back to
+    /// its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like one
+    /// that was forgotten for what was cut; what it repeats is refused.
     pub fn cut(&mut self, to: i64) {
         let gone = self.by_use.split_off(&to);
         let mut kept: Vec<Producer> = vec![];

@@ -1,12 +1,14 @@
 //! Retention: a segment that every channel has confirmed, and that neither age nor size keeps, is removed.
 //!
+//! Of a partition with several replicas only what they have agreed on goes: the leader's store asks for it ([`Notice::Removable`]).
+//!
 //! The new start is durable in the journal before a file is unlinked (rule 6), and redo needs nothing below the last
 //! snapshot. The active segment stays, but on a full disk (of any core): one that is confirmed to its end is closed then, so that many
 //! topics that each end within their first segment do not hold all space for ever (rule 10). They are unlinked one after the other, not
 //! all at once ([`super::deletes`]). A file that is not unlinked yet, or could not be, is left for recovery to find below the start.
 
 use super::deletes::{Deletes, Old};
-use super::notice::{Io, PartitionIdx, RecordTicket};
+use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
@@ -62,6 +64,25 @@ impl Store {
         }
     }
 
+    /// The partition is one replica of several: nothing goes that they have not agreed on.
+    pub fn await_agreement(&mut self, p: PartitionIdx) {
+        self.part_mut(p).agreed_start = 0;
+    }
+
+    /// No replica may need what lies before `at`. Never moves back.
+    pub fn set_agreed_start(&mut self, p: PartitionIdx, at: Position) {
+        let part = self.part_mut(p);
+        if at.offset > part.agreed_start {
+            part.agreed_start = at.offset;
+            self.retention.look_at(p);
+        }
+    }
+
+    /// It may ask for an agreement again: [`Notice::Removable`].
+    pub fn look_at_retention(&mut self, p: PartitionIdx) {
+        self.retention.look_at(p);
+    }
+
     /// Lets go of what may go.
     pub(super) fn retain(&mut self, now: Now, io: &mut Io) {
         for p in std::mem::take(&mut self.retention.due) {
@@ -103,7 +124,15 @@ impl Store {
             }
             removable += 1;
         }
-        let border = part.segments.get(removable).map(|s| s.meta.base).filter(|_| removable > 0);
+        let base_of = |n: usize| part.segments.get(n).map(|s| s.meta.base).filter(|_| n > 0);
+        let wanted = base_of(removable).filter(|at| at.offset > part.agreed_start);
+        while base_of(removable).is_some_and(|at| at.offset > part.agreed_start) {
+            removable -= 1;
+        }
+        let border = base_of(removable);
+        if let Some(at) = wanted {
+            self.notices.push(Notice::Removable { p, at });
+        }
         if let Some((closed, next)) = unknown
             && !self.searches_age_of(p, closed)
         {

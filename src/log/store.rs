@@ -42,7 +42,8 @@ pub(super) enum Op {
         base: i64,
         len: u64,
     },
-    Flush(PartitionIdx),
+    /// Of a round, with the number of the operation in its stage's list.
+    Flush(PartitionIdx, u32),
     Topic(u64),
     Read(u32),
     /// The read, and where in the file.
@@ -328,7 +329,8 @@ impl Store {
                 self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            part.builder.reserve(len);
+            let place = part.end.at.offset - part.active().meta.base.offset;
+            part.builder.reserve(len, place as usize % BLOCK);
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();
@@ -397,6 +399,7 @@ impl Store {
             }
             part.is_dirty = stays_open;
             if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
+                let direct_len = part.direct_len(direct_len);
                 for n in part.released..part.end.number {
                     if let Some(r) = part.recent_mut(n) {
                         r.is_direct |= r.bytes.len() >= direct_len;
@@ -537,7 +540,7 @@ impl Store {
                 Err(error) => self.poison_journal(&error),
             },
             Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome.map(|_| ()), io),
-            Op::Flush(p) => self.flushed(now, p, outcome, cursors, io),
+            Op::Flush(p, index) => self.flushed(now, (p, index), outcome, cursors, io),
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),
             Op::Verbatim(key, at) => self.verbatim_done(now, key, at, outcome, io),

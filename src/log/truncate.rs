@@ -569,12 +569,17 @@ impl PartitionLog {
             self.lost.clear();
             self.vouched = None;
             self.committed_producers = Producers::new(self.committed_producers.limits());
+            self.shared.iter_mut().for_each(|s| s.counted.clear());
         } else {
             self.epochs.cut(at.offset);
             self.lost.retain(|l| l.0.offset < at.offset);
             self.lost.iter_mut().for_each(|l| lowest(&mut l.1));
             self.vouched = self.vouched.take().filter(|v| v.at.offset < at.offset);
             if was_committed {
+                let mut counted = self.shared.as_mut().map(|s| &mut s.counted);
+                while let Some(before) = counted.as_deref_mut().and_then(|c| c.pop_back_if(|c| c.offset >= at.offset)) {
+                    self.committed_producers.take_back(before);
+                }
                 self.committed_producers.cut(at.offset);
             }
         }

@@ -55,7 +55,7 @@ impl FileWriter {
     }
 
     /// Plans writes of `data` after what is there; each is at most [`IO_BYTES_MAX`] and they do not overlap.
-    pub fn write(&mut self, data: Vec<Bytes>, out: &mut VecDeque<DiskOp>) {
+    pub fn write(&mut self, data: Vec<Bytes>, durability: Durability, out: &mut VecDeque<DiskOp>) {
         let len: u64 = data.iter().map(|d| d.len() as u64).sum();
         if len == 0 {
             return;
@@ -85,7 +85,7 @@ impl FileWriter {
         while !parts.is_empty() {
             let parts = take(&mut parts, IO_BYTES_MAX);
             let written: usize = parts.iter().map(Bytes::len).sum();
-            out.push_back(DiskOp::Write { file: file.clone(), at, parts, durability: Durability::Later });
+            out.push_back(DiskOp::Write { file: file.clone(), at, parts, durability });
             at += written as u64;
         }
     }
@@ -164,7 +164,7 @@ mod tests {
                 let data: Vec<Bytes> = (0..rng.below(4)).map(|i| vec![i as u8 + 1; rng.below(big) as usize].into()).collect();
                 data.iter().for_each(|d| expected.extend_from_slice(d));
                 let mut ops = VecDeque::new();
-                writer.write(data, &mut ops);
+                writer.write(data, Durability::Later, &mut ops);
                 for op in ops {
                     let DiskOp::Write { at, parts, .. } = op else { unreachable!("a writer writes") };
                     let bytes = parts.concat();

@@ -153,12 +153,12 @@ impl Conn {
     }
 
     /// A long payload is received to where it stays.
-    pub fn lend(&mut self) -> Option<Lent> {
-        self.input.lend()
+    pub fn lend(&mut self, min: usize) -> Option<Lent> {
+        self.input.lend(min)
     }
 
-    pub fn can_lend(&self) -> bool {
-        self.input.is_lendable()
+    pub fn can_lend(&self, min: usize) -> bool {
+        self.input.is_lendable(min)
     }
 
     /// It is back, with what came; and the frame that is whole by that.

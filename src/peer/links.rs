@@ -287,7 +287,9 @@ impl Links {
 
     /// A long payload is under way: at the end of the turn its memory goes to where the rest of it comes from.
     fn lend_at_end(&mut self, conn: ConnId) {
-        if self.options.lends && self.conns.get(&conn).is_some_and(Conn::can_lend) {
+        if let Some(min) = self.options.lend_min
+            && self.conns.get(&conn).is_some_and(|c| c.can_lend(min))
+        {
             self.touch(conn);
         }
     }
@@ -599,9 +601,9 @@ impl Links {
             return self.down(now, place, &Loss::of(why));
         }
         out.extend(c.take_output(now.ticks, &self.options).map(|output| Effect::send(conn, output)));
-        if self.options.lends
+        if let Some(min) = self.options.lend_min
             && matches!(c.phase, Phase::Open { .. })
-            && let Some(lent) = c.lend()
+            && let Some(lent) = c.lend(min)
         {
             out.push(Effect::ReceiveInto { conn, lent });
         }

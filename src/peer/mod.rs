@@ -75,8 +75,9 @@ pub struct LinkOptions {
     pub seed: u64,
     /// Bytes of catch-up that a socket has and did not take, above which none follow.
     pub catch_up_unsent_max: usize,
-    /// The memory of long payloads is lent to whoever receives ([`crate::shard::event::Effect::ReceiveInto`]). Not with TLS.
-    pub lends: bool,
+    /// The memory of a payload of which so many bytes are missing, 1 or more, is lent to whoever receives
+    /// ([`crate::shard::event::Effect::ReceiveInto`]). Not with TLS.
+    pub lend_min: Option<usize>,
     /// Bytes of messages that wait for a socket, above which its connection is closed. What the machines have in flight is less.
     pub queue_bytes_max: usize,
 }
@@ -94,7 +95,7 @@ impl LinkOptions {
             node_version: env!("CARGO_PKG_VERSION").into(),
             seed,
             catch_up_unsent_max: 1024 * 1024,
-            lends: true,
+            lend_min: Some(64 * 1024),
             queue_bytes_max: 512 * 1024 * 1024,
         }
     }

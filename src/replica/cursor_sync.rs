@@ -4,6 +4,10 @@
 //!
 //! A follower gets the whole list when it becomes live; what changes then follows in order. A message
 //! that stays without answer ends the session, and the next one begins with a list, so nothing is ever missing for long.
+//!
+//! **What retention may remove is agreed on.** A place before which the leader gives nothing to a new channel any more (its collect
+//! start) is told to all; when every member of the required set has it durable, it is the *agreed start*: the leader removes what lies
+//! before, and tells the followers that they may. So whoever leads next gives no channel what another replica has removed.
 
 use super::base::Cx;
 use super::error::{PeerError, ReplicaError};
@@ -19,17 +23,20 @@ use std::time::Duration;
 /// What a number of a session brought.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
-    List,
-    Moved(Vec<ChannelName>),
+    /// With the collect start that it brings.
+    List(Position),
+    Moved(Position, Vec<ChannelName>),
     Operation(u64),
 }
 
 /// The cursors of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CursorLink {
     seq: u64,
     sent: VecDeque<(u64, Sent)>,
     list: List,
+    /// The collect start that it has, durably.
+    collects: Position,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -41,6 +48,12 @@ enum List {
     Sent,
     /// It has everything that there was.
     Confirmed,
+}
+
+impl Default for CursorLink {
+    fn default() -> Self {
+        CursorLink { seq: 0, sent: VecDeque::new(), list: List::None, collects: Position::START }
+    }
 }
 
 impl CursorLink {
@@ -77,11 +90,29 @@ struct Operation {
     waits_for: Vec<NodeId>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CursorSync {
     moved: BTreeSet<ChannelName>,
+    /// What the others are to have as their collect start, at least; and what they all have.
+    collecting: Position,
+    agreed: Position,
+    /// One of the two has moved since the last interval.
+    has_start: bool,
     operations: BTreeMap<u64, Operation>,
     next_at: Option<Ticks>,
+}
+
+impl Default for CursorSync {
+    fn default() -> Self {
+        CursorSync {
+            moved: BTreeSet::new(),
+            collecting: Position::START,
+            agreed: Position::START,
+            has_start: false,
+            operations: BTreeMap::new(),
+            next_at: None,
+        }
+    }
 }
 
 /// The leader's side of things, as of now.
@@ -108,22 +139,52 @@ impl CursorSync {
                 self.moved.remove(&channel);
                 self.operate(cx, peers, leading, request, What::Delete(channel));
             }
+            CursorEvent::Collecting { at } => {
+                if at.offset > self.collecting.offset {
+                    self.collecting = at;
+                    self.tell_start(cx, leading.interval);
+                    self.agree(cx, peers, leading.required, leading.interval);
+                }
+            }
             CursorEvent::Collected { to, session, is_all, collect_start, cursors } => {
-                let collect_start = Some(collect_start);
                 if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
                     let names = cursors.iter().map(|c| c.name.clone()).collect();
-                    let sent = if is_all { Sent::List } else { Sent::Moved(names) };
+                    let sent = if is_all { Sent::List(collect_start) } else { Sent::Moved(collect_start, names) };
                     if is_all {
                         peer.cursors.list = List::Sent;
                     }
-                    let (flush, deleted) = (false, vec![]);
-                    let message =
-                        Cursors { seq: 0, committed: leading.committed, flush, is_all, collect_start, cursors, deleted };
+                    let message = Cursors {
+                        seq: 0,
+                        committed: leading.committed,
+                        flush: false,
+                        is_all,
+                        collect_start: Some(collect_start),
+                        agreed_start: Some(self.agreed).filter(|at| *at != Position::START),
+                        cursors,
+                        deleted: vec![],
+                    };
                     send(cx, peer, leading, sent, message);
                 }
             }
             // Of a time when this replica followed.
             CursorEvent::Applied { .. } => {}
+        }
+    }
+
+    fn tell_start(&mut self, cx: &Cx<'_>, interval: Duration) {
+        self.has_start = true;
+        self.next_at.get_or_insert(cx.now + interval);
+    }
+
+    /// What all of the required set have as their collect start may be removed, as far as this leader has it durable itself.
+    pub fn agree(&mut self, cx: &mut Cx<'_>, peers: &[Peer], required: &[NodeId], interval: Duration) {
+        let of = |node: &NodeId| peers.iter().find(|p| p.node == *node).map_or(Position::START, |p| p.cursors.collects);
+        let starts = required.iter().map(of).chain([self.collecting]);
+        let at = starts.min_by_key(|at| at.offset).unwrap_or(Position::START);
+        if at.offset > self.agreed.offset {
+            self.agreed = at;
+            cx.out.push(Effect::Agreed { at });
+            self.tell_start(cx, interval);
         }
     }
 
@@ -144,7 +205,8 @@ impl CursorSync {
             What::Delete(channel) => (vec![], vec![channel.clone()]),
         };
         let committed = leading.committed;
-        let message = Cursors { seq: 0, committed, flush: true, is_all: false, collect_start: None, cursors, deleted };
+        let message =
+            Cursors { seq: 0, committed, flush: true, is_all: false, collect_start: None, agreed_start: None, cursors, deleted };
         send(cx, peer, leading, Sent::Operation(request), message);
     }
 
@@ -152,8 +214,12 @@ impl CursorSync {
         let Some(index) = peer.cursors.sent.iter().position(|s| s.0 == seq) else { return };
         let Some((_, sent)) = peer.cursors.sent.remove(index) else { return };
         peer.retry_at = cx.now + leading.retry;
+        // Whatever became of the cursors with it.
+        if let Sent::List(start) | Sent::Moved(start, _) = &sent {
+            peer.cursors.collects = *start;
+        }
         match (sent, result) {
-            (Sent::List, Ok(())) => {
+            (Sent::List(_), Ok(())) => {
                 peer.cursors.list = List::Confirmed;
                 // It may have missed those in the sessions before.
                 let missed: Vec<u64> =
@@ -162,15 +228,15 @@ impl CursorSync {
                     self.send_operation(cx, peer, leading, request, &self.operations[&request].what);
                 }
             }
-            (Sent::List, Err(_)) => {
+            (Sent::List(_), Err(_)) => {
                 peer.cursors.list = List::None;
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
-            (Sent::Moved(names), Err(_)) => {
+            (Sent::Moved(_, names), Err(_)) => {
                 self.moved.extend(names);
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
-            (Sent::Moved(_), Ok(())) => {}
+            (Sent::Moved(..), Ok(())) => {}
             // What supersedes it came from this leader, later.
             (Sent::Operation(request), Ok(()) | Err(PeerError::Superseded)) => {
                 if let Some(operation) = self.operations.get_mut(&request) {
@@ -222,12 +288,13 @@ impl CursorSync {
         }
         self.next_at = None;
         let names: Vec<ChannelName> = std::mem::take(&mut self.moved).into_iter().collect();
+        let has_start = std::mem::take(&mut self.has_start);
         for peer in peers.iter_mut() {
             self.greet(cx, peer);
             if !peer.cursors.is_listed() {
                 continue;
             }
-            if !names.is_empty() {
+            if !names.is_empty() || has_start {
                 let (to, session) = (peer.node, peer.session);
                 cx.out.push(Effect::CollectCursors { to, session, channels: Channels::Some(names.clone()) });
             }

@@ -55,6 +55,14 @@ fn key(image: &CursorImage) -> Key {
 struct Changes {
     images: Vec<CursorImage>,
     deleted: Vec<ChannelName>,
+    /// Collect start and agreed start.
+    starts: (Option<Position>, Option<Position>),
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.images.is_empty() && self.deleted.is_empty() && self.starts == (None, None)
+    }
 }
 
 impl FollowerCursors {
@@ -102,11 +110,11 @@ impl FollowerCursors {
             changes.deleted.push(name);
         }
         let ack = CursorsAck { seq: message.seq, result };
-        let collect_start = message.collect_start;
-        if changes.images.is_empty() && changes.deleted.is_empty() && collect_start.is_none() && self.applying.is_empty() {
+        changes.starts = (message.collect_start, message.agreed_start);
+        if changes.is_empty() && self.applying.is_empty() {
             return cx.send(from, head, Body::CursorsAck(ack));
         }
-        self.apply(cx, changes, collect_start, Some(ack));
+        self.apply(cx, changes, Some(ack));
     }
 
     /// The log's end for cursors may have moved.
@@ -117,7 +125,7 @@ impl FollowerCursors {
         let mut changes = Changes::default();
         self.flush(cx, committed, &mut changes);
         if !changes.images.is_empty() {
-            self.apply(cx, changes, None, None);
+            self.apply(cx, changes, None);
         }
     }
 
@@ -129,11 +137,11 @@ impl FollowerCursors {
         }
     }
 
-    fn apply(&mut self, cx: &mut Cx<'_>, changes: Changes, collect_start: Option<Position>, ack: Option<CursorsAck>) {
+    fn apply(&mut self, cx: &mut Cx<'_>, changes: Changes, ack: Option<CursorsAck>) {
         self.next_number += 1;
         self.applying.push_back((self.next_number, ack));
-        let Changes { images, deleted } = changes;
-        cx.out.push(Effect::ApplyCursors { number: self.next_number, images, deleted, collect_start });
+        let Changes { images, deleted, starts: (collect_start, agreed_start) } = changes;
+        cx.out.push(Effect::ApplyCursors { number: self.next_number, images, deleted, collect_start, agreed_start });
     }
 
     /// Moves the end, and takes what was kept for it.

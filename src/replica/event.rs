@@ -167,6 +167,9 @@ pub enum CursorEvent {
     Delete { request: u64, channel: ChannelName },
     /// The cursors of [`Effect::CollectCursors`], all there are when all were asked for; of the others those that still exist.
     Collected { to: NodeId, session: Session, is_all: bool, collect_start: Position, cursors: Vec<CursorImage> },
+    /// The collect start of this leader is there, durably: retention would remove what lies before. The others are told, and
+    /// [`Effect::Agreed`] says when they all have it.
+    Collecting { at: Position },
     /// What [`Effect::ApplyCursors`] with this number asked for is durable here.
     Applied { number: u64 },
 }
@@ -263,6 +266,11 @@ pub enum Effect {
         images: Vec<CursorImage>,
         deleted: Vec<ChannelName>,
         collect_start: Option<Position>,
+        agreed_start: Option<Position>,
+    },
+    /// Of a leader: nobody who may lead next gives what lies before to a channel. Retention may remove it.
+    Agreed {
+        at: Position,
     },
     /// What became of a synchronous cursor operation. On an error it is taken back: the channel returns to where it was, under
     /// a higher generation, and is `Moved`.

@@ -127,6 +127,7 @@ impl Leader {
         self.count_required(membership, me);
         let required = std::mem::take(&mut self.required);
         self.cursors.settle(cx, &required);
+        self.cursors.agree(cx, &self.peers, &required, base.options.cursor_interval);
         self.required = required;
         match self.phase {
             Phase::Asking => self.decide(base, cx),
@@ -180,6 +181,7 @@ impl Leader {
                 let mut peer = self.peers.swap_remove(self.index(from));
                 self.with_cursors(base, |sync, leading| sync.on_ack(cx, &mut peer, leading, ack.seq, ack.result));
                 self.peers.push(peer);
+                self.cursors.agree(cx, &self.peers, &self.required, base.options.cursor_interval);
                 self.grow(base, cx, from);
             }
             Body::Refused(error) => self.on_refused(base, cx, from, error),

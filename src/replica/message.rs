@@ -238,9 +238,11 @@ pub struct Cursors {
     pub flush: bool,
     /// These are all channels there are: others are deleted.
     pub is_all: bool,
-    /// The oldest message that a new channel may get, as the leader has it; a follower's retention ends there, too. Not with an
-    /// operation that a client waits for.
+    /// The oldest message that a new channel may get, as the leader has it. Not with an operation that a client waits for.
     pub collect_start: Option<Position>,
+    /// Retention may remove what lies before: every member of the required set has a collect start that is not below, durably, so
+    /// nobody who may lead next gives it to a channel. Not with an operation, either.
+    pub agreed_start: Option<Position>,
     /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
     pub cursors: Vec<CursorImage>,
     /// At most [`CURSORS_MAX`].

@@ -2,7 +2,7 @@
 //! no panic, bounded memory, whole frames.
 
 use super::{Bodies, Host, Limits, NotInFlight, ReplySlot, Session, State, Subscribe, Taken};
-use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Rng, Ticks};
+use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
 use crate::config::Settings;
@@ -55,10 +55,47 @@ impl Host for RandomHost {
     fn close_subscription(&mut self, _: Now, _: ConnId) {}
 }
 
+/// A socket that receives in place what the session says.
+#[derive(Default)]
+pub(super) struct Socket {
+    lent: Option<Lent>,
+}
+
+impl Socket {
+    /// These bytes come. What was lent is back when all is there, and sometimes before.
+    pub fn receive(&mut self, s: &mut Session, now: Now, mut bytes: &[u8], host: &mut impl Host) {
+        let is_late = bytes.len().is_multiple_of(3);
+        while !bytes.is_empty() {
+            let Some(mut lent) = self.lent.take() else {
+                // as one receive into a shared buffer: the session says afterwards where the rest goes
+                let (piece, rest) = bytes.split_at(bytes.len().min(100));
+                bytes = rest;
+                s.on_bytes(now, piece, host);
+                self.lent = s.lend();
+                continue;
+            };
+            lent.put(&mut bytes);
+            if lent.wanted > 0 && !is_late {
+                self.lent = Some(lent);
+                return;
+            }
+            s.received(now, lent, host);
+            self.lent = s.lend();
+        }
+    }
+
+    /// Nothing more comes.
+    pub fn end(&mut self, s: &mut Session, now: Now, host: &mut impl Host) {
+        if let Some(lent) = self.lent.take() {
+            s.received(now, lent, host);
+        }
+    }
+}
+
 /// Small, so that short inputs reach the limits.
 fn limits() -> Limits {
     let settings = Settings { max_msg_size: 100, max_body_size: 400, ..Settings::default() };
-    Limits { replies_max: 8, ..Limits::from(&settings) }
+    Limits { replies_max: 8, in_place_min: 30, ..Limits::from(&settings) }
 }
 
 /// Feeds `bytes` to a session in random pieces, with a host, completions, ticks and sends at random.
@@ -69,11 +106,11 @@ pub fn session(bytes: &[u8], seed: u64) {
     let mut now = Now::default();
     let mut s = Session::new(ConnId(1), Peer("fuzz:1".into()), limits, now);
     let mut output = Vec::new();
-    let mut rest = bytes;
+    let (mut rest, mut socket) = (bytes, Socket::default());
     while !rest.is_empty() && !s.is_closing() {
         let (piece, after) = rest.split_at(1 + host.rng.below(rest.len() as u64) as usize);
         rest = after;
-        s.on_bytes(now, piece, &mut host);
+        socket.receive(&mut s, now, piece, &mut host);
         assert!(s.is_stalled() || s.buffered() <= bound, "{} bytes are buffered", s.buffered());
         while s.is_stalled() {
             if host.rng.below(20) == 0 {
@@ -94,7 +131,8 @@ pub fn session(bytes: &[u8], seed: u64) {
         now.ticks = Ticks(now.ticks.0) + Duration::from_millis(host.rng.below(20_000));
         s.tick(now);
     }
-    host.waiting.into_iter().for_each(|slot| s.reply_ok(slot));
+    socket.end(&mut s, now, &mut host);
+    std::mem::take(&mut host.waiting).into_iter().for_each(|slot| s.reply_ok(slot));
     output.extend(s.take_output().unwrap_or_default());
     let (_, whole) = frame::decode_all(&output).expect("a session writes frames");
     assert_eq!(whole, output.len(), "only whole frames leave");

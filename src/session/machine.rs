@@ -85,6 +85,8 @@ pub struct Session {
     // ---- input
     /// The start of an incomplete command; all that came since when stalled.
     buffer: Vec<u8>,
+    /// The buffer's memory is with whoever receives.
+    is_lent: bool,
     wanted: Wanted,
     progress: Progress,
     stalled: Option<Stalled>,
@@ -132,6 +134,7 @@ impl Session {
             published: carried.published,
             connected_unix_s: carried.connected_unix_s,
             buffer: Vec::new(),
+            is_lent: false,
             wanted: Wanted::Newline,
             progress: Progress::default(),
             stalled: None,

@@ -149,8 +149,8 @@ impl Engine {
         }
     }
 
-    /// The oldest message that a new channel may have. A follower removes nothing beyond what its leader says of this, so every
-    /// replica has what a channel that begins here needs, whoever leads next.
+    /// The oldest message that a new channel may have. What stands behind the lowest such place of all that may lead is removed by
+    /// no replica, so each has what a channel that begins here needs, whoever leads next.
     pub fn oldest(&self, idx: PartitionIdx) -> Position {
         std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset)
     }

@@ -292,9 +292,7 @@ impl Engine {
         let partition = self.partitions.get_mut(idx);
         if std::mem::take(&mut partition.low_water_stale) {
             let low = partition.low_water(collect_start);
-            // Of a follower: not what its leader may still give to a new channel.
-            let is_bounded = collect_start.offset < low.offset && partition.seat().is_some_and(|s| !s.is_leader());
-            self.store.set_low_water(idx, if is_bounded { collect_start } else { low });
+            self.store.set_low_water(idx, low);
         }
     }
 

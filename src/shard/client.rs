@@ -3,7 +3,7 @@
 use super::engine::{Engine, Heard};
 use super::message::{ClientInfo, MovedState, PublishError};
 use super::native::failure_of;
-use crate::base::{Now, Peer, Ticks};
+use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, failure};
@@ -19,6 +19,22 @@ impl Client {
         match self {
             Client::Nsq(s) => s.on_bytes(now, bytes, engine),
             Client::Native(s) => s.on_bytes(now, bytes, engine),
+        }
+    }
+
+    /// Memory for what comes next, if that is to be long.
+    pub fn lend(&mut self) -> Option<Lent> {
+        match self {
+            Client::Nsq(s) => s.lend(),
+            Client::Native(s) => s.lend(),
+        }
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, engine: &mut Engine) {
+        match self {
+            Client::Nsq(s) => s.received(now, lent, engine),
+            Client::Native(s) => s.received(now, lent, engine),
         }
     }
 

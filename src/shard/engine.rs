@@ -314,6 +314,7 @@ impl Engine {
                 self.members_failed(now);
                 self.on_room(now);
             }
+            Notice::Removable { p, at } => self.collect_from(p, at),
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
             Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
             Notice::Stopped => {

@@ -219,6 +219,7 @@ impl Shard {
             let idx = engine.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {
                 cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
+                engine.store.await_agreement(idx);
             }
             engine.partitions.insert(idx, Partition::new(topic, dir, replica));
             for image in channels {
@@ -283,7 +284,10 @@ impl Shard {
                 }
             }
             Event::Received { conn, lent } => {
-                if let Some(links) = &mut self.engine.links {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.received(now, lent, &mut self.engine);
+                    c.touch(conn, &mut self.touched);
+                } else if let Some(links) = &mut self.engine.links {
                     links.received(now, conn, lent);
                 }
             }
@@ -546,6 +550,9 @@ impl Shard {
         if pause != c.paused {
             c.paused = pause;
             out.push(if pause { Effect::PauseReading { conn } } else { Effect::ResumeReading { conn } });
+        }
+        if let Some(lent) = c.session.lend() {
+            out.push(Effect::ReceiveInto { conn, lent });
         }
         let full = c.session.is_output_full() || !c.held.is_empty();
         c.tell_full(conn, full, &mut self.engine);

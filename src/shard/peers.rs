@@ -33,8 +33,8 @@ pub(super) fn links(
     let (node, id, generation) = (NodeId(node_id), ClusterId(cluster.cluster_id), cluster.generation);
     let heartbeat = Duration::from_millis(settings.replica_heartbeat_ms.saturating_mul(HEARTBEATS));
     // what comes of a connection with TLS is decrypted first
-    let lends = settings.peer_tls_cert.is_empty();
-    Links::new(LinkOptions { heartbeat, lends, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
+    let lend_min = settings.peer_tls_cert.is_empty().then_some(settings.receive_in_place_bytes as usize);
+    Links::new(LinkOptions { heartbeat, lend_min, ..LinkOptions::new(node, id, generation, core, cores, seed ^ SEED_OF_LINKS) })
 }
 
 impl Engine {

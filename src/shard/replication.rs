@@ -30,7 +30,7 @@ use crate::log::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
 use crate::replica::message::{Route, Session};
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, Member, Membership, NodeId, ReplicaOptions};
+use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, Membership, NodeId, ReplicaOptions};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use view::View;
@@ -56,6 +56,8 @@ pub struct Seat {
     /// Bytes that are durable and not committed, of a leader.
     uncommitted: u64,
     alarm: Option<Alarm>,
+    /// Of a leader: where the collect start is that the others were, or are going to be, told for retention.
+    collecting: i64,
     /// What damage took up to this offset was given up by an operator.
     given_up: i64,
     /// What the other cores were told.
@@ -82,6 +84,7 @@ impl Seat {
             has_grown: false,
             uncommitted: 0,
             alarm: None,
+            collecting: 0,
             given_up: 0,
             told: Share::default(),
             seen: Seen::default(),
@@ -111,6 +114,8 @@ enum Recorded {
     Promise(Epoch),
     /// The number of `ApplyCursors`.
     Applied(u64),
+    /// A leader's collect start.
+    Collecting(Position),
 }
 
 /// A read for a follower that catches up.
@@ -297,6 +302,11 @@ impl Engine {
             match what {
                 Recorded::Promise(epoch) => self.tell_member(now, idx, Event::EpochDurable { epoch }),
                 Recorded::Applied(number) => self.cursors_applied(now, idx, number),
+                Recorded::Collecting(at) => {
+                    // Another leader may have brought a lower one since.
+                    let at = std::cmp::min_by_key(at, self.store.collect_start(idx), |at| at.offset);
+                    self.tell_member(now, idx, Event::Cursor(CursorEvent::Collecting { at }));
+                }
             }
         }
         self.topics_recorded(now, upto);

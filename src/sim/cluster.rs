@@ -33,12 +33,16 @@ pub struct Outcome {
     pub starts: u64,
     pub crashes: u64,
     pub stops: u64,
+    /// All nodes went down at once.
+    pub blackouts: u64,
     pub recovery_crashes: u64,
     pub pauses: u64,
     pub cuts: u64,
     pub resets: u64,
     /// Payloads, or parts of them, that were received to where they stay.
     pub lent: u64,
+    /// Connections that ended meanwhile.
+    pub lent_cut: u64,
     pub dials: u64,
     /// Leaders that the controller or operator named.
     pub elections: u64,
@@ -64,11 +68,13 @@ impl Outcome {
         self.starts += o.starts;
         self.crashes += o.crashes;
         self.stops += o.stops;
+        self.blackouts += o.blackouts;
         self.recovery_crashes += o.recovery_crashes;
         self.pauses += o.pauses;
         self.cuts += o.cuts;
         self.resets += o.resets;
         self.lent += o.lent;
+        self.lent_cut += o.lent_cut;
         self.dials += o.dials;
         self.elections += o.elections;
         self.proposals += o.proposals;

@@ -72,6 +72,8 @@ pub struct Outcome {
     pub removed: u64,
     pub read_only: u64,
     pub moves: u64,
+    /// Pieces of memory that bodies were received to.
+    pub in_place: u64,
     /// Journal writes that were issued while another one of the same core was in flight.
     pub beside: u64,
     pub torn_sectors: u64,

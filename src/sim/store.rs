@@ -393,6 +393,7 @@ impl Node<'_> {
             Notice::Damage { what, .. } => assert!(self.lost, "the store found damage where none was done: {what}"),
             Notice::Removed { .. } | Notice::TopicRemoved { .. } => unreachable!("no topic is removed here"),
             Notice::Truncated { .. } | Notice::Verbatim { .. } | Notice::Mended { .. } => unreachable!("nobody follows here"),
+            Notice::Removable { .. } => unreachable!("nobody is asked here"),
             Notice::Readable { .. } | Notice::Room | Notice::Found { .. } | Notice::ReadOnly { .. } => {}
         }
     }

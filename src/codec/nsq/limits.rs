@@ -26,6 +26,10 @@ pub struct Limits {
     pub output_stop_bytes: usize,
     /// Replies that may be outstanding before nothing more is read.
     pub replies_max: usize,
+    /// Bytes that are missing of a body from which on they are received to where they stay.
+    pub in_place_min: usize,
+    /// The native port has no TLS; with it, what comes is decrypted first.
+    pub native_is_plain: bool,
 }
 
 /// nsqd's smallest output buffer timeout.
@@ -56,6 +60,8 @@ impl From<&Settings> for Limits {
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,
+            in_place_min: size(s.receive_in_place_bytes),
+            native_is_plain: s.native_tls_cert.is_empty(),
         }
     }
 }

@@ -198,6 +198,7 @@ fn cursors(kind: &'static str, metadata: &[u8], payload: &Bytes) -> Result<Addre
         flush: t.flush(),
         is_all: t.is_all(),
         collect_start: t.collect_start().map(|at| position(kind, "collect_start", at)).transpose()?,
+        agreed_start: t.agreed_start().map(|at| position(kind, "agreed_start", at)).transpose()?,
         cursors: cursors::decode_cursors(images, t.cursors())?,
         deleted: cursors::decode_deleted(names, t.deleted())?,
     };

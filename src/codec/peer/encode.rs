@@ -244,7 +244,7 @@ fn encode_cursors(b: &mut Builder<'_>, head: Option<&fb::Head>, m: &Cursors) -> 
     assert!(m.cursors.len() <= CURSORS_MAX && m.deleted.len() <= CURSORS_MAX, "cursors have their bounds");
     let cursor_bytes: usize = m.cursors.iter().map(crate::log::cursor::CursorImage::encoded_len).sum();
     assert!(cursor_bytes <= CURSORS_BYTES_MAX, "cursors have their bounds: leave intervals out");
-    let collect_start = m.collect_start.map(raw);
+    let (collect_start, agreed_start) = (m.collect_start.map(raw), m.agreed_start.map(raw));
     let args = fb::CursorsArgs {
         head,
         seq: m.seq,
@@ -255,6 +255,7 @@ fn encode_cursors(b: &mut Builder<'_>, head: Option<&fb::Head>, m: &Cursors) -> 
         cursors: m.cursors.len() as u32,
         cursor_bytes: cursor_bytes as u32,
         deleted: m.deleted.len() as u32,
+        agreed_start: agreed_start.as_ref(),
     };
     let root = fb::Cursors::create(b, &args);
     b.finish_minimal(root);

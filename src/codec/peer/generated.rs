@@ -2387,6 +2387,7 @@ impl<'a> Cursors<'a> {
   pub const VT_CURSORS: ::flatbuffers::VOffsetT = 16;
   pub const VT_CURSOR_BYTES: ::flatbuffers::VOffsetT = 18;
   pub const VT_DELETED: ::flatbuffers::VOffsetT = 20;
+  pub const VT_AGREED_START: ::flatbuffers::VOffsetT = 22;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -2399,6 +2400,7 @@ impl<'a> Cursors<'a> {
   ) -> ::flatbuffers::WIPOffset<Cursors<'bldr>> {
     let mut builder = CursorsBuilder::new(_fbb);
     builder.add_seq(args.seq);
+    if let Some(x) = args.agreed_start { builder.add_agreed_start(x); }
     builder.add_deleted(args.deleted);
     builder.add_cursor_bytes(args.cursor_bytes);
     builder.add_cursors(args.cursors);
@@ -2474,6 +2476,13 @@ impl<'a> Cursors<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<u32>(Cursors::VT_DELETED, Some(0)).unwrap()}
   }
+  #[inline]
+  pub fn agreed_start(&self) -> Option<&'a Position> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<Position>(Cursors::VT_AGREED_START, None)}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Cursors<'_> {
@@ -2491,6 +2500,7 @@ impl ::flatbuffers::Verifiable for Cursors<'_> {
      .visit_field::<u32>("cursors", Self::VT_CURSORS, false)?
      .visit_field::<u32>("cursor_bytes", Self::VT_CURSOR_BYTES, false)?
      .visit_field::<u32>("deleted", Self::VT_DELETED, false)?
+     .visit_field::<Position>("agreed_start", Self::VT_AGREED_START, false)?
      .finish();
     Ok(())
   }
@@ -2505,6 +2515,7 @@ pub struct CursorsArgs<'a> {
     pub cursors: u32,
     pub cursor_bytes: u32,
     pub deleted: u32,
+    pub agreed_start: Option<&'a Position>,
 }
 impl<'a> Default for CursorsArgs<'a> {
   #[inline]
@@ -2519,6 +2530,7 @@ impl<'a> Default for CursorsArgs<'a> {
       cursors: 0,
       cursor_bytes: 0,
       deleted: 0,
+      agreed_start: None,
     }
   }
 }
@@ -2565,6 +2577,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> CursorsBuilder<'a, 'b, A> {
     self.fbb_.push_slot::<u32>(Cursors::VT_DELETED, deleted, 0);
   }
   #[inline]
+  pub fn add_agreed_start(&mut self, agreed_start: &Position) {
+    self.fbb_.push_slot_always::<&Position>(Cursors::VT_AGREED_START, agreed_start);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> CursorsBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     CursorsBuilder {
@@ -2593,6 +2609,7 @@ impl ::core::fmt::Debug for Cursors<'_> {
       ds.field("cursors", &self.cursors());
       ds.field("cursor_bytes", &self.cursor_bytes());
       ds.field("deleted", &self.deleted());
+      ds.field("agreed_start", &self.agreed_start());
       ds.finish()
   }
 }

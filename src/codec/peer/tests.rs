@@ -91,13 +91,15 @@ fn standing() -> impl Strategy<Value = Standing> {
 
 fn cursors() -> impl Strategy<Value = Cursors> {
     let lists = (prop::collection::vec(cursor(), 0..5), prop::collection::vec(channel(), 0..5));
-    (1..=u64::MAX, position(), any::<[bool; 2]>(), prop::option::of(position()), lists).prop_map(
-        |(seq, committed, [flush, is_all], collect_start, (cursors, deleted))| Cursors {
+    let starts = [prop::option::of(position()), prop::option::of(position())];
+    (1..=u64::MAX, position(), any::<[bool; 2]>(), starts, lists).prop_map(
+        |(seq, committed, [flush, is_all], [collect_start, agreed_start], (cursors, deleted))| Cursors {
             seq,
             committed,
             flush,
             is_all,
             collect_start,
+            agreed_start,
             cursors,
             deleted,
         },
@@ -331,8 +333,10 @@ fn the_longest_messages_fit_a_frame() {
     };
     assert_eq!(outcome(Body::Standing(standing)), Ok(()));
     let deleted = (0..CURSORS_MAX).map(|i| ChannelName::new(&format!("{i:064}")).unwrap()).collect();
+    let start = Some(AT);
+    let (collect_start, agreed_start) = (start, start);
     let cursors =
-        Cursors { seq: 1, committed: AT, flush: true, is_all: false, collect_start: Some(AT), cursors: vec![], deleted };
+        Cursors { seq: 1, committed: AT, flush: true, is_all: false, collect_start, agreed_start, cursors: vec![], deleted };
     assert_eq!(outcome(Body::Cursors(cursors)), Ok(()));
 }
 
@@ -370,6 +374,7 @@ fn numbers_out_of_bounds_are_malformed() {
             flush: false,
             is_all: true,
             collect_start: None,
+            agreed_start: None,
             cursors,
             deleted: vec![],
         })

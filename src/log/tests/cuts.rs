@@ -2,6 +2,7 @@
 
 use super::follow::Peer;
 use super::*;
+use crate::log::producers::Producers;
 use crate::log::view::Tail;
 
 impl Rig {
@@ -210,4 +211,32 @@ fn a_journal_that_fails_while_a_cut_looks_at_the_files_ends_it() {
     rig.complete(read);
     rig.settle();
     assert!(!rig.is_cut(p) && rig.store.is_read_only());
+}
+
+/// Far more batches of a producer go than the table remembers of one.
+#[test]
+fn what_is_cut_was_never_counted_for_its_producer() {
+    for (committed, keep) in [(0, 0), (0, 1), (0, 17), (10, 10), (10, 31), (30, 59), (30, 60)] {
+        let mut rig = Rig::new(StoreOptions { tail_cache_bytes: 0, flush_bytes: 2_000, ..options() });
+        let p = rig.create("t");
+        rig.store.log_epoch(p, Epoch(1));
+        let mut peer = Peer::new("t");
+        for i in 0..60u64 {
+            let batch = peer.batch_of(1, 1 + i % 3, i / 3, &[i as u8; 300]);
+            rig.append_verbatim(p, &batch);
+            rig.settle();
+        }
+        let told = |n: usize| {
+            let mut table = Producers::new(ProducerLimits::default());
+            peer.batches[..n].iter().for_each(|b| table.count(&b.header));
+            table
+        };
+        let flushed = rig.store.part(p).committed_producers.iter().map(|p| p.next).max();
+        assert!(flushed > Some(12), "most of it is counted as flushed: {flushed:?}");
+        rig.store.log_committed(p, tail_before(&peer, committed).at);
+        rig.truncate(p, tail_before(&peer, keep).at);
+        rig.settle();
+        assert!(rig.is_cut(p));
+        assert_eq!(rig.store.part(p).producers, told(keep), "{committed} {keep}");
+    }
 }

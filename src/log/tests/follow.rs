@@ -2,9 +2,10 @@
 
 use super::native::native;
 use super::*;
-use crate::log::batch::{Batch, BatchBuilder, Stamp};
+use crate::log::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder, Stamp};
 use crate::log::follow::SETTLED_DIRECT_LEN;
 use crate::log::view::Tail;
+use zerocopy::IntoBytes;
 
 /// A leader's log that exists nowhere.
 pub struct Peer {
@@ -25,6 +26,19 @@ impl Peer {
         let (topic_id, partition) = (self.dir.topic_id, self.dir.partition);
         let stamp = Stamp { topic_id, partition, epoch: Epoch(epoch), at: self.end.at, prev_crc: self.end.chain_crc };
         let batch = builder.seal(stamp);
+        self.push(batch.clone());
+        batch
+    }
+
+    /// The next one, of an idempotent producer.
+    pub fn batch_of(&mut self, epoch: u64, producer: u64, first: u64, body: &[u8]) -> Batch {
+        let end = self.end;
+        let Batch { mut header, bytes } = self.batch(epoch, body);
+        self.batches.pop();
+        self.end = end;
+        (header.producer_id, header.first_sequence) = (producer.into(), first.into());
+        header.seal();
+        let batch = Batch { header, bytes: [header.as_bytes(), &bytes[BATCH_HEADER_LEN..]].concat().into() };
         self.push(batch.clone());
         batch
     }

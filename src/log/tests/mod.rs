@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 mod ahead;
 mod cuts;
 mod deletes;
+mod direct;
 mod faults;
 mod follow;
 mod mend;

@@ -68,7 +68,7 @@ fn a_long_payload_goes_where_it_stays_however_it_is_cut() {
     for (cut, lends) in [(3_000, true), (40_000, true), (1 << 20, true), (40_000, false)] {
         let mut world = World::new(&[1, 1]);
         world.cut = cut;
-        world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
+        world.nodes.iter_mut().flatten().for_each(|links| links.options.lend_min = lends.then_some(64 << 10));
         world.pass(SECOND);
         world.heard(1, 0);
         let batches = |len: usize| (0..len).map(|n| ((n * 31) >> 5) as u8).collect::<Vec<u8>>();
@@ -112,7 +112,7 @@ fn what_catches_up_stands_in_memory_as_in_its_file() {
     for lends in [true, false] {
         let mut world = World::new(&[1, 1]);
         world.cut = 40_000;
-        world.nodes.iter_mut().flatten().for_each(|links| links.options.lends = lends);
+        world.nodes.iter_mut().flatten().for_each(|links| links.options.lend_min = lends.then_some(64 << 10));
         world.pass(SECOND);
         world.heard(1, 0);
         world.links(1, 0).note_shift(id(0), route(0), SHIFT);

@@ -6,7 +6,7 @@ use crate::log::cursor::{CursorImage, Interval};
 use crate::replica::message::{Body, Cursors, CursorsAck};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{Operation, Out};
-use crate::replica::{CursorEvent, Event, LogView, PeerError, ReplicaOptions};
+use crate::replica::{CursorEvent, Effect, Event, LogView, NodeId, PeerError, ReplicaOptions};
 
 /// A follower in epoch 5 whose log has four batches, two of them committed.
 fn follower() -> (Rig, ModelLog) {
@@ -20,7 +20,8 @@ fn follower() -> (Rig, ModelLog) {
 }
 
 fn tell(rig: &mut Rig, seq: u64, committed: Position, flush: bool, cursors: Vec<CursorImage>) -> Result<(), PeerError> {
-    let message = Cursors { seq, committed, flush, is_all: false, collect_start: None, cursors, deleted: vec![] };
+    let (is_all, collect_start, agreed_start, deleted) = (false, None, None, vec![]);
+    let message = Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted };
     rig.hear(2, 5, 1, Body::Cursors(message));
     rig.settle();
     match rig.last(2) {
@@ -47,6 +48,7 @@ fn a_cursor_is_acknowledged_when_it_is_durable() {
         flush: true,
         is_all: false,
         collect_start: None,
+        agreed_start: None,
         cursors: vec![image],
         deleted: vec![],
     };
@@ -135,14 +137,15 @@ fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
     let end = leader.end().at;
     assert_eq!(tell(&mut rig, 1, end, true, vec![cursor("e#ephemeral", 5, 1, Position::START)]), Err(PeerError::Ephemeral));
     tell(&mut rig, 2, end, true, vec![cursor("a", 5, 1, Position::START), cursor("b", 5, 1, Position::START)]).unwrap();
-    let (flush, is_all, collect_start) = (false, true, Some(Position::START));
-    let cursors = vec![cursor("b", 5, 1, Position::START)];
-    rig.hear(2, 5, 1, Body::Cursors(Cursors { seq: 3, committed: end, flush, is_all, collect_start, cursors, deleted: vec![] }));
+    let (flush, agreed_start) = (false, None);
+    let (cursors, collect_start, deleted) = (vec![cursor("b", 5, 1, Position::START)], Some(Position::START), vec![]);
+    let list = Cursors { seq: 3, committed: end, flush, is_all: true, collect_start, agreed_start, cursors, deleted };
+    rig.hear(2, 5, 1, Body::Cursors(list));
     rig.settle();
     assert_eq!((here(&rig, "a"), here(&rig, "b").is_some()), (None, true));
     let deleted = vec![ChannelName::new("b").unwrap()];
-    let is_all = false;
-    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start: None, cursors: vec![], deleted };
+    let (is_all, collect_start, cursors) = (false, None, vec![]);
+    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start, agreed_start, cursors, deleted };
     rig.hear(2, 5, 1, Body::Cursors(message.clone()));
     rig.settle();
     assert_eq!(here(&rig, "b"), None);
@@ -252,4 +255,39 @@ fn only_an_open_leader_takes_operations() {
     let image = cursor("c", 5, 1, rig.end());
     operate(&mut rig, image);
     assert!(!done(&rig) && rig.node.operations.is_empty(), "it was answered with an error");
+}
+
+/// Whoever may lead next has to know where channels begin, before anybody removes what lies before.
+#[test]
+fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
+    let (mut rig, session) = leader();
+    let (at, later) = (rig.node.log.batches[1].header.start(), rig.node.log.batches[2].header.start());
+    let agreed = |rig: &mut Rig| {
+        let mut effects = rig.effects();
+        effects.retain(|e| matches!(e, Effect::Agreed { .. }));
+        effects.pop().map(|e| if let Effect::Agreed { at } = e { at } else { unreachable!("only those stayed") })
+    };
+    let to = NodeId([2; 16]);
+    let collected = |collect_start| {
+        let session = crate::replica::message::Session(session);
+        Event::Cursor(CursorEvent::Collected { to, session, is_all: false, collect_start, cursors: vec![] })
+    };
+    rig.give(Event::Cursor(CursorEvent::Collecting { at }));
+    assert_eq!(agreed(&mut rig), None, "nobody was told");
+    // The others may hear of more than is durable here.
+    rig.give(collected(later));
+    let said = cursors_said(&mut rig).pop().expect("the follower is told");
+    assert_eq!((said.collect_start, said.agreed_start), (Some(later), None));
+    assert_eq!(agreed(&mut rig), None, "nobody has confirmed it");
+    rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
+    assert_eq!(agreed(&mut rig), Some(at));
+    rig.wait(ReplicaOptions::default().cursor_interval);
+    let said = cursors_said(&mut rig).pop().expect("the follower hears that it may remove it");
+    assert_eq!(said.agreed_start, Some(at));
+    // A member that counts from now on has not.
+    rig.metadata(5, 1, &[1, 2, 3]);
+    rig.give(Event::Cursor(CursorEvent::Collecting { at: later }));
+    assert_eq!(agreed(&mut rig), None);
+    rig.metadata(5, 1, &[1, 2]);
+    assert_eq!(agreed(&mut rig), Some(later), "and is not waited for any more");
 }

@@ -2,7 +2,7 @@
 //! command is bounded by the limits of a line and a body.
 
 use super::{BUFFER_KEPT, Session, Stalled, Wanted};
-use crate::base::Now;
+use crate::base::{Lent, Now};
 use crate::codec::nsq::command::{self, Context, Decoded};
 use crate::codec::nsq::{LINE_LEN_MAX, MAGIC};
 use crate::session::Host;
@@ -32,6 +32,30 @@ impl Session {
         if !self.ended && parsed < bytes.len() {
             self.make_room();
             self.buffer.extend_from_slice(&bytes[parsed..]);
+        }
+    }
+
+    /// Memory for what comes next: the rest of a long body is received to behind its start.
+    pub fn lend(&mut self) -> Option<Lent> {
+        let Wanted::Bytes { expect, .. } = self.wanted else { return None };
+        let missing = expect.saturating_sub(self.buffer.len());
+        if self.is_lent || self.buffer.is_empty() || missing < self.limits.in_place_min || !self.wants_reading() {
+            return None;
+        }
+        self.make_room();
+        self.is_lent = true;
+        Some(Lent { memory: mem::take(&mut self.buffer), wanted: missing })
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl Host) {
+        assert!(mem::take(&mut self.is_lent), "only what is lent comes back");
+        if self.ended {
+            return;
+        }
+        self.buffer = lent.memory;
+        if self.has_what_is_wanted() {
+            self.parse_buffer(now, host);
         }
     }
 

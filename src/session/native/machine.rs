@@ -8,7 +8,7 @@ use super::host::{
     Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
     TopicEntry,
 };
-use crate::base::{ChannelName, ConnId, Now, PartitionId, Peer, Ticks, TopicName};
+use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, TopicName};
 use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
 use crate::codec::native::{
@@ -229,6 +229,22 @@ impl NativeSession {
                 self.broken(&error);
             }
         }
+    }
+
+    /// Memory for what comes next: a long payload is received to where it stays.
+    pub fn lend(&mut self) -> Option<Lent> {
+        if self.limits.native_is_plain && self.wants_reading() { self.input.lend(self.limits.in_place_min) } else { None }
+    }
+
+    /// It is back, with what came.
+    pub fn received(&mut self, now: Now, lent: Lent, host: &mut impl NativeHost) {
+        if self.ended {
+            return;
+        }
+        self.read_since = now.ticks;
+        let mut input = mem::replace(&mut self.input, Input::new(0, ROOM));
+        input.take_back(lent, &mut |f| self.frame(now, f, host));
+        self.input = input;
     }
 
     /// The stream cannot be read on.

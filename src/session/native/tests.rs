@@ -203,6 +203,46 @@ fn a_conversation() {
 }
 
 #[test]
+fn a_long_body_is_received_where_it_stays() {
+    let (mut s, mut host) = open();
+    let publish = Publish { topic: "t", partition: PartitionId(0), num: 2, producer_id: 9, first_sequence: 4 };
+    let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+    let bytes = frame(2, &Request::Publish(publish), &body);
+    assert!(s.lend().is_none(), "no body is under way");
+    s.on_bytes(at(1), &bytes[..10_000], &mut host);
+    let mut rest = &bytes[10_000..];
+    let mut lent = s.lend().expect("290 kB are missing");
+    assert!(s.lend().is_none(), "one piece of memory at a time");
+    let mut some = &rest[..1000];
+    lent.put(&mut some);
+    rest = &rest[1000..];
+    s.received(at(2), lent, &mut host);
+    let mut pieces = 1;
+    while let Some(mut lent) = s.lend() {
+        lent.put(&mut rest);
+        s.received(at(3), lent, &mut host);
+        pieces += 1;
+    }
+    assert!(pieces < 5 && rest.len() < 64 * 1024, "memory grows by what came: {pieces}, {}", rest.len());
+    s.on_bytes(at(4), rest, &mut host);
+    assert_eq!(host.said, [format!("publish t 2 {body:?}")]);
+    // One that is as long as what came before gets its memory at once.
+    s.on_bytes(at(5), &bytes[..10_000], &mut host);
+    let mut lent = s.lend().expect("290 kB are missing");
+    assert_eq!(lent.wanted, bytes.len() - 10_000);
+    lent.put(&mut &bytes[10_000..]);
+    s.received(at(6), lent, &mut host);
+    assert_eq!(host.said.len(), 2);
+    // With TLS what comes is decrypted first.
+    let limits = Arc::new(Limits { native_is_plain: false, ..Limits::from(&Settings::default()) });
+    let mut s =
+        NativeSession::new(ConnId(7), Peer("1.2.3.4:5".into()), limits, NodeFacts { node_id: [3; 16], cores: 2, core: 0 }, at(0));
+    s.on_bytes(at(0), &frame(1, &Request::Hello(HELLO), b""), &mut host);
+    s.on_bytes(at(1), &bytes[..10_000], &mut host);
+    assert!(s.lend().is_none());
+}
+
+#[test]
 fn what_is_not_understood_is_answered_and_the_next_frame_read() {
     let (mut s, mut host) = open();
     let mut bytes = vec![];

@@ -1,6 +1,7 @@
 //! Any cut of the input, any order of completion, any bytes.
 
 use super::*;
+use crate::session::fuzz::Socket;
 use proptest::prelude::*;
 
 /// One command each, some wrong.
@@ -24,15 +25,17 @@ fn command() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// A whole session, its input cut at `cuts`; calls, output, and whether it closed. A publish after every `stall`th cut stalls once.
-fn walk(bytes: &[u8], cuts: &[usize], stall: usize) -> (Vec<String>, Vec<u8>, bool) {
-    let (mut s, mut host) = (session(), MockHost::default());
+/// Of bodies so many missing bytes are received in place.
+fn walk(bytes: &[u8], cuts: &[usize], stall: usize, in_place_min: usize) -> (Vec<String>, Vec<u8>, bool) {
+    let (mut s, mut host) = (session_with(Limits { in_place_min, ..limits() }), MockHost::default());
+    let mut socket = Socket::default();
     let mut cuts: Vec<_> = cuts.iter().map(|c| c % (bytes.len() + 1)).chain([0, bytes.len()]).collect();
     cuts.sort_unstable();
     for (i, pair) in cuts.windows(2).enumerate() {
         if stall > 0 && i % stall == 0 {
             host.next = vec![Taken::Stall];
         }
-        s.on_bytes(at(0), &bytes[pair[0]..pair[1]], &mut host);
+        socket.receive(&mut s, at(0), &bytes[pair[0]..pair[1]], &mut host);
         assert!(s.is_stalled() || s.buffered() <= 5 * 1024 * 1024 + 16 * 1024 + 4);
         if s.is_stalled() {
             // The call that stalled comes again.
@@ -40,6 +43,7 @@ fn walk(bytes: &[u8], cuts: &[usize], stall: usize) -> (Vec<String>, Vec<u8>, bo
             s.resume(at(0), &mut host);
         }
     }
+    socket.end(&mut s, at(0), &mut host);
     host.waiting.iter().for_each(|&slot| s.reply_ok(slot));
     let closing = s.is_closing();
     (host.calls, s.take_output().unwrap_or_default(), closing)
@@ -51,12 +55,13 @@ proptest! {
         commands in proptest::collection::vec(command(), 1..40),
         cuts in proptest::collection::vec(any::<usize>(), 0..60),
         stall in 0usize..4,
+        in_place_min in prop_oneof![1usize..400, Just(usize::MAX)],
     ) {
         let bytes = [b"  V2".to_vec(), commands.concat()].concat();
-        let whole = walk(&bytes, &[], 0);
-        prop_assert_eq!(&walk(&bytes, &cuts, stall), &whole);
+        let whole = walk(&bytes, &[], 0, usize::MAX);
+        prop_assert_eq!(&walk(&bytes, &cuts, stall, in_place_min), &whole);
         let every: Vec<_> = (0..bytes.len()).collect();
-        prop_assert_eq!(&walk(&bytes, &every, 0), &whole);
+        prop_assert_eq!(&walk(&bytes, &every, 0, in_place_min), &whole);
     }
 
     #[test]

@@ -42,11 +42,21 @@ impl Net {
 
     /// One message, the first is 1, in a batch of an idempotent producer.
     fn produce(&mut self, conn: ConnId, id: u64, sequence: u64) {
+        self.produce_at_once(conn, &[(id, sequence)]);
+    }
+
+    /// Several such batches, each with its request, which come in one piece.
+    fn produce_at_once(&mut self, conn: ConnId, batches: &[(u64, u64)]) {
         let mut body = 9u32.to_le_bytes().to_vec();
         body.extend_from_slice(&[0; 8]);
         body.push(b'x');
-        let publish = Publish { topic: "t", partition: PartitionId(0), num: 1, producer_id: 7, first_sequence: sequence - 1 };
-        self.ask(conn, id, &Request::Publish(publish), &body);
+        let (mut bytes, mut encoder) = (vec![], Encoder::default());
+        for (id, sequence) in batches {
+            let publish = Publish { topic: "t", partition: PartitionId(0), num: 1, producer_id: 7, first_sequence: sequence - 1 };
+            encoder.request(&mut bytes, *id, &Request::Publish(publish), Payload::of(&body));
+            bytes.extend_from_slice(&body);
+        }
+        self.send(conn, &bytes);
     }
 
     fn subscribe_native(&mut self, conn: ConnId, id: u64, ordered: bool) {
@@ -98,6 +108,32 @@ fn a_repeat_is_answered_when_the_original_is_committed() {
     net.produce(c, 7, 3);
     let said = net.hear(c);
     assert!(said[0].contains("duplicate: true") && said[1].contains("duplicate: false"), "{said:?}");
+}
+
+/// Two batches of one journal write are answered together. The first is committed by itself: who repeats it is not answered before.
+#[test]
+fn a_repeat_is_answered_behind_its_original_that_is_committed_and_waits() {
+    // one batch at a time goes to each follower
+    let mut net = Net::with(1, 1, Settings { replica_window_bytes: 1, ..Settings::default() });
+    let (a, b) = (net.connect_native(0), net.connect_native(0));
+    net.nodes[1].is_slow = true;
+    net.produce_at_once(a, &[(2, 1), (3, 2)]);
+    assert_eq!((net.durable(0), net.durable(1), net.durable(2)), (2, 0, 2));
+    // the write of the first batch alone
+    net.nodes[1].is_slow = false;
+    net.turn_disk(1);
+    net.nodes[1].is_slow = true;
+    net.run();
+    assert_eq!((net.durable(1), net.partition(0, 0).committed().count), (1, 1));
+    assert!(net.hear(a).is_empty(), "what the write held behind it is not committed");
+    net.produce(b, 4, 1);
+    assert!(net.hear(b).is_empty(), "its original was not answered");
+    net.nodes[1].is_slow = false;
+    net.run();
+    let said = net.hear(a);
+    assert!(said.len() == 2 && said[0].starts_with("2 Published") && said[1].starts_with("3 Published"), "{said:?}");
+    let said = net.hear(b);
+    assert!(said.len() == 1 && said[0].starts_with("4 Published") && said[0].contains("duplicate: true"), "{said:?}");
 }
 
 /// A batch that went to the followers before this node's journal took it.

@@ -256,3 +256,35 @@ fn a_follower_removes_nothing_that_its_leader_may_still_give() {
     };
     assert!((0..3).all(|node| begins(node) > 0), "segments go on every node");
 }
+
+/// Also the leader: a failover to one that has not heard of it would give a new channel what is gone here.
+#[test]
+fn a_leader_removes_nothing_that_another_replica_may_still_give() {
+    let mut net = Net::with(1, 1, Settings { max_bytes_per_file: 64 * 1024, flush_bytes: 8192, ..Settings::default() });
+    let p = net.connect(0);
+    let (c, _) = net.subscribe(0, "ch", 100);
+    (0..40).for_each(|_| net.publish(p, &"x".repeat(4000)));
+    let got = net.take(c);
+    // Nothing becomes durable there.
+    net.nodes[2].is_slow = true;
+    net.finish(c, &got);
+    let starts = |net: &Net| -> Vec<i64> {
+        let start = |node: usize| net.nodes[node].shards[0].engine.store.start(net.index(node)).offset;
+        (0..3).map(start).collect()
+    };
+    net.pass_time(Duration::from_secs(1));
+    assert_eq!(starts(&net), [0, 0, 0], "one replica may still give all of it to a channel");
+    net.nodes[2].is_slow = false;
+    net.pass_time(Duration::from_secs(1));
+    assert!(starts(&net).iter().all(|start| *start > 0), "segments go on every node");
+    // Of one that leads next, too, when it has had its word.
+    net.elect(0, 1);
+    let p = net.connect(1);
+    let (c, _) = net.subscribe(1, "ch", 100);
+    let before = starts(&net);
+    (0..40).for_each(|_| net.publish(p, &"x".repeat(4000)));
+    let got = net.take(c);
+    net.finish(c, &got);
+    net.pass_time(Duration::from_secs(1));
+    assert!(starts(&net).iter().zip(&before).all(|(now, before)| now > before), "{before:?}");
+}

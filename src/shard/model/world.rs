@@ -1,7 +1,7 @@
 //! The node's surroundings: disk, mesh, sockets and time, each as slow and as disordered as it may be.
 
 use super::client::{Book, Client, EPHEMERAL, Role, topic_name};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, OpId, Peer, Rng, Ticks};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, FileId, Lent, Now, OpId, Peer, Rng, Ticks};
 use crate::codec::nsq::Limits;
 use crate::config::Settings;
 use crate::shard::message::{MeshMessage, MovedSession};
@@ -22,6 +22,8 @@ pub struct Socket {
     core: Option<usize>,
     /// What the client wrote and the node has not read.
     pub inbox: Vec<u8>,
+    /// Where the next of it goes, if the node said so.
+    lent: Option<Lent>,
     /// What the node sent and the client has not taken.
     wire: VecDeque<Bytes>,
     paused: bool,
@@ -76,8 +78,13 @@ impl World {
         let shard = |core| {
             let mut shard = first_start(core, cores, &settings, seed ^ core as u64);
             // Small, so that clients are full and sockets paused often.
-            let limits =
-                Limits { output_full_bytes: 6000, output_stop_bytes: 20_000, replies_max: 12, ..(*shard.limits).clone() };
+            let limits = Limits {
+                output_full_bytes: 6000,
+                output_stop_bytes: 20_000,
+                replies_max: 12,
+                in_place_min: 200,
+                ..(*shard.limits).clone()
+            };
             shard.limits = Arc::new(limits);
             shard
         };
@@ -123,7 +130,11 @@ impl World {
                     assert!(!std::mem::replace(&mut s.sent_this_turn, true), "one send per connection and turn");
                     s.wire.extend(pieces);
                 }
-                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
+                Effect::ReceiveInto { conn, lent } => {
+                    let s = self.sockets.get_mut(&conn.0).expect("it receives from a connection that it has");
+                    assert!(s.core == Some(core) && !s.closing, "it receives from an open socket of its own");
+                    assert!(s.lent.replace(lent).is_none(), "one piece of memory at a time");
+                }
                 Effect::Close { conn } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
                     assert!(!std::mem::replace(&mut s.closing, true), "closed once");
@@ -220,8 +231,21 @@ impl World {
             return false;
         }
         let n = if all { s.inbox.len() } else { 1 + self.rng.below(s.inbox.len() as u64) as usize };
-        let bytes: Vec<u8> = s.inbox.drain(..n).collect();
-        self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+        let Some(mut lent) = s.lent.take() else {
+            let bytes: Vec<u8> = s.inbox.drain(..n).collect();
+            self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+            return true;
+        };
+        let mut bytes = &s.inbox[..n];
+        lent.put(&mut bytes);
+        let n = n - bytes.len();
+        s.inbox.drain(..n);
+        // it comes back when all is there, and sometimes before
+        if lent.wanted > 0 && !n.is_multiple_of(3) {
+            s.lent = Some(lent);
+        } else {
+            self.step(core, Event::Received { conn: ConnId(conn), lent });
+        }
         true
     }
 
@@ -264,6 +288,7 @@ impl World {
         let socket = Socket {
             core: Some(core),
             inbox: b"  V2".to_vec(),
+            lent: None,
             wire: VecDeque::new(),
             paused: false,
             closing: false,

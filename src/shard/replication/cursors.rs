@@ -5,6 +5,7 @@
 //! leader     FINs journaled ─> Moved ─> (each interval) CollectCursors ─> the followers
 //!            a change that somebody waits for (src/shard/cursors.rs): its record durable ─> Sync ─> every ISR member has it
 //!              ─> CursorDone ─> final, or taken back
+//!            retention would remove something ─> the collect start, durable ─> Collecting ─> the followers ─> Agreed ─> it may
 //! follower   ApplyCursors ─> records durable ─> Applied
 //! ```
 
@@ -14,10 +15,11 @@ use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::message::{CURSORS_BYTES_MAX, Session};
+use crate::replica::states::State;
 use crate::replica::{Channels, CursorEvent, Event, NodeId};
 use crate::shard::cursors::CursorRequest;
 use crate::shard::message::PublishError;
-use crate::shard::partitions::ChannelKey;
+use crate::shard::partitions::{ChannelKey, Role};
 
 impl Engine {
     // ---- a leader's
@@ -87,6 +89,20 @@ impl Engine {
         let collect_start = self.oldest(idx);
         let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors };
         self.tell_member(now, idx, Event::Cursor(event));
+    }
+
+    /// Retention would remove all before `at`: from now on no channel of this leader begins there, and the others are told so, until
+    /// all who may lead next have it. A follower's retention waits for its leader's word.
+    pub(in crate::shard) fn collect_from(&mut self, idx: PartitionIdx, at: Position) {
+        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+        if seat.member.state() != State::Open || at.offset <= seat.collecting {
+            return;
+        }
+        let known = self.store.collect_start(idx);
+        let at = if known.offset > at.offset { known } else { at };
+        seat.collecting = at.offset;
+        let record = self.store.log_collect_start(idx, at);
+        self.cluster_mut().records.push_back((record, idx, Recorded::Collecting(at)));
     }
 
     // ---- a follower's

@@ -60,8 +60,10 @@ impl Engine {
             }
             Effect::Opened { epoch } => {
                 self.store.set_epoch(idx, epoch);
-                self.partitions.get_mut(idx).low_water_stale = true;
+                seat.collecting = 0;
+                p.low_water_stale = true;
                 self.update_low_water(idx);
+                self.store.look_at_retention(idx);
                 self.wake_channels(idx);
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
@@ -71,9 +73,13 @@ impl Engine {
             Effect::Resign => self.passes.push(event::Effect::Ask(Ask::Resign { route })),
             Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
-            Effect::ApplyCursors { number, images, deleted, collect_start } => {
+            Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start } => {
                 self.apply_cursors(now, idx, number, images, deleted, collect_start);
+                if let Some(at) = agreed_start {
+                    self.store.set_agreed_start(idx, at);
+                }
             }
+            Effect::Agreed { at } => self.store.set_agreed_start(idx, at),
             Effect::CursorDone { request, result } => {
                 self.cursor_done(now, CursorRequest(request), result.map_err(PublishError::from));
             }

@@ -193,6 +193,7 @@ impl Engine {
         let cluster = self.cluster_mut();
         let (seat, until) = (cluster.seat(topic, partition, Epoch(0), Position::START), cluster.lease_until);
         cluster.set_place(Route { topic_id: topic.id, partition }, idx);
+        self.store.await_agreement(idx);
         self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Member(seat)));
         self.topics.set_place(&topic.name, partition, idx);
         self.tell_member(now, idx, Event::Lease { until });

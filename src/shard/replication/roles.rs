@@ -164,7 +164,6 @@ impl Engine {
         if let Role::Member(seat) = &mut p.replica {
             seat.marks.clear();
         }
-        self.store.lower_low_water(idx, self.store.collect_start(idx));
         self.count_uncommitted(idx);
     }
 

@@ -175,7 +175,7 @@ impl World {
 
     pub fn probe_some(&mut self) {
         let at = self.now + 300 * MS + self.rng.below(1500 * MS);
-        self.queue.put(at, super::events::Happening::Probe);
+        self.queue.put(at, super::events::Happening::Probes);
         let running: Vec<usize> = (0..self.nodes.len()).filter(|n| self.nodes[*n].running.is_some()).collect();
         if !running.is_empty() {
             let n = running[self.rng.below(running.len() as u64) as usize];

@@ -111,8 +111,14 @@ pub enum Happening {
         node: usize,
         version: u64,
     },
-    /// A disk is looked at.
-    Probe,
+    /// All nodes lose power.
+    AllDown,
+    /// Some disk is looked at, from time to time.
+    Probes,
+    /// A node's disk is looked at.
+    Probe {
+        node: usize,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -20,6 +20,8 @@ const TIMED: &[&str] = &[
     "membership",
     "slow_disk",
     "rot",
+    "all_down",
+    "cut_off",
 ];
 
 impl World {
@@ -73,17 +75,23 @@ impl World {
                 self.queue.put(until, Happening::Mended(Mend::Slow(n, to)));
             }
             "store_away" => {
-                self.nodes[n].is_store_away = true;
                 let until = self.now + self.rng.below(4 * SECOND);
-                self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
+                self.take_store_away(n, until);
             }
             "leader_move" => self.move_leader(),
             "membership" => self.change_membership(n),
             "slow_disk" => self.nodes[n].disk_stands_until = self.now + self.rng.below(1500 * MS),
             "rot" => self.rot(),
+            "all_down" => self.power_sags(),
+            "cut_off" => self.cut_off(n),
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));
+    }
+
+    fn take_store_away(&mut self, n: usize, until: u64) {
+        self.nodes[n].is_store_away = true;
+        self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
     }
 
     fn other_than(&mut self, n: usize) -> usize {
@@ -117,6 +125,31 @@ impl World {
             let both = [(n, o), (o, n)];
             let which = if one_way { &both[outward as usize..=outward as usize] } else { &both[..] };
             for &(a, b) in which {
+                self.cuts.insert((a, b));
+                self.outcome.cuts += 1;
+                self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));
+            }
+        }
+    }
+
+    /// No disk completes anything any more; then all is dark.
+    fn power_sags(&mut self) {
+        let until = self.now + MS + self.rng.below(5 * MS);
+        for node in &mut self.nodes {
+            node.disk_stands_until = node.disk_stands_until.max(until + MS);
+        }
+        self.queue.put(until, Happening::AllDown);
+    }
+
+    /// From the store, and from one node or all others. What those miss meanwhile must not have been acknowledged, so their disks are
+    /// looked at in the end.
+    fn cut_off(&mut self, n: usize) {
+        let until = self.now + 500 * MS + self.rng.below(2500 * MS);
+        self.take_store_away(n, until);
+        let (other, all) = (self.other_than(n), self.rng.chance(0.5));
+        for o in (0..self.nodes.len()).filter(|o| *o != n && (all || *o == other)) {
+            self.queue.put(until, Happening::Probe { node: o });
+            for (a, b) in [(n, o), (o, n)] {
                 self.cuts.insert((a, b));
                 self.outcome.cuts += 1;
                 self.queue.put(until, Happening::Mended(Mend::Cut(a, b)));
@@ -212,6 +245,7 @@ impl World {
             let faults = self.disk_faults(n);
             let node = &mut self.nodes[n];
             (node.paused_until, node.disk_stands_until, node.disk.faults) = (self.now, self.now, faults);
+            node.is_off_until = 0;
             if let Some(r) = &mut node.running {
                 r.effects_left = None;
             }

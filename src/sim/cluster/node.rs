@@ -3,8 +3,8 @@
 use super::check::Look;
 use super::events::Happening;
 use super::plan::Coordination;
-use super::world::{MS, Phase, World};
-use crate::base::{CoreId, Epoch, Now, OpId, Ticks};
+use super::world::{MS, Phase, SECOND, World};
+use crate::base::{CoreId, Epoch, FileId, Now, OpId, Ticks};
 use crate::config::Settings;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::log::state::Doubt;
@@ -16,6 +16,9 @@ use crate::sim::disk::{Faults, SimDisk};
 use crate::sim::node::world::{MSG_TIMEOUT_MS, SEGMENT_BYTES};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// Writes of a journal that are remembered. Half as many are more than are in flight at a time.
+pub const JOURNAL_WRITES: usize = 16;
 
 /// The cluster's id.
 const CLUSTER: [u8; 16] = [0xc5; 16];
@@ -33,6 +36,8 @@ pub struct Node {
     pub ticks_base: u64,
     pub wall_skew: i64,
     pub is_store_away: bool,
+    /// It has no power until then.
+    pub is_off_until: u64,
     /// Its disk often fails writes, for now.
     pub is_shaky: bool,
     /// What was durable on it was damaged.
@@ -62,6 +67,8 @@ pub struct Running {
     pub tick_at: Vec<u64>,
     /// The effect at which it goes down.
     pub effects_left: Option<u64>,
+    /// The latest writes of each core's journal: where, and how long.
+    pub journal: Vec<VecDeque<(u64, u64)>>,
     /// What its recovery found partitions to lack.
     pub doubts: BTreeMap<super::meta::Key, Doubt>,
 }
@@ -78,6 +85,7 @@ impl Node {
             ticks_base,
             wall_skew: 0,
             is_store_away: false,
+            is_off_until: 0,
             is_shaky: false,
             is_damaged: false,
             has_failed: false,
@@ -115,6 +123,10 @@ impl World {
         if self.nodes[n].running.is_some() {
             return;
         }
+        let off_until = self.nodes[n].is_off_until;
+        if off_until > self.now {
+            return self.queue.put(off_until, Happening::Start { node: n });
+        }
         let cores = 1 + self.rng.below(self.plan.cores_max) as u16;
         let recovered = self.recover_somehow(n, cores);
         self.outcome.starts += 1;
@@ -149,6 +161,7 @@ impl World {
             is_stopping: false,
             tick_at: vec![u64::MAX; all],
             effects_left: None,
+            journal: vec![VecDeque::new(); all],
             doubts,
         });
         (0..all).for_each(|core| self.arm_tick(n, core));
@@ -212,6 +225,7 @@ impl World {
 
     fn settings(&mut self, journal_bytes: u64) -> Settings {
         let rng = &mut self.rng;
+        let is_in_place = self.faults.in_place > 0.0 && rng.chance(self.faults.in_place);
         Settings {
             partitions: 1,
             journal_bytes,
@@ -225,6 +239,7 @@ impl World {
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
             max_confirm_win: 20,
             delete_bytes_per_second: 400_000,
+            receive_in_place_bytes: if is_in_place { 1 + rng.below(2000) } else { 64 * 1024 },
             replica_window_bytes: [64 * 1024, 8 << 20][rng.below(2) as usize],
             catch_up_rate: [0, 0, 400_000][rng.below(3) as usize],
             replica_retry_ms: 20 + rng.below(80),
@@ -281,6 +296,42 @@ impl World {
         self.drop_wires_of(n, is_kill);
         let at = self.now + 10 * MS + self.rng.below(1500 * MS);
         self.queue.put(at, Happening::Start { node: n });
+    }
+
+    /// Every node loses power. Some come back much later than others.
+    pub fn all_go_down(&mut self) {
+        if self.phase != Phase::Faulty {
+            return;
+        }
+        self.say(|| "all nodes lose power".into());
+        self.outcome.blackouts += 1;
+        let rots = self.victim.filter(|_| self.rng.chance(0.5));
+        let rot = rots.and_then(|n| Some((n, self.place_in_journal(n)?)));
+        for n in 0..self.nodes.len() {
+            let is_late = self.rng.chance(0.4);
+            self.go_down(n, false);
+            if is_late {
+                // its start stands in the queue already, and does nothing before
+                self.nodes[n].is_off_until = self.now + self.rng.below(4 * SECOND);
+            }
+        }
+        if let Some((n, (core, at))) = rot {
+            let path = FileId::Journal(core).to_string();
+            self.nodes[n].disk.flip(&path, at, self.rng.below(8) as u32);
+            self.nodes[n].is_damaged = true;
+            self.outcome.damages += 1;
+            self.say(|| format!("rot: node{n} {path} at byte {at}"));
+        }
+    }
+
+    /// A core, and a byte of its journal that was durable when one of the last writes began.
+    fn place_in_journal(&mut self, n: usize) -> Option<(u16, u64)> {
+        let r = self.nodes[n].running.as_ref()?;
+        let core = self.rng.below(r.journal.len() as u64) as usize;
+        let written = &r.journal[core];
+        let old = written.len().checked_sub(JOURNAL_WRITES / 2).filter(|n| *n > 0)?;
+        let (at, len) = written[self.rng.below(old as u64) as usize];
+        Some((core as u16, at + self.rng.below(len)))
     }
 
     /// What it led is led by another life, or another node.

@@ -64,7 +64,19 @@ pub struct Faults {
     pub misdirected_write: f64,
     /// Probability that a node's disk often fails writes for a while after a start, when replicas change their roles.
     pub shaky_start: f64,
+    /// All nodes lose power at the same moment, under writes; they come back one by one, some of them late. The node that may be damaged
+    /// comes back with rot in its journal, now and then.
+    pub all_down: f64,
+    /// A node reaches neither the metadata store nor one, or all, other nodes for a while: clients still reach it.
+    pub cut_off: f64,
+    /// Per removal of files: the node loses power, or is killed, about then.
+    pub crash_at_removal: f64,
+    /// Probability that a node receives what peers send to where it stays, from few missing bytes on, in a life of it.
+    pub in_place: f64,
 }
+
+/// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
+const APART: &[&str] = &["all_down", "cut_off", "crash_at_removal", "in_place"];
 
 /// A fault's name, how likely a seed has it, and the most of it.
 type Field = (&'static str, f64, f64, fn(&mut Faults) -> &mut f64);
@@ -97,6 +109,10 @@ pub const FIELDS: &[Field] = &[
     ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
     ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
     ("shaky_start", 0.12, 0.4, |f| &mut f.shaky_start),
+    ("all_down", 0.2, 1.2, |f| &mut f.all_down),
+    ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
+    ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
+    ("in_place", 0.85, 1.0, |f| &mut f.in_place),
 ];
 
 impl Faults {
@@ -157,10 +173,13 @@ impl Plan {
         let min_isr = if rng.chance(0.75) { majority } else { 1 + rng.below(replicas as u64) as usize };
         let mut faults = Faults::default();
         let is_calm = rng.chance(0.05);
-        // apart from all else, so that what a seed is otherwise does not hang on it
-        let mut apart = Rng::new(seed ^ 0x5a4e);
+        let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
         for (name, likely, most, field) in FIELDS {
-            let rng = if *name == "shaky_start" { &mut apart } else { &mut rng };
+            let rng = match *name {
+                "shaky_start" => &mut shaky,
+                name if APART.contains(&name) => &mut apart,
+                _ => &mut rng,
+            };
             // drawn in any case, so that a fault that is not there changes no other
             let (has_it, much) = (rng.chance(*likely), rng.below(1000) as f64 / 1000.0);
             if has_it && !is_calm {
@@ -195,10 +214,12 @@ impl Plan {
         if self.nodes == 1 {
             let f = &mut self.faults;
             (f.partition, f.one_way, f.slow_link, f.leader_move, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
+            f.cut_off = 0.0;
         }
         if self.coordination != Coordination::Store {
             let f = &mut self.faults;
             (f.store_away, f.watch_late, f.watch_twice, f.watch_compacted, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
+            f.cut_off = 0.0;
         }
         if self.coordination == Coordination::Alone {
             self.faults.leader_move = 0.0;

@@ -389,6 +389,7 @@ impl World {
             return;
         }
         end.is_gone = true;
+        self.outcome.lent_cut += end.lent.is_some() as u64;
         let (core, is_known) = (end.core, end.is_known);
         if let Some(core) = core.filter(|_| is_known) {
             self.step(n, core, Event::Closed { conn: conn_of(wire, side) });

@@ -117,7 +117,7 @@ impl World {
         world.queue.put(MS, Happening::Visit);
         world.queue.put(50 * MS, Happening::Control);
         let first = world.soon(800 * MS);
-        world.queue.put(first, Happening::Probe);
+        world.queue.put(first, Happening::Probes);
         world.plan_faults();
         world
     }
@@ -197,7 +197,10 @@ impl World {
             Happening::Mended(mend) => self.mended(mend),
             Happening::Start { node } => self.start(node),
             Happening::Install { node, version } => self.install(node, version),
-            Happening::Probe => self.probe_some(),
+            Happening::AllDown => self.all_go_down(),
+            Happening::Probes => self.probe_some(),
+            Happening::Probe { node } if self.nodes[node].running.is_some() => self.probe(node),
+            Happening::Probe { .. } => {}
         }
     }
 
@@ -332,6 +335,14 @@ impl World {
             _ => (0, false),
         };
         self.trace([5, (n * 64 + core) as u64, file, what]);
+        if is_journal && let DiskOp::Write { at, parts, .. } = &request {
+            self.note_journal_write(n, core, *at, parts.iter().map(|p| p.len() as u64).sum());
+        }
+        let is_removal = matches!(request, DiskOp::Remove { .. });
+        if is_removal && self.faults.crash_at_removal > 0.0 && self.rng.chance(self.faults.crash_at_removal) {
+            let left = self.rng.below(6);
+            self.nodes[n].running.as_mut().expect("it runs").effects_left.get_or_insert(left);
+        }
         let latency = match self.rng.below(20) {
             0 => self.rng.below(8 * MS),
             _ => 30 * US + self.rng.below(700 * US),
@@ -344,6 +355,14 @@ impl World {
         node.disk.submit(OpId(r.next_op), request);
         let (at, life) = (node.disk_stands_until.max(self.now) + latency, node.life);
         self.queue.put(at, Happening::Disk { node: n, life });
+    }
+
+    fn note_journal_write(&mut self, n: usize, core: usize, at: u64, len: u64) {
+        let latest = &mut self.nodes[n].running.as_mut().expect("it runs").journal[core];
+        if latest.len() == super::node::JOURNAL_WRITES {
+            latest.pop_front();
+        }
+        latest.push_back((at, len));
     }
 
     fn disk_done(&mut self, n: usize) {

@@ -10,7 +10,7 @@ use super::client::{Client, Role};
 use super::reach::Reach;
 use super::reader::{Kind, Place};
 use super::{Outcome, Plan};
-use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Now, OpId, Peer, Rng, Ticks, TopicRef};
+use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Epoch, FileId, Lent, Now, OpId, Peer, Rng, Ticks, TopicRef};
 use crate::config::Settings;
 use crate::journal::format::RING_START;
 use crate::log::recovery::Recovered;
@@ -40,6 +40,8 @@ struct Socket {
     core: Option<usize>,
     /// What the client wrote and the node has not read.
     inbox: Vec<u8>,
+    /// Where the next of it goes, if the node said so.
+    lent: Option<Lent>,
     /// What the node sent and the client has not taken.
     wire: VecDeque<Bytes>,
     is_paused: bool,
@@ -114,6 +116,7 @@ impl<'a> World<'a> {
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
+            receive_in_place_bytes: 100,
             read_cache_bytes: READ_CACHE_BYTES,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
@@ -353,7 +356,11 @@ impl<'a> World<'a> {
                     // what is lent stays so until its client takes it
                     s.wire.extend(pieces);
                 }
-                Effect::ReceiveInto { .. } => unreachable!("only links between nodes do"),
+                Effect::ReceiveInto { conn, lent } => {
+                    let s = self.sockets.get_mut(&conn.0).expect("it receives from a connection that it has");
+                    assert!(s.core == Some(core) && !s.is_closing, "it receives from an open socket of its own");
+                    assert!(s.lent.replace(lent).is_none(), "one piece of memory at a time");
+                }
                 Effect::Close { conn } => {
                     self.trace([2, conn.0, 0, 0]);
                     let s = self.sockets.get_mut(&conn.0).expect("it closes a connection that it has");
@@ -491,8 +498,22 @@ impl<'a> World<'a> {
             return false;
         }
         let n = if all { s.inbox.len() } else { 1 + self.rng.below(s.inbox.len() as u64) as usize };
-        let bytes: Vec<u8> = s.inbox.drain(..n).collect();
-        self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+        let Some(mut lent) = s.lent.take() else {
+            let bytes: Vec<u8> = s.inbox.drain(..n).collect();
+            self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
+            return true;
+        };
+        let mut bytes = &s.inbox[..n];
+        lent.put(&mut bytes);
+        let n = n - bytes.len();
+        s.inbox.drain(..n);
+        // it comes back when all is there, and sometimes before
+        if lent.wanted > 0 && !n.is_multiple_of(3) {
+            s.lent = Some(lent);
+        } else {
+            self.outcome.in_place += 1;
+            self.step(core, Event::Received { conn: ConnId(conn), lent });
+        }
         true
     }
 
@@ -535,7 +556,7 @@ impl<'a> World<'a> {
         let core = self.rng.below(self.shards.len() as u64) as usize;
         let (inbox, wire) = (vec![], VecDeque::new());
         let (is_paused, is_closing, has_hung_up) = (false, false, false);
-        let socket = Socket { core: Some(core), inbox, wire, is_paused, is_closing, has_hung_up, client };
+        let socket = Socket { core: Some(core), inbox, lent: None, wire, is_paused, is_closing, has_hung_up, client };
         self.sockets.insert(self.next_conn, socket);
         core
     }
