@@ -159,8 +159,8 @@ settings! {
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
             "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
-            "Rate, per core, at which segments are deleted that retention lets go. What waits goes within about a minute, and at once when the \
-             disk is full; 0: always at once";
+            "Rate, per core, at which segments are deleted that retention lets go. What waits goes within about a minute, \
+             and at once when the disk is full; 0: always at once";
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],

@@ -231,9 +231,10 @@ impl NodeStats {
         for Core { core, health, connections, turns: t, scrubs, deleting_bytes, links } in &self.cores {
             let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
             let stalls = t.stalls;
+            let background = format!("scrubs: {scrubs} deleting: {deleting_bytes} bytes");
             writeln!(
                 out,
-                "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls} scrubs: {scrubs} deleting: {deleting_bytes} bytes",
+                "   [core {core:<4}] {health} connections: {connections} turns: {} {times} stalls: {stalls} {background}",
                 t.count
             )?;
             for LinkStats { node, connected, queued_bytes } in links {

@@ -38,9 +38,10 @@ fn they_go_at_the_rate_that_is_set() {
             rig.store.deleting_bytes()
         );
         let wait = rig.store.deadline().expect("the next one").since(rig.now.ticks);
-        rig.tick(wait.as_millis() as u64 / 2);
+        rig.tick(wait.as_millis() as u64 / 2 + 1);
         rig.settle();
         let before = gone(&rig);
+        assert_eq!(before, seen.len() + 1, "not yet");
         rig.tick(wait.as_millis() as u64 / 2 + 1);
         rig.settle();
         seen.push((wait.as_millis() / 100, gone(&rig) - before));
@@ -56,7 +57,7 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
     let (mut rig, ..) = confirmed(SEGMENT);
     rig.store.set_other_full(CoreId(1), true);
     rig.settle();
-    assert_eq!((gone(&rig), rig.store.deleting_bytes()), (5, 0), "another core's disk is full");
+    assert_eq!((gone(&rig), rig.store.deleting_bytes()), (6, 0), "another core's disk is full: the last one goes, too");
 
     let (mut rig, ..) = confirmed(SEGMENT);
     rig.store.stop(rig.now, &NoCursors, &mut rig.io);
