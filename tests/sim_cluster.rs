@@ -29,6 +29,7 @@ const KEPT_STORE: Kept = &[
         ],
     ),
     (1, &[177]),
+    (5, &[832]),
 ];
 const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];

@@ -237,6 +237,7 @@ impl PartitionLog {
             channels: vec![],
             lost: vec![],
             producers: Producers::new(limits),
+            counted: VecDeque::new(),
             last_unix_ns: 0,
             dir,
         };
@@ -282,7 +283,8 @@ impl PartitionLog {
             vouched: r.vouched.map(Box::new),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
             epoch: if r.promised == Epoch(0) { epoch } else { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) },
-            shared: (r.promised > Epoch(0)).then(|| Box::new(Shared::new(r.promised, r.committed))),
+            shared: (r.promised > Epoch(0))
+                .then(|| Box::new(Shared { counted: r.counted, ..Shared::new(r.promised, r.committed) })),
             cut: None,
             mend: None,
             end,

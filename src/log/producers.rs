@@ -311,6 +311,17 @@ impl Producers {
         }
     }
 
+    /// Whether some producer has a batch at or behind `offset`.
+    pub fn is_used_from(&self, offset: i64) -> bool {
+        self.by_use.range(offset..).next().is_some()
+    }
+
+    /// Takes in those of another table that are not in this one.
+    pub fn add_missing(&mut self, other: &Producers) {
+        let missing: Vec<Producer> = other.iter().copied().filter(|p| !self.by_id.contains_key(&p.id)).collect();
+        missing.into_iter().for_each(|p| self.insert(p));
+    }
+
     /// Forgets whose last batch does not stand below `offset`: the rest is what a walk from there begins with.
     pub fn below(&self, offset: i64) -> Producers {
         let list: Vec<Producer> = self.iter().copied().filter(|p| p.last_offset() < offset).collect();

@@ -4,9 +4,10 @@
 
 use super::cursor::CursorImage;
 use super::epochs::Epochs;
-use super::producers::Producers;
+use super::producers::{Before, Producers};
 use super::view::Tail;
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Whether a replica may lack something that it had.
@@ -82,6 +83,8 @@ pub struct RecoveredPartition {
     pub lost: Vec<(Position, Position)>,
     /// As the log before `end` tells them.
     pub producers: Producers,
+    /// What the table was before each batch behind `committed`; without other replicas empty.
+    pub counted: VecDeque<Before>,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub last_unix_ns: i64,
 }

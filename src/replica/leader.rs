@@ -335,10 +335,12 @@ impl Leader {
         if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || membership.isr.len() < membership.min_isr {
             return;
         }
-        let mut end = cx.log.durable().at;
+        let (mut end, mut are_aligned) = (cx.log.durable().at, true);
         for node in &self.required {
             // One that was not aligned in this epoch has nothing that counts.
-            let acked = self.peers.iter().find(|p| p.node == *node).map_or(Position::START, |p| p.acked);
+            let peer = self.peers.iter().find(|p| p.node == *node);
+            are_aligned &= peer.is_some_and(|p| p.was_aligned);
+            let acked = peer.map_or(Position::START, |p| p.acked);
             if acked.offset < end.offset {
                 end = acked;
             }
@@ -349,6 +351,8 @@ impl Leader {
         }
         if let Phase::Settling { tail } = self.phase
             && base.committed.offset >= tail.offset
+            // An empty tail is everywhere; but a channel of the epochs before may be here alone.
+            && are_aligned
         {
             self.phase = Phase::Open;
             base.hands_over_until = None;

@@ -46,6 +46,8 @@ pub(super) struct Peer {
     pub session: Session,
     /// What it last said of itself, in this epoch, before it was aligned.
     pub standing: Option<Standing>,
+    /// It was in step with this leader once, in its epoch.
+    pub was_aligned: bool,
     /// Durable there, of what is the leader's log. Never goes back within an epoch but by a new alignment.
     pub acked: Position,
     pub sent: Position,
@@ -78,6 +80,7 @@ impl Peer {
             link: Link::Apart,
             session: Session(0),
             standing: None,
+            was_aligned: false,
             acked: Position::START,
             sent: Position::START,
             reading: false,
@@ -121,7 +124,7 @@ impl Peer {
 
     /// Its log is a prefix of this one, up to `at`.
     pub fn aligned(&mut self, cx: &Cx<'_>, at: Position) {
-        (self.acked, self.sent, self.left) = (at, at, false);
+        (self.acked, self.sent, self.left, self.was_aligned) = (at, at, false, true);
         self.link = Link::CatchingUp;
         self.beat_at = cx.now;
         self.budget_at = cx.now;

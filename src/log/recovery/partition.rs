@@ -618,6 +618,7 @@ impl Partition {
             debug_assert!(commit_tail.len() % COMMIT_RECORD_LEN == 0);
         }
         let committed = self.committed_end();
+        let counted = self.counted_behind(cx, committed.offset)?;
         Ok(RecoveredPartition {
             dir: self.dir,
             topic: self.topic,
@@ -642,6 +643,7 @@ impl Partition {
             channels: self.channels,
             lost: self.lost,
             producers: self.producers,
+            counted,
             last_unix_ns: self.last_unix_ns,
         })
     }

@@ -105,6 +105,33 @@ fn a_truncation_takes_back_what_the_cut_batches_told() {
     }
 }
 
+/// A replica that was promised to others' epochs: what is not committed may be cut after the start.
+#[test]
+fn what_a_later_cut_takes_back_is_known_after_a_start() {
+    for (committed, after, has_snapshot) in [(11, 30, false), (31, 20, true), (9, 40, true), (40, 0, false), (1, 20, true)] {
+        let mut node = Node::new();
+        node.write(committed as u64);
+        if has_snapshot {
+            node.engine.checkpoint(0).expect("no fault");
+        }
+        let (id, at) = (node.engine.parts[0].dir.topic_id, node.headers[committed - 1].end());
+        let epoch = (RecordKind::Epoch, Some(0), 9u64.to_le_bytes().to_vec().into(), id);
+        let place = (RecordKind::Committed, Some(0), RawPosition::from(at).as_bytes().to_vec().into(), id);
+        node.engine.write(0, &[epoch, place]).expect("no fault");
+        node.write(after);
+        node.engine.disk.crash();
+        let options = RecoverOptions { is_clustered: true, ..options() };
+        let mut p = recover(&mut node.engine.disk, &options).expect("it recovers").partitions.remove(0);
+        assert_eq!((p.committed, &p.producers), (at, &node.told()));
+        while let Some(last) = p.counted.pop_back() {
+            p.producers.take_back(last);
+        }
+        node.headers.truncate(committed);
+        let next = |table: &Producers| -> Vec<_> { table.iter().map(|p| (p.id, p.next, *p.places().last().unwrap())).collect() };
+        assert_eq!(next(&p.producers), next(&node.told()), "{committed} {after} {has_snapshot}");
+    }
+}
+
 #[test]
 fn without_a_snapshot_the_segments_tell_the_producers() {
     let mut node = Node::new();

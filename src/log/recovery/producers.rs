@@ -8,11 +8,33 @@ use super::partition::{Context, Partition};
 use super::scan::{Window, commit_record_at, segment_at};
 use crate::base::FileId;
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::log::producers::{Before, Producers};
+use std::collections::VecDeque;
+
+/// So far before the committed end segments are gone through, for producers with many batches behind it.
+const LOOK_BACK: i64 = 16 * 1024 * 1024;
 
 impl Partition {
     /// Counts the batches of `from .. to` by the headers that the segments hold. Behind a damaged header it goes on in the
     /// next segment: producers that only it knew are not recognized any more.
     pub fn count_producers(&mut self, cx: &mut Context<'_>, from: i64, to: i64) -> Result<(), RecoverError> {
+        let (mut producers, mut unix_ns) =
+            (std::mem::replace(&mut self.producers, Producers::new(cx.producers)), self.last_unix_ns);
+        let walked = self.each_header(cx, from, to, &mut |h| {
+            producers.count(h);
+            unix_ns = if h.is_lost() { unix_ns } else { h.base_unix_ns.get() };
+        });
+        (self.producers, self.last_unix_ns) = (producers, unix_ns);
+        walked
+    }
+
+    fn each_header(
+        &self,
+        cx: &mut Context<'_>,
+        from: i64,
+        to: i64,
+        each: &mut dyn FnMut(&BatchHeader),
+    ) -> Result<(), RecoverError> {
         for (i, meta) in self.segments.iter().enumerate() {
             let base = meta.base.offset;
             let border = self.segments.get(i + 1).map_or(to, |next| next.base.offset.min(to));
@@ -22,12 +44,33 @@ impl Partition {
                 let head = window.get(cx.storage, segment_at(base, offset), BATCH_HEADER_LEN)?;
                 let header = BatchHeader::parse(head, self.dir.topic_id, self.dir.partition);
                 let Some(h) = header.ok().filter(|h| h.offset.get() == offset) else { break };
-                self.producers.count(&h);
-                self.last_unix_ns = if h.is_lost() { self.last_unix_ns } else { h.base_unix_ns.get() };
+                each(&h);
                 offset = h.end().offset;
             }
         }
         Ok(())
+    }
+
+    /// What the table was before each batch behind `committed`: a leader may order those to be cut. Who has more of them than the table
+    /// remembers is looked for in the segments before that place; one that has no batch near it either is forgotten by such a cut.
+    pub fn counted_behind(&self, cx: &mut Context<'_>, committed: i64) -> Result<VecDeque<Before>, RecoverError> {
+        let mut counted = VecDeque::new();
+        if committed >= self.end.offset || !self.producers.is_used_from(committed) {
+            return Ok(counted);
+        }
+        let before = || self.segments.iter().map(|m| m.base.offset).filter(|base| *base <= committed);
+        let near = before().find(|base| *base >= committed - LOOK_BACK);
+        let base = near.or(before().last()).unwrap_or(committed);
+        let mut in_segment = self.producers.below(base);
+        self.each_header(cx, base, committed, &mut |h| in_segment.count(h))?;
+        let mut table = self.producers.clone();
+        table.cut(committed);
+        table.add_missing(&in_segment);
+        self.each_header(cx, committed, self.end.offset, &mut |h| {
+            counted.extend(table.before(h));
+            table.count(h);
+        })?;
+        Ok(counted)
     }
 
     /// Base timestamp of the batch before the end, as its commit record says.

@@ -418,6 +418,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
         channels: vec![],
         lost: vec![],
         producers: Producers::restore(ProducerLimits::default(), &s.producers),
+        counted: Default::default(),
         last_unix_ns: s.unix_ns,
         dir: d.clone(),
     };

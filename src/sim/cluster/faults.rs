@@ -134,7 +134,7 @@ impl World {
 
     /// No disk completes anything any more; then all is dark.
     fn power_sags(&mut self) {
-        let until = self.now + MS + self.rng.below(5 * MS);
+        let until = self.now + 20 * MS + self.rng.below(80 * MS);
         for node in &mut self.nodes {
             node.disk_stands_until = node.disk_stands_until.max(until + MS);
         }

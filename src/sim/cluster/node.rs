@@ -298,7 +298,7 @@ impl World {
         self.queue.put(at, Happening::Start { node: n });
     }
 
-    /// Every node loses power. Some come back much later than others.
+    /// Every node loses power. One of them comes back much later than the others, perhaps.
     pub fn all_go_down(&mut self) {
         if self.phase != Phase::Faulty {
             return;
@@ -307,13 +307,12 @@ impl World {
         self.outcome.blackouts += 1;
         let rots = self.victim.filter(|_| self.rng.chance(0.5));
         let rot = rots.and_then(|n| Some((n, self.place_in_journal(n)?)));
+        let late = self.rng.chance(0.7).then(|| self.rng.below(self.nodes.len() as u64) as usize);
         for n in 0..self.nodes.len() {
-            let is_late = self.rng.chance(0.4);
             self.go_down(n, false);
-            if is_late {
-                // its start stands in the queue already, and does nothing before
-                self.nodes[n].is_off_until = self.now + self.rng.below(4 * SECOND);
-            }
+            // its start stands in the queue already, and does nothing before
+            let off = if late == Some(n) { SECOND + self.rng.below(4 * SECOND) } else { 0 };
+            self.nodes[n].is_off_until = self.now + off;
         }
         if let Some((n, (core, at))) = rot {
             let path = FileId::Journal(core).to_string();

@@ -64,7 +64,7 @@ pub struct Faults {
     pub misdirected_write: f64,
     /// Probability that a node's disk often fails writes for a while after a start, when replicas change their roles.
     pub shaky_start: f64,
-    /// All nodes lose power at the same moment, under writes; they come back one by one, some of them late. The node that may be damaged
+    /// All nodes lose power at the same moment, under writes; they come back one by one, one of them late. The node that may be damaged
     /// comes back with rot in its journal, now and then.
     pub all_down: f64,
     /// A node reaches neither the metadata store nor one, or all, other nodes for a while: clients still reach it.
@@ -109,7 +109,7 @@ pub const FIELDS: &[Field] = &[
     ("lost_write", 0.08, 0.002, |f| &mut f.lost_write),
     ("misdirected_write", 0.08, 0.001, |f| &mut f.misdirected_write),
     ("shaky_start", 0.12, 0.4, |f| &mut f.shaky_start),
-    ("all_down", 0.2, 1.2, |f| &mut f.all_down),
+    ("all_down", 0.2, 2.0, |f| &mut f.all_down),
     ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
     ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
     ("in_place", 0.85, 1.0, |f| &mut f.in_place),
