@@ -60,7 +60,7 @@ impl Partition {
         }
         let before = || self.segments.iter().map(|m| m.base.offset).filter(|base| *base <= committed);
         let near = before().find(|base| *base >= committed - LOOK_BACK);
-        let base = near.or(before().last()).unwrap_or(committed);
+        let base = near.or(before().next_back()).unwrap_or(committed);
         let mut in_segment = self.producers.below(base);
         self.each_header(cx, base, committed, &mut |h| in_segment.count(h))?;
         let mut table = self.producers.clone();
