@@ -160,6 +160,34 @@ fn what_came_is_told_before_all_is_there() {
     server.join().unwrap();
 }
 
+/// It was heard a hundred times a second that nothing came.
+#[test]
+fn who_is_silent_in_the_middle_of_a_body_wakes_nobody() {
+    let (listener, address) = listener();
+    let server = run("silent", move || {
+        let mut turns = 0;
+        let turn = move |net: &mut Net, happened: Vec<Happened>| {
+            turns += 1;
+            for h in happened {
+                match h {
+                    Happened::Opened(conn, _) => net.receive_into(conn, memory(b"", 500_000)),
+                    Happened::Received(_, lent) => {
+                        assert!(lent.memory == b"late" && turns < 30, "{turns}");
+                        return true;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            false
+        };
+        (Net::new(listener, NetOptions::default()).unwrap(), turn)
+    });
+    let mut stream = connect(address);
+    std::thread::sleep(Duration::from_millis(1000));
+    stream.write_all(b"late").unwrap();
+    server.join().unwrap();
+}
+
 /// Of the connections that end while memory is lent: by the other side, by this one, and with the core. In each the kernel has it.
 #[test]
 fn memory_outlives_what_goes_there() {

@@ -158,7 +158,10 @@ impl View<'_> {
         let commit_block = read_range(self.storage, &commit, 0, BLOCK)?;
         match FileHeader::parse(&commit_block, COMMIT_MAGIC, dir.topic_id, dir.partition, base) {
             Ok(_) => {}
-            Err(Bad::Zero | Bad::Short) if redo_commits.is_some_and(|from| from <= base) => self.say(&commit, "not begun yet")?,
+            // it is begun after its segment: with the first batch that is durable
+            Err(Bad::Zero | Bad::Short) if promised <= base || redo_commits.is_some_and(|from| from <= base) => {
+                self.say(&commit, "not begun yet")?;
+            }
             Err(bad @ Bad::Version(_)) => {
                 self.newer(&commit, 0, bad)?;
                 return Ok(None);

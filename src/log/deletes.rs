@@ -72,6 +72,9 @@ impl Deletes {
 impl Store {
     /// Deletes what is due. Not beside another: who frees much at once keeps the disk for long.
     pub(super) fn delete_next(&mut self, now: Now, io: &mut Io) {
+        if self.retention.deletes.waiting.is_empty() {
+            return;
+        }
         let is_hurried = self.is_stopping() || self.is_short_of_space();
         let rate = if is_hurried { 0 } else { self.options.delete_bytes_per_second };
         while (rate == 0 || !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
@@ -89,8 +92,7 @@ impl Store {
     }
 
     pub(super) fn delete_deadline(&self) -> Option<Ticks> {
-        let is_busy = self.ops.is_any(|op| matches!(op, Op::Remove(_)));
-        self.retention.deletes.deadline().filter(|_| !is_busy)
+        self.retention.deletes.deadline().filter(|_| !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
     }
 
     /// Bytes of segments that wait to be deleted.

@@ -9,9 +9,10 @@
 //! Commit records are written of durable batches only. A direct batch is written before it is durable; once it stands in the
 //! segment durably, its header goes to the journal (rule 5). So that it need not wait for the round's end, a round for direct batches
 //! writes durably where all before it is synced, and each of its writes that completes, with all before it, sets off the batches
-//! that end there; else the round ends in a sync. The commit records of what the round before wrote are written beside. A failed write poisons the partition: nothing of it is written
-//! again, it takes no publish, what is in memory stays readable, and the checkpoint never passes its records. When the
-//! ring fills because of that, the whole core stops taking publishes.
+//! that end there; else the round ends in a sync. The commit records of what the round before wrote are written beside.
+//!
+//! A failed write poisons the partition: nothing of it is written again, it takes no publish, what is in memory stays readable, and the
+//! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
 use super::notice::{CursorSource, Io, PartitionIdx};

@@ -189,8 +189,8 @@ impl Store {
     pub(super) fn remove_upto(&mut self, upto: RecordTicket, io: &mut Io) {
         while self.retention.removals.front().is_some_and(|r| r.0 <= upto) {
             let Some((_, p, old)) = self.retention.removals.pop_front() else { return };
-            if self.part(p).is_cutting() {
-                // the log may begin anew where one of them did
+            if self.part(p).is_restarting() {
+                // it may begin where one of them did
                 old.into_iter().for_each(|old| self.delete(old, io));
             } else {
                 old.into_iter().for_each(|old| self.retention.deletes.push(old));

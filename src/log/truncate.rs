@@ -126,6 +126,11 @@ impl PartitionLog {
         self.cut.as_ref().is_some_and(|c| c.is_frozen)
     }
 
+    /// The log is about to begin anew, perhaps where it had a segment before.
+    pub fn is_restarting(&self) -> bool {
+        self.cut.as_ref().is_some_and(|c| c.is_restart)
+    }
+
     /// The number of the batch that begins at `offset`, of the first one in memory when it stood before that.
     fn number_at(&self, offset: i64) -> u64 {
         self.first + self.recent.partition_point(|r| r.header().offset.get() < offset) as u64
@@ -236,6 +241,8 @@ impl Store {
                         || self.searches_in(p)
                         || self.scrub.repairs(p)
                         || self.part(p).is_mending()
+                        // the name of a file that is deleted is taken until it is
+                        || self.ops.is_any(|op| matches!(op, Op::Remove(q) if *q == p))
                         || !self.is_idle(p);
                     if is_used {
                         return false;

@@ -6,7 +6,8 @@
 //!       |                                                                  |  receive_into                                      v
 //!       '───────────────────────── more of them are not needed ────────────┴──── one receive into a shared buffer <─────────────'
 //! ```
-//! Two receives of a connection are never under way together, so the order of the bytes stands. The memory is the kernel's from
+//! Where nothing comes for that while, the next receive has no end but the first bytes: a client that stays silent in the middle of a
+//! body costs nothing. Two receives of a connection are never under way together, so the order of the bytes stands. The memory is the kernel's from
 //! the receive's submission until its completion, whatever becomes of the connection meanwhile: it lives in [`Conn`], which stays
 //! until then.
 
@@ -34,6 +35,8 @@ pub(super) struct Placed {
     is_in_flight: bool,
     /// Something was put there.
     has_come: bool,
+    /// Nothing came for a while: the next receive ends with the first bytes, whenever they come.
+    is_idle: bool,
     singles: u8,
 }
 
@@ -65,7 +68,7 @@ impl Conn {
         let placed = self.placed.get_or_insert_default();
         let room = lent.memory.capacity() - lent.memory.len();
         assert!(placed.lent.is_none() && (1..=room).contains(&lent.wanted), "one piece of memory at a time, with room");
-        (placed.lent, placed.has_come, placed.singles) = (Some(lent), false, SINGLES);
+        (placed.lent, placed.has_come, placed.is_idle, placed.singles) = (Some(lent), false, false, SINGLES);
     }
 
     /// Nothing more is put there, but what is with the kernel.
@@ -88,6 +91,7 @@ impl Conn {
             placed.came(result as usize);
         }
         placed.is_in_flight = false;
+        placed.is_idle = !placed.has_come;
         let has_come = placed.has_come;
         placed.lent.take_if(|_| has_come)
     }
@@ -104,8 +108,16 @@ impl Conn {
         if let Some(lent) = &mut placed.lent {
             placed.is_in_flight = true;
             let room = &mut lent.memory.spare_capacity_mut()[..lent.wanted.min(RECEIVE_BYTES_MAX)];
-            let entry = opcode::Recv::new(fd, room.as_mut_ptr().cast(), room.len() as u32).flags(libc::MSG_WAITALL).build();
+            let entry = opcode::Recv::new(fd, room.as_mut_ptr().cast(), room.len() as u32);
+            if placed.is_idle {
+                // SAFETY: the memory neither moves nor goes before the completion.
+                unsafe { ring.push(entry.build().user_data(name)) };
+                return true;
+            }
+            let entry = entry.flags(libc::MSG_WAITALL).build();
             let limit = opcode::LinkTimeout::new(&PATIENCE).build();
+            // else the limit would stand alone
+            ring.make_room(2);
             // SAFETY: the memory neither moves nor goes before the completion; the limit is read at the submission, and static.
             unsafe {
                 ring.push(entry.user_data(name).flags(squeue::Flags::IO_LINK));

@@ -188,6 +188,11 @@ impl CursorSync {
         }
     }
 
+    /// It gives no channel what may be removed by now: it was told, as all are.
+    pub fn is_agreed_by(&self, link: &CursorLink) -> bool {
+        link.collects.offset >= self.agreed.offset
+    }
+
     fn operate(&mut self, cx: &mut Cx<'_>, peers: &mut [Peer], leading: &Leading<'_>, request: u64, what: What) {
         let waits_for: Vec<NodeId> = leading.required.iter().copied().filter(|n| peers.iter().any(|p| p.node == *n)).collect();
         for peer in peers.iter_mut().filter(|p| p.cursors.is_listed()) {

@@ -376,7 +376,8 @@ impl Leader {
             return;
         }
         let Some(peer) = self.peers.iter().find(|p| p.node == node) else { return };
-        if peer.link != Link::Live || peer.acked.offset < base.committed.offset || !peer.cursors.is_complete() {
+        let has_channels = peer.cursors.is_complete() && self.cursors.is_agreed_by(&peer.cursors);
+        if peer.link != Link::Live || peer.acked.offset < base.committed.offset || !has_channels {
             return;
         }
         let mut isr = membership.isr.clone();

@@ -76,6 +76,17 @@ impl Ring {
         self.backlog.push_back(entry);
     }
 
+    /// The next `entries` go to the kernel together, as linked ones must, unless others wait before them.
+    pub fn make_room(&mut self, entries: usize) {
+        let submission = self.uring.submission();
+        let (queued, room) = (submission.len(), submission.capacity() - submission.len());
+        drop(submission);
+        if self.backlog.is_empty() && room < entries {
+            // SAFETY: no argument is passed.
+            let _ = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued as u32, 0, 0, None) };
+        }
+    }
+
     /// Submits everything and collects what has completed: one system call, unless there is a backlog.
     pub fn enter(&mut self) -> io::Result<()> {
         for _ in 0..ENTER_TRIES_MAX {

@@ -4,8 +4,8 @@ use super::*;
 
 const SEGMENT: u64 = 256 * 1024;
 
-/// A log of six segments, of which nobody needs more than the last; and where that begins.
-fn confirmed(rate: u64) -> (Rig, PartitionIdx, i64) {
+/// A log of six segments; and where the last begins.
+fn full(rate: u64) -> (Rig, PartitionIdx, i64) {
     let mut options = options();
     options.delete_bytes_per_second = rate;
     let mut rig = Rig::new(options);
@@ -15,6 +15,12 @@ fn confirmed(rate: u64) -> (Rig, PartitionIdx, i64) {
         rig.settle();
     }
     let last = rig.store.part(p).segments[5].meta.base.offset;
+    (rig, p, last)
+}
+
+/// The same, of which nobody needs more than the last.
+fn confirmed(rate: u64) -> (Rig, PartitionIdx, i64) {
+    let (mut rig, p, last) = full(rate);
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.settle();
     assert_eq!(rig.store.start(p).offset, last, "the log begins there at once");
@@ -76,5 +82,20 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
     rig.tick(60_000);
     rig.settle();
     assert_eq!((rig.store.start(p), gone(&rig)), (start, 6));
+    assert!(rig.disk.files.contains_key(&FileId::Segment(dir("t"), start.offset)));
+
+    // the same, while the record that lets them go is on its way
+    let (mut rig, p, last) = full(SEGMENT);
+    let start = rig.store.part(p).segments[1].meta.base;
+    rig.store.set_low_water(p, rig.store.durable_end(p));
+    rig.turn_end();
+    assert!(rig.store.start(p).offset == last && gone(&rig) == 0 && rig.store.deleting_bytes() == 0);
+    rig.store.restart(rig.now, p, start, 9, &mut rig.io);
+    rig.settle();
+    assert_eq!((gone(&rig), rig.store.deleting_bytes()), (6, 0));
+    rig.publish(p, &[8; 3000]);
+    rig.settle();
+    rig.tick(60_000);
+    rig.settle();
     assert!(rig.disk.files.contains_key(&FileId::Segment(dir("t"), start.offset)));
 }

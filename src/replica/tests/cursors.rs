@@ -3,7 +3,7 @@
 use super::rig::{Rig, cursor, log_of, run_of};
 use crate::base::{ChannelName, Position};
 use crate::log::cursor::{CursorImage, Interval};
-use crate::replica::message::{Body, Cursors, CursorsAck};
+use crate::replica::message::{Ack, Body, Cursors, CursorsAck};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{Operation, Out};
 use crate::replica::{CursorEvent, Effect, Event, LogView, NodeId, PeerError, ReplicaOptions};
@@ -290,4 +290,25 @@ fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
     assert_eq!(agreed(&mut rig), None);
     rig.metadata(5, 1, &[1, 2]);
     assert_eq!(agreed(&mut rig), Some(later), "and is not waited for any more");
+}
+
+/// One that has all channels, but was not told yet from where a new one begins, does not count: it could lead.
+#[test]
+fn who_was_not_told_of_what_is_removed_joins_no_isr() {
+    let (mut rig, session) = leader();
+    let at = rig.node.log.batches[1].header.start();
+    let proposed = |rig: &mut Rig| rig.effects().iter().any(|e| matches!(e, Effect::Propose { .. }));
+    rig.metadata(5, 1, &[1]);
+    // alone in the ISR, it agrees with itself
+    rig.give(Event::Cursor(CursorEvent::Collecting { at }));
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Agreed { at: place } if *place == at)));
+    let end = rig.end();
+    rig.hear(2, 5, session, Body::Ack(Ack { durable: end }));
+    assert!(!proposed(&mut rig));
+    let to = NodeId([2; 16]);
+    let session_ = crate::replica::message::Session(session);
+    rig.give(Event::Cursor(CursorEvent::Collected { to, session: session_, is_all: false, collect_start: at, cursors: vec![] }));
+    let said = cursors_said(&mut rig).pop().expect("the follower is told");
+    rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
+    assert!(proposed(&mut rig));
 }

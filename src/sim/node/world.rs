@@ -109,14 +109,13 @@ impl<'a> World<'a> {
         outcome: &'a mut Outcome,
     ) -> Self {
         let cores = recovered.journals.len() as u16;
-        let settings = Arc::new(Settings {
+        let mut settings = Settings {
             partitions: 1 + rng.below(plan.partitions_max) as u16,
             journal_bytes: recovered.journals[0].file_len,
             max_bytes_per_file: SEGMENT_BYTES,
             max_pub_waiting_size: 64 * 1024,
             direct_bytes: [4096, 16 * 1024, 1 << 20][rng.below(3) as usize],
             flush_bytes: [2000, 20_000][rng.below(2) as usize],
-            receive_in_place_bytes: 100,
             read_cache_bytes: READ_CACHE_BYTES,
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
@@ -124,7 +123,9 @@ impl<'a> World<'a> {
             max_confirm_win: 20,
             delete_bytes_per_second: 400_000,
             ..Settings::default()
-        });
+        };
+        settings.receive_in_place_bytes = if settings.tail_cache_bytes == 0 { 100 } else { 64 * 1024 };
+        let settings = Arc::new(settings);
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
