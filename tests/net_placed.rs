@@ -29,13 +29,12 @@ struct Seen {
     rng: Rng,
 }
 
-/// A server that lends memory at random, and pauses now and then, to `clients` that send `bytes` each. All of it comes, in order.
+/// A server that lends memory at random to `clients` that send `bytes` each. All of it comes, in order.
 fn streams(options: NetOptions, clients: u64, bytes: usize) {
     let (listener, address) = listener();
     let server = run("placed", move || {
-        let (mut seen, mut closed, mut places, mut paused) = (HashMap::<ConnId, Seen>::new(), 0, 0, vec![]);
+        let (mut seen, mut closed, mut places) = (HashMap::<ConnId, Seen>::new(), 0, 0);
         let turn = move |net: &mut Net, happened: Vec<Happened>| {
-            paused.drain(..).for_each(|conn| net.resume(conn));
             let mut touched = vec![];
             for h in happened {
                 match h {
@@ -76,11 +75,6 @@ fn streams(options: NetOptions, clients: u64, bytes: usize) {
                     let inside = vec![7; s.rng.below(100) as usize];
                     net.receive_into(conn, memory(&inside, wanted));
                     s.lent = Some((inside, wanted));
-                }
-                if s.rng.chance(0.1) {
-                    net.pause(conn);
-                    net.wake_fd().signal();
-                    paused.push(conn);
                 }
                 if s.bytes.len() == bytes + 1 {
                     net.send(conn, b"!".to_vec());

@@ -7,7 +7,9 @@
 //!       '───────────────────────── more of them are not needed ────────────┴──── one receive into a shared buffer <─────────────'
 //! ```
 //! Where nothing comes for that while, the next receive has no end but the first bytes: a client that stays silent in the middle of a
-//! body costs nothing. Two receives of a connection are never under way together, so the order of the bytes stands. The memory is the kernel's from
+//! body costs nothing.
+//!
+//! Two receives of a connection are never under way together, so the order of the bytes stands. The memory is the kernel's from
 //! the receive's submission until its completion, whatever becomes of the connection meanwhile: it lives in [`Conn`], which stays
 //! until then.
 

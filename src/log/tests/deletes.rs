@@ -89,7 +89,7 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
     let start = rig.store.part(p).segments[1].meta.base;
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.turn_end();
-    assert!(rig.store.start(p).offset == last && gone(&rig) == 0 && rig.store.deleting_bytes() == 0);
+    assert!(rig.store.start(p).offset < last && gone(&rig) == 0 && rig.store.deleting_bytes() == 0);
     rig.store.restart(rig.now, p, start, 9, &mut rig.io);
     rig.settle();
     assert_eq!((gone(&rig), rig.store.deleting_bytes()), (6, 0));

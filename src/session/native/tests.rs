@@ -204,7 +204,11 @@ fn a_conversation() {
 
 #[test]
 fn a_long_body_is_received_where_it_stays() {
-    let (mut s, mut host) = open();
+    let limits = Limits { in_place_min: 64 * 1024, ..Limits::from(&Settings::default()) };
+    let facts = NodeFacts { node_id: [3; 16], cores: 2, core: 0 };
+    let mut host = Fake::default();
+    let mut s = NativeSession::new(ConnId(7), Peer("1.2.3.4:5".into()), Arc::new(limits.clone()), facts, at(0));
+    s.on_bytes(at(0), &frame(1, &Request::Hello(HELLO), b""), &mut host);
     let publish = Publish { topic: "t", partition: PartitionId(0), num: 2, producer_id: 9, first_sequence: 4 };
     let body: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
     let bytes = frame(2, &Request::Publish(publish), &body);
@@ -234,7 +238,7 @@ fn a_long_body_is_received_where_it_stays() {
     s.received(at(6), lent, &mut host);
     assert_eq!(host.said.len(), 2);
     // With TLS what comes is decrypted first.
-    let limits = Arc::new(Limits { native_is_plain: false, ..Limits::from(&Settings::default()) });
+    let limits = Arc::new(Limits { native_is_plain: false, ..limits });
     let mut s =
         NativeSession::new(ConnId(7), Peer("1.2.3.4:5".into()), limits, NodeFacts { node_id: [3; 16], cores: 2, core: 0 }, at(0));
     s.on_bytes(at(0), &frame(1, &Request::Hello(HELLO), b""), &mut host);
