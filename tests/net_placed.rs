@@ -29,12 +29,13 @@ struct Seen {
     rng: Rng,
 }
 
-/// A server that lends memory at random to `clients` that send `bytes` each. All of it comes, in order.
+/// A server that lends memory at random, and pauses now and then, to `clients` that send `bytes` each. All of it comes, in order.
 fn streams(options: NetOptions, clients: u64, bytes: usize) {
     let (listener, address) = listener();
     let server = run("placed", move || {
-        let (mut seen, mut closed, mut places) = (HashMap::<ConnId, Seen>::new(), 0, 0);
+        let (mut seen, mut closed, mut places, mut paused) = (HashMap::<ConnId, Seen>::new(), 0, 0, vec![]);
         let turn = move |net: &mut Net, happened: Vec<Happened>| {
+            paused.drain(..).for_each(|conn| net.resume(conn));
             let mut touched = vec![];
             for h in happened {
                 match h {
@@ -75,6 +76,11 @@ fn streams(options: NetOptions, clients: u64, bytes: usize) {
                     let inside = vec![7; s.rng.below(100) as usize];
                     net.receive_into(conn, memory(&inside, wanted));
                     s.lent = Some((inside, wanted));
+                }
+                if s.rng.chance(0.1) {
+                    net.pause(conn);
+                    net.wake_fd().wake();
+                    paused.push(conn);
                 }
                 if s.bytes.len() == bytes + 1 {
                     net.send(conn, b"!".to_vec());
@@ -195,7 +201,7 @@ fn memory_outlives_what_goes_there() {
                         Happened::Bytes(conn, _) => {
                             net.receive_into(conn, memory(b"", 100_000));
                             net.send(conn, b"!".to_vec());
-                            net.wake_fd().signal();
+                            net.wake_fd().wake();
                             asked = Some(conn);
                         }
                         Happened::Closed(_) => return true,
@@ -206,7 +212,7 @@ fn memory_outlives_what_goes_there() {
                 // it is with the kernel when the cancelled receive is over
                 turns += asked.is_some() as usize;
                 if turns < 20 {
-                    net.wake_fd().signal();
+                    net.wake_fd().wake();
                 } else if let (20, Some(conn)) = (turns, asked) {
                     match who {
                         "server" => net.close(conn),

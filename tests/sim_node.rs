@@ -151,7 +151,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     let c = o.counts;
     if asked().is_none() {
         assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 10, "{o:?}");
-        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500, "{o:?}");
+        assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.in_place > 500, "{o:?}");
         assert!(o.lent > 5_000, "{o:?}");
     }
 }

@@ -179,7 +179,7 @@ settings! {
         replica_window_bytes: u64 = 8 * MIB, Unit::Bytes, 64 * KIB, GIB, "replica-window-bytes",
             "Bytes that a leader sends to a follower of a partition ahead of its acknowledgement; one batch may exceed it";
         receive_in_place_bytes: u64 = 64 * KIB, Unit::Bytes, 1, GIB, "receive-in-place-bytes",
-            "So much of what a peer sends has to be missing that it is received to where it stays, by an operation of its own, \
+            "So much of what a client or a peer sends has to be missing that it is received to where it stays, by an operation of its own, \
              and not copied there; not with TLS";
         catch_up_rate: u64 = 0, Unit::Bytes, 0, 64 * GIB, "catch-up-rate", ["0, as fast as it goes"],
             "Bytes per second of a partition that a leader sends to a follower that catches up";

@@ -60,8 +60,7 @@ impl From<&Settings> for Limits {
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,
-            // not of clients yet: one that is paused and goes on may be left without a receive (docs/testing.md, "Open")
-            in_place_min: usize::MAX,
+            in_place_min: size(s.receive_in_place_bytes),
             native_is_plain: s.native_tls_cert.is_empty(),
         }
     }

@@ -204,7 +204,7 @@ fn a_conversation() {
 
 #[test]
 fn a_long_body_is_received_where_it_stays() {
-    let limits = Limits { in_place_min: 64 * 1024, ..Limits::from(&Settings::default()) };
+    let limits = Limits::from(&Settings::default());
     let facts = NodeFacts { node_id: [3; 16], cores: 2, core: 0 };
     let mut host = Fake::default();
     let mut s = NativeSession::new(ConnId(7), Peer("1.2.3.4:5".into()), Arc::new(limits.clone()), facts, at(0));
