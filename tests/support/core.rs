@@ -38,7 +38,8 @@ fn owned(event: NetEvent<'_>) -> Happened {
 }
 
 /// Runs `make()`'s turns on an executor of its own until one says that it is done. A turn gets what happened since the
-/// last one; it runs after each wake, so what it keeps an eye on is seen when somebody wakes the core.
+/// last one; it runs after each wake, so what it keeps an eye on is seen when somebody wakes the core. A turn that wants
+/// another one calls `wake_fd().wake()`: a bare `signal()` is not heard by a core that parks in its ring.
 pub fn run<T, F>(name: &str, make: T) -> JoinHandle<()>
 where
     T: FnOnce() -> (Net, F) + Send + 'static,
