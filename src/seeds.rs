@@ -5,14 +5,17 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use ringmq::sim::cluster::plan::{Coordination, FIELDS, Plan};
 use ringmq::sim::cluster::run;
 use ringmq::sim::cluster::shrink::{Cut, shrink};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, ChildStdout, ExitCode, Stdio};
-use std::sync::mpsc::{Sender, channel};
+use std::process::{Child, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 /// Seeds of one process.
 const CHUNK: u64 = 10;
 const PROGRESS: Duration = Duration::from_secs(10);
+/// A seed that takes longer does not end: it takes a second or two. The machine may be busy with other things.
+const SEED_MAX: Duration = Duration::from_secs(600);
 
 pub fn command() -> Command {
     let number = |name: &'static str, what: &'static str| {
@@ -197,6 +200,12 @@ enum Said {
         seed: u64,
         why: String,
     },
+    /// A seed that failed, with less of everything; and how many runs that took.
+    Smaller {
+        seed: u64,
+        asked: Asked,
+        runs: u32,
+    },
     /// It takes no more.
     Over,
 }
@@ -210,14 +219,19 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
         std::thread::spawn(move || {
             let mut at = seeds.start + job * CHUNK;
             while at < seeds.end {
-                run_chunk(&asked, at..seeds.end.min(at + CHUNK), &tell);
+                for (seed, why) in run_chunk(&asked, at..seeds.end.min(at + CHUNK), SEED_MAX, &tell) {
+                    if shrinks {
+                        let (asked, runs) = made_smaller(&asked, seed, &why);
+                        let _ = tell.send(Said::Smaller { seed, asked, runs });
+                    }
+                }
                 at += jobs * CHUNK;
             }
             let _ = tell.send(Said::Over);
         });
     }
     let (mut done, mut acknowledged, mut effects, mut over) = (0, 0, 0, 0);
-    let mut failed = vec![];
+    let mut failed = BTreeMap::new();
     let mut spoke = begun;
     while over < jobs {
         match hear.recv_timeout(Duration::from_secs(1)) {
@@ -226,8 +240,12 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
             }
             Ok(Said::Failed { seed, why }) => {
                 done += 1;
-                println!("seed {seed} failed: {why}");
-                failed.push((seed, why));
+                println!("seed {seed} failed: {why}{}", if shrinks { "; it is made smaller" } else { "" });
+                failed.insert(seed, (why, asked.clone()));
+            }
+            Ok(Said::Smaller { seed, asked, runs }) => {
+                println!("seed {seed} was made smaller in {runs} runs: {}", trace_command(seed, &asked));
+                failed.entry(seed).and_modify(|(_, smaller)| *smaller = asked);
             }
             Ok(Said::Over) => over += 1,
             Err(_) => {}
@@ -244,12 +262,14 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
         done as f64 / seconds,
         failed.len()
     );
-    failed.sort();
-    for (seed, why) in &failed {
-        let smaller = if shrinks { made_smaller(asked, *seed, why) } else { asked.clone() };
-        println!("seed {seed}: {why}\n  ringmq sim --trace={seed} {}", smaller.args().join(" "));
+    for (seed, (why, asked)) in &failed {
+        println!("seed {seed}: {why}\n  {}", trace_command(*seed, asked));
     }
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn trace_command(seed: u64, asked: &Asked) -> String {
+    format!("ringmq sim --trace={seed} {}", asked.args().join(" ")).trim_end().to_owned()
 }
 
 fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
@@ -258,51 +278,72 @@ fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
-/// In a process; in another one behind each seed that fails.
-fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, tell: &Sender<Said>) {
+/// In a process; in another one behind each seed that fails. Those that failed, and why.
+fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, limit: Duration, tell: &Sender<Said>) -> Vec<(u64, String)> {
+    let mut failed = vec![];
     let mut at = seeds.start;
     while at < seeds.end {
-        let mut child = match start(asked, at, seeds.end - at) {
-            Ok(child) => child,
-            Err(error) => {
-                let _ = tell.send(Said::Failed { seed: at, why: format!("no process could be started: {error}") });
-                return;
-            }
+        let ended = match start(asked, at, seeds.end - at) {
+            Ok(child) => follow(child, at, limit, tell),
+            Err(error) => Err((at, format!("no process could be started: {error}"))),
         };
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        // both pipes are emptied at the same time, so that neither fills
-        let complaint = std::thread::spawn(move || {
-            let mut text = vec![];
-            let _ = err.map(|mut err| err.read_to_end(&mut text));
-            String::from_utf8_lossy(&text).into_owned()
-        });
-        let begun = out.map_or(at, |out| follow(out, at, tell));
-        let is_well = child.wait().is_ok_and(|status| status.success());
-        let text = complaint.join().unwrap_or_default();
-        if is_well {
-            return;
+        let Err((seed, why)) = ended else { break };
+        let _ = tell.send(Said::Failed { seed, why: why.clone() });
+        failed.push((seed, why));
+        at = seed + 1;
+    }
+    failed
+}
+
+/// Hears what a worker says until it ends; or the seed that it began last, and why that failed.
+fn follow(mut child: Child, first: u64, limit: Duration, tell: &Sender<Said>) -> Result<(), (u64, String)> {
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    // both pipes are emptied at the same time, so that neither fills
+    let complaint = std::thread::spawn(move || {
+        let mut text = vec![];
+        let _ = err.map(|mut err| err.read_to_end(&mut text));
+        String::from_utf8_lossy(&text).into_owned()
+    });
+    let (say, lines) = channel();
+    let reader = std::thread::spawn(move || {
+        for line in out.into_iter().flat_map(|out| BufReader::new(out).lines()).map_while(Result::ok) {
+            let _ = say.send(line);
         }
-        let _ = tell.send(Said::Failed { seed: begun, why: reason(&text) });
-        at = begun + 1;
+    });
+    let (mut begun, mut is_over) = (first, false);
+    while !is_over {
+        match lines.recv_timeout(limit) {
+            Ok(line) => begun = heard(&line, tell).unwrap_or(begun),
+            Err(RecvTimeoutError::Disconnected) => is_over = true,
+            Err(RecvTimeoutError::Timeout) => break,
+        }
+    }
+    if !is_over {
+        let _ = child.kill();
+    }
+    let is_well = child.wait().is_ok_and(|status| status.success());
+    let _ = reader.join();
+    let text = complaint.join().unwrap_or_default();
+    match (is_over, is_well) {
+        (true, true) => Ok(()),
+        (true, false) => Err((begun, reason(&text))),
+        (false, _) => Err((begun, format!("no end: it was stopped after {} s", limit.as_secs_f64()))),
     }
 }
 
-/// Reads what a worker says; the seed that it began last.
-fn follow(out: ChildStdout, first: u64, tell: &Sender<Said>) -> u64 {
-    let mut begun = first;
-    for line in BufReader::new(out).lines().map_while(Result::ok) {
-        let mut words = line.split(' ');
-        let (what, seed) = (words.next(), words.next().and_then(|n| n.parse().ok()));
-        match (what, seed) {
-            (Some("begin"), Some(seed)) => begun = seed,
-            (Some("done"), Some(_)) => {
-                let mut number = || words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-                let _ = tell.send(Said::Done { acknowledged: number(), effects: number() });
-            }
-            _ => {}
+/// The seed that a worker begins, when it says so.
+fn heard(line: &str, tell: &Sender<Said>) -> Option<u64> {
+    let mut words = line.split(' ');
+    let (what, seed) = (words.next(), words.next().and_then(|n| n.parse().ok()));
+    match (what, seed) {
+        (Some("begin"), seed) => return seed,
+        (Some("done"), Some(_)) => {
+            let mut number = || words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            let _ = tell.send(Said::Done { acknowledged: number(), effects: number() });
         }
+        _ => {}
     }
-    begun
+    None
 }
 
 /// The first line that a panic says, behind where it was.
@@ -318,18 +359,19 @@ fn kind(why: &str) -> &str {
     why.split([':', '(']).next().unwrap_or(why)
 }
 
-fn made_smaller(asked: &Asked, seed: u64, why: &str) -> Asked {
+/// And in how many runs.
+fn made_smaller(asked: &Asked, seed: u64, why: &str) -> (Asked, u32) {
     let plan = asked.plan(seed).expect("it was tried");
     let mut runs = 0;
+    // what does not end at all takes the whole limit each time; with less to do it has to be quicker
+    let limit = SEED_MAX / 10;
     let cut = shrink(&plan, &mut |cut| {
         runs += 1;
-        let (tell, hear) = channel();
-        run_chunk(&asked.cut(cut), seed..seed + 1, &tell);
-        drop(tell);
-        hear.iter().any(|said| matches!(said, Said::Failed { why: other, .. } if kind(&other) == kind(why)))
+        let (tell, _hear) = channel();
+        let failed = run_chunk(&asked.cut(cut), seed..seed + 1, limit, &tell);
+        failed.iter().any(|(_, other)| kind(other) == kind(why))
     });
-    println!("seed {seed} was made smaller in {runs} runs");
-    asked.cut(&cut)
+    (asked.cut(&cut), runs)
 }
 
 #[cfg(test)]
@@ -366,5 +408,23 @@ mod tests {
         assert_eq!(why, "acked_survives: message 3 is gone (src/sim/x.rs:7:5)");
         assert_eq!(kind(&why), "acked_survives");
         assert_eq!(reason(""), " (it ended without a word)");
+    }
+
+    #[test]
+    fn a_seed_that_does_not_end_is_named_and_stopped() {
+        let say = |script: &str| {
+            let mut command = std::process::Command::new("sh");
+            command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let (tell, hear) = channel();
+            let child = command.spawn().expect("there is a shell");
+            let ended = follow(child, 3, Duration::from_millis(300), &tell);
+            drop(tell);
+            (ended, hear.iter().filter(|said| matches!(said, Said::Done { acknowledged: 7, effects: 8 })).count())
+        };
+        assert_eq!(say("echo begin 3; echo done 3 7 8 00; echo begin 4"), (Ok(()), 1));
+        let (ended, done) = say("echo begin 3; echo done 3 7 8 00; echo begin 4; exec sleep 1000");
+        assert!(done == 1 && ended.is_err_and(|(seed, why)| seed == 4 && kind(&why) == "no end"));
+        let (ended, _) = say("echo begin 5; echo 'panicked at a.rs:1:2:' >&2; echo 'check: broken' >&2; exit 1");
+        assert_eq!(ended, Err((5, "check: broken (a.rs:1:2)".into())));
     }
 }

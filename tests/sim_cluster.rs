@@ -6,13 +6,13 @@
 use ringmq::replica::states::TRANSITIONS;
 use ringmq::sim::cluster::plan::{Coordination, Plan};
 use ringmq::sim::cluster::{Outcome, run};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::Range;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -36,6 +36,9 @@ const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
 const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place"];
+
+/// A seed takes a second or two; the machine may be busy with other things.
+const SEED_MAX: Duration = Duration::from_secs(600);
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -113,6 +116,7 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
     let seeds: Vec<(u64, &[&str])> =
         asked().map_or_else(|| drawn.map(as_drawn).chain(kept).collect(), |asked| asked.map(as_drawn).collect());
     let (begun, next) = (Instant::now(), AtomicU64::new(0));
+    let running = Mutex::new(BTreeMap::<u64, Instant>::new());
     let (total, failed, seen) = (Mutex::new(Outcome::default()), Mutex::new(vec![]), Seen::default());
     let work = || {
         while let Some(&(seed, without)) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
@@ -120,15 +124,27 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
             for fault in without {
                 assert!(plan.faults.remove(fault), "there is no fault {fault}");
             }
+            running.lock().expect("nobody panics with it").insert(seed, Instant::now());
             match catch_unwind(|| run(&plan, None)) {
                 Ok(outcome) => total.lock().expect("nobody panics with it").add(&outcome),
                 Err(_) => failed.lock().expect("nobody panics with it").push((seed, without)),
             }
+            running.lock().expect("nobody panics with it").remove(&seed);
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
-            scope.spawn(|| tracing::subscriber::with_default(Listener(seen.clone()), work));
+        let workers = (0..std::thread::available_parallelism().map_or(1, |n| n.get()))
+            .map(|_| scope.spawn(|| tracing::subscriber::with_default(Listener(seen.clone()), work)))
+            .collect::<Vec<_>>();
+        // a thread cannot be stopped, and who runs the tests should not wait for ever to hear of nothing
+        while !workers.iter().all(|w| w.is_finished()) {
+            std::thread::sleep(Duration::from_millis(50));
+            for (seed, begun) in running.lock().expect("nobody panics with it").iter() {
+                if begun.elapsed() > SEED_MAX {
+                    let _ = writeln!(std::io::stderr(), "seed {seed} does not end: ringmq sim --trace={seed} --by={name}");
+                    std::process::abort();
+                }
+            }
         }
     });
     let (total, failed) = (total.into_inner().expect("all is done"), failed.into_inner().expect("all is done"));

@@ -5,12 +5,17 @@
 //! batch headers included, wherever each of them cut its segments. What lies behind that may differ: no client was told of
 //! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
 //!
+//! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy; without one all of
+//! them should have all. What is missing, and what could not be compared, counts as a difference.
+//!
 //! Reads each log once, a piece of every replica at a time; a difference is looked into with the commit log.
 
 use super::files::Files;
 use super::partition::show;
 use super::{InspectError, InspectOptions, NEWER, Verdict, data_path_files};
 use crate::base::{BLOCK, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
+use crate::coordinator::copy;
+use crate::coordinator::file::ClusterFile;
 use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::cursor::CursorImage;
@@ -21,6 +26,7 @@ use crate::log::recovery::snapshots::{Pair, newer_slot, read_slots};
 use crate::log::recovery::topics::dir;
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::{Storage, read_range};
+use crate::replica::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
@@ -33,35 +39,77 @@ pub struct Side<'a> {
     pub storage: &'a mut dyn Storage,
 }
 
-/// Compares data paths, two at least. What could not be told counts as a difference.
+/// Compares data paths, two at least.
 pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
+    let mut cluster: Option<ClusterFile> = None;
+    for path in paths {
+        let file = copy::read(Path::new(path)).map_err(|e| InspectError::ClusterFile(e.to_string()))?;
+        cluster = std::cmp::max_by_key(cluster, file, |file| file.as_ref().map(|f| f.version));
+    }
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
     let each = paths.iter().zip(&mut files);
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
-    compare(sides, options, out)
+    compare(sides, cluster.as_ref(), options, out)
 }
 
-/// The same over any storage.
-pub fn compare(sides: Vec<Side<'_>>, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
-    let mut comparison = Comparison { sides, out, differences: 0, newer: 0 };
-    let mut found: BTreeMap<(TopicName, TopicId, u16), Vec<(usize, Replica)>> = BTreeMap::new();
+/// Topic, its id, number of the partition.
+type Key = (TopicName, TopicId, u16);
+
+/// The same over any storage. With a cluster file: who should have what.
+pub fn compare(
+    sides: Vec<Side<'_>>,
+    cluster: Option<&ClusterFile>,
+    options: &InspectOptions,
+    out: &mut dyn Write,
+) -> Result<Verdict, InspectError> {
+    let mut comparison = Comparison { sides, out, differences: 0, newer: 0, unread: BTreeSet::new() };
+    let mut found: BTreeMap<Key, Vec<(usize, Replica)>> = BTreeMap::new();
+    let mut nodes = vec![];
     for side in 0..comparison.sides.len() {
-        comparison.stopped_well(side)?;
+        nodes.push(comparison.stopped_well(side)?);
         for replica in comparison.replicas(side, options)? {
             let key = (replica.dir.topic.clone(), replica.dir.topic_id, replica.dir.partition.0);
             found.entry(key).or_default().push((side, replica));
         }
     }
-    for replicas in found.values() {
-        comparison.partition(replicas)?;
+    let expected = match cluster {
+        Some(file) => by_file(file, &nodes, options),
+        None => found.keys().map(|key| (key.clone(), (0..nodes.len()).collect())).collect(),
+    };
+    let keys: BTreeSet<&Key> = found.keys().chain(expected.keys()).collect();
+    let mut compared = 0;
+    for key in keys {
+        let replicas = found.get(key).map_or(&[][..], Vec::as_slice);
+        let is_missing =
+            |side: &&usize| !replicas.iter().any(|(s, _)| s == *side) && !comparison.unread.contains(&(**side, key.0.clone()));
+        let missing: Vec<usize> = expected.get(key).iter().flat_map(|sides| sides.iter().filter(is_missing)).copied().collect();
+        comparison.partition(key, replicas, &missing)?;
+        compared += (replicas.len() > 1) as usize;
     }
-    let partitions = found.values().filter(|r| r.len() > 1).count();
+    if compared == 0 && comparison.newer == 0 {
+        comparison.differences += 1;
+        writeln!(comparison.out, "nothing was compared: no partition is in two of the data paths")?;
+    }
     match (comparison.differences, comparison.newer) {
-        (0, 0) => writeln!(comparison.out, "identical: {partitions} partitions")?,
+        (0, 0) => writeln!(comparison.out, "identical: {compared} partitions")?,
         (n, 0) => writeln!(comparison.out, "{n} differences")?,
         (n, m) => writeln!(comparison.out, "{n} differences in what can be read; {m} places {NEWER}")?,
     }
     Ok(Verdict::of(comparison.differences, comparison.newer))
+}
+
+/// Which sides should have each partition, of which at least one of them is a replica.
+fn by_file(file: &ClusterFile, nodes: &[NodeId], options: &InspectOptions) -> BTreeMap<Key, Vec<usize>> {
+    let mut expected = BTreeMap::new();
+    for topic in file.topics.iter().filter(|t| options.topic.as_ref().is_none_or(|name| *name == *t.info.name)) {
+        for (number, partition) in (0u16..).zip(&topic.partitions) {
+            let sides: Vec<usize> = (0..nodes.len()).filter(|side| partition.replicas.contains(&nodes[*side])).collect();
+            if !sides.is_empty() && options.partition.is_none_or(|asked| asked == number) {
+                expected.insert((topic.info.name.clone(), topic.info.id, number), sides);
+            }
+        }
+    }
+    expected
 }
 
 /// A partition on one side.
@@ -98,22 +146,28 @@ struct Comparison<'a, 'b> {
     differences: u64,
     /// Places that a newer version wrote.
     newer: u64,
+    /// Topics of a side of which not every partition could be read: said where it was found.
+    unread: BTreeSet<(usize, TopicName)>,
 }
 
 impl Comparison<'_, '_> {
-    /// What only a journal holds is not compared: says so.
-    fn stopped_well(&mut self, side: usize) -> Result<(), InspectError> {
+    /// What only a journal holds is not compared: says so. Returns whose data path this is.
+    fn stopped_well(&mut self, side: usize) -> Result<NodeId, InspectError> {
         let Side { label, storage } = &mut self.sides[side];
         let meta = read_range(*storage, &FileId::Node, 0, NODE_META_LEN as usize)?;
         let slots = (0..2).filter_map(|slot| NodeMeta::decode(meta.get(slot * BLOCK..)?).ok());
-        let generation = slots.max_by_key(|m| m.sequence).map_or(0, |m| m.generation);
+        let newest = slots.max_by_key(|m| m.sequence);
+        let generation = newest.as_ref().map_or(0, |m| m.generation);
         for core in storage.journals()? {
             match records_to_redo(*storage, core, generation) {
                 Ok(0) => {}
-                Ok(n) => writeln!(
-                    self.out,
-                    "{label}: {n} records stand in journal {core} alone and are not compared; start the node and stop it by SIGTERM"
-                )?,
+                Ok(n) => {
+                    self.differences += 1;
+                    writeln!(
+                        self.out,
+                        "{label}: {n} records stand in journal {core} alone and are not compared; start the node and stop it by SIGTERM"
+                    )?;
+                }
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
                 Err(ReplayError::Unknown { at, .. }) => {
                     self.newer += 1;
@@ -121,7 +175,7 @@ impl Comparison<'_, '_> {
                 }
             }
         }
-        Ok(())
+        Ok(NodeId(newest.map_or([0; 16], |m| m.node_id)))
     }
 
     fn replicas(&mut self, side: usize, options: &InspectOptions) -> Result<Vec<Replica>, InspectError> {
@@ -137,12 +191,14 @@ impl Comparison<'_, '_> {
                 Err(bad @ Bad::Version(_)) => {
                     self.newer += 1;
                     writeln!(self.out, "{label}: {file}: NEWER: {bad}: {NEWER}")?;
+                    self.unread.insert((side, name));
                     continue;
                 }
                 Err(bad) => {
                     if !storage.partitions(&name)?.is_empty() {
                         self.differences += 1;
                         writeln!(self.out, "{label}: {file}: {bad}, so nobody knows which topic this is")?;
+                        self.unread.insert((side, name));
                     }
                     continue;
                 }
@@ -157,6 +213,7 @@ impl Comparison<'_, '_> {
                     self.newer += 1;
                     let file = newer_slot(*storage, &dir)?;
                     writeln!(self.out, "{label}: {file}: NEWER: {NEWER}")?;
+                    self.unread.insert((side, name.clone()));
                     continue;
                 }
                 let bases = storage.segments(&dir)?;
@@ -166,22 +223,38 @@ impl Comparison<'_, '_> {
         Ok(replicas)
     }
 
-    fn partition(&mut self, replicas: &[(usize, Replica)]) -> Result<(), InspectError> {
-        let dir = replicas[0].1.dir.clone();
-        let what = format!("topic {} ({}) partition {}", dir.topic, dir.topic_id, dir.partition);
-        if let [(only, _)] = replicas {
-            writeln!(self.out, "{what}: only in {}", self.sides[*only].label)?;
-            return Ok(());
+    fn partition(&mut self, key: &Key, replicas: &[(usize, Replica)], missing: &[usize]) -> Result<(), InspectError> {
+        let (topic, id, number) = key;
+        let what = format!("topic {topic} ({id}) partition {number}");
+        for side in missing {
+            self.differences += 1;
+            writeln!(self.out, "{what}: MISSING in {}", self.sides[*side].label)?;
         }
+        let [_, _, ..] = replicas else {
+            if let [(only, _)] = replicas {
+                writeln!(self.out, "{what}: only in {}", self.sides[*only].label)?;
+            }
+            return Ok(());
+        };
         let longest = |p: &Position| p.offset;
         let from = replicas.iter().map(|(_, r)| r.start()).max_by_key(longest).unwrap_or(Position::START);
         let to = replicas.iter().map(|(_, r)| r.committed()).min_by_key(longest).unwrap_or(Position::START);
         let range = format!("from offset {} to {}", from.offset, to.offset);
         if from.offset >= to.offset {
+            // nothing to compare is told where all ends are the same: nothing was published, or all of it was removed
+            if replicas
+                .iter()
+                .any(|(_, r)| r.committed().offset != from.offset || r.snapshot.is_none() != replicas[0].1.snapshot.is_none())
+            {
+                self.differences += 1;
+            }
             writeln!(self.out, "{what}: nothing is committed that all of them hold ({range})")?;
         } else {
             match self.first_difference(replicas, from.offset, to.offset)? {
-                None => writeln!(self.out, "{what}: identical {range}, {} messages", to.count - from.count)?,
+                None => {
+                    let (places, messages) = (replicas.len(), to.count - from.count);
+                    writeln!(self.out, "{what}: identical in {places} data paths {range}, {messages} messages")?;
+                }
                 Some(at) => {
                     self.differences += 1;
                     writeln!(self.out, "{what}: DIFFERS at offset {at} ({range} was compared)")?;

@@ -1,10 +1,12 @@
 use super::*;
-use crate::base::{ProducerId, Rng, TopicInfo};
+use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
+use crate::coordinator::file::{ClusterFile, FilePartition, FileTopic};
 use crate::journal::format::{WRITE_MAGIC, WriteHeader};
 use crate::log::cursor::Interval;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
 use crate::log::snapshot::Snapshot;
 use crate::log::{BodyLimits, NativeBatch, Sequence};
+use crate::replica::NodeId;
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::Engine;
 
@@ -255,7 +257,7 @@ fn replicas_of_newer_versions_are_not_called_different() {
             compare::Side { label: "newer".into(), storage: &mut newer },
             compare::Side { label: "other".into(), storage: &mut other },
         ];
-        let found = compare::compare(sides, &InspectOptions::default(), &mut out).expect("it can be read");
+        let found = compare::compare(sides, None, &InspectOptions::default(), &mut out).expect("it can be read");
         let text = String::from_utf8(out).expect("it is text");
         assert!(found == Verdict::Newer && text.contains("NEWER") && !text.contains("DIFFERS"), "{path}: {text}");
     }
@@ -265,7 +267,7 @@ fn compare(disks: &mut [SimDisk]) -> (bool, String) {
     let mut out = vec![];
     let each = disks.iter_mut().enumerate();
     let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: disk }).collect();
-    let verdict = compare::compare(sides, &InspectOptions::default(), &mut out).expect("it can be read");
+    let verdict = compare::compare(sides, None, &InspectOptions::default(), &mut out).expect("it can be read");
     (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
 }
 
@@ -278,12 +280,12 @@ fn stopped(mut disk: SimDisk, segment_bytes: u64) -> SimDisk {
 #[test]
 fn replicas_with_the_same_bytes_are_identical_wherever_their_segments_end() {
     let (same, text) = compare(&mut [node(), node()]);
-    assert!(same && text.contains("records stand in journal 0 alone"), "{text}");
+    assert!(!same && text.contains("records stand in journal 0 alone"), "{text}");
     let (short, long) = (stopped(node(), 16 * 1024), stopped(node_with_segments(256 * 1024), 256 * 1024));
     let (same, text) = compare(&mut [short, long, stopped(node(), 16 * 1024)]);
     assert!(same, "{text}");
     for what in [
-        "partition 0: identical from offset 0 to 29600, 40 messages",
+        "partition 0: identical in 3 data paths from offset 0 to 29600, 40 messages",
         "node1: start 0, committed 29600, end 29600",
         "channel billing",
         "    node2: confirmed 0 messages up to offset 0 and 4 intervals",
@@ -312,16 +314,47 @@ fn a_difference_is_found_where_it_begins() {
     }
 }
 
+/// A cluster file by which these nodes keep the partition that `node` has.
+fn cluster_file(replicas: &[NodeId]) -> ClusterFile {
+    let partition = FilePartition { replicas: replicas.to_vec(), isr: replicas.to_vec(), leader: None, epoch: 1, min_isr: 1 };
+    let info =
+        TopicInfo { name: TopicName::new("orders").expect("valid"), id: TopicId(Rng::new(5).bytes_16()), partitions: 1 }.into();
+    ClusterFile { cluster_id: [1; 16], version: 1, nodes: vec![], topics: vec![FileTopic { info, partitions: vec![partition] }] }
+}
+
+/// What "identical" must not be said of.
 #[test]
-fn a_partition_of_one_node_is_no_difference() {
-    let options = InspectOptions::default();
-    let (mut one, mut none) = (stopped(node(), 16 * 1024), SimDisk::new(1));
-    let sides = vec![
-        compare::Side { label: "one".into(), storage: &mut one },
-        compare::Side { label: "none".into(), storage: &mut none },
-    ];
-    let mut out = vec![];
-    assert_eq!(compare::compare(sides, &options, &mut out).expect("it can be read"), Verdict::Clean);
-    let text = String::from_utf8(out).expect("it is text");
-    assert!(text.contains("partition 0: only in one") && text.contains("identical: 0 partitions"), "{text}");
+fn what_is_missing_is_a_difference() {
+    let said = |disks: &mut [&mut SimDisk], cluster: Option<&ClusterFile>| {
+        let each = disks.iter_mut().enumerate();
+        let sides = each.map(|(i, disk)| compare::Side { label: format!("node{i}"), storage: *disk }).collect();
+        let mut out = vec![];
+        let verdict = compare::compare(sides, cluster, &InspectOptions::default(), &mut out).expect("it can be read");
+        (verdict == Verdict::Clean, String::from_utf8(out).expect("it is text"))
+    };
+    let (mut one, mut two, mut none) = (stopped(node(), 16 * 1024), stopped(node(), 16 * 1024), SimDisk::new(1));
+    // Nobody says who should have it: all.
+    let (same, text) = said(&mut [&mut one, &mut none], None);
+    assert!(!same && text.contains("partition 0: MISSING in node1") && text.contains("nothing was compared"), "{text}");
+    let (same, text) = said(&mut [&mut one, &mut two, &mut none], None);
+    assert!(!same && text.contains("identical in 2 data paths") && text.contains("MISSING in node2"), "{text}");
+    // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third has another.
+    let node_id =
+        |disk: &SimDisk| NodeId(NodeMeta::decode(&disk.contents_of("node.meta")[..BLOCK]).map_or([0; 16], |m| m.node_id));
+    let id = node_id(&one);
+    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Some(&cluster_file(&[id])));
+    assert!(same && text.contains("identical: 1 partitions"), "{text}");
+    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Some(&cluster_file(&[id, NodeId([0; 16])])));
+    assert!(!same && text.contains("MISSING in node2"), "{text}");
+    // A replica whose snapshots are gone knows nothing that it could be compared by.
+    for name in ["state.0", "state.1"] {
+        two.lose(&format!("topics/orders/0/{name}"), None);
+    }
+    let (same, text) = said(&mut [&mut one, &mut two], None);
+    assert!(
+        !same && text.contains("nothing is committed that all of them hold") && text.contains("node1: no snapshot"),
+        "{text}"
+    );
+    let (same, text) = said(&mut [&mut none, &mut SimDisk::new(2)], None);
+    assert!(!same && text.contains("nothing was compared"), "{text}");
 }

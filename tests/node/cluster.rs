@@ -317,7 +317,8 @@ impl Cluster {
         assert!(text.lines().last().is_some_and(|l| l.starts_with("identical: ")), "{text}");
         assert!(!text.contains("stand in journal"), "a stop leaves nothing in the journals alone: {text}");
         let count = |line: &str| line.rsplit_once(", ")?.1.strip_suffix(" messages")?.parse::<usize>().ok();
-        let compared: usize = text.lines().filter(|l| l.contains(": identical from")).filter_map(count).sum();
+        let everywhere = format!(": identical in {} data paths", paths.len());
+        let compared: usize = text.lines().filter(|l| l.contains(&everywhere)).filter_map(count).sum();
         assert!(compared >= messages_min, "{compared} messages were compared, {messages_min} acknowledged:\n{text}");
         for path in &paths {
             self.nodes[0].run(&["inspect", path]);

@@ -79,6 +79,42 @@ fn batches_go_out_before_they_are_durable_and_within_the_window() {
     assert_eq!(sent(&mut rig), first, "as much again");
 }
 
+/// A follower that has nothing of a log that is not in memory any more; a batch is read at a time.
+#[test]
+fn who_catches_up_gets_no_more_than_the_rate() {
+    let rate = 2_000;
+    let mut rig = Rig::new();
+    let options = ReplicaOptions { catch_up_bytes_per_second: rate, ..Default::default() };
+    rig.node = crate::replica::model::node::Node::new(n(1), options);
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    rig.append(1, 200);
+    rig.settle();
+    let all = rig.end().offset;
+    assert!(all as u64 > 10 * rate, "{all}");
+    rig.node.log.memory_from = all;
+    let session = rig.lead(5);
+    rig.listed(2, 5, session);
+    let session = rig.session(3);
+    let standing = Rig::standing(&log_of(&[]), Position::START, false);
+    rig.hear(3, 5, session, Body::Standing(standing));
+    rig.hear(3, 5, session, Body::Aligned(Aligned { at: Position::START }));
+    let (mut sent, mut seconds) = (0, 0.0);
+    for step in 1..=500 {
+        let reads = rig.out.iter().position(|o| matches!(o, Out::Read(to, ..) if *to == n(3)));
+        if let Some(Out::Read(to, session, from, _)) = reads.and_then(|at| rig.out.remove(at)) {
+            let (end, batches) = rig.node.log.read(from.offset, 1);
+            rig.give(Event::LogRead { to, session, from, end, result: Ok(batches.expect("it is there")) });
+            sent = end.offset;
+            rig.hear(3, 5, session.0, Body::Ack(Ack { durable: end }));
+        }
+        rig.wait(Duration::from_millis(10));
+        seconds = step as f64 / 100.0;
+        // what a second brings may be saved, and the last batch is whole
+        assert!(sent as f64 <= rate as f64 * (seconds + 1.0) + 500.0, "{sent} bytes in {seconds} s");
+    }
+    assert!(sent as f64 >= rate as f64 * seconds * 0.8, "{sent} bytes in {seconds} s");
+}
+
 #[test]
 fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
     let mut rig = Rig::with_batches(1);
