@@ -111,15 +111,15 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     background.wait_more(100);
     // Longer than every limit: writes end as unknown, and go on when it goes on.
     cluster.nodes[B].signal(libc::SIGSTOP);
-    std::thread::sleep(Duration::from_secs(5));
+    background.stands_still(Duration::from_secs(5));
     cluster.nodes[B].signal(libc::SIGCONT);
     background.wait_more(100);
     cluster.cut(A, C);
-    std::thread::sleep(Duration::from_secs(2));
+    background.stands_still(Duration::from_secs(2));
     cluster.heal(A, C);
     background.wait_more(100);
     cluster.hold(A, B);
-    std::thread::sleep(Duration::from_secs(5));
+    background.stands_still(Duration::from_secs(5));
     cluster.heal(A, B);
     background.wait_more(100);
     cluster.delay(A, C, 30);
@@ -128,6 +128,7 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     // Cut off from both the leader commits nothing, and the others go on without it.
     cluster.cut(A, B);
     cluster.cut(A, C);
+    background.stands_still(Duration::from_secs(1));
     cluster.change(|file| file.lead("orders", 0, C, Some(A)));
     cluster.wait_role(C, "orders", 0, "leader");
     background.wait_more(100);
@@ -137,6 +138,7 @@ fn a_stopped_follower_and_bad_links_cost_nothing_acknowledged() {
     until(|| cluster.nodes[C].whole_log().contains("a has caught up and may join the isr"), || cluster.nodes[C].log());
     cluster.change(|file| file.partition("orders", 0).isr = vec![A, B, C]);
     let publisher = background.stop();
+    assert!(publisher.failed > 0, "a write that outlasts every limit fails");
     cluster.wait_equal(&[A, B, C], "orders", 0);
     consume(cluster.nodes[C].tcp(), "orders", "c", &publisher.acknowledged);
     cluster.stop_and_compare(publisher.acknowledged.len());

@@ -431,6 +431,15 @@ impl Background {
         until(|| self.acknowledged() >= wanted, || format!("{wanted} are acknowledged, and it is {}", self.acknowledged()));
     }
 
+    /// A fault keeps an in-sync replica away: what is in flight may still be acknowledged, then nothing is for so long.
+    pub fn stands_still(&self, time: Duration) {
+        let settling = Duration::from_millis(500);
+        std::thread::sleep(settling);
+        let before = self.acknowledged();
+        std::thread::sleep(time.saturating_sub(settling));
+        assert_eq!(self.acknowledged(), before, "acknowledged without a replica that is in sync");
+    }
+
     pub fn stop(self) -> Publisher {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().expect("the publisher does not panic")

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::{LogId, PartitionId, Position, TopicId};
-use crate::codec::metadata::TEXT_MAX;
+use crate::codec::metadata::{TEXT_MAX, with_later_field};
 use proptest::prelude::*;
 
 fn range() -> impl Strategy<Value = IdRange> {
@@ -58,6 +58,7 @@ fn goes_through(request: &Request<'_>) {
         let (header, meta) = open(&bytes[shift..]);
         assert_eq!((header.request, header.payload_len, header.payload_crc), (42, 5, 6));
         assert_eq!(&Request::decode(header.kind, meta).expect("what was encoded"), request);
+        assert_eq!(&Request::decode(header.kind, &with_later_field(meta)).expect("a field more is survived"), request);
     }
 }
 
@@ -69,6 +70,7 @@ fn comes_back(reply: &Reply<'_>) {
     let (header, meta) = open(&bytes);
     assert_eq!(header.request, 43);
     assert_eq!(&Reply::decode(header.kind, meta).expect("what was encoded"), reply);
+    assert_eq!(&Reply::decode(header.kind, &with_later_field(meta)).expect("a field more is survived"), reply);
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 use super::frame::{FRAME_MAX, FrameError, HELLO_FRAME_MAX, Header};
 use super::*;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
+use crate::codec::metadata::with_later_field;
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::format::Bad;
 use crate::replica::message::*;
@@ -161,7 +162,12 @@ fn frames(pieces: &[Bytes]) -> Vec<(Header, Vec<u8>, Bytes)> {
 
 fn decoded(pieces: &[Bytes]) -> Vec<Addressed> {
     let messages = |(header, metadata, payload): &(Header, Vec<u8>, Bytes)| match Frame::decode(header, metadata, payload) {
-        Ok(Frame::Messages(messages)) => messages,
+        Ok(Frame::Messages(messages)) => {
+            let later = with_later_field(metadata);
+            let later = Frame::decode(header, &later, payload);
+            assert!(matches!(&later, Ok(Frame::Messages(m)) if *m == messages), "a field more is {later:?}");
+            messages
+        }
         other => panic!("what was encoded is {other:?}"),
     };
     frames(pieces).iter().flat_map(messages).collect()
