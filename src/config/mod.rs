@@ -135,7 +135,7 @@ settings! {
     }
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
-            "Size of each core's journal. It bounds the time to start and what waits in memory for its segment";
+            "Size of each core's journal. It bounds what a start replays, and what waits in memory for its segment";
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
             "Size of a segment, the files of which a partition's log is made and the step of its retention";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
