@@ -2,6 +2,7 @@
 //! rest; makes a failing seed smaller, and shows one step by step.
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use ringmq::sim::cluster::coverage::{Coverage, Transition};
 use ringmq::sim::cluster::plan::{Coordination, FIELDS, Plan};
 use ringmq::sim::cluster::run;
 use ringmq::sim::cluster::shrink::{Cut, shrink};
@@ -178,6 +179,8 @@ fn show(asked: &Asked, seed: u64) -> ExitCode {
 
 /// Runs seeds one after the other, and says so; the first that fails ends the process.
 fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
+    let coverage = Coverage::default();
+    let _listens = tracing::subscriber::set_default(coverage.clone());
     for seed in start..start + seeds {
         println!("begin {seed}");
         let plan = asked.plan(seed).expect("it was tried");
@@ -185,6 +188,7 @@ fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
             continue;
         }
         let outcome = run(&plan, None);
+        coverage.take().into_iter().for_each(|(from, trigger)| println!("made {seed} {from} {trigger}"));
         println!("done {seed} {} {} {:016x}", outcome.counts.acknowledged, outcome.effects, outcome.trace);
     }
     ExitCode::SUCCESS
@@ -206,6 +210,8 @@ enum Said {
         asked: Asked,
         runs: u32,
     },
+    /// A transition of a replica.
+    Made(Transition),
     /// It takes no more.
     Over,
 }
@@ -231,7 +237,7 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
         });
     }
     let (mut done, mut acknowledged, mut effects, mut over) = (0, 0, 0, 0);
-    let mut failed = BTreeMap::new();
+    let (mut failed, coverage) = (BTreeMap::new(), Coverage::default());
     let mut spoke = begun;
     while over < jobs {
         match hear.recv_timeout(Duration::from_secs(1)) {
@@ -247,6 +253,7 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
                 println!("seed {seed} was made smaller in {runs} runs: {}", trace_command(seed, &asked));
                 failed.entry(seed).and_modify(|(_, smaller)| *smaller = asked);
             }
+            Ok(Said::Made(transition)) => coverage.add(transition),
             Ok(Said::Over) => over += 1,
             Err(_) => {}
         }
@@ -262,6 +269,7 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
         done as f64 / seconds,
         failed.len()
     );
+    println!("{}", coverage.text());
     for (seed, (why, asked)) in &failed {
         println!("seed {seed}: {why}\n  {}", trace_command(*seed, asked));
     }
@@ -337,6 +345,11 @@ fn heard(line: &str, tell: &Sender<Said>) -> Option<u64> {
     let (what, seed) = (words.next(), words.next().and_then(|n| n.parse().ok()));
     match (what, seed) {
         (Some("begin"), seed) => return seed,
+        (Some("made"), Some(_)) => {
+            if let (Some(from), Some(trigger)) = (words.next(), words.next()) {
+                let _ = tell.send(Said::Made((from.to_owned(), trigger.to_owned())));
+            }
+        }
         (Some("done"), Some(_)) => {
             let mut number = || words.next().and_then(|n| n.parse().ok()).unwrap_or(0);
             let _ = tell.send(Said::Done { acknowledged: number(), effects: number() });
@@ -419,9 +432,14 @@ mod tests {
             let child = command.spawn().expect("there is a shell");
             let ended = follow(child, 3, Duration::from_millis(300), &tell);
             drop(tell);
-            (ended, hear.iter().filter(|said| matches!(said, Said::Done { acknowledged: 7, effects: 8 })).count())
+            let is_known = |said: &Said| match said {
+                Said::Done { acknowledged: 7, effects: 8 } => true,
+                Said::Made((from, trigger)) => from == "Asking" && trigger == "HeardOther",
+                _ => false,
+            };
+            (ended, hear.iter().filter(is_known).count())
         };
-        assert_eq!(say("echo begin 3; echo done 3 7 8 00; echo begin 4"), (Ok(()), 1));
+        assert_eq!(say("echo begin 3; echo made 3 Asking HeardOther; echo done 3 7 8 00; echo begin 4"), (Ok(()), 2));
         let (ended, done) = say("echo begin 3; echo done 3 7 8 00; echo begin 4; exec sleep 1000");
         assert!(done == 1 && ended.is_err_and(|(seed, why)| seed == 4 && kind(&why) == "no end"));
         let (ended, _) = say("echo begin 5; echo 'panicked at a.rs:1:2:' >&2; echo 'check: broken' >&2; exit 1");

@@ -3,19 +3,16 @@
 //! A failing seed says how it is replayed: `ringmq sim --trace=17 ...`.
 //! `SIM_SEEDS=1000..2000 cargo test --test sim_cluster store` runs others.
 
-use ringmq::replica::states::TRANSITIONS;
+use ringmq::sim::cluster::coverage::Coverage;
 use ringmq::sim::cluster::plan::{Coordination, Plan};
 use ringmq::sim::cluster::{Outcome, run};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
 use std::panic::catch_unwind;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Metadata, Subscriber};
 
 /// Seeds that found something: they run each time, beside the fresh ones, and with so many of the faults [`LATER`] as there were then.
 type Kept = &'static [(usize, &'static [u64])];
@@ -47,49 +44,6 @@ fn asked() -> Option<Range<u64>> {
     Some(from.parse().expect("a number")..to.parse().expect("a number"))
 }
 
-/// Transitions of replicas, as their debug lines name them: from, trigger.
-type Seen = Arc<Mutex<BTreeSet<(String, String)>>>;
-
-/// Listens to those lines alone.
-struct Listener(Seen);
-
-#[derive(Default)]
-struct Words {
-    from: String,
-    trigger: String,
-}
-
-impl Visit for Words {
-    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-        match field.name() {
-            "from" => self.from = format!("{value:?}"),
-            "trigger" => self.trigger = format!("{value:?}"),
-            _ => {}
-        }
-    }
-}
-
-impl Subscriber for Listener {
-    fn enabled(&self, of: &Metadata<'_>) -> bool {
-        of.target() == "ringmq::replica::base"
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut words = Words::default();
-        event.record(&mut words);
-        self.0.lock().expect("nobody panics with it").insert((words.from, words.trigger));
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 /// So many seeds that nobody has run before, most likely: for each run, or for each word in `SIM_FRESH`.
 fn fresh(count: u64) -> Range<u64> {
     let word = std::env::var("SIM_FRESH").ok().filter(|word| !word.is_empty());
@@ -101,7 +55,7 @@ fn fresh(count: u64) -> Range<u64> {
 }
 
 /// Runs fresh seeds and the kept ones, or those that were asked for, on all cores.
-fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
+fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Coverage) {
     let name = format!("{by:?}").to_lowercase();
     let test = if by == Coordination::Alone { "one_node" } else { name.as_str() };
     let drawn = fresh(count);
@@ -117,7 +71,7 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
         asked().map_or_else(|| drawn.map(as_drawn).chain(kept).collect(), |asked| asked.map(as_drawn).collect());
     let (begun, next) = (Instant::now(), AtomicU64::new(0));
     let running = Mutex::new(BTreeMap::<u64, Instant>::new());
-    let (total, failed, seen) = (Mutex::new(Outcome::default()), Mutex::new(vec![]), Seen::default());
+    let (total, failed, seen) = (Mutex::new(Outcome::default()), Mutex::new(vec![]), Coverage::default());
     let work = || {
         while let Some(&(seed, without)) = seeds.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
             let mut plan = Plan::draw(seed, 0, Some(by));
@@ -134,7 +88,7 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
     };
     std::thread::scope(|scope| {
         let workers = (0..std::thread::available_parallelism().map_or(1, |n| n.get()))
-            .map(|_| scope.spawn(|| tracing::subscriber::with_default(Listener(seen.clone()), work)))
+            .map(|_| scope.spawn(|| tracing::subscriber::with_default(seen.clone(), work)))
             .collect::<Vec<_>>();
         // a thread cannot be stopped, and who runs the tests should not wait for ever to hear of nothing
         while !workers.iter().all(|w| w.is_finished()) {
@@ -163,21 +117,14 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Seen) {
     (total, seen)
 }
 
-/// Transitions that no seed of these sweeps makes.
-fn missed(seen: &Seen) -> Vec<String> {
-    let seen = seen.lock().expect("nobody panics with it");
-    let names = TRANSITIONS.iter().map(|(from, trigger, _)| (format!("{from:?}"), format!("{trigger:?}")));
-    names.filter(|name| !seen.contains(name)).map(|(from, trigger)| format!("{from} {trigger}")).collect()
-}
-
 #[test]
 fn the_promise_holds_with_a_metadata_store() {
     let (total, seen) = sweep(Coordination::Store, 200, KEPT_STORE);
     if asked().is_some() {
         return;
     }
-    let missed = missed(&seen);
-    println!("{} of {} transitions of a replica; not: {missed:?}", TRANSITIONS.len() - missed.len(), TRANSITIONS.len());
+    let missed = seen.missed();
+    println!("{}", seen.text());
     assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
     assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");

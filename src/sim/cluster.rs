@@ -11,6 +11,7 @@
 
 mod check;
 mod clients;
+pub mod coverage;
 mod events;
 mod faults;
 mod meta;
