@@ -225,7 +225,7 @@ impl CursorSync {
         }
         match (sent, result) {
             (Sent::List(_), Ok(())) => {
-                peer.cursors.list = List::Confirmed;
+                (peer.cursors.list, peer.was_listed) = (List::Confirmed, true);
                 // It may have missed those in the sessions before.
                 let missed: Vec<u64> =
                     self.operations.iter().filter(|(_, o)| o.waits_for.contains(&peer.node)).map(|(r, _)| *r).collect();

@@ -162,7 +162,6 @@ fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
 fn leader() -> (Rig, u32) {
     let mut rig = Rig::with_batches(3);
     let session = rig.lead(5);
-    rig.listed(2, 5, session);
     (rig, session)
 }
 
