@@ -35,7 +35,7 @@ const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
-const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut"];
+const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk"];
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {

@@ -76,6 +76,8 @@ pub struct Faults {
     /// Per piece that a node is about to receive to where it stays, and again for each part of it that came: the connection is lost
     /// before the rest comes.
     pub lent_cut: f64,
+    /// A node's disk has no room for a while, or all of them at once: channels drain meanwhile, and logs empty.
+    pub full_disk: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -117,6 +119,7 @@ pub const FIELDS: &[Field] = &[
     ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
     ("in_place", 0.85, 1.0, |f| &mut f.in_place),
     ("lent_cut", 0.35, 0.06, |f| &mut f.lent_cut),
+    ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
 ];
 
 impl Faults {
@@ -177,11 +180,13 @@ impl Plan {
         let min_isr = if rng.chance(0.75) { majority } else { 1 + rng.below(replicas as u64) as usize };
         let mut faults = Faults::default();
         let is_calm = rng.chance(0.05);
-        let (mut shaky, mut apart, mut lent) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7), Rng::new(seed ^ 0x1e47));
+        let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
+        let (mut lent, mut full) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
                 "lent_cut" => &mut lent,
+                "full_disk" => &mut full,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };
