@@ -4,11 +4,12 @@
 //! `GOLDEN_WRITE=1 cargo test --test golden_peer` writes the newest frames anew; only before a release of the format.
 
 use bytes::Bytes;
-use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, TopicId, TopicName};
+use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, ProducerId, TopicId, TopicName};
 use ringmq::codec::frame::Header;
 use ringmq::codec::peer::*;
 use ringmq::log::cursor::{CursorImage, Interval};
 use ringmq::log::format::Bad;
+use ringmq::log::producers::{Place, Producer};
 use ringmq::peer::{LinkEvent, LinkOptions, Links};
 use ringmq::replica::message::*;
 use ringmq::replica::{NodeId, PeerError};
@@ -36,6 +37,10 @@ fn hello(minor: u16) -> Hello<'static> {
     }
 }
 
+fn producer(id: u64, n: i64) -> Producer {
+    Producer::new(ProducerId::new(id).unwrap(), 70, n << 40, &[Place { at: at(n), num: 3 }]).unwrap()
+}
+
 /// As this minor version says it.
 fn cursors(minor: u16) -> Cursors {
     let image = |name, paused| CursorImage {
@@ -57,6 +62,7 @@ fn cursors(minor: u16) -> Cursors {
         agreed_start: (minor >= 2).then(|| at(0)),
         cursors: vec![image("archive", true), image("mail", false)],
         deleted: vec![ChannelName::new("old").unwrap(), ChannelName::new("older").unwrap()],
+        producers: if minor >= 3 { vec![producer(3, 2), producer(1, 4)] } else { vec![] },
     }
 }
 
@@ -142,7 +148,7 @@ fn encoded() -> Vec<u8> {
 }
 
 /// Of the recorded frames of each minor version.
-const FROZEN: [u32; 3] = [0x127f_8a65, 0xfd9c_2740, 0x5ec2_72c0];
+const FROZEN: [u32; 4] = [0x127f_8a65, 0xfd9c_2740, 0x5ec2_72c0, 0x25ab_de0f];
 
 #[test]
 fn what_is_encoded_changes_only_with_the_version() {

@@ -32,7 +32,7 @@ const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
-const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place"];
+const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk"];
 
 /// A seed takes a second or two; the machine may be busy with other things.
 const SEED_MAX: Duration = Duration::from_secs(600);
@@ -133,6 +133,7 @@ fn the_promise_holds_with_a_metadata_store() {
     assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.probes > 1_000, "{total:?}");
     assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
     assert!(total.lent > 500, "payloads that are received to where they stay: {total:?}");
+    assert!(total.lent_cut > 20, "connections that end meanwhile: {total:?}");
 }
 
 #[test]

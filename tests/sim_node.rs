@@ -22,6 +22,7 @@ const CRASHES: Plan = Plan {
     firsts: false,
     space: 0,
     native: 0.0,
+    both: 0.0,
     order: 0.0,
     lent_min: LENT_MIN,
 };
@@ -47,6 +48,9 @@ const PASSING_FULL: Plan = Plan { ephemeral: 0.5, ..FULL_DISK };
 const NATIVE_CRASHES: Plan = Plan { native: 0.6, lent_min: 256, ..CRASHES };
 const NATIVE_FAILING_DISK: Plan = Plan { native: 0.6, lent_min: 256, ..FAILING_DISK };
 const NATIVE_FULL_DISK: Plan = Plan { native: 0.6, lent_min: 2000, ..FULL_DISK };
+
+/// The same, and many of them publish behind what they have finished.
+const NATIVE_BOTH: Plan = Plan { both: 0.6, native: 0.9, ..NATIVE_CRASHES };
 
 /// Many clients read ordered channels, and channels whose offset is set meanwhile.
 const ORDER_CRASHES: Plan = Plan { order: 0.35, ..CRASHES };
@@ -154,6 +158,13 @@ fn the_promise_holds_for_native_clients_over_crashes() {
         assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.in_place > 500, "{o:?}");
         assert!(o.lent > 5_000, "{o:?}");
     }
+}
+
+/// What a client was told to be finished before the answer to a later publish stays so.
+#[test]
+fn native_clients_publish_behind_what_they_have_finished() {
+    let o = sweep("NATIVE_BOTH", 9000..9060, NATIVE_BOTH);
+    assert!(asked().is_some() || o.counts.native_claims > 30, "{o:?}");
 }
 
 #[test]

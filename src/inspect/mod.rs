@@ -18,6 +18,7 @@ use crate::journal::replay::{self, Record, ReplayError, WriteAction};
 use crate::log::batch::BatchHeader;
 use crate::log::format::{Bad, RawPosition};
 use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::producers::Producer;
 use crate::log::recovery::RecoverError;
 use crate::log::recovery::cuts::Cuts;
 use crate::log::recovery::topics::dir;
@@ -324,6 +325,7 @@ impl View<'_> {
                 | RecordKind::CollectStart
                 | RecordKind::Committed => partition::place_line(&r.payload),
                 RecordKind::Epoch => partition::epoch_line(&r.payload),
+                RecordKind::Producers => format!("{} producers", Producer::decode_all(&r.payload).map_or(0, |list| list.len())),
                 RecordKind::TopicDelete => String::new(),
             };
             self.say(file, format!("  {:?} topic {id}{place} sequence {}: {what}", r.kind, r.header.sequence))?;

@@ -149,13 +149,15 @@ pub enum RecordKind {
     Committed = 12,
     /// The log was dropped and begins at a `RawPosition`; then the header crc of the batch before it (u32, u32 zero).
     Restart = 13,
+    /// Idempotent producers that another replica knows, whose batches stand before the start: each as in a snapshot.
+    Producers = 14,
 }
 
 impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate, Restart].into_iter().chain(small).find(|k| *k as u16 == kind)
+        [Batch, DirectBatch, Truncate, Restart, Producers].into_iter().chain(small).find(|k| *k as u16 == kind)
     }
 }
 

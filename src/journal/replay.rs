@@ -15,6 +15,7 @@ use crate::log::batch::{Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{self, Bad, RawPosition, VERSION};
 use crate::log::meta::TopicMeta;
+use crate::log::producers::Producer;
 use crate::log::recovery::table::{Row, decide, finding};
 use crate::log::storage::{Storage, read_range};
 use bytes::Bytes;
@@ -473,6 +474,7 @@ impl Record {
             Truncate | Restart if self.payload.len() < size_of::<RawPosition>() + 8 => Err(Bad::Short),
             Epoch if self.payload.len() < size_of::<u64>() => Err(Bad::Short),
             Epoch => Ok(()),
+            Producers => Producer::decode_all(&self.payload).map(drop),
             Truncate | Restart | Start | CollectStart | Committed => {
                 RawPosition::read_from_prefix(&self.payload).map(drop).map_err(|_| Bad::Short)
             }

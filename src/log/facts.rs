@@ -4,6 +4,7 @@
 use super::cursor::{CursorImage, Interval};
 use super::format::{RawInterval, RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
 use super::notice::{Io, PartitionIdx, RecordTicket};
+use super::producers::Producer;
 use super::store::{Note, Op, Store};
 use crate::base::{
     BLOCK, ChannelName, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, PartitionId, Position, Ticks,
@@ -80,6 +81,23 @@ impl Store {
     pub fn log_collect_start(&mut self, p: PartitionIdx, at: Position) -> RecordTicket {
         self.part_mut(p).collect_start = at;
         self.log_position(p, RecordKind::CollectStart, at)
+    }
+
+    /// Idempotent producers whose batches retention has removed on the leader: this log does not tell them. The record of those
+    /// that were not known here, if any.
+    pub fn log_producers(&mut self, p: PartitionIdx, list: &[Producer]) -> Option<RecordTicket> {
+        let max = (self.ring.payload_max() / 2 / Producer::ENCODED_MAX).max(1);
+        let part = self.part_mut(p);
+        let adopted = part.committed_producers.adopt(list, part.start.offset);
+        part.producers.adopt(&adopted, part.start.offset);
+        let some = adopted.chunks(max).map(|some| self.fact(p, RecordKind::Producers, Producer::encode_all(some)));
+        some.last()
+    }
+
+    /// What [`Store::log_producers`] of a follower has to be told.
+    pub fn producers_before_start(&self, p: PartitionIdx, max: usize) -> Vec<Producer> {
+        let part = self.part(p);
+        part.producers.told_before(part.start.offset, max)
     }
 
     pub(super) fn log_position(&mut self, p: PartitionIdx, kind: RecordKind, at: Position) -> RecordTicket {

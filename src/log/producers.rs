@@ -9,7 +9,8 @@
 //! ```
 //! A table is nothing but a fold of [`Producers::count`] over the batch headers in log order. So the partition's leader, its
 //! replicas and a recovery have the same one, a batch that was cut was never counted, and a snapshot needs only say up
-//! to where its table counts. Even the time by which a producer expires is that of the log.
+//! to where its table counts. Even the time by which a producer expires is that of the log. A log that begins behind what retention has
+//! removed does not tell the producers of that: its leader does ([`Producers::adopt`]).
 //!
 //! **What forgetting means for the promise.** A producer that is not in the table (the least recently used one above the
 //! limit, or one that wrote nothing for the expiry) and goes on with a sequence above 0 is refused with
@@ -110,6 +111,9 @@ pub struct Producer {
 }
 
 impl Producer {
+    /// Bytes of one at most, encoded.
+    pub const ENCODED_MAX: usize = size_of::<RawProducer>() + PLACES_MAX * size_of::<RawProducerBatch>();
+
     /// A producer whose last batches stand at `places`, oldest first. `None` when they cannot be.
     pub fn new(id: ProducerId, next: u64, last_unix_ns: i64, places: &[Place]) -> Option<Producer> {
         let sum: u64 = places.iter().map(|p| p.num as u64).sum();
@@ -177,6 +181,23 @@ impl Producer {
             let raw = RawProducerBatch { at: place.at.into(), num: place.num.into(), reserved: 0.into() };
             out.extend_from_slice(raw.as_bytes());
         }
+    }
+
+    pub fn encode_all(list: &[Producer]) -> Vec<u8> {
+        let mut out = Vec::with_capacity(list.iter().map(Producer::encoded_len).sum());
+        list.iter().for_each(|p| p.encode(&mut out));
+        out
+    }
+
+    /// As many as fill `bytes`.
+    pub fn decode_all(mut bytes: &[u8]) -> Result<Vec<Producer>, Bad> {
+        let mut list = vec![];
+        while !bytes.is_empty() {
+            let (producer, len) = Producer::decode(bytes)?;
+            list.push(producer);
+            bytes = &bytes[len..];
+        }
+        Ok(list)
     }
 
     /// The producer at the start of `bytes`, and its length.
@@ -328,6 +349,35 @@ impl Producers {
         Producers::restore(self.limits, &list)
     }
 
+    /// Those whose last batch stands below `offset`, each with that one alone: what a log that begins there does not tell. The
+    /// `max` that were used last, in order.
+    pub fn told_before(&self, offset: i64, max: usize) -> Vec<Producer> {
+        let before: Vec<&Producer> = self.iter().filter(|p| p.last_offset() < offset).collect();
+        let newest = &before[before.len().saturating_sub(max)..];
+        newest.iter().filter_map(|p| Producer::new(p.id, p.next, p.last_unix_ns, &p.places()[p.places().len() - 1..])).collect()
+    }
+
+    /// Takes in producers of another replica whose batches all stand below `start`, where this log begins: it does not tell them.
+    /// Those that were not known here.
+    pub fn adopt(&mut self, list: &[Producer], start: i64) -> Vec<Producer> {
+        let mut adopted = vec![];
+        for &(mut p) in list.iter().filter(|p| p.last_offset() < start) {
+            let at = p.last_offset();
+            if self.by_id.contains_key(&p.id) || self.by_use.contains_key(&at) {
+                continue;
+            }
+            // The time of the log ascends with it.
+            let time_of = |used: Option<(&i64, &ProducerId)>| used.map(|(_, id)| self.by_id[id].last_unix_ns);
+            let (before, behind) = (time_of(self.by_use.range(..at).next_back()), time_of(self.by_use.range(at..).next()));
+            p.last_unix_ns = p.last_unix_ns.max(before.unwrap_or(i64::MIN)).min(behind.unwrap_or(i64::MAX));
+            self.insert(p);
+            adopted.push(p);
+        }
+        self.forget_some();
+        adopted.retain(|p| self.by_id.contains_key(&p.id));
+        adopted
+    }
+
     /// The log was cut to `to`, and what was counted behind that cannot be [taken back](Producers::take_back). A producer goes back to
     /// its last batch before that: the remembered ones follow each other in sequence. One of which none is left is forgotten, like one
     /// that was forgotten for what was cut; what it repeats is refused.
@@ -419,6 +469,35 @@ mod tests {
         fn judge(&self, producer: u64, first: u64, num: u32) -> Result<Judged, SequenceError> {
             self.table.judge(Sequence { producer: id(producer), first }, num)
         }
+    }
+
+    #[test]
+    fn what_a_later_start_does_not_tell_is_adopted() {
+        let mut whole = Log::new(9, 1_000_000);
+        whole.append(1, 0, 2, 100);
+        whole.append(2, 0, 1, 200);
+        let last = whole.append(1, 2, 3, 300);
+        let start = whole.append(3, 0, 1, 150);
+        whole.append(4, 0, 1, 500);
+        let told = whole.table.told_before(start.offset, 9);
+        assert_eq!(told.iter().map(|p| (p.id, p.places().len())).collect::<Vec<_>>(), [(id(2), 1), (id(1), 1)]);
+        assert_eq!(whole.table.told_before(start.offset, 1), told[1..], "those that were used last");
+        let mut later = Log::new(3, 1_000_000);
+        later.end = start;
+        later.append(3, 0, 1, 150);
+        later.append(4, 0, 1, 500);
+        assert_eq!(later.judge(1, 5, 1), Err(SequenceError::UnknownProducer));
+        let adopted = later.table.adopt(&told, start.offset);
+        assert_eq!(adopted.iter().map(|p| p.id).collect::<Vec<_>>(), [id(1)], "three are remembered, the last ones");
+        assert_eq!(later.judge(1, 5, 1), Ok(Judged::New));
+        assert_eq!(later.judge(1, 2, 3), Ok(Judged::Repeat { at: Some(last), upto: last.offset }));
+        assert_eq!(later.judge(1, 0, 2), Ok(Judged::Repeat { at: None, upto: last.offset }));
+        let used: Vec<i64> = later.table.iter().map(|p| p.last_unix_ns).collect();
+        assert_eq!(used, [150, 150, 500], "the log's time ascends");
+        // Neither what is known nor what its own log tells, or will tell.
+        assert!(later.table.adopt(&told[1..], start.offset).is_empty());
+        let everything: Vec<Producer> = whole.table.iter().copied().collect();
+        assert!(Log::new(9, 1_000_000).table.adopt(&everything, last.offset).len() == 1);
     }
 
     #[test]

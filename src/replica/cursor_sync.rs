@@ -146,7 +146,7 @@ impl CursorSync {
                     self.agree(cx, peers, leading.required, leading.interval);
                 }
             }
-            CursorEvent::Collected { to, session, is_all, collect_start, cursors } => {
+            CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers } => {
                 if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
                     let names = cursors.iter().map(|c| c.name.clone()).collect();
                     let sent = if is_all { Sent::List(collect_start) } else { Sent::Moved(collect_start, names) };
@@ -162,6 +162,7 @@ impl CursorSync {
                         agreed_start: Some(self.agreed).filter(|at| *at != Position::START),
                         cursors,
                         deleted: vec![],
+                        producers,
                     };
                     send(cx, peer, leading, sent, message);
                 }
@@ -210,8 +211,17 @@ impl CursorSync {
             What::Delete(channel) => (vec![], vec![channel.clone()]),
         };
         let committed = leading.committed;
-        let message =
-            Cursors { seq: 0, committed, flush: true, is_all: false, collect_start: None, agreed_start: None, cursors, deleted };
+        let message = Cursors {
+            seq: 0,
+            committed,
+            flush: true,
+            is_all: false,
+            collect_start: None,
+            agreed_start: None,
+            cursors,
+            deleted,
+            producers: vec![],
+        };
         send(cx, peer, leading, Sent::Operation(request), message);
     }
 
@@ -225,7 +235,7 @@ impl CursorSync {
         }
         match (sent, result) {
             (Sent::List(_), Ok(())) => {
-                peer.cursors.list = List::Confirmed;
+                (peer.cursors.list, peer.was_listed) = (List::Confirmed, true);
                 // It may have missed those in the sessions before.
                 let missed: Vec<u64> =
                     self.operations.iter().filter(|(_, o)| o.waits_for.contains(&peer.node)).map(|(r, _)| *r).collect();

@@ -17,6 +17,7 @@ use super::membership::NodeId;
 use super::message::{Body, Cursors, CursorsAck, Head};
 use crate::base::{ChannelName, Epoch, LogId, Position};
 use crate::log::cursor::CursorImage;
+use crate::log::producers::Producer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]
@@ -57,11 +58,12 @@ struct Changes {
     deleted: Vec<ChannelName>,
     /// Collect start and agreed start.
     starts: (Option<Position>, Option<Position>),
+    producers: Vec<Producer>,
 }
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        self.images.is_empty() && self.deleted.is_empty() && self.starts == (None, None)
+        self.images.is_empty() && self.deleted.is_empty() && self.starts == (None, None) && self.producers.is_empty()
     }
 }
 
@@ -111,6 +113,7 @@ impl FollowerCursors {
         }
         let ack = CursorsAck { seq: message.seq, result };
         changes.starts = (message.collect_start, message.agreed_start);
+        changes.producers = message.producers;
         if changes.is_empty() && self.applying.is_empty() {
             return cx.send(from, head, Body::CursorsAck(ack));
         }
@@ -140,8 +143,9 @@ impl FollowerCursors {
     fn apply(&mut self, cx: &mut Cx<'_>, changes: Changes, ack: Option<CursorsAck>) {
         self.next_number += 1;
         self.applying.push_back((self.next_number, ack));
-        let Changes { images, deleted, starts: (collect_start, agreed_start) } = changes;
-        cx.out.push(Effect::ApplyCursors { number: self.next_number, images, deleted, collect_start, agreed_start });
+        let (Changes { images, deleted, starts, producers }, number) = (changes, self.next_number);
+        let (collect_start, agreed_start) = starts;
+        cx.out.push(Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers });
     }
 
     /// Moves the end, and takes what was kept for it.

@@ -14,6 +14,7 @@ use crate::base::{ChannelName, Epoch, Position, Ticks};
 use crate::config::Settings;
 use crate::log::batch::Batch;
 use crate::log::cursor::CursorImage;
+use crate::log::producers::Producer;
 use crate::log::state::Doubt;
 pub use crate::log::view::{BatchId, Tail};
 use bytes::Bytes;
@@ -166,7 +167,15 @@ pub enum CursorEvent {
     /// The channel is gone here. Answered likewise.
     Delete { request: u64, channel: ChannelName },
     /// The cursors of [`Effect::CollectCursors`], all there are when all were asked for; of the others those that still exist.
-    Collected { to: NodeId, session: Session, is_all: bool, collect_start: Position, cursors: Vec<CursorImage> },
+    /// With them the idempotent producers that the log does not tell any more.
+    Collected {
+        to: NodeId,
+        session: Session,
+        is_all: bool,
+        collect_start: Position,
+        cursors: Vec<CursorImage>,
+        producers: Vec<Producer>,
+    },
     /// The collect start of this leader is there, durably: retention would remove what lies before. The others are told, and
     /// [`Effect::Agreed`] says when they all have it.
     Collecting { at: Position },
@@ -267,6 +276,7 @@ pub enum Effect {
         deleted: Vec<ChannelName>,
         collect_start: Option<Position>,
         agreed_start: Option<Position>,
+        producers: Vec<Producer>,
     },
     /// Of a leader: nobody who may lead next gives what lies before to a channel. Retention may remove it.
     Agreed {

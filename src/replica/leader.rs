@@ -182,6 +182,7 @@ impl Leader {
                 self.with_cursors(base, |sync, leading| sync.on_ack(cx, &mut peer, leading, ack.seq, ack.result));
                 self.peers.push(peer);
                 self.cursors.agree(cx, &self.peers, &self.required, base.options.cursor_interval);
+                self.commit(base, cx);
                 self.grow(base, cx, from);
             }
             Body::Refused(error) => self.on_refused(base, cx, from, error),
@@ -335,11 +336,11 @@ impl Leader {
         if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || membership.isr.len() < membership.min_isr {
             return;
         }
-        let (mut end, mut are_aligned) = (cx.log.durable().at, true);
+        let (mut end, mut are_listed) = (cx.log.durable().at, true);
         for node in &self.required {
             // One that was not aligned in this epoch has nothing that counts.
             let peer = self.peers.iter().find(|p| p.node == *node);
-            are_aligned &= peer.is_some_and(|p| p.was_aligned);
+            are_listed &= peer.is_some_and(|p| p.was_listed);
             let acked = peer.map_or(Position::START, |p| p.acked);
             if acked.offset < end.offset {
                 end = acked;
@@ -351,8 +352,8 @@ impl Leader {
         }
         if let Phase::Settling { tail } = self.phase
             && base.committed.offset >= tail.offset
-            // An empty tail is everywhere; but a channel of the epochs before may be here alone.
-            && are_aligned
+            // A channel of the epochs before, that a leader then told to few, may be here alone: it is told as final from now on.
+            && are_listed
         {
             self.phase = Phase::Open;
             base.hands_over_until = None;

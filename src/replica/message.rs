@@ -35,6 +35,7 @@ use crate::log::batch::Batch;
 use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
 use crate::log::cursor::CursorImage;
 use crate::log::format::Bad;
+use crate::log::producers::Producer;
 pub use crate::log::view::EpochEnd;
 use bytes::Bytes;
 
@@ -48,6 +49,9 @@ pub const EPOCHS_MAX: usize = 64;
 pub const CURSORS_MAX: usize = crate::log::snapshot::CHANNELS_MAX;
 /// Encoded cursors of one [`Cursors`]. The sender leaves the highest intervals out until they fit, as a snapshot does.
 pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Idempotent producers of one [`Cursors`], those that were used last: all that a partition knows by default.
+pub const PRODUCERS_MAX: usize = 1000;
 
 /// What a frame says of a partition. The topic id and partition choose the replica: another id under a known name is other
 /// data and answered [`PeerError::UnknownPartition`].
@@ -247,6 +251,9 @@ pub struct Cursors {
     pub cursors: Vec<CursorImage>,
     /// At most [`CURSORS_MAX`].
     pub deleted: Vec<ChannelName>,
+    /// Idempotent producers whose batches the leader's log does not hold any more, with the list of all channels: the follower's
+    /// log may begin behind them, too. At most [`PRODUCERS_MAX`].
+    pub producers: Vec<Producer>,
 }
 
 /// Sent when all that `seq` brought is durable. With an error when something of it was not applied as it came.

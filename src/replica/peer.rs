@@ -46,8 +46,8 @@ pub(super) struct Peer {
     pub session: Session,
     /// What it last said of itself, in this epoch, before it was aligned.
     pub standing: Option<Standing>,
-    /// It was in step with this leader once, in its epoch.
-    pub was_aligned: bool,
+    /// It confirmed the list of this leader's channels once, in its epoch, and so was in step with it.
+    pub was_listed: bool,
     /// Durable there, of what is the leader's log. Never goes back within an epoch but by a new alignment.
     pub acked: Position,
     pub sent: Position,
@@ -80,7 +80,7 @@ impl Peer {
             link: Link::Apart,
             session: Session(0),
             standing: None,
-            was_aligned: false,
+            was_listed: false,
             acked: Position::START,
             sent: Position::START,
             reading: false,
@@ -124,7 +124,7 @@ impl Peer {
 
     /// Its log is a prefix of this one, up to `at`.
     pub fn aligned(&mut self, cx: &Cx<'_>, at: Position) {
-        (self.acked, self.sent, self.left, self.was_aligned) = (at, at, false, true);
+        (self.acked, self.sent, self.left) = (at, at, false);
         self.link = Link::CatchingUp;
         self.beat_at = cx.now;
         self.budget_at = cx.now;

@@ -54,6 +54,8 @@ pub struct Plan {
     pub space: u64,
     /// That a client speaks the native protocol.
     pub native: f64,
+    /// That such a one consumes and publishes, beside those that do so anyway.
+    pub both: f64,
     /// That a client reads an ordered channel, or one whose offset is set now and then.
     pub order: f64,
     /// Runs of so many bytes are lent to native clients.

@@ -3,6 +3,8 @@
 use crate::base::ChannelName;
 use crate::codec::metadata::{Malformed, check};
 use crate::log::cursor::CursorImage;
+use crate::log::producers::Producer;
+use crate::replica::message::PRODUCERS_MAX;
 
 const KIND: &str = "Cursors";
 
@@ -42,6 +44,12 @@ fn is_sound(cursor: &CursorImage) -> bool {
         follows
     };
     cursor.confirmed.is_sane() && cursor.intervals.iter().all(&mut follows)
+}
+
+pub(super) fn decode_producers(bytes: &[u8]) -> Result<Vec<Producer>, Malformed> {
+    const BAD: Malformed = Malformed::Field { kind: KIND, field: "producers" };
+    let producers = Producer::decode_all(bytes).map_err(|_| BAD)?;
+    if producers.len() <= PRODUCERS_MAX { Ok(producers) } else { Err(BAD) }
 }
 
 pub(super) fn decode_deleted(mut bytes: &[u8], num: u32) -> Result<Vec<ChannelName>, Malformed> {

@@ -201,6 +201,7 @@ fn cursors(kind: &'static str, metadata: &[u8], payload: &Bytes) -> Result<Addre
         agreed_start: t.agreed_start().map(|at| position(kind, "agreed_start", at)).transpose()?,
         cursors: cursors::decode_cursors(images, t.cursors())?,
         deleted: cursors::decode_deleted(names, t.deleted())?,
+        producers: cursors::decode_producers(t.producers().map_or(&[], |list| list.bytes()))?,
     };
     addressed(kind, t.head(), Body::Cursors(cursors))
 }

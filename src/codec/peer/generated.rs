@@ -2388,6 +2388,7 @@ impl<'a> Cursors<'a> {
   pub const VT_CURSOR_BYTES: ::flatbuffers::VOffsetT = 18;
   pub const VT_DELETED: ::flatbuffers::VOffsetT = 20;
   pub const VT_AGREED_START: ::flatbuffers::VOffsetT = 22;
+  pub const VT_PRODUCERS: ::flatbuffers::VOffsetT = 24;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -2400,6 +2401,7 @@ impl<'a> Cursors<'a> {
   ) -> ::flatbuffers::WIPOffset<Cursors<'bldr>> {
     let mut builder = CursorsBuilder::new(_fbb);
     builder.add_seq(args.seq);
+    if let Some(x) = args.producers { builder.add_producers(x); }
     if let Some(x) = args.agreed_start { builder.add_agreed_start(x); }
     builder.add_deleted(args.deleted);
     builder.add_cursor_bytes(args.cursor_bytes);
@@ -2483,6 +2485,13 @@ impl<'a> Cursors<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<Position>(Cursors::VT_AGREED_START, None)}
   }
+  #[inline]
+  pub fn producers(&self) -> Option<::flatbuffers::Vector<'a, u8>> {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, u8>>>(Cursors::VT_PRODUCERS, None)}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Cursors<'_> {
@@ -2501,6 +2510,7 @@ impl ::flatbuffers::Verifiable for Cursors<'_> {
      .visit_field::<u32>("cursor_bytes", Self::VT_CURSOR_BYTES, false)?
      .visit_field::<u32>("deleted", Self::VT_DELETED, false)?
      .visit_field::<Position>("agreed_start", Self::VT_AGREED_START, false)?
+     .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, u8>>>("producers", Self::VT_PRODUCERS, false)?
      .finish();
     Ok(())
   }
@@ -2516,6 +2526,7 @@ pub struct CursorsArgs<'a> {
     pub cursor_bytes: u32,
     pub deleted: u32,
     pub agreed_start: Option<&'a Position>,
+    pub producers: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, u8>>>,
 }
 impl<'a> Default for CursorsArgs<'a> {
   #[inline]
@@ -2531,6 +2542,7 @@ impl<'a> Default for CursorsArgs<'a> {
       cursor_bytes: 0,
       deleted: 0,
       agreed_start: None,
+      producers: None,
     }
   }
 }
@@ -2581,6 +2593,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> CursorsBuilder<'a, 'b, A> {
     self.fbb_.push_slot_always::<&Position>(Cursors::VT_AGREED_START, agreed_start);
   }
   #[inline]
+  pub fn add_producers(&mut self, producers: ::flatbuffers::WIPOffset<::flatbuffers::Vector<'b , u8>>) {
+    self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Cursors::VT_PRODUCERS, producers);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> CursorsBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     CursorsBuilder {
@@ -2610,6 +2626,7 @@ impl ::core::fmt::Debug for Cursors<'_> {
       ds.field("cursor_bytes", &self.cursor_bytes());
       ds.field("deleted", &self.deleted());
       ds.field("agreed_start", &self.agreed_start());
+      ds.field("producers", &self.producers());
       ds.finish()
   }
 }

@@ -30,7 +30,7 @@ use crate::replica::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
 /// The version of the protocol that this build speaks.
-pub const VERSION: Version = Version { major: 1, minor: 2 };
+pub const VERSION: Version = Version { major: 1, minor: 3 };
 
 /// Bits of `features`: what both sides have is in force.
 pub mod feature {

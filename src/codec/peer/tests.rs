@@ -2,10 +2,11 @@
 
 use super::frame::{FRAME_MAX, FrameError, HELLO_FRAME_MAX, Header};
 use super::*;
-use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId, TopicName};
+use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, ProducerId, TopicId, TopicName};
 use crate::codec::metadata::with_later_field;
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::format::Bad;
+use crate::log::producers::{Place, Producer};
 use crate::replica::message::*;
 use crate::replica::{NodeId, PeerError};
 use bytes::Bytes;
@@ -90,6 +91,10 @@ fn standing() -> impl Strategy<Value = Standing> {
     )
 }
 
+fn producer(n: u64) -> Option<Producer> {
+    Producer::new(ProducerId::new(n)?, 7 * n, n as i64, &[Place { at: AT, num: 3 }])
+}
+
 fn cursors() -> impl Strategy<Value = Cursors> {
     let lists = (prop::collection::vec(cursor(), 0..5), prop::collection::vec(channel(), 0..5));
     let starts = [prop::option::of(position()), prop::option::of(position())];
@@ -103,6 +108,7 @@ fn cursors() -> impl Strategy<Value = Cursors> {
             agreed_start,
             cursors,
             deleted,
+            producers: if is_all { (1..40).filter_map(producer).collect() } else { vec![] },
         },
     )
 }
@@ -340,9 +346,10 @@ fn the_longest_messages_fit_a_frame() {
     assert_eq!(outcome(Body::Standing(standing)), Ok(()));
     let deleted = (0..CURSORS_MAX).map(|i| ChannelName::new(&format!("{i:064}")).unwrap()).collect();
     let start = Some(AT);
-    let (collect_start, agreed_start) = (start, start);
-    let cursors =
-        Cursors { seq: 1, committed: AT, flush: true, is_all: false, collect_start, agreed_start, cursors: vec![], deleted };
+    let (collect_start, agreed_start, cursors) = (start, start, vec![]);
+    let producers = (1..=PRODUCERS_MAX as u64).filter_map(producer).collect();
+    let (is_all, flush) = (false, true);
+    let cursors = Cursors { seq: 1, committed: AT, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
     assert_eq!(outcome(Body::Cursors(cursors)), Ok(()));
 }
 
@@ -383,6 +390,7 @@ fn numbers_out_of_bounds_are_malformed() {
             agreed_start: None,
             cursors,
             deleted: vec![],
+            producers: vec![],
         })
     };
     assert_eq!(outcome(cursors(vec![interval(12, 14), interval(20, 21)])), Ok(()));

@@ -16,6 +16,7 @@ use crate::journal::replay::Record;
 use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
+use crate::log::producers::Producer;
 use crate::log::state::SegmentMeta;
 use crate::log::storage::{overlay, read_range};
 use crate::log::view::Tail;
@@ -77,6 +78,12 @@ impl Partition {
             RecordKind::Epoch => {
                 let epoch = U64::read_from_prefix(&record.payload).map(|(e, _)| e.get()).expect("verified when it was read");
                 self.promised = self.promised.max(Epoch(epoch));
+            }
+            RecordKind::Producers if self.is_dropped_later() => {}
+            RecordKind::Producers => {
+                let list = Producer::decode_all(&record.payload).expect("verified when it was read");
+                self.producers.adopt(&list, self.start.offset);
+                self.snapshot_producers.adopt(&list, self.start.offset);
             }
             RecordKind::Committed => self.committed = place().expect("verified when it was read"),
             RecordKind::Truncate | RecordKind::Restart => self.redo_cut(cx, record.header.sequence.get())?,

@@ -155,7 +155,8 @@ impl Node {
                     Channels::Some(names) => names.iter().filter_map(|n| self.log.channels.get(n).cloned()).collect::<Vec<_>>(),
                 };
                 let cursors = images.into_iter().map(|c| CursorImage { epoch, ..c }).collect();
-                let event = CursorEvent::Collected { to, session, is_all, collect_start: Position::START, cursors };
+                let (collect_start, producers) = (Position::START, vec![]);
+                let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers };
                 self.step(now, Event::Cursor(event), out);
             }
             Effect::ApplyCursors { number, images, deleted, .. } => {

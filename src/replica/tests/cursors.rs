@@ -20,8 +20,8 @@ fn follower() -> (Rig, ModelLog) {
 }
 
 fn tell(rig: &mut Rig, seq: u64, committed: Position, flush: bool, cursors: Vec<CursorImage>) -> Result<(), PeerError> {
-    let (is_all, collect_start, agreed_start, deleted) = (false, None, None, vec![]);
-    let message = Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted };
+    let (is_all, collect_start, agreed_start, deleted, producers) = (false, None, None, vec![], vec![]);
+    let message = Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
     rig.hear(2, 5, 1, Body::Cursors(message));
     rig.settle();
     match rig.last(2) {
@@ -51,6 +51,7 @@ fn a_cursor_is_acknowledged_when_it_is_durable() {
         agreed_start: None,
         cursors: vec![image],
         deleted: vec![],
+        producers: vec![],
     };
     rig.hear(2, 5, 1, Body::Cursors(message));
     assert!(rig.said(2).is_empty());
@@ -139,13 +140,14 @@ fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
     tell(&mut rig, 2, end, true, vec![cursor("a", 5, 1, Position::START), cursor("b", 5, 1, Position::START)]).unwrap();
     let (flush, agreed_start) = (false, None);
     let (cursors, collect_start, deleted) = (vec![cursor("b", 5, 1, Position::START)], Some(Position::START), vec![]);
-    let list = Cursors { seq: 3, committed: end, flush, is_all: true, collect_start, agreed_start, cursors, deleted };
+    let producers = vec![];
+    let list = Cursors { seq: 3, committed: end, flush, is_all: true, collect_start, agreed_start, cursors, deleted, producers };
     rig.hear(2, 5, 1, Body::Cursors(list));
     rig.settle();
     assert_eq!((here(&rig, "a"), here(&rig, "b").is_some()), (None, true));
     let deleted = vec![ChannelName::new("b").unwrap()];
-    let (is_all, collect_start, cursors) = (false, None, vec![]);
-    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start, agreed_start, cursors, deleted };
+    let (is_all, collect_start, cursors, producers) = (false, None, vec![], vec![]);
+    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
     rig.hear(2, 5, 1, Body::Cursors(message.clone()));
     rig.settle();
     assert_eq!(here(&rig, "b"), None);
@@ -162,7 +164,6 @@ fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
 fn leader() -> (Rig, u32) {
     let mut rig = Rig::with_batches(3);
     let session = rig.lead(5);
-    rig.listed(2, 5, session);
     (rig, session)
 }
 
@@ -270,7 +271,8 @@ fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
     let to = NodeId([2; 16]);
     let collected = |collect_start| {
         let session = crate::replica::message::Session(session);
-        Event::Cursor(CursorEvent::Collected { to, session, is_all: false, collect_start, cursors: vec![] })
+        let (is_all, cursors, producers) = (false, vec![], vec![]);
+        Event::Cursor(CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers })
     };
     rig.give(Event::Cursor(CursorEvent::Collecting { at }));
     assert_eq!(agreed(&mut rig), None, "nobody was told");
@@ -307,7 +309,8 @@ fn who_was_not_told_of_what_is_removed_joins_no_isr() {
     assert!(!proposed(&mut rig));
     let to = NodeId([2; 16]);
     let session_ = crate::replica::message::Session(session);
-    rig.give(Event::Cursor(CursorEvent::Collected { to, session: session_, is_all: false, collect_start: at, cursors: vec![] }));
+    let (is_all, collect_start, cursors, producers) = (false, at, vec![], vec![]);
+    rig.give(Event::Cursor(CursorEvent::Collected { to, session: session_, is_all, collect_start, cursors, producers }));
     let said = cursors_said(&mut rig).pop().expect("the follower is told");
     rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
     assert!(proposed(&mut rig));

@@ -282,8 +282,8 @@ fn a_suspect_is_cleared_when_it_has_all_that_is_committed() {
     rig.settle();
     assert!(rig.node.log.doubt().is_suspect(), "it was not told of the channels");
     let (committed, cursors, deleted) = (leader.end().at, vec![], vec![]);
-    let (is_all, collect_start, agreed_start) = (true, None, None);
-    let list = Cursors { seq: 1, committed, flush: false, is_all, collect_start, agreed_start, cursors, deleted };
+    let (is_all, collect_start, agreed_start, flush, producers) = (true, None, None, false, vec![]);
+    let list = Cursors { seq: 1, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
     rig.hear(2, 5, 1, Body::Cursors(list));
     rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
     rig.settle();

@@ -141,7 +141,6 @@ fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
 fn a_lagging_member_is_removed_and_the_write_commits_with_the_rest() {
     let mut rig = Rig::with_batches(1);
     let session = rig.lead(5);
-    rig.listed(2, 5, session);
     rig.metadata(5, 1, &[1, 2, 3]);
     publish(&mut rig, 1);
     rig.settle();

@@ -1,12 +1,12 @@
 //! How a leader opens its epoch (rule 2).
 
-use super::rig::{Rig, log_of, n, run_of};
+use super::rig::{Rig, cursor, log_of, n, run_of};
 use crate::base::{Epoch, Position};
 use crate::log::state::Doubt;
-use crate::replica::message::{Align, Aligned, Batches, Body, Pulled};
+use crate::replica::message::{Align, Aligned, Batches, Body, CursorsAck, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, ReplicaError};
+use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, PeerError, ReplicaError, ReplicaOptions};
 
 /// Node 1 with this log leads epoch 5 of an ISR, and has asked.
 fn asking(log: &[u64], isr: &[u8]) -> Rig {
@@ -75,6 +75,44 @@ fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
     stands(&mut rig, 3, &log_of(&[1]), Position::START, false);
     let Body::Align(Align::Cut { at, chain_crc: None }) = rig.last(3) else { panic!("no order") };
     assert_eq!(at, log_of(&[1]).end().at);
+}
+
+/// A channel that the leader before told to it alone is answered as final once it is open: so all who may lead next have it then.
+#[test]
+fn it_opens_when_every_member_of_the_isr_has_confirmed_its_channels() {
+    let mut rig = asking(&[1, 1], &[1, 2, 3]);
+    let image = cursor("c", 1, 1, rig.end());
+    rig.node.log.channels.insert(image.name.clone(), image);
+    let session = [2, 3].map(|node| {
+        let session = rig.session(node);
+        rig.hear(node, 5, session, Body::Standing(Rig::standing(&log_of(&[1, 1]), Position::START, false)));
+        session
+    });
+    let at = rig.end();
+    for node in [2, 3] {
+        rig.hear(node, 5, session[node as usize - 2], Body::Aligned(Aligned { at }));
+    }
+    assert_eq!((rig.state(), rig.node.member.committed()), (State::Settling, at), "the log alone is on all of them");
+    rig.listed(2, 5, session[0]);
+    assert_eq!(rig.state(), State::Settling);
+    // The last one could not take all of it, and gets it again.
+    let list = |rig: &mut Rig| {
+        let lists = rig.said(3).into_iter().filter_map(|m| if let Body::Cursors(c) = m.body { Some(c) } else { None });
+        lists.filter(|c| c.is_all).last().expect("a list")
+    };
+    let first = list(&mut rig);
+    assert_eq!(first.cursors.len(), 1);
+    let clamped = CursorsAck { seq: first.seq, result: Err(PeerError::Clamped) };
+    rig.hear(3, 5, session[1], Body::CursorsAck(clamped));
+    assert_eq!(rig.state(), State::Settling);
+    rig.wait(ReplicaOptions::default().cursor_interval);
+    let again = list(&mut rig);
+    rig.hear(3, 5, session[1], Body::CursorsAck(CursorsAck { seq: again.seq, result: Ok(()) }));
+    assert_eq!(rig.state(), State::Open);
+    // Who begins another session has had them.
+    rig.give(Event::Disconnected { node: n(2) });
+    rig.give(Event::Connected { node: n(2) });
+    assert_eq!(rig.state(), State::Open);
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Rig {
         Standing { start, start_crc, last_epoch, durable: log.vouched(), committed, suspect, epochs, more }
     }
 
-    /// Leads epoch `epoch` with node 2 in step, which has the same log, and 3 silent.
+    /// Leads epoch `epoch` with node 2 in step, which has the same log and the list of channels, and 3 silent.
     pub fn lead(&mut self, epoch: u64) -> u32 {
         self.metadata(epoch, 1, &[1, 2]);
         self.settle();
@@ -178,6 +178,7 @@ impl Rig {
         self.hear(2, epoch, session, Body::Standing(standing));
         let at = self.end();
         self.hear(2, epoch, session, Body::Aligned(Aligned { at }));
+        self.listed(2, epoch, session);
         assert_eq!(self.state(), State::Open);
         session
     }

@@ -110,6 +110,47 @@ fn a_repeat_is_answered_when_the_original_is_committed() {
     assert!(said[0].contains("duplicate: true") && said[1].contains("duplicate: false"), "{said:?}");
 }
 
+/// Retention has removed all that a producer wrote when another replica begins its log, behind that: it is told of the producer.
+#[test]
+fn a_replica_that_begins_behind_a_producer_s_batches_knows_it() {
+    let mut net = Net::with(1, 1, Settings { max_bytes_per_file: 64 * 1024, flush_bytes: 8192, ..Settings::default() });
+    net.kill(2);
+    net.change(0, |m| m.isr.retain(|n| *n != id_of_node(2)));
+    let n = net.connect_native(0);
+    net.produce(n, 2, 1);
+    net.produce(n, 3, 2);
+    assert_eq!(net.hear(n).len(), 2);
+    let p = net.connect(0);
+    let (c, got) = net.subscribe(0, "ch", 100);
+    net.finish(c, &got);
+    (0..40).for_each(|_| net.publish(p, &"x".repeat(4000)));
+    let got = net.take(c);
+    net.finish(c, &got);
+    net.pass_time(Duration::from_secs(1));
+    let start = |net: &Net, node: usize| net.nodes[node].shards[0].engine.store.start(net.index(node)).offset;
+    assert!(start(&net, 0) > 0, "the segment with them is gone");
+    net.restart(2);
+    net.pass_time(RECONNECT);
+    assert_eq!((start(&net, 2), net.metadata[0].isr.len()), (start(&net, 0), 3));
+    net.elect(0, 2);
+    let n = net.connect_native(2);
+    net.produce(n, 4, 2);
+    let said = net.hear(n);
+    assert!(said[0].starts_with("4 Published") && said[0].contains("duplicate: true"), "{said:?}");
+    // And after a start, when nobody tells it.
+    net.kill(2);
+    net.restart(2);
+    net.pass_time(RECONNECT);
+    assert_eq!(net.state(2), State::Open);
+    let n = net.connect_native(2);
+    net.produce(n, 5, 1);
+    net.produce(n, 6, 2);
+    net.produce(n, 7, 3);
+    let said = net.hear(n);
+    let duplicates = [true, true, false];
+    assert!(said.iter().zip(duplicates).all(|(s, d)| s.contains(&format!("duplicate: {d}"))) && said.len() == 3, "{said:?}");
+}
+
 /// Two batches of one journal write are answered together. The first is committed by itself: who repeats it is not answered before.
 #[test]
 fn a_repeat_is_answered_behind_its_original_that_is_committed_and_waits() {

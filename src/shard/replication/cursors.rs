@@ -13,8 +13,9 @@ use super::{Engine, Recorded};
 use crate::base::{ChannelName, Now, Position};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
+use crate::log::producers::Producer;
 use crate::log::{PartitionIdx, RecordTicket};
-use crate::replica::message::{CURSORS_BYTES_MAX, Session};
+use crate::replica::message::{CURSORS_BYTES_MAX, PRODUCERS_MAX, Session};
 use crate::replica::states::State;
 use crate::replica::{Channels, CursorEvent, Event, NodeId};
 use crate::shard::cursors::CursorRequest;
@@ -87,7 +88,8 @@ impl Engine {
         }
         fit(&mut cursors, CURSORS_BYTES_MAX);
         let collect_start = self.oldest(idx);
-        let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors };
+        let producers = if is_all { self.store.producers_before_start(idx, PRODUCERS_MAX) } else { vec![] };
+        let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers };
         self.tell_member(now, idx, Event::Cursor(event));
     }
 
@@ -112,9 +114,9 @@ impl Engine {
         now: Now,
         idx: PartitionIdx,
         number: u64,
-        images: Vec<CursorImage>,
-        deleted: Vec<ChannelName>,
+        (images, deleted): (Vec<CursorImage>, Vec<ChannelName>),
         collect_start: Option<Position>,
+        producers: &[Producer],
     ) {
         let options = self.channel_options();
         let mut record = RecordTicket::default();
@@ -143,6 +145,7 @@ impl Engine {
         if let Some(at) = collect_start.filter(|at| *at != self.store.collect_start(idx)) {
             record = self.store.log_collect_start(idx, at);
         }
+        record = self.store.log_producers(idx, producers).unwrap_or(record);
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
         // Numbers are answered in order: what needs no record waits for those before it.

@@ -73,8 +73,8 @@ impl Engine {
             Effect::Resign => self.passes.push(event::Effect::Ask(Ask::Resign { route })),
             Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
-            Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start } => {
-                self.apply_cursors(now, idx, number, images, deleted, collect_start);
+            Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers } => {
+                self.apply_cursors(now, idx, number, (images, deleted), collect_start, &producers);
                 if let Some(at) = agreed_start {
                     self.store.set_agreed_start(idx, at);
                 }

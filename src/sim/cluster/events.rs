@@ -127,6 +127,7 @@ pub enum Mend {
     Slow(usize, usize),
     StoreAway(usize),
     Shaky(usize),
+    Full(usize),
 }
 
 impl Happening {

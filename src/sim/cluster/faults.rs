@@ -22,13 +22,17 @@ const TIMED: &[&str] = &[
     "rot",
     "all_down",
     "cut_off",
+    "full_disk",
 ];
 
 impl World {
     /// The first time of each fault that this run has.
     pub fn plan_faults(&mut self) {
-        for (field, _) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
-            self.next_fault(field);
+        for (field, (name, .., much)) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
+            // nothing is drawn for the newest one where it is not: runs without it stay as they were
+            if *name != "full_disk" || *much(&mut self.faults) > 0.0 {
+                self.next_fault(field);
+            }
         }
     }
 
@@ -84,6 +88,7 @@ impl World {
             "rot" => self.rot(),
             "all_down" => self.power_sags(),
             "cut_off" => self.cut_off(n),
+            "full_disk" => self.fill_disk(n),
             _ => unreachable!("only what is timed comes here"),
         }
         self.say(|| format!("fault: {name} at node{n}"));
@@ -92,6 +97,17 @@ impl World {
     fn take_store_away(&mut self, n: usize, until: u64) {
         self.nodes[n].is_store_away = true;
         self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
+    }
+
+    /// Of one node, or of all.
+    fn fill_disk(&mut self, n: usize) {
+        let until = self.now + 300 * MS + self.rng.below(3 * SECOND);
+        let all = self.rng.chance(0.5);
+        for n in (0..self.nodes.len()).filter(|o| all || *o == n) {
+            self.nodes[n].is_full_until = until;
+            self.nodes[n].disk.faults = self.disk_faults(n);
+            self.queue.put(until, Happening::Mended(Mend::Full(n)));
+        }
     }
 
     fn other_than(&mut self, n: usize) -> usize {
@@ -242,6 +258,7 @@ impl World {
         self.cuts.clear();
         self.slow.clear();
         for n in 0..self.nodes.len() {
+            self.nodes[n].is_full_until = 0;
             let faults = self.disk_faults(n);
             let node = &mut self.nodes[n];
             (node.paused_until, node.disk_stands_until, node.disk.faults) = (self.now, self.now, faults);

@@ -38,6 +38,8 @@ pub struct Node {
     pub is_store_away: bool,
     /// It has no power until then.
     pub is_off_until: u64,
+    /// Its disk has no room until then.
+    pub is_full_until: u64,
     /// Its disk often fails writes, for now.
     pub is_shaky: bool,
     /// What was durable on it was damaged.
@@ -86,6 +88,7 @@ impl Node {
             wall_skew: 0,
             is_store_away: false,
             is_off_until: 0,
+            is_full_until: 0,
             is_shaky: false,
             is_damaged: false,
             has_failed: false,
@@ -214,7 +217,7 @@ impl World {
             write_error: f.write_error + if self.nodes[n].is_shaky { 0.03 } else { 0.0 },
             sync_error: f.sync_error,
             short_write: f.short_write,
-            no_space: f.no_space,
+            no_space: if self.nodes[n].is_full_until > self.now { 1.0 } else { f.no_space },
             capacity: 0,
             late: f.late,
             crash_after: None,

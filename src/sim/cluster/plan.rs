@@ -73,6 +73,11 @@ pub struct Faults {
     pub crash_at_removal: f64,
     /// Probability that a node receives what peers send to where it stays, from few missing bytes on, in a life of it.
     pub in_place: f64,
+    /// Per piece that a node is about to receive to where it stays, and again for each part of it that came: the connection is lost
+    /// before the rest comes.
+    pub lent_cut: f64,
+    /// A node's disk has no room for a while, or all of them at once: channels drain meanwhile, and logs empty.
+    pub full_disk: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -113,6 +118,8 @@ pub const FIELDS: &[Field] = &[
     ("cut_off", 0.2, 1.2, |f| &mut f.cut_off),
     ("crash_at_removal", 0.2, 0.3, |f| &mut f.crash_at_removal),
     ("in_place", 0.85, 1.0, |f| &mut f.in_place),
+    ("lent_cut", 0.35, 0.06, |f| &mut f.lent_cut),
+    ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
 ];
 
 impl Faults {
@@ -174,9 +181,12 @@ impl Plan {
         let mut faults = Faults::default();
         let is_calm = rng.chance(0.05);
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
+        let (mut lent, mut full) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
+                "lent_cut" => &mut lent,
+                "full_disk" => &mut full,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };

@@ -283,7 +283,7 @@ impl World {
         // it comes back when all is there, and sometimes before
         if lent.wanted > 0 && !bytes.len().is_multiple_of(3) {
             end.lent = Some(lent);
-            return;
+            return self.cut_lent(wire);
         }
         self.outcome.lent += 1;
         self.step(n, core, Event::Received { conn, lent });
@@ -293,6 +293,14 @@ impl World {
         let (wire, side) = wire_of(conn);
         let end = &mut self.wires.get_mut(&wire).expect("a connection that it has").ends[side];
         assert!(end.lent.replace(lent).is_none(), "one piece of memory at a time");
+        self.cut_lent(wire);
+    }
+
+    /// A node waits for what goes to memory that it lent: now and then that does not come.
+    fn cut_lent(&mut self, wire: u64) {
+        if self.phase == Phase::Faulty && self.faults.lent_cut > 0.0 && self.rng.chance(self.faults.lent_cut) {
+            self.reset(wire);
+        }
     }
 
     pub fn sent(&mut self, wire: u64, side: usize, bytes: usize) {

@@ -513,6 +513,7 @@ impl World {
                 self.nodes[n].is_shaky = false;
                 self.nodes[n].disk.faults = self.disk_faults(n);
             }
+            Mend::Full(n) => self.nodes[n].disk.faults = self.disk_faults(n),
             Mend::StoreAway(n) => {
                 self.nodes[n].is_store_away = false;
                 let life = self.nodes[n].life;

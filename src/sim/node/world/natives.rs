@@ -26,6 +26,7 @@ impl World<'_> {
         use NativeRole::{Both, Consumer, Idempotent, Publisher};
         let roles = [Publisher, Idempotent, Idempotent, Idempotent, Consumer, Consumer, Both];
         let role = roles[self.rng.below(roles.len() as u64) as usize].clone();
+        let role = if self.plan.both > 0.0 && self.rng.chance(self.plan.both) { Both } else { role };
         let core = self.rng.chance(0.8).then(|| self.rng.below(self.shards.len() as u64) as u16);
         let client = self.native_client(role, core);
         self.open(client);
