@@ -110,7 +110,9 @@ fn command() -> Command {
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
         .after_help(
-            "Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 something was \
+            "A data path that a running node owns is read too, and nothing of it is taken away: a first and a last line say WARNING, \
+             what is found there may be half written.\n\
+             Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 something was \
              written by a newer version of ringmq, which alone can judge it.",
         );
     let node_id = Command::new("node-id")

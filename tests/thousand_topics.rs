@@ -1,5 +1,6 @@
 //! A thousand topics with a channel each, published to in turn, cost kilobytes of disk each and no open files, also after
-//! a restart. The bounds are generous; `cargo test --release --test thousand_topics -- --nocapture` prints the figures,
+//! a restart. What a start takes is bounded by its reads, since no test here measures time: by the number of partitions and
+//! the journal, and not by what the logs hold. The bounds are generous; `cargo test --release --test thousand_topics -- --nocapture` prints the figures,
 //! which are in docs/benchmarks.md.
 
 mod node;
@@ -20,6 +21,11 @@ const DISK_MAX: u64 = 128 * 1024;
 const FILES_IDLE_MAX: usize = 40;
 const FILES_BUSY_MAX: usize = 256 + 256 + FILES_IDLE_MAX;
 const RESIDENT_MAX: u64 = 192 << 20;
+/// A start reads the journal, and so much of each partition: its topic's folder, its snapshots, the ends of its files.
+const START_READS_PER_TOPIC: u64 = 16;
+const START_BYTES_PER_TOPIC: u64 = 96 * 1024;
+/// What one topic's log holds at the last start, several times the journal.
+const LONG_LOG: u64 = 80 << 20;
 
 #[test]
 fn a_thousand_topics_are_cheap() {
@@ -52,11 +58,15 @@ fn a_thousand_topics_are_cheap() {
     assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
 
     println!("stopped in {:?}", node.stop());
+    let mut before = None;
     for (what, ends) in [("after a stop", End::Kill), ("after a kill", End::Stop)] {
         let began = Instant::now();
         node.spawn();
         node.wait_ready().expect("it starts again");
         println!("{what}: ready after {:?}", began.elapsed());
+        let read = start_reads(what, &node);
+        assert!(read.calls <= START_READS_PER_TOPIC * TOPICS as u64 + read.of_journal(), "{what}: {read:?}");
+        assert!(read.bytes <= START_BYTES_PER_TOPIC * TOPICS as u64 + JOURNAL_BYTES, "{what}: {read:?}");
         let used = report(what, &node);
         assert!(used.files <= FILES_IDLE_MAX, "{} open files", used.files);
         assert!(used.resident <= RESIDENT_MAX && used.disk_per_topic() <= DISK_MAX, "{used:?}");
@@ -67,9 +77,49 @@ fn a_thousand_topics_are_cheap() {
         client.publish("topic-7", &BODY).expect("it takes a publish");
         match ends {
             End::Kill => node.kill(),
-            End::Stop => drop(node.stop()),
+            End::Stop => {
+                let body = vec![b'y'; 1 << 20];
+                (0..LONG_LOG >> 20).for_each(|_| client.publish("topic-7", &body).expect("it takes a publish"));
+                node.stop();
+                before = Some(read);
+            }
         }
     }
+    node.spawn();
+    node.wait_ready().expect("it starts again");
+    let (read, before) = (start_reads("with a long log", &node), before.expect("it was started before"));
+    assert!(read.bytes <= before.bytes + JOURNAL_BYTES, "the length of a log costs a start reads: {read:?}, before {before:?}");
+    assert!(
+        read.calls <= before.calls + before.of_journal(),
+        "the length of a log costs a start reads: {read:?}, before {before:?}"
+    );
+}
+
+/// Reads of the process so far, as the kernel counts them.
+#[derive(Debug)]
+struct Reads {
+    calls: u64,
+    bytes: u64,
+}
+
+impl Reads {
+    /// Calls that may be the journal's.
+    fn of_journal(&self) -> u64 {
+        JOURNAL_BYTES >> 12
+    }
+}
+
+/// Right after the start: the scrub reads by io_uring, which these counts leave out.
+fn start_reads(what: &str, node: &Node) -> Reads {
+    let io = std::fs::read_to_string(format!("/proc/{}/io", node.pid())).expect("it runs");
+    let number = |name: &str| {
+        let value =
+            io.lines().find_map(|line| line.strip_prefix(name)).expect("the kernel counts it (CONFIG_TASK_IO_ACCOUNTING)");
+        value.trim().parse::<u64>().expect("a number")
+    };
+    let reads = Reads { calls: number("syscr:"), bytes: number("rchar:") };
+    println!("{what}: the start made {} reads of {} KiB in all", reads.calls, reads.bytes >> 10);
+    reads
 }
 
 /// How the start ends that is looked at.

@@ -5,9 +5,12 @@
 
 #[path = "tidy/glommio.rs"]
 mod glommio;
+#[path = "tidy/names.rs"]
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const FILE_LINES_MAX: usize = 700;
@@ -38,33 +41,39 @@ fn parse_rooms(page: &str) -> Rooms {
 
 /// The source with comments, and what stands in strings and characters, replaced by blanks; lines stay where they are.
 fn code_of(source: &str) -> String {
+    let mut out = source.as_bytes().to_vec();
+    for (place, _) in not_code(source) {
+        out[place].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
+    }
+    String::from_utf8(out).expect("only whole literals and comments were blanked")
+}
+
+/// Where comments and literals stand, and whether that is a string.
+fn not_code(source: &str) -> Vec<(Range<usize>, bool)> {
     let bytes = source.as_bytes();
-    let mut out = bytes.to_vec();
-    let mut blank = |from: usize, to: usize| {
-        let end = to.min(bytes.len());
-        out[from..end].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
-    };
+    let mut found = Vec::new();
     let mut at = 0;
     while at < bytes.len() {
-        let rest = &source.as_bytes()[at..];
-        let end = if rest.starts_with(b"//") {
-            at + rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len())
+        let rest = &bytes[at..];
+        let (len, is_string) = if rest.starts_with(b"//") {
+            (rest.iter().position(|b| *b == b'\n').unwrap_or(rest.len()), false)
         } else if rest.starts_with(b"/*") {
-            at + block_comment_len(rest)
+            (block_comment_len(rest), false)
         } else if let Some(len) = raw_string_len(source, at) {
-            at + len
+            (len, true)
         } else if rest[0] == b'"' {
-            at + quoted_len(rest, b'"')
+            (quoted_len(rest, b'"'), true)
         } else if rest[0] == b'\'' && is_char_literal(rest) {
-            at + quoted_len(rest, b'\'')
+            (quoted_len(rest, b'\''), false)
         } else {
             at += 1;
             continue;
         };
-        blank(at, end);
+        let end = (at + len).min(bytes.len());
+        found.push((at..end, is_string));
         at = end;
     }
-    String::from_utf8(out).expect("only whole literals and comments were blanked")
+    found
 }
 
 fn block_comment_len(rest: &[u8]) -> usize {
@@ -115,12 +124,21 @@ fn is_char_literal(rest: &[u8]) -> bool {
 
 /// The code without what stands under `#[cfg(test)]`, which may be a whole `mod` or a single item.
 fn without_tests(code: &str) -> String {
+    let (mut out, mut at) = (String::new(), 0);
+    for place in tests_in(code) {
+        out.push_str(&code[at..place.start]);
+        at = place.end;
+    }
+    out + &code[at..]
+}
+
+/// Where in the code what stands under `#[cfg(test)]` is.
+fn tests_in(code: &str) -> Vec<Range<usize>> {
     const MARK: &str = "#[cfg(test)]";
-    let mut out = String::new();
-    let mut rest = code;
-    while let Some(at) = rest.find(MARK) {
-        out.push_str(&rest[..at]);
-        let item = &rest[at + MARK.len()..];
+    let (mut found, mut from) = (Vec::new(), 0);
+    while let Some(at) = code[from..].find(MARK) {
+        let begin = from + at;
+        let item = &code[begin + MARK.len()..];
         let mut depth = 0usize;
         let end = item.char_indices().find_map(|(i, c)| {
             match c {
@@ -132,10 +150,10 @@ fn without_tests(code: &str) -> String {
             }
             None
         });
-        rest = &item[end.unwrap_or(item.len())..];
+        from = begin + MARK.len() + end.unwrap_or(item.len());
+        found.push(begin..from);
     }
-    out.push_str(rest);
-    out
+    found
 }
 
 #[derive(Debug, PartialEq, Eq, Clone)]

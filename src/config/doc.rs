@@ -1,6 +1,6 @@
 //! docs/settings.md, generated from the table; a test fails when the file is not what this gives.
 
-use super::{IGNORED, TABLE};
+use super::{IGNORED, MISSING, TABLE};
 use std::fmt::Write;
 
 /// The whole text of docs/settings.md.
@@ -31,6 +31,14 @@ pub fn settings_md() -> String {
     );
     for (name, why) in IGNORED {
         let _ = writeln!(out, "| `{name}` | {why}. |");
+    }
+    out.push_str(
+        "\n## nsqd's settings that are not supported (yet)\n\n\
+         They are refused, as a flag and in the file: who gives one relies on it.\n\n| setting | what there is |\n|---|---|\n",
+    );
+    for (name, why, instead) in MISSING {
+        let instead = if instead.is_empty() { String::new() } else { format!(" `{instead}`") };
+        let _ = writeln!(out, "| `{name}` | {why}{instead}. |");
     }
     out
 }

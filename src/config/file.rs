@@ -1,7 +1,7 @@
 //! The TOML file of `--config`: nsqd's keys (`max_msg_size`), with `_` or `-`, and `[topics.<name>]` tables.
 
 use super::{
-    IGNORED, Settings, TopicSettings, find,
+    IGNORED, Settings, TopicSettings, find, missing,
     row::{BadValue, Setting, Value},
 };
 use crate::base::TopicName;
@@ -14,6 +14,8 @@ pub enum FileError {
     Syntax(String),
     #[error("unknown key `{0}`: `ringmq serve --help` lists the settings")]
     UnknownKey(String),
+    #[error("`{key}` {why}")]
+    Missing { key: String, why: String },
     #[error("`{0}` and `{1}` are the same setting: keep one of them")]
     Twice(String, String),
     #[error(transparent)]
@@ -37,6 +39,8 @@ pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileErr
             (row.set)(settings, read(row, key, value)?);
         } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| *name == key.replace('_', "-")) {
             without_effect.push(format!("{name}: {why}"));
+        } else if let Some(why) = missing(key) {
+            return Err(FileError::Missing { key: key.clone(), why });
         } else {
             return Err(FileError::UnknownKey(key.clone()));
         }
@@ -113,6 +117,9 @@ mod tests {
             ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
             ("tcp_address = \"x\"", "must be host:port"),
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
+            ("tls_cert = \"c.pem\"", "`tls_cert` is nsqd's and is not supported (yet): NSQ clients are served without TLS"),
+            ("nsqlookupd_tcp_addresses = [\"h:1\"]", "`nsqlookupd_tcp_addresses` is nsqd's"),
+            ("snappy = true", "`snappy` is nsqd's"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
             ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),
             ("[topics.a]\nretention = \"1s\"\nretention_ms = 5", "[topics.a]: `retention` and `retention_ms` are the same"),

@@ -26,6 +26,8 @@ pub enum ConfigError {
     Unreadable { path: String, reason: String },
     #[error("--config={path}: {error}")]
     File { path: String, error: file::FileError },
+    #[error("--{name} {why}")]
+    Missing { name: &'static str, why: String },
     #[error("{0}")]
     Contradiction(String),
 }
@@ -61,6 +63,9 @@ pub fn add_flags(command: Command) -> Command {
             _ => arg.action(ArgAction::Append),
         }
     });
+    // Known, so that they are refused by name; some are booleans, which have no value behind them.
+    let missing =
+        super::MISSING.iter().map(|(name, ..)| Arg::new(*name).long(*name).hide(true).num_args(0..=1).action(ArgAction::Append));
     let settings = TABLE.iter().map(|row| {
         let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
         Arg::new(row.name)
@@ -71,7 +76,7 @@ pub fn add_flags(command: Command) -> Command {
             // As in nsqd the last one counts.
             .overrides_with(row.name)
     });
-    command.arg(config).args(settings).args(ignored)
+    command.arg(config).args(settings).args(ignored).args(missing)
 }
 
 /// What Go's flag package takes for a boolean.
@@ -89,6 +94,10 @@ pub fn load(
     surroundings: &Surroundings,
     read_file: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<Asked, ConfigError> {
+    let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
+    if let Some(&(name, ..)) = super::MISSING.iter().find(|(name, ..)| is_given(name)) {
+        return Err(ConfigError::Missing { name, why: super::missing(name).unwrap_or_default() });
+    }
     let mut settings = Settings::default();
     let mut without_effect = Vec::new();
     if let Some(path) = matches.get_one::<String>("config") {
@@ -104,7 +113,7 @@ pub fn load(
     }
     for (name, why) in super::IGNORED {
         let is_off = *name == "verbose" && matches.get_one::<bool>(name) == Some(&false);
-        if matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine) && !is_off {
+        if is_given(name) && !is_off {
             without_effect.push(format!("--{name}: {why}"));
         }
     }
@@ -181,6 +190,25 @@ mod tests {
         let asked = asked(&["-mem-queue-size=5", "--verbose", "--max-rdy-count=5"], None).unwrap();
         assert_eq!(asked.without_effect.len(), 2, "{:?}", asked.without_effect);
         assert_eq!(asked.settings.max_rdy_count, 5);
+    }
+
+    #[test]
+    fn a_flag_of_nsqd_that_is_missing_is_refused_by_its_name() {
+        for (args, wanted) in [
+            (
+                &["-lookupd-tcp-address=h:4160", "-lookupd-tcp-address", "i:4160"][..],
+                "--lookupd-tcp-address is nsqd's and is not supported",
+            ),
+            (&["-tls-cert", "c.pem"], "for native ones there is --native-tls-cert"),
+            (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
+            (&["--statsd-address", "h:1"], "ask /stats?format=json"),
+            (&["-snappy", "--shards=2"], "--snappy is nsqd's"),
+            (&["-deflate=false"], "--deflate is nsqd's"),
+            (&["--tls-required"], "--tls-required is nsqd's"),
+        ] {
+            let error = asked(args, None).expect_err("refused");
+            assert!(error.contains(wanted), "{args:?}: {error}");
+        }
     }
 
     #[test]

@@ -227,6 +227,60 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("http-client-request-timeout", "the node asks nobody over HTTP"),
 ];
 
+const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
+
+/// Flags of nsqd 1.3 for what is not there (yet), and what stands in their place. They are refused: who gives one relies on it.
+/// A list has another name in nsqd's file: [`missing`].
+pub static MISSING: &[(&str, &str, &str)] = &[
+    ("auth-http-address", "nobody is asked who a client is. Native clients can show a certificate:", "native-tls-client-ca"),
+    ("broadcast-http-port", "the node registers nowhere, /info tells the port that it listens on", ""),
+    ("broadcast-tcp-port", "the node registers nowhere, /info tells the port that it listens on", ""),
+    ("deflate", "nothing is compressed, and clients are told so", ""),
+    ("https-address", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
+    (
+        "lookupd-tcp-address",
+        "the node registers with no nsqlookupd: consumers are given the address itself, that of",
+        "tcp-address",
+    ),
+    (
+        "max-channel-consumers",
+        "a channel takes any number of consumers. Connections of the whole node are bounded by",
+        "max-connections",
+    ),
+    ("max-deflate-level", "nothing is compressed, and clients are told so", ""),
+    ("min-output-buffer-timeout", "it is 25ms. The longest that a client may ask for is", "max-output-buffer-timeout"),
+    (
+        "output-buffer-timeout",
+        "it is 250ms for who does not ask. The longest that a client may ask for is",
+        "max-output-buffer-timeout",
+    ),
+    ("snappy", "nothing is compressed, and clients are told so", ""),
+    ("statsd-address", "nothing is pushed: ask /stats?format=json", ""),
+    ("statsd-exclude-ephemeral", "nothing is pushed: ask /stats?format=json", ""),
+    ("statsd-interval", "nothing is pushed: ask /stats?format=json", ""),
+    ("statsd-mem-stats", "nothing is pushed: ask /stats?format=json", ""),
+    ("statsd-prefix", "nothing is pushed: ask /stats?format=json", ""),
+    ("statsd-udp-packet-size", "nothing is pushed: ask /stats?format=json", ""),
+    ("tls-cert", NO_TLS, "native-tls-cert"),
+    ("tls-client-auth-policy", NO_TLS, "native-tls-client-ca"),
+    ("tls-key", NO_TLS, "native-tls-key"),
+    ("tls-min-version", NO_TLS, "native-tls-min-version"),
+    ("tls-required", "NSQ clients are served without TLS. The native port speaks TLS alone with", "native-tls-cert"),
+    ("tls-root-ca-file", NO_TLS, "native-tls-client-ca"),
+];
+
+/// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
+pub fn missing(name: &str) -> Option<String> {
+    let name = match name.replace('_', "-").as_str() {
+        "nsqlookupd-tcp-addresses" => "lookupd-tcp-address".to_owned(),
+        "auth-http-addresses" => "auth-http-address".to_owned(),
+        other => other.to_owned(),
+    };
+    let (_, why, instead) = MISSING.iter().find(|(missing, ..)| *missing == name)?;
+    let instead = if instead.is_empty() { String::new() } else { format!(" --{instead}") };
+    Some(format!("is nsqd's and is not supported (yet): {why}{instead}"))
+}
+
 /// What a topic may have of its own. `None`: as the node has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicSettings {
@@ -371,6 +425,15 @@ mod tests {
             assert!(TABLE[..i].iter().all(|other| other.name != row.name), "{} twice", row.name);
             assert!(row.about.len() > 20 && !row.about.ends_with('.'), "{}", row.name);
             assert!(row.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_a_missing_flag_is_a_setting() {
+        for (name, why, instead) in MISSING {
+            assert!(find(name).is_none() && IGNORED.iter().all(|(other, _)| other != name), "{name}");
+            assert!(instead.is_empty() || find(instead).is_some(), "{name}: --{instead}");
+            assert!(why.len() > 20 && !why.ends_with('.'), "{name}");
         }
     }
 

@@ -23,15 +23,21 @@ pub const LOCK_RETRY: Duration = Duration::from_millis(10);
 pub enum LockError {
     #[error("{path} is in use by pid {pid}: stop that process, or give this one another --data-path")]
     InUse { path: PathBuf, pid: String },
+    #[error("{path} is no folder: --data-path names the folder that holds the journal and the topics")]
+    NotAFolder { path: PathBuf },
     #[error("{path}: {call} failed: {source}; the data path must exist or be creatable, and be writable")]
     Io { path: PathBuf, call: &'static str, source: io::Error },
 }
 
 /// Takes the lock if it is free.
 pub fn try_flock(fd: RawFd) -> io::Result<bool> {
+    flock(fd, libc::LOCK_EX)
+}
+
+fn flock(fd: RawFd, how: libc::c_int) -> io::Result<bool> {
     loop {
         // SAFETY: flock has no memory effects; a bad descriptor is an error.
-        if unsafe { libc::flock(fd, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        if unsafe { libc::flock(fd, how | libc::LOCK_NB) } == 0 {
             return Ok(true);
         }
         let error = io::Error::last_os_error();
@@ -57,6 +63,27 @@ pub fn flock_within(fd: RawFd, wait: Duration) -> io::Result<bool> {
     }
 }
 
+/// The process that has the data path, if one does: its id, or `?`. Reads only, and takes nothing away: a lock that is shared is
+/// asked for and let go at once, and a node that starts in that very moment waits ([`DATA_LOCK_WAIT`]).
+pub fn owner(data: &Path) -> io::Result<Option<String>> {
+    let mut file = match File::open(data.join(paths::LOCK)) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    if flock(file.as_raw_fd(), libc::LOCK_SH)? {
+        return Ok(None); // it is let go with the file
+    }
+    Ok(Some(pid_in(&mut file)))
+}
+
+/// What the holder of the lock wrote there.
+fn pid_in(file: &mut File) -> String {
+    let mut pid = String::new();
+    let _ = file.read_to_string(&mut pid);
+    if pid.trim().is_empty() { "?".into() } else { pid.trim().into() }
+}
+
 /// The data path is ours while this lives.
 #[derive(Debug)]
 pub struct DataLock {
@@ -75,6 +102,10 @@ impl DataLock {
             let path = path.to_owned();
             move |source| LockError::Io { path, call, source }
         };
+        // A file stands in the way: in place of the data path, or of a folder above it.
+        if let Some(path) = data.ancestors().find(|path| path.exists()).filter(|path| !path.is_dir()) {
+            return Err(LockError::NotAFolder { path: path.to_owned() });
+        }
         create_data(data).map_err(failed(data, "mkdir"))?;
         let path = data.join(paths::LOCK);
         let mut file =
@@ -84,10 +115,7 @@ impl DataLock {
             tracing::info!(path = %path.display(), seconds = wait.as_secs(), "another process holds the data path: waiting for it to end");
         }
         if !is_free && !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            let pid = if pid.trim().is_empty() { "?".into() } else { pid.trim().into() };
-            return Err(LockError::InUse { path: data.to_owned(), pid });
+            return Err(LockError::InUse { path: data.to_owned(), pid: pid_in(&mut file) });
         }
         // for the other's message only: who cannot write it holds the lock all the same
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -143,6 +171,30 @@ mod tests {
         assert!(refused.to_string().contains(&format!("in use by pid {}", std::process::id())), "{refused}");
         drop(first);
         DataLock::acquire(&data, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn who_looks_for_the_owner_takes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(owner(dir.path()).unwrap(), None);
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "nothing was made");
+        let lock = DataLock::acquire(dir.path(), Duration::ZERO).unwrap();
+        assert_eq!(owner(dir.path()).unwrap(), Some(std::process::id().to_string()));
+        assert!(DataLock::acquire(dir.path(), Duration::ZERO).is_err(), "it is still held");
+        drop(lock);
+        assert_eq!(owner(dir.path()).unwrap(), None);
+        DataLock::acquire(dir.path(), Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_data_path_that_is_no_folder_is_called_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        File::create(&file).unwrap();
+        for data in [Path::new("/dev/null"), &file, &file.join("below/it")] {
+            let error = DataLock::acquire(data, Duration::ZERO).unwrap_err().to_string();
+            assert!(error.contains(" is no folder: --data-path names"), "{error}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@
 
 use super::files::Files;
 use super::partition::show;
-use super::{InspectError, InspectOptions, NEWER, Verdict, data_path_files};
+use super::{InspectError, InspectOptions, NEWER, Verdict, data_path_files, under_warning};
 use crate::base::{BLOCK, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::coordinator::copy;
 use crate::coordinator::file::ClusterFile;
@@ -49,7 +49,8 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
     let each = paths.iter().zip(&mut files);
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
-    compare(sides, cluster.as_ref(), options, out)
+    let data_paths: Vec<&Path> = paths.iter().map(Path::new).collect();
+    under_warning(&data_paths, out, |out| compare(sides, cluster.as_ref(), options, out))
 }
 
 /// Topic, its id, number of the partition.

@@ -2,7 +2,7 @@
 //!
 //! Reads only, and reads everything: unlike recovery it walks every segment. What a crash leaves (a torn journal tail,
 //! batches that are not in their segment yet) is not damage. Not for a data path that a running node owns: what it finds
-//! there may be half written.
+//! there may be half written, and a first and a last line say so.
 //!
 //! Every line begins with the file; a line about damage has the byte position and `DAMAGE`. What a newer version of the program
 //! wrote has `NEWER` instead: it is no damage, nobody can tell from here whether it is whole, and what can only be judged with it
@@ -13,6 +13,7 @@ mod files;
 mod partition;
 
 use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, Position, TopicId, TopicName};
+use crate::disk::lock;
 use crate::journal::format::{RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, Record, ReplayError, WriteAction};
 use crate::log::batch::BatchHeader;
@@ -88,10 +89,46 @@ pub enum InspectError {
 /// Prints to `out`.
 pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let mut files = data_path_files(data_path)?;
+    under_warning(&[data_path], out, |out| whole(&mut files, options, out))
+}
+
+fn whole(files: &mut Files, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
         writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
     }
-    inspect(&mut files, options, out)
+    inspect(files, options, out)
+}
+
+/// Looks, and says before and behind what it prints which of the data paths a node owns. It is no error: the rest may still
+/// tell what was asked for.
+fn under_warning(
+    data_paths: &[&Path],
+    out: &mut dyn Write,
+    look: impl FnOnce(&mut dyn Write) -> Result<Verdict, InspectError>,
+) -> Result<Verdict, InspectError> {
+    let warn = |out: &mut dyn Write, was: &[bool]| -> Result<Vec<bool>, InspectError> {
+        let mut owned = vec![];
+        for (i, path) in data_paths.iter().enumerate() {
+            // Who may not open the lock is told of what else cannot be read.
+            let owner = lock::owner(path).unwrap_or_default();
+            let who = match &owner {
+                Some(pid) => format!("a node (pid {pid}) owns this data path"),
+                None if was.get(i) == Some(&true) => "a node owned this data path, and has ended meanwhile".into(),
+                None => String::new(),
+            };
+            if !who.is_empty() {
+                let what =
+                    "what is read may be half written, and what looks like damage or a difference need not be: stop the node";
+                writeln!(out, "{}: WARNING: {who}: {what}", path.join("LOCK").display())?;
+            }
+            owned.push(owner.is_some());
+        }
+        Ok(owned)
+    };
+    let was = warn(out, &[])?;
+    let verdict = look(out);
+    warn(out, &was)?;
+    verdict
 }
 
 fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {

@@ -78,6 +78,35 @@ fn look(disk: &mut SimDisk, records: bool) -> (bool, String) {
 }
 
 #[test]
+fn a_data_path_that_a_node_owns_is_looked_at_under_a_warning() {
+    use crate::disk::DataLock;
+    let dir = tempfile::tempdir().expect("it is writable");
+    std::fs::create_dir(dir.path().join("journal")).expect("it is writable");
+    std::fs::File::create(dir.path().join("node.meta")).expect("it is writable");
+    let printed = || {
+        let mut out = vec![];
+        let verdict = run(dir.path(), &InspectOptions::default(), &mut out).expect("it can be read");
+        assert_eq!(verdict, Verdict::Clean);
+        String::from_utf8(out).expect("it is text")
+    };
+    assert!(!printed().contains("WARNING"), "{}", printed());
+    let lock = DataLock::acquire(dir.path(), std::time::Duration::ZERO).expect("it is free");
+    let text = printed();
+    let lines: Vec<&str> = text.lines().collect();
+    for line in [lines[0], lines[lines.len() - 1]] {
+        let owner = format!("WARNING: a node (pid {}) owns this data path", std::process::id());
+        assert!(line.contains(&owner) && line.contains("half written"), "{text}");
+    }
+    let mut out = vec![];
+    let paths = [dir.path(), dir.path()].map(|path| path.display().to_string());
+    compare::run(&paths, &InspectOptions::default(), &mut out).expect("it can be read");
+    assert_eq!(String::from_utf8(out).expect("it is text").matches("WARNING").count(), 4);
+    assert!(DataLock::acquire(dir.path(), std::time::Duration::ZERO).is_err(), "the node has it still");
+    drop(lock);
+    assert!(!printed().contains("WARNING"), "{}", printed());
+}
+
+#[test]
 fn a_node_that_crashed_is_clean_and_shows_its_records() {
     let (clean, text) = look(&mut node(), true);
     assert!(clean, "{text}");

@@ -1,10 +1,12 @@
 //! Allocated space: a publish is admitted only when the segment and the commit log have room for it (rule 10).
 //! Files grow in steps that double, ahead of need, so that steady publishing does not wait.
 //!
+//! A start finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
 //! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
 
+use super::format::FILE_HEADER_LEN;
 use super::notice::{PartitionIdx, Refusal};
-use super::store::{Op, Store};
+use super::store::{Op, Store, commit_len};
 use crate::base::{BLOCK, CoreId, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -139,6 +141,9 @@ pub struct FullDisk {
     pub retry_at: Option<Ticks>,
     /// Other cores that lack space: what is freed here may help them.
     pub others: BTreeSet<CoreId>,
+    /// Partitions that a start found without the room that the next append wants: each is tried once, so that a disk that was
+    /// full before the start is known to be full before a publish comes.
+    tight: Vec<PartitionIdx>,
 }
 
 impl FullDisk {
@@ -178,6 +183,23 @@ impl Store {
                 self.room.space = true;
                 Err(Refusal::Busy)
             }
+        }
+    }
+
+    /// Of a partition as recovery left it. What an append grows ahead of need is there after a start too, unless it found no
+    /// space, or a crash came before it: few partitions are tight then. One without files has its first append see to them.
+    pub(super) fn opened(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        let used = (part.end.at.offset - part.space.base).max(0) as u64;
+        let space = &mut part.space;
+        if used == 0 || space.segment.len == 0 {
+            return;
+        }
+        space.segment.need = FILE_HEADER_LEN + used;
+        space.commit.need = commit_len(part.segment_batches);
+        if !space.segment.is_roomy() || !space.commit.is_roomy() {
+            self.full_disk.tight.push(p);
+            self.full_disk.retry_at = Some(Ticks(0));
         }
     }
 
@@ -277,6 +299,13 @@ impl Store {
 
     /// Tries the first partition that waits for the disk again, and all others when that is overdue by a success.
     pub(super) fn retry_full_disk(&mut self, now: Now, io: &mut super::Io) {
+        for p in std::mem::take(&mut self.full_disk.tight) {
+            if !self.is_read_only()
+                && self.partitions.get(p.0 as usize).is_some_and(|part| part.poisoned.is_none() && !part.is_leaving)
+            {
+                self.grow(p, io);
+            }
+        }
         if self.full_disk.retry_at.is_none_or(|at| at > now.ticks) {
             return;
         }

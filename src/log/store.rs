@@ -238,7 +238,9 @@ impl Store {
         let is_alone = recovered.promised == Epoch(0);
         assert!(!is_alone || self.options.epoch >= recovered.epoch, "epochs never fall");
         let part = PartitionLog::new(recovered, self.options.epoch, 0);
-        PartitionIdx(self.partitions.insert(part) as u32)
+        let p = PartitionIdx(self.partitions.insert(part) as u32);
+        self.opened(p);
+        p
     }
 
     /// A new, empty partition; space for it is allocated at once.

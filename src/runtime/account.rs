@@ -72,7 +72,7 @@ impl StallDetector {
             disk_completions = counts.disk_completions,
             effects = counts.effects,
             not_logged_before = std::mem::take(&mut self.unlogged),
-            "a turn was longer than --stall-log-ms: everything on this core waited for it"
+            "a turn was longer than --stall-log: everything on this core waited for it"
         );
         self.logged = Some(times.carried);
         true

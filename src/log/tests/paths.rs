@@ -435,6 +435,19 @@ fn a_partition_goes_on_where_recovery_left_it() {
         });
         assert_eq!(slots.collect::<Vec<u8>>(), missing);
     }
+    // Whether the disk is full is known before a publish: a partition without room for the next one is tried at once.
+    for (segment_len, is_tight) in [(recovered.segment_len, false), (4096 + s.end.offset as u64, true)] {
+        let mut store = Store::new(options.clone());
+        let p = store.open(state::RecoveredPartition { segment_len, ..recovered.clone() });
+        store.tick(rig.now, &NoCursors, &mut rig.io, &mut rig.notices);
+        let asked: Vec<_> = rig.io.drain(..).filter(|(_, op)| matches!(op, DiskOp::Allocate { .. })).collect();
+        assert_eq!((!asked.is_empty(), store.is_disk_full()), (is_tight, false));
+        for (id, _) in asked {
+            let no_space = Err(DiskError::NoSpace { file: segment.clone() });
+            store.completed(rig.now, id, no_space, &NoCursors, &mut rig.io, &mut rig.notices);
+        }
+        assert_eq!((store.is_disk_full(), store.stats(p).disk_full), (is_tight, is_tight));
+    }
     rig.store = Store::new(options);
     rig.disk.files.get_mut(&FileId::Journal(0)).unwrap().fill(0);
     let p = rig.store.open(recovered);

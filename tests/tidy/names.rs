@@ -1,0 +1,184 @@
+//! What texts name is there: the tests of docs/promise.md, and the flags that messages of the program tell an operator of.
+
+use super::{code_of, fail_on, not_code, root, rust_files, tests_in};
+use ringmq::config::{IGNORED, TABLE};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+// ---- tests
+
+/// All that can be named: sources by their path, with what stands in their strings.
+struct Named {
+    files: Vec<(PathBuf, String)>,
+}
+
+impl Named {
+    fn of_the_repository() -> Named {
+        let mut files: Vec<(PathBuf, String)> = ["src", "tests"].into_iter().flat_map(rust_files).collect();
+        for entry in fs::read_dir(root().join("tests/clients")).expect("it is there") {
+            let path = entry.expect("a readable folder").path();
+            if path.extension().is_some_and(|e| e == "py") {
+                files.push((PathBuf::from("tests/clients"), fs::read_to_string(&path).expect("readable UTF-8")));
+            }
+        }
+        Named { files }
+    }
+
+    /// A function, or a checker, which begins what it says with its name.
+    fn has(&self, name: &str, below: &str) -> bool {
+        let marks = ["fn ", "def ", "\""].map(|mark| format!("{mark}{name}"));
+        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+        let mut files = self.files.iter().filter(|(path, _)| path.to_string_lossy().starts_with(below));
+        files.any(|(_, text)| {
+            marks.iter().any(|mark| text.match_indices(mark.as_str()).any(|(at, _)| ends(&text[at + mark.len()..])))
+        })
+    }
+
+    /// How the paths of a module's files begin: of the longest part of `module` that is one.
+    fn place(&self, module: &str) -> Option<String> {
+        let path = format!("src/{}", module.replace("::", "/"));
+        let is_there = |p: &str| {
+            [format!("{p}.rs"), format!("{p}/mod.rs")].iter().any(|f| self.files.iter().any(|(n, _)| n == Path::new(f)))
+        };
+        is_there(&path).then_some(path)
+    }
+
+    /// Of the last cell of a table's row.
+    fn check(&self, cell: &str, complaints: &mut Vec<String>) {
+        for part in cell.split(';') {
+            // The module that the names behind it are of. Those behind a file may be checkers, which stand elsewhere.
+            let (mut below, mut waits) = (String::new(), None);
+            for name in part.split('`').skip(1).step_by(2).filter(|name| !name.starts_with("ringmq ")) {
+                if name.contains('/') {
+                    let is_there = root().join(name).exists();
+                    complaints.extend((!is_there).then(|| format!("{name} is not there")));
+                } else if let Some(module) = self.place(name).filter(|_| name.contains("::")) {
+                    // Several modules may share the names behind them: they are then looked for in the first one's room.
+                    below = if waits.is_some() { "src/".into() } else { module };
+                    waits = Some(name);
+                } else if let Some((module, test)) = name.rsplit_once("::") {
+                    // `tests` may stand in the file of its module.
+                    let place = self.place(module).or_else(|| self.place(module.strip_suffix("::tests")?));
+                    let is_there = place.is_some_and(|place| self.has(test, &place));
+                    complaints.extend((!is_there).then(|| format!("{name} is not there")));
+                } else {
+                    waits = None;
+                    complaints.extend((!self.has(name, &below)).then(|| format!("{name} is not there, below `{below}`")));
+                }
+            }
+            complaints.extend(waits.map(|module| format!("{module} is a whole module: name its tests")));
+        }
+    }
+}
+
+fn cells(page: &str) -> impl Iterator<Item = &str> {
+    let rows = page.lines().filter(|line| line.starts_with('|') && !line.starts_with("|--"));
+    rows.filter_map(|row| row.trim_end_matches(['|', ' ']).rsplit(" | ").next())
+}
+
+#[test]
+fn promise_md_names_what_is_there() {
+    let (named, mut complaints) = (Named::of_the_repository(), Vec::new());
+    let page = fs::read_to_string(root().join("docs/promise.md")).expect("it is there");
+    assert!(cells(&page).count() > 30, "the tables were not found");
+    cells(&page).for_each(|cell| named.check(cell, &mut complaints));
+    fail_on(complaints);
+}
+
+#[test]
+fn a_name_of_nothing_is_found() {
+    let named = Named {
+        files: vec![
+            ("src/log/batch.rs".into(), "fn a_test() {} mod tests { fn inner() {} }".into()),
+            ("src/sim/check.rs".into(), "assert!(x, \"a_checker: {y}\")".into()),
+            ("tests/sim.rs".into(), "fn whole() {}".into()),
+        ],
+    };
+    for (cell, wanted) in [
+        ("`tests/tidy.rs`: `a_checker`, `whole`; `log::batch`: `a_test`", 0),
+        ("`log::batch::tests::inner`; `log::batch::a_test` (in words)", 0),
+        ("`ringmq inspect --compare` of what is left", 0),
+        ("`tests/no_such_file.rs`", 1),
+        ("`tests/tidy.rs`: `a_check`", 1),
+        ("`log::batch`: `whole`", 1),
+        ("`log::batch`", 1),
+        ("`log::batch`; `whole`", 1),
+        ("`log::none`: `a_test`", 1),
+        ("`..._test`", 1),
+    ] {
+        let mut complaints = Vec::new();
+        named.check(cell, &mut complaints);
+        assert_eq!(complaints.len(), wanted, "{cell}: {complaints:?}");
+    }
+}
+
+// ---- flags
+
+/// Of other programs, and `--name` for any.
+const FOREIGN: &[&str] = &["security-opt", "version", "help", "test", "name"];
+
+/// What each `.long(` and its like of a command names.
+fn declared(source: &str) -> BTreeSet<String> {
+    let makers = ["long(\"", "number(\""];
+    let found = makers.iter().flat_map(|maker| source.match_indices(maker).map(|(at, maker)| &source[at + maker.len()..]));
+    found.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())).collect()
+}
+
+/// The flags that the strings of a source name, without those of its tests.
+fn flags_in(source: &str) -> BTreeSet<String> {
+    let tests = tests_in(&code_of(source));
+    let strings =
+        not_code(source).into_iter().filter(|(place, is_string)| *is_string && !tests.iter().any(|t| t.contains(&place.start)));
+    let mut found = BTreeSet::new();
+    for text in strings.map(|(place, _)| &source[place]) {
+        for (at, _) in text.match_indices("--") {
+            let is_begun = !text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '-');
+            let name: String = text[at + 2..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+            if is_begun && name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+                found.insert(name.trim_end_matches('-').to_owned());
+            }
+        }
+    }
+    found
+}
+
+fn of_command(command: &clap::Command, into: &mut BTreeSet<String>) {
+    into.extend(command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| arg.get_long()).map(String::from));
+    command.get_subcommands().for_each(|command| of_command(command, into));
+}
+
+#[test]
+fn a_flag_that_the_program_tells_of_is_there() {
+    let files = rust_files("src");
+    let mut known: BTreeSet<String> = FOREIGN.iter().map(|name| name.to_string()).collect();
+    known.extend(TABLE.iter().map(|row| row.name.to_string()).chain(IGNORED.iter().map(|(name, _)| name.to_string())));
+    of_command(&ringmq::config::flags::add_flags(clap::Command::new("serve")), &mut known);
+    of_command(&ringmq::load::command(), &mut known);
+    for path in ["src/main.rs", "src/seeds.rs"] {
+        let found = declared(&files[Path::new(path)]);
+        assert!(found.len() > 5, "{path}: its flags were not found");
+        known.extend(found);
+    }
+    let mut complaints = Vec::new();
+    for (path, source) in &files {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+        // Whole files of tests, and a page whose style sheet has names that look like flags.
+        let is_other = stem == "tests" || stem.ends_with("_tests") || path.components().any(|part| part.as_os_str() == "tests");
+        if is_other || ["src/load/html.rs", "src/load/plot.rs"].iter().any(|page| path == Path::new(page)) {
+            continue;
+        }
+        let unknown = flags_in(source).into_iter().filter(|name| !known.contains(name));
+        complaints.extend(unknown.map(|name| format!("{}: --{name} is no flag", path.display())));
+    }
+    fail_on(complaints);
+}
+
+#[test]
+fn a_flag_that_is_not_there_is_found() {
+    let found = |source: &str| flags_in(source).into_iter().collect::<Vec<_>>().join(" ");
+    assert_eq!(found("warn!(\"longer than --stall-log-ms: x\")"), "stall-log-ms");
+    assert_eq!(found("f(\"use --shards={cpus}, or `--a-b`\", r#\"--raw\"#)"), "a-b raw shards");
+    assert_eq!(found("// --comment\nf(\"a--b -- --- x\", '-')\n#[cfg(test)]\nmod tests { const X: &str = \"--gone\"; }"), "");
+    assert_eq!(declared("Arg::new(\"x\").long(\"by\").arg(number(\"seeds\", 1))"), ["by", "seeds"].map(String::from).into());
+}
