@@ -140,8 +140,9 @@ def run_load(command, result):
     return run
 
 
-def raw_writes(args, cpu, size, seconds):
-    """Seconds of each pwrite + fdatasync, O_DIRECT, into a file written before, pinned to a CPU."""
+def raw_writes(args, cpu, size, seconds, rate=None):
+    """Seconds of each pwrite + fdatasync, O_DIRECT, into a file written before, pinned to a CPU. With a rate, as many in a
+    second as the disk lets, one at a time."""
     allowed = os.sched_getaffinity(0)
     path = os.path.join(args.folder, f"bars-raw-{os.getpid()}")
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
@@ -155,7 +156,13 @@ def raw_writes(args, cpu, size, seconds):
         os.fsync(file)
         view, at, times = memoryview(block)[:size], 0, []
         end = time.perf_counter() + seconds
+        due = time.perf_counter()
         while (begun := time.perf_counter()) < end:
+            if rate:
+                due = max(due + 1 / rate, begun)
+                time.sleep(max(0, due - begun - 60e-6))  # a sleep ends late
+                while (begun := time.perf_counter()) < due:
+                    pass
             os.pwrite(file, view, at)
             os.fdatasync(file)
             times.append(time.perf_counter() - begun)
@@ -329,7 +336,12 @@ class Bars:
             run = server.load(self.args, f"--duration={self.args.seconds}s", "--warm-up=1s", *options)
             return {f"{name} {at}": run[f"{name}_latency"][f"{at}_us"]
                     for name in ("publish", "end_to_end") for at in ("p50", "p99", "p99_9")}
-        node, nsqd, _ = self.rounds(measure)
+        def writes(args):
+            # as many as there would be if each publish had its own, and on the CPU that is the slower one
+            runs = (sorted(raw_writes(args, cpu, 4096, self.args.seconds, rate=5000)) for cpu in shard_cpus(args))
+            return max(({at: run[int(len(run) * share)] * 1e6 for at, share in (("p50", 0.5), ("p99", 0.99), ("p99_9", 0.999))}
+                       for run in runs), key=lambda of: of["p99_9"])
+        node, nsqd, raw = self.rounds(measure, writes)
         for name in ("publish", "end_to_end"):
             if node and nsqd:
                 text = (f"{name} us: p50 {node[name + ' p50']:.0f}, p99 {node[name + ' p99']:.0f}, p99.9 {node[name + ' p99_9']:.0f}; "
@@ -337,6 +349,8 @@ class Bars:
                 self.verdict("P8", text, node[name + " p99_9"] / nsqd[name + " p99"], 1.0, at_least=False)
             else:
                 print(f"| P8 | {name}: {node or nsqd} | | | |")
+        text = f"one 4 KiB pwrite + fdatasync, at 5,000/s, us: p50 {raw['p50']:.0f}, p99 {raw['p99']:.0f}, p99.9 {raw['p99_9']:.0f}"
+        print(f"|  | {text} | {raw['p99_9'] / nsqd['publish p99']:.2f} | | of nsqd's p99 |" if nsqd else f"|  | {text} | | | |")
 
     def p10(self):
         messages = self.args.backlog

@@ -71,6 +71,8 @@ pub fn of_user_data(data: u64) -> Option<(Kind, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use io_uring::{opcode, types};
+    use std::os::fd::AsRawFd;
 
     #[test]
     fn user_data_keeps_kind_and_id() {
@@ -79,5 +81,29 @@ mod tests {
             assert_eq!(of_user_data(user_data(kind, id)), Some((kind, id)));
         }
         assert_eq!(of_user_data(0), None);
+    }
+
+    #[test]
+    fn what_was_started_is_done_before_the_turn_goes_on() {
+        let wake = WakeFd::new().expect("an eventfd");
+        let mut ring = Ring::new(8, &wake).expect("a ring");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let byte = [7u8];
+        let entry = opcode::Write::new(types::Fd(writer.as_raw_fd()), byte.as_ptr(), 1).build();
+        // SAFETY: the byte is there until the end of the test, which waits for the completion.
+        unsafe { ring.push(entry.user_data(user_data(Kind::Disk, 1))) };
+        let mut unread = 0;
+        // SAFETY: the number is writable.
+        let mut count = || unsafe { libc::ioctl(reader.as_raw_fd(), libc::FIONREAD, &mut unread) == 0 && unread > 0 };
+        assert!(!count(), "an entry that was only queued does nothing yet");
+        ring.start();
+        assert!(count(), "the write was begun");
+        ring.enter_and_wait(std::time::Duration::from_secs(10)).expect("the ring works");
+        let mut completions = vec![];
+        ring.take(&mut completions, 8);
+        assert_eq!(
+            completions.iter().map(|c| (of_user_data(c.user_data), c.result)).collect::<Vec<_>>(),
+            [(Some((Kind::Disk, 1)), 1)]
+        );
     }
 }

@@ -64,10 +64,8 @@ impl Ring {
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // full: the kernel takes what is there, without running completions in the middle of a turn
-            let queued = self.uring.submission().len() as u32;
-            // SAFETY: no argument is passed.
-            let _ = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, 0, None) };
+            // full: the kernel takes what is there
+            self.start();
             // SAFETY: the caller's promise.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
@@ -79,11 +77,23 @@ impl Ring {
     /// The next `entries` go to the kernel together, as linked ones must, unless others wait before them.
     pub fn make_room(&mut self, entries: usize) {
         let submission = self.uring.submission();
-        let (queued, room) = (submission.len(), submission.capacity() - submission.len());
+        let room = submission.capacity() - submission.len();
         drop(submission);
         if self.backlog.is_empty() && room < entries {
+            self.start();
+        }
+    }
+
+    /// Begins what is queued now, without running completions in the middle of a turn. What the kernel does not take waits for
+    /// the next `enter`.
+    ///
+    /// The kernel holds back the disk's requests of one call until it has gone over all of its entries, so a write that others
+    /// follow in the same call begins only when they are done: sends take some 6 us each.
+    pub fn start(&mut self) {
+        let queued = self.fill();
+        if queued > 0 {
             // SAFETY: no argument is passed.
-            let _ = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued as u32, 0, 0, None) };
+            let _ = unsafe { self.uring.submitter().enter::<libc::sigset_t>(queued, 0, 0, None) };
         }
     }
 

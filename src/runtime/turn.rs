@@ -39,6 +39,9 @@ use std::time::{Duration, Instant};
 /// Turns before the executor's reactor gets one, while it has operations: it brings their completions.
 const ROUNDS: usize = 8;
 
+/// Sends behind an operation of the disk in one turn that make it worth a call of its own: see `Ring::start`.
+const SENDS_BEHIND: u32 = 2;
+
 /// The longest time without a pass of the reactor: its timers close idle files. Then a core that has nothing to do sleeps there.
 const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
@@ -260,8 +263,17 @@ impl<M: Machine> Core<M> {
     /// True when glommio got something of the disk's.
     fn carry_out(&mut self, now: Now, turn: &mut Turn) -> bool {
         let mut gave_reactor_work = false;
+        let (mut disk_waits, mut sends) = (false, 0);
         self.carry_wires(); // made before the effects
         for effect in turn.effects.drain(..) {
+            if disk_waits && matches!(effect, Effect::Send { .. } | Effect::SendPieces { .. }) {
+                sends += 1;
+                // with one send the kernel does not hold the write back
+                if sends == SENDS_BEHIND {
+                    self.net.ring().start();
+                    disk_waits = false;
+                }
+            }
             match effect {
                 Effect::Send { conn, bytes } => self.net.send(conn, self.links.seal(now, conn, bytes)),
                 Effect::SendPieces { conn, pieces } if self.links.is_plain(conn) => self.net.send_pieces(conn, pieces),
@@ -287,7 +299,9 @@ impl<M: Machine> Core<M> {
                 }
                 Effect::Pass { to, message } => self.port.send(to, message),
                 Effect::Disk { op, request } => {
-                    gave_reactor_work |= !self.disk.submit_on(self.net.ring(), op, request);
+                    let is_on_ring = self.disk.submit_on(self.net.ring(), op, request);
+                    (disk_waits, sends) = (disk_waits || is_on_ring, 0);
+                    gave_reactor_work |= !is_on_ring;
                 }
                 Effect::Dial { dial, address, name } => {
                     self.links.dial(dial, &address, &name);
