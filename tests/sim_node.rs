@@ -24,6 +24,7 @@ const CRASHES: Plan = Plan {
     native: 0.0,
     both: 0.0,
     order: 0.0,
+    pauses: 0.0,
     lent_min: LENT_MIN,
 };
 
@@ -56,6 +57,9 @@ const NATIVE_BOTH: Plan = Plan { both: 0.6, native: 0.9, ..NATIVE_CRASHES };
 const ORDER_CRASHES: Plan = Plan { order: 0.35, ..CRASHES };
 const ORDER_FAILING_DISK: Plan = Plan { order: 0.35, ..FAILING_DISK };
 const ORDER_FULL_DISK: Plan = Plan { order: 0.35, ..FULL_DISK };
+
+/// An operator pauses them, and lets them go on.
+const PAUSES: Plan = Plan { pauses: 0.02, ..ORDER_CRASHES };
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -197,6 +201,12 @@ fn ordered_channels_on_a_full_disk() {
     assert!(asked().is_some() || o.ordered > 1_000 && o.sets > 100 && o.counts.refused > 100, "{o:?}");
 }
 
+#[test]
+fn paused_channels_stay_so_over_crashes() {
+    let o = sweep("PAUSES", 9000..9060, PAUSES);
+    assert!(asked().is_some() || o.pauses > 300 && o.pauses_looked_for > 50, "{o:?}");
+}
+
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
 #[test]
 fn kept_seeds() {
@@ -234,7 +244,7 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
         let nsq = [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS];
         let native = [NATIVE_CRASHES, NATIVE_FAILING_DISK, NATIVE_FULL_DISK];
-        let order = [ORDER_CRASHES, ORDER_FAILING_DISK, ORDER_FULL_DISK];
+        let order = [ORDER_CRASHES, ORDER_FAILING_DISK, ORDER_FULL_DISK, PAUSES];
         for plan in nsq.into_iter().chain(native).chain(order) {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }

@@ -135,7 +135,7 @@ impl Channel {
         self.paused
     }
 
-    /// While paused nothing is delivered; FIN, REQ, TOUCH and timeouts go on.
+    /// While paused nothing is delivered; FIN, REQ, TOUCH and timeouts go on. [`Channel::raise_generation`] follows, and the journal.
     pub fn set_paused(&mut self, paused: bool) {
         self.paused = paused;
     }

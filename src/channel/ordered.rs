@@ -29,6 +29,8 @@ pub(super) enum Syncing {
     Finish(u32),
     /// The cursor was moved; where it stood.
     Move(Confirmed),
+    /// The channel goes.
+    Delete,
 }
 
 impl Channel {
@@ -89,6 +91,20 @@ impl Channel {
         self.read_from_confirmed();
     }
 
+    /// The channel goes, and hands out nothing any more; its clients have left. What was open is dropped. [`Channel::settle`]
+    /// follows only when it stays after all: then it delivers from its cursor on.
+    pub fn begin_delete(&mut self) {
+        assert!(!self.is_syncing() && !self.has_clients(), "one change at a time, and nobody is there");
+        self.drop_open(&mut |_, _| {});
+        self.finished = Finished::default();
+        self.syncing = Syncing::Delete;
+        self.read_from_confirmed();
+    }
+
+    pub fn is_deleting(&self) -> bool {
+        matches!(self.syncing, Syncing::Delete)
+    }
+
     /// The change is final. If it is not `kept` the channel stands as before it, under a higher generation, which is to be
     /// journaled.
     pub fn settle(&mut self, kept: bool) {
@@ -106,7 +122,8 @@ impl Channel {
                 self.confirmed = before;
                 self.read_from_confirmed();
             }
-            Syncing::No | Syncing::Move(_) => {}
+            Syncing::Delete if !kept => self.raise_generation(),
+            Syncing::No | Syncing::Move(_) | Syncing::Delete => {}
         }
     }
 

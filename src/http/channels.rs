@@ -1,5 +1,5 @@
-//! POST /channel/setoffset and /channel/setorder: the replicated NSQ's parameters; answered when every partition's core says that it
-//! is final.
+//! POST /channel/create, delete, empty, pause and unpause, nsqd's; /channel/setoffset and /channel/setorder with the replicated NSQ's
+//! parameters. Answered when every partition's core says that it is final.
 //!
 //! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and those that
 //! were changed before. Those behind it were not asked.
@@ -11,7 +11,9 @@ use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, PartitionId, Position, TopicName, TopicRef};
-use crate::shard::message::{MeshMessage, SetOffset, SetOffsetError, SetOrder, Start};
+use crate::shard::message::{
+    ChangeChannel, ChannelChange, MeshMessage, PublishError, SetOffset, SetOffsetError, SetOrder, Start,
+};
 use hyper::StatusCode;
 use hyper::body::Incoming;
 use std::time::Duration;
@@ -69,6 +71,99 @@ pub async fn set_order(node: &Node, query: Result<Query, Failure>) -> Result<Str
     }
     let numbers: Vec<u16> = partitions.iter().map(|p| p.0).collect();
     Ok(serde_json::json!({ "ordered": ordered, "partitions": numbers }).to_string())
+}
+
+/// What nsqd lets an operator do to a channel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    Create,
+    Delete,
+    Empty,
+    Pause,
+    Unpause,
+}
+
+impl Operation {
+    pub fn of(path: &str) -> Option<Operation> {
+        Some(match path {
+            "/channel/create" => Operation::Create,
+            "/channel/delete" => Operation::Delete,
+            "/channel/empty" => Operation::Empty,
+            "/channel/pause" => Operation::Pause,
+            "/channel/unpause" => Operation::Unpause,
+            _ => return None,
+        })
+    }
+}
+
+/// `POST /channel/<operation>?topic=...&channel=...[&partition=...]`: of all partitions that this node leads and that have the channel,
+/// partition 0 first, since it says what stands in the others. `None`: all of the topic's. Else it is said which, since another node has
+/// to be asked for the rest.
+pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Operation) -> Result<Option<String>, Failure> {
+    let named = Named::of(query?)?;
+    let is_alone = named.partition.is_some();
+    let (topic, partitions) = named.find(node).await?;
+    let (mut done, mut elsewhere, mut missing, mut first) = (Vec::new(), Vec::new(), 0, None);
+    for &partition in &partitions {
+        let change = match operation {
+            Operation::Create => Some(ChannelChange::Create { first, is_alone }),
+            Operation::Delete => Some(ChannelChange::Delete),
+            Operation::Pause => Some(ChannelChange::Pause),
+            Operation::Unpause => Some(ChannelChange::Unpause),
+            Operation::Empty => None,
+        };
+        let (core, channel) = (topic.core_of(partition, node.link.cores()), named.channel.clone());
+        let answer = match change {
+            Some(change) => {
+                let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel, change });
+                node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::ChangeChannel { ticket, set }).await
+            }
+            None => {
+                let set = SetOffset { topic: topic.clone(), partition, channel, to: Start::Newest, force: true };
+                node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::SetOffset { ticket, set: Box::new(set) }).await
+            }
+        };
+        let failure = match answer {
+            Some(Answer::ChannelChanged(Ok(is_first))) => {
+                first = first.or(Some(is_first));
+                done.push(partition.0);
+                continue;
+            }
+            Some(Answer::OffsetSet(Ok(_))) => {
+                done.push(partition.0);
+                continue;
+            }
+            Some(Answer::ChannelChanged(Err(error)) | Answer::OffsetSet(Err(error))) => match error {
+                SetOffsetError::NoChannel => {
+                    missing += 1;
+                    continue;
+                }
+                SetOffsetError::Failed(PublishError::NotLeader) => {
+                    elsewhere.push(partition.0);
+                    continue;
+                }
+                error => refused(error),
+            },
+            _ => no_answer(),
+        };
+        return Err(half_done(failure, partition, &done, &partitions));
+    }
+    match (done.is_empty(), elsewhere.is_empty()) {
+        (false, true) => Ok(None),
+        (false, false) => Ok(Some(serde_json::json!({ "partitions": done, "led_elsewhere": elsewhere }).to_string())),
+        (true, false) if missing == 0 => Err(core_failure(PublishError::NotLeader)),
+        (true, _) => Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")),
+    }
+}
+
+/// Says which of several partitions failed, and in which it was done; those behind were not asked.
+fn half_done(failure: Failure, partition: PartitionId, done: &[u16], all: &[PartitionId]) -> Failure {
+    if all.len() == 1 {
+        return failure;
+    }
+    let names: Vec<String> = done.iter().map(u16::to_string).collect();
+    let before = if names.is_empty() { "none".into() } else { names.join(", ") };
+    Failure::new(failure.status, format!("{} (partition {}; done before: {before})", failure.message, partition.0))
 }
 
 /// The channel that a request is about.

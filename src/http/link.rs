@@ -16,6 +16,7 @@ pub enum Answer {
     OffsetSet(Result<Position, SetOffsetError>),
     LossAccepted(Result<String, AcceptLossError>),
     OrderSet(Result<(), SetOffsetError>),
+    ChannelChanged(Result<bool, SetOffsetError>),
 }
 
 /// The HTTP thread's end of the mesh. No borrow of it lives across an await.
@@ -117,6 +118,7 @@ impl Link {
                 }
                 MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
                 MeshMessage::OrderSet { ticket, result } => (ticket, Answer::OrderSet(result)),
+                MeshMessage::ChannelChanged { ticket, result } => (ticket, Answer::ChannelChanged(result)),
                 MeshMessage::LossAccepted { ticket, result } => (ticket, Answer::LossAccepted(result)),
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };

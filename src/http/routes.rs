@@ -24,12 +24,17 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 8] = [
+const ROUTES: [(&str, Method); 13] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
     ("/pub", Method::POST),
     ("/mpub", Method::POST),
+    ("/channel/create", Method::POST),
+    ("/channel/delete", Method::POST),
+    ("/channel/empty", Method::POST),
+    ("/channel/pause", Method::POST),
+    ("/channel/unpause", Method::POST),
     ("/channel/setoffset", Method::POST),
     ("/channel/setorder", Method::POST),
     ("/replica/acceptloss", Method::POST),
@@ -55,6 +60,15 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Ok(query) => return statistics::stats(node, &query).await,
             Err(failure) => Err(failure),
         },
+        "/channel/create" | "/channel/delete" | "/channel/empty" | "/channel/pause" | "/channel/unpause" => {
+            let operation = channels::Operation::of(path).expect("it is one of these");
+            match channels::operate(node, query, operation).await {
+                // As nsqd's: without a word, and without its type.
+                Ok(None) => return versioned(Reply::default()),
+                Ok(Some(answer)) => return json(answer),
+                Err(failure) => Err(failure),
+            }
+        }
         "/channel/setoffset" => match channels::set_offset(node, query, body).await {
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),

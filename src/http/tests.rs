@@ -5,7 +5,7 @@ use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
 use crate::metrics::stats::{PartitionStats, ShardStats};
-use crate::shard::message::{AcceptLossError, MeshMessage, PublishError, SetOffsetError, Start};
+use crate::shard::message::{AcceptLossError, ChannelChange, MeshMessage, PublishError, SetOffsetError, Start};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -25,6 +25,9 @@ struct World {
     set: Vec<(u16, Start, bool)>,
     set_error: Option<(u16, SetOffsetError)>,
     ordered: Vec<(u16, bool)>,
+    /// What operators did, and why it is refused in a partition.
+    changed: Vec<(u16, ChannelChange)>,
+    change_errors: BTreeMap<u16, SetOffsetError>,
     /// What cannot be had, by its name.
     loss: Option<String>,
     /// Bodies by (topic, partition), in order.
@@ -84,6 +87,18 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
                 }
             };
             Some(MeshMessage::OrderSet { ticket, result })
+        }
+        MeshMessage::ChangeChannel { ticket, set } => {
+            assert_eq!(set.topic.core_of(set.partition, cores), CoreId(core), "asked the partition's core");
+            let p = set.partition.0;
+            let result = match world.change_errors.get(&p) {
+                Some(error) => Err(*error),
+                None => {
+                    world.changed.push((p, set.change));
+                    Ok(set.change == ChannelChange::Create { first: None, is_alone: false })
+                }
+            };
+            Some(MeshMessage::ChannelChanged { ticket, result })
         }
         MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
             assert_eq!(topic.core_of(partition, cores), CoreId(core), "asked the partition's core");
@@ -315,6 +330,55 @@ fn an_order_is_set_in_one_partition_or_in_all() {
     cores.world().set_error = Some((0, SetOffsetError::HasClients));
     let answer = cores.post(&format!("{path}&order=false"), b"");
     assert!(answer.status == 409 && answer.body.contains("(partition 0; set before: none)"), "{answer:?}");
+    cores.stop();
+}
+
+#[test]
+fn an_operator_is_answered_as_by_nsqd() {
+    let cores = Cores::start(small());
+    for operation in ["create", "delete", "empty", "pause", "unpause"] {
+        let path = format!("/channel/{operation}");
+        cores.post(&path, b"").is(400, "MISSING_ARG_TOPIC");
+        cores.post(&format!("{path}?topic=a%20b&channel=c"), b"").is(400, "INVALID_ARG_TOPIC");
+        cores.post(&format!("{path}?topic=t"), b"").is(400, "MISSING_ARG_CHANNEL");
+        cores.post(&format!("{path}?topic=t&channel="), b"").is(400, "INVALID_ARG_CHANNEL");
+        cores.post(&format!("{path}?topic=unknown&channel=c"), b"").is(404, "TOPIC_NOT_FOUND");
+        let answer = cores.post(&format!("{path}?topic=t&channel=c"), b"");
+        assert!(answer.status == 200 && answer.body.is_empty(), "{operation}: {answer:?}");
+    }
+    cores.stop();
+}
+
+#[test]
+fn an_operator_acts_on_all_partitions_that_the_node_leads() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 3;
+    let pause = "/channel/pause?topic=t&channel=c";
+    let answer = cores.post(pause, b"");
+    assert!(answer.status == 200 && answer.body.is_empty(), "{answer:?}");
+    assert_eq!(std::mem::take(&mut cores.world().changed), [0, 1, 2].map(|p| (p, ChannelChange::Pause)));
+    assert_eq!(cores.post("/channel/create?topic=t&channel=c", b"").status, 200);
+    let create = |first| ChannelChange::Create { first, is_alone: false };
+    let expected = [(0, create(None)), (1, create(Some(true))), (2, create(Some(true)))];
+    assert_eq!(std::mem::take(&mut cores.world().changed), expected, "partition 0 says which it is");
+    // Others lead some, or none.
+    let not_leader = SetOffsetError::Failed(PublishError::NotLeader);
+    cores.world().change_errors = BTreeMap::from([(1, not_leader), (2, SetOffsetError::NoChannel)]);
+    let answer = cores.post(pause, b"");
+    let says = r#"{"led_elsewhere":[1],"partitions":[0]}"#;
+    assert!(answer.status == 200 && answer.body == says, "{answer:?}");
+    cores.world().change_errors = BTreeMap::from([0, 1, 2].map(|p| (p, not_leader)));
+    let answer = cores.post(pause, b"");
+    assert!(answer.status == 421 && answer.body.contains("E_FAILED_ON_NOT_LEADER"), "{answer:?}");
+    cores.world().change_errors = BTreeMap::from([0, 1, 2].map(|p| (p, SetOffsetError::NoChannel)));
+    cores.post(pause, b"").is(404, "CHANNEL_NOT_FOUND");
+    // A part of it fails.
+    cores.world().change_errors = BTreeMap::from([(1, SetOffsetError::Failed(PublishError::ReadOnly))]);
+    let answer = cores.post(pause, b"");
+    assert!(answer.status == 503 && answer.body.contains("(partition 1; done before: 0)"), "{answer:?}");
+    cores.world().set.clear();
+    assert_eq!(cores.post("/channel/empty?topic=t&channel=c&partition=2", b"").status, 200);
+    assert_eq!(cores.world().set, [(2, Start::Newest, true)]);
     cores.stop();
 }
 

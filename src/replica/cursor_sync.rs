@@ -1,6 +1,8 @@
 //! A leader's cursors on their way to the followers. Ordinary channels: those that moved, once per interval, all their
-//! intervals, nobody waits. Ordered FIN, set offset, create, pause, delete: answered when every member of the required set has it
-//! applied, unclamped, durable.
+//! intervals, nobody waits. Ordered FIN, set offset, empty, create, pause, delete: answered when every member of the required set has it
+//! applied, unclamped, durable. Of two images of a channel the one with the higher generation holds, so a pause raises it as a set offset
+//! does, and one that is sent again late is superseded. A deletion has no generation: no other operation of the channel is under way
+//! beside it, no list names the channel from its beginning on, and what comes later under the name has a higher generation than what went.
 //!
 //! A follower gets the whole list when it becomes live; what changes then follows in order. A message
 //! that stays without answer ends the session, and the next one begins with a list, so nothing is ever missing for long.
@@ -79,7 +81,8 @@ impl CursorLink {
 #[derive(Debug)]
 enum What {
     Set(CursorImage),
-    Delete(ChannelName),
+    /// With the collect start that goes with it.
+    Delete(ChannelName, Option<Position>),
 }
 
 #[derive(Debug)]
@@ -135,9 +138,9 @@ impl CursorSync {
                 }
             }
             CursorEvent::Sync { request, image } => self.operate(cx, peers, leading, request, What::Set(image)),
-            CursorEvent::Delete { request, channel } => {
+            CursorEvent::Delete { request, channel, collect_start } => {
                 self.moved.remove(&channel);
-                self.operate(cx, peers, leading, request, What::Delete(channel));
+                self.operate(cx, peers, leading, request, What::Delete(channel, collect_start));
             }
             CursorEvent::Collecting { at } => {
                 if at.offset > self.collecting.offset {
@@ -206,9 +209,9 @@ impl CursorSync {
     }
 
     fn send_operation(&self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, request: u64, what: &What) {
-        let (cursors, deleted) = match what {
-            What::Set(image) => (vec![image.clone()], vec![]),
-            What::Delete(channel) => (vec![], vec![channel.clone()]),
+        let (cursors, deleted, collect_start) = match what {
+            What::Set(image) => (vec![image.clone()], vec![], None),
+            What::Delete(channel, collect_start) => (vec![], vec![channel.clone()], *collect_start),
         };
         let committed = leading.committed;
         let message = Cursors {
@@ -216,7 +219,7 @@ impl CursorSync {
             committed,
             flush: true,
             is_all: false,
-            collect_start: None,
+            collect_start,
             agreed_start: None,
             cursors,
             deleted,

@@ -164,8 +164,8 @@ pub enum CursorEvent {
     /// A channel's state that counts only when every ISR member has it durable: FIN of an ordered channel, set offset, create,
     /// pause, empty. Here it is durable already, or becomes so; answered with [`Effect::CursorDone`].
     Sync { request: u64, image: CursorImage },
-    /// The channel is gone here. Answered likewise.
-    Delete { request: u64, channel: ChannelName },
+    /// The channel is gone here; where it was the last one, with the collect start from there on. Answered likewise.
+    Delete { request: u64, channel: ChannelName, collect_start: Option<Position> },
     /// The cursors of [`Effect::CollectCursors`], all there are when all were asked for; of the others those that still exist.
     /// With them the idempotent producers that the log does not tell any more.
     Collected {

@@ -411,6 +411,13 @@ impl Session {
         }
     }
 
+    /// Earlier replies go out, then the connection closes without a word, as nsqd's do: its channel was deleted.
+    pub fn end_deleted(&mut self) {
+        if !self.ended {
+            self.end(&[]);
+        }
+    }
+
     // ---- output
 
     /// For message frames ([`frame::message`]): they leave beside the replies, in the order in which they are written.

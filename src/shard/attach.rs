@@ -77,24 +77,13 @@ impl Engine {
             Ok(idx) => idx,
             Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
         };
-        let ordered = options.ordered;
-        let (i, first) = match self.partitions.get(idx).channel(&channel) {
-            Some(i) => (i, first.unwrap_or_else(|| self.was_first(idx, i))),
-            None => {
-                let judges = first.is_none() && !is_alone;
-                let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
-                let flag = (!is_alone).then_some(is_first);
-                let i = match self.create_channel(now, idx, channel.clone(), None, flag, ordered) {
-                    Ok(i) => i,
-                    Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
-                };
-                if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
-                    let created = self.partitions.get(idx).channels[i as usize].created;
-                    let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
-                    self.attaching.firsts.push(first);
-                }
-                (i, is_first)
-            }
+        if self.is_deleting(idx, &channel) {
+            let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
+            return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
+        }
+        let (i, first) = match self.find_or_create(now, idx, &topic, channel, first, is_alone, options.ordered) {
+            Ok(found) => found,
+            Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
         self.join_channel(now, key, sub, options);
@@ -111,6 +100,38 @@ impl Engine {
             self.subscribed(s);
         }
         self.wake_channel(key);
+    }
+
+    /// The channel, and whether it is its topic's first one.
+    #[expect(clippy::too_many_arguments)]
+    pub fn find_or_create(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        topic: &TopicRef,
+        channel: ChannelName,
+        first: Option<bool>,
+        is_alone: bool,
+        ordered: bool,
+    ) -> Result<(u32, bool), PublishError> {
+        if let Some(i) = self.partitions.get(idx).channel(&channel) {
+            return Ok((i, first.unwrap_or_else(|| self.was_first(idx, i))));
+        }
+        let judges = first.is_none() && !is_alone;
+        let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
+        let flag = (!is_alone).then_some(is_first);
+        let i = self.create_channel(now, idx, channel.clone(), None, flag, ordered)?;
+        if judges && is_first && topic.partitions > 1 && !channel.is_ephemeral() {
+            let created = self.partitions.get(idx).channels[i as usize].created;
+            let first = First { topic: topic.clone(), channel, created, left: None, held: vec![] };
+            self.attaching.firsts.push(first);
+        }
+        Ok((i, is_first))
+    }
+
+    /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.
+    pub fn is_spreading(&self, topic: TopicId, channel: Option<&ChannelName>) -> bool {
+        self.attaching.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
     }
 
     /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
@@ -187,7 +208,7 @@ impl Engine {
             ordered,
             first: first == Some(true),
             epoch: p.seat().and_then(|s| s.member.epoch()).unwrap_or(self.epoch),
-            generation: 0,
+            generation: p.generation_floor,
             confirmed,
             intervals: vec![],
         };

@@ -39,6 +39,7 @@ impl Engine {
             has_moved: false,
             created: CursorRequest::default(),
             is_uncertain: false,
+            owes_image: false,
             owed: Default::default(),
             subs: vec![],
         };

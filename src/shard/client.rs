@@ -147,9 +147,10 @@ impl Client {
             (Client::Nsq(s), Heard::Answer(slot, Err(error))) => s.fail(slot, error),
             (Client::Nsq(s), Heard::NotInFlight(id, command)) => s.not_in_flight(id, command),
             (Client::Native(s), Heard::Native(request, answer)) => s.answer(request, answer),
-            (Client::Native(s), Heard::NativeEnded(subscription)) => {
-                s.end_subscription(subscription, "this node does not lead the partition any more");
+            (Client::Native(s), Heard::NativeEnded(subscription, why)) => {
+                s.end_subscription(subscription, why);
             }
+            (Client::Nsq(s), Heard::ChannelDeleted) => s.end_deleted(),
             (Client::Nsq(s), Heard::SubscriptionLost) => {
                 s.lose_subscription(&failure(Asked::Subscribe, PublishError::NotLeader));
             }

@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 mod damage;
 mod failover;
 mod native;
+mod operate;
 mod roles;
 mod writes;
 

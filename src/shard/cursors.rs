@@ -1,5 +1,6 @@
 //! Changes of a cursor for which somebody waits: a channel that comes to be, or becomes ordered or ordinary; a FIN on an ordered channel;
-//! an offset that is set. All take one way: the change is made, journaled, and final when [`Engine::cursor_done`] says so.
+//! an offset that is set; a channel that is paused or deleted ([`operate`](super::operate)). All take one way: the change is made,
+//! journaled, and final when [`Engine::cursor_done`] says so.
 //! On an error it is taken back, under a higher generation of the cursor.
 //!
 //! ```text
@@ -12,6 +13,7 @@
 use super::engine::{Engine, Heard};
 use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError, Ticket};
 use super::offsets::Setter;
+use super::operate::Collects;
 use super::partitions::{ChannelKey, ChannelState};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessageId, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
@@ -43,6 +45,18 @@ pub(super) enum CursorChange {
         core: CoreId,
         ticket: Ticket,
         was: bool,
+    },
+    /// The channel was paused or goes on; what it was.
+    Pause {
+        core: CoreId,
+        ticket: Ticket,
+        was: bool,
+    },
+    /// The channel goes.
+    Delete {
+        core: CoreId,
+        ticket: Ticket,
+        collects: Option<Collects>,
     },
 }
 
@@ -76,6 +90,11 @@ impl CursorSyncs {
     pub fn is_pending(&self, request: CursorRequest) -> bool {
         self.pending.contains_key(&request)
     }
+
+    /// A change of this channel is not final, of whatever kind.
+    pub fn changes(&self, key: ChannelKey) -> bool {
+        self.pending.values().any(|s| s.key == key)
+    }
 }
 
 impl Engine {
@@ -94,7 +113,11 @@ impl Engine {
                 let generation = c.machine.generation();
                 Some(Some(self.store.log_finished(idx, &name, generation, &finishing)))
             }
-            (CursorChange::Image { .. } | CursorChange::Set { .. } | CursorChange::Order { .. }, false) => {
+            (CursorChange::Delete { .. }, false) => Some(Some(self.store.log_channel_delete(idx, &name))),
+            (
+                CursorChange::Image { .. } | CursorChange::Set { .. } | CursorChange::Order { .. } | CursorChange::Pause { .. },
+                false,
+            ) => {
                 let image = c.machine.image();
                 Some(Some(self.store.log_cursor(idx, &image)))
             }
@@ -116,9 +139,13 @@ impl Engine {
     /// Records up to here are durable; alone, a node asks nobody else.
     pub fn cursors_durable(&mut self, now: Now, upto: RecordTicket) {
         while let Some((_, request)) = self.syncs.records.pop_front_if(|r| r.0 <= upto) {
-            let Some(Sync { key, name, .. }) = self.syncs.pending.get(&request) else { continue };
+            let Some(Sync { key, name, change, .. }) = self.syncs.pending.get(&request) else { continue };
             let (idx, name) = (key.partition_idx(), name.clone());
-            if !self.replicate_cursor(now, idx, &name, request) {
+            let deletes = match change {
+                CursorChange::Delete { collects, .. } => Some(collects.map(|c| c.to)),
+                _ => None,
+            };
+            if !self.replicate_cursor(now, idx, &name, request, deletes) {
                 self.cursor_done(now, request, Ok(()));
             }
         }
@@ -146,6 +173,7 @@ impl Engine {
                 }
                 self.attaching_done(now, request, result);
                 self.native_channels_done(now, request, result);
+                self.creators_done(request, result);
             }
             CursorChange::Finish { sub, by } => {
                 if is_here {
@@ -165,6 +193,20 @@ impl Engine {
                 };
                 self.pass(core, MeshMessage::OrderSet { ticket, result });
             }
+            CursorChange::Pause { core, ticket, was } => {
+                if result.is_err() && is_here {
+                    self.take_back_pause(now, key, was);
+                }
+                let result = match result {
+                    Ok(()) if !is_here => Err(SetOffsetError::NoChannel),
+                    result => result.map(|()| false).map_err(SetOffsetError::Failed),
+                };
+                self.pass(core, MeshMessage::ChannelChanged { ticket, result });
+            }
+            CursorChange::Delete { core, ticket, collects } => {
+                let result = self.delete_done(now, (key, topic, &name), collects, result);
+                self.pass(core, MeshMessage::ChannelChanged { ticket, result: result.map(|()| false) });
+            }
             CursorChange::Set { setter, at } => {
                 if is_here {
                     self.settle_cursor(now, key, result.is_ok());
@@ -176,23 +218,26 @@ impl Engine {
                 self.tell_setter(setter, result);
             }
         }
-        if is_here {
-            self.go_on_setting(now, key);
-            self.go_on_ordering(now, key);
-        }
+        self.go_on_setting(now, key);
+        self.go_on_ordering(now, key);
+        self.go_on_operating(now);
     }
 
-    fn channel_of(&mut self, key: ChannelKey, topic: TopicId, name: &ChannelName) -> Option<&mut ChannelState> {
+    pub(super) fn channel_of(&mut self, key: ChannelKey, topic: TopicId, name: &ChannelName) -> Option<&mut ChannelState> {
         let is_it = self.partitions.look(key.partition_idx()).is_some_and(|p| p.dir.topic_id == topic);
         self.partitions.channel_mut(key).filter(|c| is_it && c.name == *name)
     }
 
     /// The change of the channel's cursor is final, or was taken back.
-    fn settle_cursor(&mut self, now: Now, key: ChannelKey, kept: bool) {
+    pub(super) fn settle_cursor(&mut self, now: Now, key: ChannelKey, kept: bool) {
         let idx = key.partition_idx();
         let Some(c) = self.partitions.channel_mut(key) else { return };
         c.machine.settle(kept);
-        if !kept {
+        let owes_image = std::mem::take(&mut c.owes_image);
+        if owes_image {
+            c.machine.raise_generation();
+        }
+        if !kept || owes_image {
             self.log_taken_back(now, key);
         }
         self.partitions.get_mut(idx).low_water_stale = true;
@@ -209,7 +254,7 @@ impl Engine {
         dropped.into_iter().for_each(|(sub, num)| self.on_freed(key, sub, num));
     }
 
-    fn log_taken_back(&mut self, now: Now, key: ChannelKey) {
+    pub(super) fn log_taken_back(&mut self, now: Now, key: ChannelKey) {
         let read_only = self.read_only.is_some();
         let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
         let image = c.machine.image();

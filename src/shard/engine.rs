@@ -48,8 +48,10 @@ pub(super) enum Heard {
     StallFailed(PublishError),
     /// The answer to a native request.
     Native(u64, Answer),
-    /// Another node leads what a native subscription, by its number, reads.
-    NativeEnded(u32),
+    /// What a native subscription, by its number, reads is led by another node, or is no more; in words.
+    NativeEnded(u32, &'static str),
+    /// The channel that the connection has subscribed to was deleted.
+    ChannelDeleted,
     /// Another node leads all that the connection has subscribed to.
     SubscriptionLost,
 }
@@ -118,6 +120,9 @@ pub(super) struct Engine {
     pub syncs: CursorSyncs,
     pub offsets: Offsets,
     pub(super) orderers: Vec<super::order::Orderer>,
+    pub(super) operators: Vec<super::operate::Operator>,
+    /// Operators whose channel is not final yet, and whether it is its topic's first.
+    pub creators: Vec<(CursorRequest, CoreId, Ticket, bool)>,
     /// Connections whose SUB partition 0 has answered: the other partitions are next.
     pub opening: Vec<ConnId>,
     /// Frames for clients of other cores, sent at the end of the turn.
@@ -199,6 +204,8 @@ impl Engine {
             syncs: CursorSyncs::default(),
             offsets: Offsets::default(),
             orderers: vec![],
+            operators: vec![],
+            creators: vec![],
             opening: Vec::new(),
             frames: IdMap::default(),
             remote_blocked: Default::default(),

@@ -25,12 +25,16 @@ impl Engine {
             }
             MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
             MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
+            MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
                 let result = self.accept_loss(now, &topic, partition, loss.as_deref());
                 self.pass(from, MeshMessage::LossAccepted { ticket, result });
             }
             // Cores do not ask each other; the HTTP thread does.
-            MeshMessage::OffsetSet { .. } | MeshMessage::OrderSet { .. } | MeshMessage::LossAccepted { .. } => {}
+            MeshMessage::OffsetSet { .. }
+            | MeshMessage::OrderSet { .. }
+            | MeshMessage::ChannelChanged { .. }
+            | MeshMessage::LossAccepted { .. } => {}
             MeshMessage::Topic { ticket, result } => {
                 let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
                 match result {
@@ -88,7 +92,10 @@ impl Engine {
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
             MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),
-            MeshMessage::ChannelCreated { topic } => self.on_channel_created(&topic),
+            MeshMessage::ChannelCreated { topic } => {
+                self.on_channel_created(&topic);
+                self.go_on_operating(now);
+            }
             MeshMessage::Subscribed { sub, partition, result } => self.tell_subscriber(sub, partition, result),
             MeshMessage::Unsubscribe { sub, partition, .. } => self.detach(now, sub, partition),
             MeshMessage::Lend { sub, partition, credit } => self.on_lent(sub, partition, credit),
@@ -130,6 +137,7 @@ impl Engine {
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
             MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
+            MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
             MeshMessage::NotInFlight { sub, partition, id, command } => {
                 let id = MessageId::new(partition, id);
                 self.replies.push((sub.conn, Heard::NotInFlight(id, command)));

@@ -5,6 +5,7 @@ use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
 
 pub use super::offsets::SetOffset;
+pub use super::operate::{ChangeChannel, ChannelChange};
 pub use super::order::SetOrder;
 pub use crate::codec::native::Start;
 
@@ -97,7 +98,7 @@ pub struct Share {
     pub writable: bool,
 }
 
-/// Why a channel's offset was not set.
+/// Why a channel was not changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SetOffsetError {
     #[error("the topic has no such partition")]
@@ -382,6 +383,16 @@ pub enum MeshMessage {
         ticket: Ticket,
         result: Result<(), SetOffsetError>,
     },
+    /// Answered by `ChannelChanged`.
+    ChangeChannel {
+        ticket: Ticket,
+        set: Box<ChangeChannel>,
+    },
+    /// Final; of one that was created: whether it is its topic's first channel.
+    ChannelChanged {
+        ticket: Ticket,
+        result: Result<bool, SetOffsetError>,
+    },
     /// An operator lets go of what the partition's leader would lose, named as it names it. Answered by `LossAccepted`.
     AcceptLoss {
         ticket: Ticket,
@@ -406,6 +417,11 @@ pub enum MeshMessage {
     PartLost {
         sub: SubId,
         partition: PartitionId,
+    },
+
+    /// To a client's core: its channel was deleted.
+    ChannelDeleted {
+        sub: SubId,
     },
 
     // ---- connections

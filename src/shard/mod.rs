@@ -27,6 +27,7 @@ pub mod message;
 mod model;
 mod native;
 mod offsets;
+mod operate;
 mod order;
 mod partitions;
 mod peers;

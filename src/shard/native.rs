@@ -174,6 +174,9 @@ impl Engine {
         let sub = SubId { core: self.core, conn };
         let channel = ChannelName::new(&subscribe.channel)
             .map_err(|_| Failure::never(Code::BadChannel, "the channel's name is not valid"))?;
+        if self.is_deleting(idx, &channel) {
+            return Err(Failure::new(Code::Other, Retry::Later, "the channel is being deleted"));
+        }
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
             None => (self.create_channel(now, idx, channel, begin, None, options.ordered).map_err(failure_of)?, true),

@@ -87,7 +87,9 @@ impl Engine {
             return Err(SetOffsetError::NoPartition);
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
-        let idx = self.partitions.find(&dir).ok_or(SetOffsetError::NoChannel)?;
+        let missing =
+            if self.cluster.is_some() { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
+        let idx = self.partitions.find(&dir).ok_or(missing)?;
         self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
         let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
         if self.read_only.is_some() && !name.is_ephemeral() {
@@ -162,8 +164,8 @@ impl Engine {
 
     /// A change of this channel's cursor was settled.
     pub(super) fn go_on_setting(&mut self, now: Now, key: ChannelKey) {
-        if let Some(at) = self.offsets.waiting.iter().position(|w| w.key == key) {
-            let wanted = self.offsets.waiting.remove(at);
+        // Where the channel has gone, all of them hear it.
+        for wanted in self.offsets.waiting.extract_if(.., |w| w.key == key).collect::<Vec<_>>() {
             self.move_channel(now, wanted);
         }
     }

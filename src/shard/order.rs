@@ -56,8 +56,7 @@ impl Engine {
 
     /// A change of this channel's cursor was settled.
     pub(super) fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
-        if let Some(at) = self.orderers.iter().position(|o| o.key == key) {
-            let Orderer { set, core, ticket, .. } = self.orderers.remove(at);
+        for Orderer { set, core, ticket, .. } in self.orderers.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
             self.set_order(now, set, core, ticket);
         }
     }

@@ -53,6 +53,8 @@ pub struct ChannelState {
     pub created: CursorRequest,
     /// That change failed: it is journaled again before a SUB is answered.
     pub is_uncertain: bool,
+    /// Its image is journaled once more when the change that waits is settled.
+    pub owes_image: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
     pub subs: Vec<SubId>,
@@ -84,6 +86,8 @@ pub struct Partition {
     pub publishers: VecDeque<(AppendTicket, Publisher)>,
     pub message_bytes: u64,
     pub low_water_stale: bool,
+    /// A channel that comes to be has this generation: higher than that of any which was deleted.
+    pub generation_floor: u64,
 }
 
 impl Partition {
@@ -96,6 +100,7 @@ impl Partition {
             publishers: VecDeque::new(),
             message_bytes: 0,
             low_water_stale: true,
+            generation_floor: 0,
         }
     }
 
@@ -191,9 +196,9 @@ impl Partitions {
 }
 
 impl CursorSource for Partitions {
-    /// Ephemeral channels never reach the disk.
+    /// Ephemeral channels never reach the disk, and what is being deleted is gone there already.
     fn cursors(&self, idx: PartitionIdx) -> Vec<CursorImage> {
         let channels = self.get(idx).channels.iter();
-        channels.filter(|(_, c)| !c.name.is_ephemeral()).map(|(_, c)| c.machine.image()).collect()
+        channels.filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_deleting()).map(|(_, c)| c.machine.image()).collect()
     }
 }

@@ -71,7 +71,7 @@ pub(super) struct Removals {
     frozen: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
-    /// SUBs that came from other cores while their topic was frozen.
+    /// SUBs that came from other cores while their topic was frozen, and those whose channel is being deleted.
     pub parked_subs: Vec<ParkedSub>,
     /// Some of them may go on.
     resumes: bool,
@@ -85,6 +85,11 @@ impl Removals {
     /// Whether [`Engine::answer_closes`] or [`Engine::resume_parked_subs`] has something to look at.
     pub fn is_unsettled(&self) -> bool {
         self.resumes || !self.unanswered.is_empty()
+    }
+
+    /// SUBs that are parked are looked at again.
+    pub fn resume_subs(&mut self) {
+        self.resumes = true;
     }
 }
 

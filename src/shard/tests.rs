@@ -8,6 +8,7 @@ use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod operate;
 mod ordered;
 mod reads;
 
@@ -162,6 +163,15 @@ impl Node {
         self.clients.insert(conn, (core, vec![]));
         self.step(core, Event::Opened { conn, peer: Peer("test:1".into()) });
         self.send(conn, b"  V2");
+        conn
+    }
+
+    /// It has said nothing yet, and nothing else has happened.
+    fn connect_quietly(&mut self, core: usize) -> ConnId {
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        self.clients.insert(conn, (core, vec![]));
+        self.step(core, Event::Opened { conn, peer: Peer("test:1".into()) });
         conn
     }
 

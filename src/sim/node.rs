@@ -12,6 +12,7 @@ pub(super) mod client;
 pub(super) mod moved;
 pub(super) mod native;
 pub(super) mod ordered;
+pub(super) mod paused;
 mod producers;
 pub(super) mod reach;
 pub(super) mod reader;
@@ -58,6 +59,8 @@ pub struct Plan {
     pub both: f64,
     /// That a client reads an ordered channel, or one whose offset is set now and then.
     pub order: f64,
+    /// Per step: an operator pauses one of their channels, or lets it go on.
+    pub pauses: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,
 }
@@ -85,6 +88,9 @@ pub struct Outcome {
     pub ordered: u64,
     pub sets: u64,
     pub sets_looked_for: u64,
+    /// Channels that were paused, or went on, and those that a start was asked for.
+    pub pauses: u64,
+    pub pauses_looked_for: u64,
     /// Over every effect of every life, in order.
     pub trace: u64,
 }
@@ -124,6 +130,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         book.acked_survives_to_every_channel();
     }
     outcome.counts = book.counts;
+    (outcome.pauses, outcome.pauses_looked_for) = (book.paused.answered, book.paused.looked_for);
     (outcome.ordered, outcome.sets, outcome.sets_looked_for) = (book.order.in_order, book.moved.answered, book.moved.looked_for);
     outcome
 }

@@ -25,20 +25,27 @@ use crate::shard::partitions::{ChannelKey, Role};
 impl Engine {
     // ---- a leader's
 
-    /// The change of a cursor is durable here: now the other replicas. False: there are none, or this one does not lead.
+    /// The change of a cursor (`deletes`: the channel goes, and perhaps the collect start moves) is durable here: now the other
+    /// replicas. False: there are none, or this one does not lead.
     pub(in crate::shard) fn replicate_cursor(
         &mut self,
         now: Now,
         idx: PartitionIdx,
         name: &ChannelName,
         request: CursorRequest,
+        deletes: Option<Option<Position>>,
     ) -> bool {
         if self.partitions.look(idx).is_none_or(|p| p.seat().is_none()) || name.is_ephemeral() {
             return false;
         }
-        let event = match self.image_of(idx, name) {
-            Some(image) => CursorEvent::Sync { request: request.0, image },
-            None => return self.refuse_cursor(now, request),
+        let request_number = request.0;
+        let event = match (self.image_of(idx, name), deletes) {
+            (Some(image), None) => CursorEvent::Sync { request: request_number, image },
+            (Some(_), Some(collect_start)) if self.is_deleting(idx, name) => {
+                CursorEvent::Delete { request: request_number, channel: name.clone(), collect_start }
+            }
+            // A deletion was taken back when this replica ceased to lead, though it leads again.
+            _ => return self.refuse_cursor(now, request),
         };
         self.tell_member(now, idx, Event::Cursor(event));
         true
@@ -75,7 +82,8 @@ impl Engine {
         let Some(epoch) = p.seat().and_then(|s| s.member.epoch()) else { return };
         let is_all = wanted == Channels::All;
         let mut cursors = vec![];
-        for (_, c) in p.channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral()) {
+        // What is being deleted is gone there.
+        for (_, c) in p.channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_deleting()) {
             let is_wanted = match &wanted {
                 Channels::All => true,
                 Channels::Some(names) => names.contains(&c.name),
@@ -100,6 +108,11 @@ impl Engine {
         if seat.member.state() != State::Open || at.offset <= seat.collecting {
             return;
         }
+        // A deletion that is not final may be taken back, and with it the collect start. It is looked at again then.
+        if self.partitions.get(idx).channels.iter().any(|(_, c)| c.machine.is_deleting()) {
+            return;
+        }
+        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
         let known = self.store.collect_start(idx);
         let at = if known.offset > at.offset { known } else { at };
         seat.collecting = at.offset;

@@ -186,20 +186,36 @@ impl Engine {
             c.machine = Channel::new(options, partition, c.machine.image());
         }
         self.timers.remove(Timer::Channel(key));
+        self.end_subscriptions(key, partition, subs, false);
+        if is_ephemeral {
+            self.forget_channel(key);
+        }
+    }
+
+    /// The clients were taken off the channel, which was `deleted`, or is led elsewhere: they are told.
+    pub(in crate::shard) fn end_subscriptions(
+        &mut self,
+        key: ChannelKey,
+        partition: PartitionId,
+        subs: Vec<SubId>,
+        deleted: bool,
+    ) {
         for sub in subs {
             self.sub_keys.remove(&(sub, partition));
             let native = self.native_subs.get_mut(&sub.conn).filter(|_| sub.core == self.core);
             if let Some((subs, at)) = native.and_then(|s| s.iter().position(|n| n.key == key).map(|at| (s, at))) {
                 let number = subs.swap_remove(at).number;
-                self.replies.push((sub.conn, Heard::NativeEnded(number)));
+                let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
+                self.replies.push((sub.conn, Heard::NativeEnded(number, why)));
+            } else if deleted && sub.core == self.core {
+                self.subscription_deleted(sub);
+            } else if deleted {
+                self.pass(sub.core, MeshMessage::ChannelDeleted { sub });
             } else if sub.core == self.core {
                 self.part_lost(sub, partition);
             } else {
                 self.pass(sub.core, MeshMessage::PartLost { sub, partition });
             }
-        }
-        if is_ephemeral {
-            self.forget_channel(key);
         }
     }
 

@@ -11,6 +11,7 @@ use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
+use super::paused::Paused;
 use super::producers::{Deleted, Producer};
 pub use super::reach::ChannelKey;
 use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
@@ -125,6 +126,7 @@ pub struct Book {
     passing_ids: BTreeMap<u64, TopicId>,
     pub(super) order: Order,
     pub(super) moved: Moved,
+    pub(super) paused: Paused,
     /// Channels of one partition that a reader asked for, with or without an answer.
     pub(super) read: BTreeSet<(ChannelKey, u16)>,
     /// Files of some core have failed, or its journal: until a restart its FINs may find no room there, and its ordered
@@ -415,6 +417,7 @@ impl Book {
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
         self.sets_survive(&found);
+        self.pauses_survive(&found);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);

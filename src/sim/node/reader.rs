@@ -96,6 +96,7 @@ impl Reader {
         for f in frames {
             let Frame::Message(m) = f else { continue };
             let id = self.id(&m.id);
+            book.a_pause_holds(&self.channel, id);
             let body = match self.kind {
                 Kind::Ordered => {
                     book.leaves_in_order(&self.channel, id);

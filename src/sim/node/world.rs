@@ -5,7 +5,7 @@ mod passing;
 mod readers;
 
 use super::any::AnyClient;
-use super::book::{Book, EPHEMERAL_TOPICS, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
 use super::reach::Reach;
 use super::reader::{Kind, Place};
@@ -93,6 +93,8 @@ pub struct World<'a> {
     /// Of topics that were asked for; and whose offset is being set, by the ticket.
     known: BTreeMap<usize, TopicRef>,
     setting: BTreeMap<u64, Place>,
+    /// What is being paused, or goes on, by the ticket.
+    pausing: BTreeMap<u64, (ChannelKey, u16, bool)>,
     next_ticket: u64,
 }
 
@@ -172,6 +174,7 @@ impl<'a> World<'a> {
             left: vec![],
             known: BTreeMap::new(),
             setting: BTreeMap::new(),
+            pausing: BTreeMap::new(),
             next_ticket: 10,
         }
     }
@@ -203,6 +206,9 @@ impl<'a> World<'a> {
         gone.into_iter().for_each(|conn| self.hang_up(conn));
         if self.plan.native > 0.0 {
             self.finish_producers();
+        }
+        if self.plan.pauses > 0.0 {
+            self.unpause_all();
         }
         if self.plan.order > 0.0 {
             self.drain_readers();
@@ -598,6 +604,9 @@ impl<'a> World<'a> {
         }
         if self.plan.order > 0.0 && !self.is_stopping && self.rng.chance(0.02) {
             self.set_somewhere();
+        }
+        if self.plan.pauses > 0.0 && !self.is_stopping && self.rng.chance(self.plan.pauses) {
+            self.pause_somewhere();
         }
         let conns: Vec<u64> = self.sockets.keys().copied().collect();
         let conn = self.pick(&conns);

@@ -4,7 +4,7 @@ use super::World;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
 use crate::shard::Event;
-use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
+use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, Start, Ticket};
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{ChannelKey, topic_name};
 use crate::sim::node::reader::{Kind, Place, Reader};
@@ -74,6 +74,51 @@ impl World<'_> {
         self.end_turn(core);
     }
 
+    /// Pauses the channel of some reader, or lets it go on, one change at a time for each.
+    pub(super) fn pause_somewhere(&mut self) {
+        let places: Vec<(ChannelKey, u16)> = self.book.read.iter().cloned().collect();
+        let Some((channel, partition)) = self.pick(&(0..places.len()).collect::<Vec<_>>()).map(|i| places[i].clone()) else {
+            return;
+        };
+        let paused = self.rng.chance(0.5);
+        self.pause(channel, partition, paused);
+    }
+
+    /// Before all is drained. What the crash before it left without an answer, and what is under way, ends unpaused.
+    pub(super) fn unpause_all(&mut self) {
+        for (channel, partition) in self.book.maybe_paused() {
+            self.know_topic(channel.0);
+            self.drain_all();
+            self.pause(channel, partition, false);
+            self.drain_all();
+        }
+    }
+
+    fn know_topic(&mut self, topic: usize) {
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let name = TopicName::new(&topic_name(topic)).expect("valid");
+        let home = home_core(&name, self.shards.len() as u16).0 as usize;
+        self.step(home, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::FindTopic { ticket, name } });
+    }
+
+    fn pause(&mut self, key: ChannelKey, partition: u16, paused: bool) {
+        if self.pausing.values().any(|(k, p, _)| (k, *p) == (&key, partition)) {
+            return;
+        }
+        let Some(topic) = self.known.get(&key.0).cloned() else { return self.know_topic(key.0) };
+        self.next_ticket += 1;
+        let ticket = Ticket(self.next_ticket);
+        let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
+        let change = if paused { ChannelChange::Pause } else { ChannelChange::Unpause };
+        let channel = ChannelName::new(&key.1).expect("valid");
+        let set = Box::new(ChangeChannel { topic, partition: PartitionId(partition), channel, change });
+        self.book.pauses(&key, partition);
+        self.pausing.insert(ticket.0, (key, partition, paused));
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket, set } });
+        self.end_turn(core);
+    }
+
     pub(super) fn http_hears(&mut self, message: MeshMessage) {
         match message {
             MeshMessage::Stats { stats, .. } => self.note_left(*stats),
@@ -88,6 +133,12 @@ impl World<'_> {
                 match result {
                     Ok(at) => self.book.was_set(&key, place.1, at.log_id),
                     Err(_) => self.book.set_failed(&key, place.1),
+                }
+            }
+            MeshMessage::ChannelChanged { ticket, result } => {
+                let (key, partition, paused) = self.pausing.remove(&ticket.0).expect("answered once");
+                if result.is_ok() {
+                    self.book.was_paused(&key, partition, paused);
                 }
             }
             other => panic!("the HTTP thread asked for no {other:?}"),

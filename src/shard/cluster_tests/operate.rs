@@ -1,0 +1,155 @@
+//! An operator pauses, empties and deletes a channel: on every replica, and whoever leads next has it.
+
+use super::*;
+use crate::base::ChannelName;
+use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetError, Start, Ticket};
+
+type Outcome = Result<bool, SetOffsetError>;
+
+impl Net {
+    fn ask_change(&mut self, node: usize, change: ChannelChange) {
+        let channel = ChannelName::new("ch").expect("valid");
+        let set = Box::new(ChangeChannel { topic: self.topic.clone(), partition: PartitionId(0), channel, change });
+        let message = MeshMessage::ChangeChannel { ticket: Ticket(1), set };
+        self.step(node, 0, Event::Mesh { from: CoreId::HTTP, message });
+        self.run();
+    }
+
+    fn changed(&mut self, node: usize) -> Option<Outcome> {
+        self.nodes[node].http.retain(|m| matches!(m, MeshMessage::ChannelChanged { .. }));
+        match self.nodes[node].http.pop() {
+            Some(MeshMessage::ChannelChanged { result, .. }) => Some(result),
+            _ => None,
+        }
+    }
+
+    fn change_channel(&mut self, node: usize, change: ChannelChange) -> Outcome {
+        self.ask_change(node, change);
+        self.changed(node).expect("it is answered")
+    }
+
+    fn paused(&self, node: usize) -> Vec<bool> {
+        self.partition(node, 0).channels.iter().map(|(_, c)| c.machine.is_paused()).collect()
+    }
+}
+
+#[test]
+fn a_pause_holds_on_all_replicas_and_with_the_next_leader() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["0"]);
+    let not_leader = Err(SetOffsetError::Failed(PublishError::NotLeader));
+    assert_eq!(net.change_channel(1, ChannelChange::Pause), not_leader);
+    assert_eq!(net.change_channel(0, ChannelChange::Pause), Ok(false));
+    assert!((0..3).all(|i| net.paused(i) == [true]), "all have it when it is answered");
+    net.elect(0, 1);
+    let (c, got) = net.subscribe(1, "ch", 9);
+    assert!(got.is_empty(), "{got:?}");
+    assert_eq!(net.change_channel(1, ChannelChange::Unpause), Ok(false));
+    assert_eq!(bodies(&net.take(c)), ["0"]);
+    assert!((0..3).all(|i| net.paused(i) == [false]));
+}
+
+#[test]
+fn a_pause_that_a_replica_does_not_confirm_is_taken_back() {
+    let mut net = Net::new();
+    net.subscribe(0, "ch", 0);
+    net.nodes[2].is_slow = true;
+    net.ask_change(0, ChannelChange::Pause);
+    assert_eq!((net.changed(0), net.paused(0)), (None, vec![true]), "nobody is told, and nothing goes out");
+    net.is_store_there = false;
+    net.pass_time(Duration::from_secs(12));
+    assert!(matches!(net.changed(0), Some(Err(SetOffsetError::Failed(_)))));
+    net.nodes[2].is_slow = false;
+    net.is_store_there = true;
+    net.pass_time(RECONNECT);
+    assert!((0..3).all(|i| net.paused(i) == [false]), "{:?}", [net.paused(0), net.paused(1), net.paused(2)]);
+}
+
+#[test]
+fn an_emptied_channel_stays_empty_with_the_next_leader() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..4).for_each(|i| net.publish(p, &i.to_string()));
+    net.subscribe(0, "ch", 2);
+    let (topic, channel) = (net.topic.clone(), ChannelName::new("ch").expect("valid"));
+    let set = Box::new(SetOffset { topic, partition: PartitionId(0), channel, to: Start::Newest, force: true });
+    net.step(0, 0, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(1), set } });
+    net.run();
+    assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::OffsetSet { result: Ok(_), .. })));
+    net.elect(0, 2);
+    let (_, got) = net.subscribe(2, "ch", 9);
+    assert!(got.is_empty(), "{got:?}");
+}
+
+#[test]
+fn a_deleted_channel_is_gone_on_all_replicas_and_nothing_of_it_comes_back() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..4).for_each(|i| net.publish(p, &i.to_string()));
+    let (c, got) = net.subscribe(0, "ch", 2);
+    net.finish(c, &got[..1]);
+    assert_eq!(net.change_channel(0, ChannelChange::Delete), Ok(false));
+    assert!(net.closed.contains(&c));
+    assert!((0..3).all(|i| net.cursors(i).is_empty()));
+    // Whoever leads next begins it anew, behind what it was.
+    net.elect(0, 1);
+    let p = net.connect(1);
+    net.publish(p, "4");
+    let (_, got) = net.subscribe(1, "ch", 9);
+    assert_eq!(bodies(&got), ["4"]);
+    for node in 0..3 {
+        net.kill(node);
+        net.restart(node);
+    }
+    net.pass_time(RECONNECT);
+    net.elect(0, 0);
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["4"]);
+}
+
+/// It knows the old one in a high generation; the new one is of the same leader.
+#[test]
+fn a_follower_that_was_away_takes_the_new_channel_for_the_old_one() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..4).for_each(|i| net.publish(p, &i.to_string()));
+    net.subscribe(0, "ch", 0);
+    for change in [ChannelChange::Pause, ChannelChange::Unpause, ChannelChange::Pause] {
+        assert_eq!(net.change_channel(0, change), Ok(false));
+    }
+    net.isolate(2, true);
+    net.change(0, |m| m.isr.retain(|n| *n != id_of_node(2)));
+    assert_eq!(net.change_channel(0, ChannelChange::Delete), Ok(false));
+    net.subscribe(0, "ch", 0);
+    let here = net.cursors(0);
+    assert_eq!((net.cursors(1), net.paused(2)), (here.clone(), vec![true]));
+    net.isolate(2, false);
+    net.pass_time(RECONNECT);
+    assert_eq!((net.cursors(2), net.paused(2)), (here, vec![false]));
+}
+
+#[test]
+fn a_deletion_that_a_replica_does_not_confirm_is_taken_back() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..3).for_each(|i| net.publish(p, &i.to_string()));
+    net.subscribe(0, "ch", 0);
+    net.nodes[2].is_slow = true;
+    net.ask_change(0, ChannelChange::Delete);
+    let late = net.connect(0);
+    net.send(late, b"SUB t ch\n");
+    assert_eq!((net.changed(0), net.take(late)), (None, vec![]), "who comes waits");
+    net.is_store_there = false;
+    net.pass_time(Duration::from_secs(12));
+    assert!(matches!(net.changed(0), Some(Err(SetOffsetError::Failed(_)))));
+    net.nodes[2].is_slow = false;
+    net.is_store_there = true;
+    net.pass_time(RECONNECT);
+    assert_eq!(net.cursors(0), BTreeMap::from([("ch".into(), 1)]));
+    assert!((1..3).all(|i| net.cursors(i) == net.cursors(0)), "the others have it again");
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert!(!got.is_empty(), "it goes on where it stood");
+}

@@ -1,0 +1,273 @@
+//! What an operator does to a channel, in one partition: creates, pauses and deletes it. (To empty it is to set its offset to the end.)
+//!
+//! ```text
+//! ChangeChannel ─> once no other change of the channel waits: made, journaled ─> final ─> answered; else taken back
+//! ```
+//! All are changes of the cursor like others ([`cursors`](super::cursors)). *Pause* stops deliveries at once and leaves alone what is in
+//! flight. *Delete* takes the clients off at once, but the channel keeps its place, and retention what it would need again, until that is
+//! final: meanwhile no snapshot and no list for a follower has it, and a SUB of the name waits. Where it was the last channel, the
+//! partition collects for the next first one from here on; the record of that stands before the one of the deletion, so there is no
+//! crash after which a new channel gets what the old one was owed.
+//!
+//! A channel that comes after one of the same name begins with a higher generation: a follower that has seen neither the end of
+//! the old one nor the beginning of this one takes it for news.
+
+use super::cursors::CursorChange;
+use super::engine::{Engine, Heard};
+use super::message::{MeshMessage, PublishError, SetOffsetError, Ticket};
+use super::partitions::ChannelKey;
+use super::timers::Timer;
+use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId, TopicRef};
+use crate::log::PartitionIdx;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelChange {
+    /// `first` is the topic's verdict; without one partition 0 judges, or this one where it `is_alone`.
+    Create {
+        first: Option<bool>,
+        is_alone: bool,
+    },
+    Delete,
+    Pause,
+    Unpause,
+}
+
+#[derive(Clone, Debug)]
+pub struct ChangeChannel {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub change: ChannelChange,
+}
+
+/// One that waits until another change of the channel is final.
+pub(super) struct Operator {
+    set: ChangeChannel,
+    core: CoreId,
+    ticket: Ticket,
+}
+
+/// The collect start before a channel is deleted that is the partition's last one, and with it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Collects {
+    pub was: Position,
+    pub to: Position,
+}
+
+/// Nothing more to say, or it waits.
+type Begun = Result<(), SetOffsetError>;
+
+impl Engine {
+    pub(super) fn change_channel(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) {
+        let begun = match set.change {
+            ChannelChange::Create { first, is_alone } => self.operator_creates(now, set, first, is_alone, core, ticket),
+            ChannelChange::Delete | ChannelChange::Pause | ChannelChange::Unpause => {
+                self.operator_changes(now, set, core, ticket)
+            }
+        };
+        if let Err(error) = begun {
+            self.pass(core, MeshMessage::ChannelChanged { ticket, result: Err(error) });
+        }
+    }
+
+    /// Something was settled that operators may wait for.
+    pub(super) fn go_on_operating(&mut self, now: Now) {
+        for Operator { set, core, ticket } in std::mem::take(&mut self.operators) {
+            self.change_channel(now, set, core, ticket);
+        }
+    }
+
+    fn operator_changes(&mut self, now: Now, set: ChangeChannel, core: CoreId, ticket: Ticket) -> Begun {
+        let key = self.channel_to_set(now, &set.topic, set.partition, &set.channel)?;
+        let is_spreading = set.partition == PartitionId(0) && self.is_spreading(set.topic.id, Some(&set.channel));
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        if c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
+            self.operators.push(Operator { set, core, ticket });
+            return Ok(());
+        }
+        let ChangeChannel { topic, partition, channel, change } = set;
+        if change == ChannelChange::Delete {
+            tracing::info!(topic = %topic.name, %partition, %channel, "deleting the channel");
+            self.delete_channel(now, key, core, ticket);
+            return Ok(());
+        }
+        let paused = change == ChannelChange::Pause;
+        tracing::info!(topic = %topic.name, %partition, %channel, paused, "pausing or unpausing the channel");
+        let was = c.machine.is_paused();
+        c.machine.set_paused(paused);
+        c.machine.raise_generation();
+        self.sync_cursor(now, key, CursorChange::Pause { core, ticket, was });
+        self.wake_channel(key);
+        Ok(())
+    }
+
+    /// It was not to be.
+    pub(super) fn take_back_pause(&mut self, now: Now, key: ChannelKey, was: bool) {
+        let Some(p) = self.partitions.look(key.partition_idx()) else { return };
+        if p.seat().is_some_and(|seat| !seat.is_leader()) {
+            // Another leader says what holds.
+            return;
+        }
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        c.machine.set_paused(was);
+        if c.machine.is_syncing() {
+            c.owes_image = true;
+        } else {
+            c.machine.raise_generation();
+            self.log_taken_back(now, key);
+        }
+        self.wake_channel(key);
+    }
+
+    // ---- deleting
+
+    fn delete_channel(&mut self, now: Now, key: ChannelKey, core: CoreId, ticket: Ticket) {
+        let idx = key.partition_idx();
+        let p = self.partitions.get(idx);
+        let partition = p.dir.partition;
+        let mut others = p.channels.iter().filter(|(i, _)| *i as u32 != key.channel);
+        let is_last = others.all(|(_, c)| c.machine.is_deleting());
+        let collects = Collects { was: self.store.collect_start(idx), to: p.committed() };
+        let c = self.partitions.channel_mut(key).expect("it was just found");
+        let is_ephemeral = c.name.is_ephemeral();
+        let subs = std::mem::take(&mut c.subs);
+        c.owed.clear();
+        for &sub in &subs {
+            c.machine.unsubscribe(now.ticks, sub);
+        }
+        c.machine.begin_delete();
+        self.timers.remove(Timer::Channel(key));
+        self.end_subscriptions(key, partition, subs, true);
+        let collects = (is_last && !is_ephemeral).then_some(collects);
+        if let Some(Collects { to, .. }) = collects {
+            self.store.log_collect_start(idx, to);
+        }
+        self.sync_cursor(now, key, CursorChange::Delete { core, ticket, collects });
+    }
+
+    /// The deletion is final, or it is taken back.
+    pub(super) fn delete_done(
+        &mut self,
+        now: Now,
+        (key, topic, name): (ChannelKey, TopicId, &ChannelName),
+        collects: Option<Collects>,
+        result: Result<(), PublishError>,
+    ) -> Result<(), SetOffsetError> {
+        let found = self.channel_of(key, topic, name).map(|c| c.machine.is_deleting());
+        let result = match (result, found) {
+            (Ok(()), Some(true)) => {
+                self.channel_gone(key);
+                Ok(())
+            }
+            (Ok(()), None) => Ok(()),
+            // The replica ceased to lead meanwhile, which took it back.
+            (Ok(()), Some(false)) => Err(SetOffsetError::Failed(PublishError::Unknown)),
+            (Err(error), found) => {
+                if found == Some(true) {
+                    self.settle_cursor(now, key, false);
+                }
+                let idx = key.partition_idx();
+                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && self.read_only.is_none())
+                    && self.store.collect_start(idx) == to
+                {
+                    self.store.log_collect_start(idx, was);
+                }
+                if found.is_some() {
+                    self.store.look_at_retention(idx);
+                }
+                Err(SetOffsetError::Failed(error))
+            }
+        };
+        self.removals.resume_subs();
+        result
+    }
+
+    fn channel_gone(&mut self, key: ChannelKey) {
+        let idx = key.partition_idx();
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let generation = c.machine.generation() + 1;
+        if c.name.is_ephemeral() {
+            return self.drop_channel(key);
+        }
+        self.forget_channel(key);
+        let p = self.partitions.get_mut(idx);
+        p.generation_floor = p.generation_floor.max(generation);
+        let idle = p.channels.is_empty().then(|| p.topic.clone());
+        self.update_low_water(idx);
+        self.store.look_at_retention(idx);
+        if let Some(topic) = idle {
+            self.topic_idle(&topic);
+        }
+    }
+
+    /// A channel of this name is being deleted: who wants it waits.
+    pub(super) fn is_deleting(&self, idx: PartitionIdx, name: &ChannelName) -> bool {
+        let p = self.partitions.get(idx);
+        p.channel(name).is_some_and(|i| p.channels[i as usize].machine.is_deleting())
+    }
+
+    /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
+    pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
+        if self.subs.contains_key(&sub.conn) {
+            self.replies.push((sub.conn, Heard::ChannelDeleted));
+        }
+    }
+
+    // ---- creating
+
+    fn operator_creates(
+        &mut self,
+        now: Now,
+        set: ChangeChannel,
+        first: Option<bool>,
+        is_alone: bool,
+        core: CoreId,
+        ticket: Ticket,
+    ) -> Begun {
+        let failed = SetOffsetError::Failed;
+        if self.stopping {
+            return Err(failed(PublishError::Stopping));
+        }
+        if set.partition.0 >= set.topic.partitions {
+            return Err(SetOffsetError::NoPartition);
+        }
+        if self.is_gone(core, &set.topic) {
+            return Err(failed(PublishError::TopicGone));
+        }
+        let is_alone = is_alone || self.cluster.is_some();
+        if self.cluster.is_none() {
+            self.topic_known(&set.topic);
+        }
+        let idx = self.partition(now, &set.topic, set.partition).map_err(failed)?;
+        self.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
+        let must_wait = first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
+        if must_wait || self.is_deleting(idx, &set.channel) {
+            self.operators.push(Operator { set, core, ticket });
+            return Ok(());
+        }
+        let (i, is_first) = self.find_or_create(now, idx, &set.topic, set.channel, first, is_alone, false).map_err(failed)?;
+        let key = ChannelKey { partition: idx.0, channel: i };
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        if std::mem::take(&mut c.is_uncertain) {
+            let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
+            self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?.created = created;
+        }
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        if self.syncs.is_pending(c.created) {
+            self.creators.push((c.created, core, ticket, is_first));
+        } else if c.is_uncertain {
+            return Err(failed(PublishError::ReadOnly));
+        } else {
+            self.pass(core, MeshMessage::ChannelChanged { ticket, result: Ok(is_first) });
+        }
+        Ok(())
+    }
+
+    /// A channel is final, or will not be.
+    pub(super) fn creators_done(&mut self, request: super::cursors::CursorRequest, result: Result<(), PublishError>) {
+        for (_, core, ticket, is_first) in self.creators.extract_if(.., |c| c.0 == request).collect::<Vec<_>>() {
+            let result = result.map(|()| is_first).map_err(SetOffsetError::Failed);
+            self.pass(core, MeshMessage::ChannelChanged { ticket, result });
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What an operator does to channels, over all cores of a node.
+
+use super::super::message::{ChangeChannel, ChannelChange, PublishError, SetOffset, SetOffsetError, Start, Ticket};
+use super::*;
+use crate::base::{ChannelName, PartitionId, TopicRef};
+
+const CREATE: ChannelChange = ChannelChange::Create { first: None, is_alone: false };
+
+impl Node {
+    fn topic_t(&self) -> TopicRef {
+        self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone()
+    }
+
+    /// Gives it to the core, which does no more than that.
+    fn ask(&mut self, partition: u16, channel: &str, change: ChannelChange) {
+        let topic = self.topic_t();
+        let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
+        let channel = ChannelName::new(channel).expect("valid");
+        let set = Box::new(ChangeChannel { topic, partition: PartitionId(partition), channel, change });
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket: Ticket(7), set } });
+    }
+
+    fn operate(&mut self, partition: u16, channel: &str, change: ChannelChange) -> Result<bool, SetOffsetError> {
+        self.ask(partition, channel, change);
+        self.run();
+        match self.http.pop() {
+            Some(MeshMessage::ChannelChanged { ticket: Ticket(7), result }) => result,
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+
+    fn empty(&mut self, partition: u16, channel: &str) {
+        let topic = self.topic_t();
+        let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
+        let channel = ChannelName::new(channel).expect("valid");
+        let set = Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to: Start::Newest, force: true });
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(8), set } });
+        self.run();
+        assert!(matches!(self.http.pop(), Some(MeshMessage::OffsetSet { result: Ok(_), .. })));
+    }
+
+    fn is_paused(&self, channel: &str) -> Vec<bool> {
+        let stats = self.shards.iter().flat_map(|s| s.stats(None, None, false).partitions);
+        stats.flat_map(|p| p.channels).filter(|c| c.channel == channel).map(|c| c.paused).collect()
+    }
+
+    fn channels(&self, partition: u16) -> Vec<String> {
+        let engines = self.shards.iter().map(|s| &s.engine);
+        let partitions = engines.flat_map(|e| e.partitions.iter().map(|(_, p)| p));
+        let one = partitions.filter(|p| p.dir.partition == PartitionId(partition));
+        one.flat_map(|p| p.channels.iter().map(|(_, c)| c.name.to_string())).collect()
+    }
+
+    fn publish_all(&mut self, partition: u16, bodies: &[&str]) {
+        let p = self.connect(0);
+        let mut bytes = vec![];
+        request::multi_publish_to(&mut bytes, "t", Some(PartitionId(partition)), bodies.iter().map(|b| b.as_bytes()));
+        self.send(p, &bytes);
+        assert_eq!(self.take(p), ["OK"]);
+    }
+
+    fn subscribed(&mut self, core: usize, channel: &str, rdy: u32) -> (ConnId, Vec<String>) {
+        let c = self.connect(core);
+        self.send(c, format!("SUB t {channel} 1\nRDY {rdy}\n").as_bytes());
+        let mut got = self.take(c);
+        assert_eq!(got.remove(0), "OK");
+        (c, got)
+    }
+}
+
+fn bodies(got: &[String]) -> Vec<&str> {
+    got.iter().map(|m| m.rsplit(' ').next().expect("a body")).collect()
+}
+
+#[test]
+fn a_paused_channel_hands_out_nothing_and_keeps_what_is_in_flight() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 2);
+        n.publish_all(1, &["one", "two", "three"]);
+        let (c, got) = n.subscribed(0, "ch", 1);
+        assert_eq!(bodies(&got), ["one"], "{cores} cores");
+        assert_eq!((n.operate(1, "ch", ChannelChange::Pause), n.is_paused("ch")), (Ok(false), vec![true]));
+        assert_eq!(n.operate(1, "ch", ChannelChange::Pause), Ok(false), "again");
+        n.send(c, format!("TOUCH {0}\nFIN {0}\nRDY 9\n", id_of(&got[0])).as_bytes());
+        n.publish_all(1, &["four"]);
+        assert_eq!(n.take(c), Vec::<String>::new(), "the FIN holds, and nothing comes");
+        assert_eq!((n.operate(1, "ch", ChannelChange::Unpause), n.is_paused("ch")), (Ok(false), vec![false]));
+        assert_eq!(bodies(&n.take(c)), ["two", "three", "four"]);
+        assert_eq!(n.operate(0, "ch", ChannelChange::Pause), Err(SetOffsetError::NoChannel));
+        assert_eq!(n.operate(2, "ch", ChannelChange::Pause), Err(SetOffsetError::NoPartition));
+    }
+}
+
+/// A FIN of an ordered channel that is not durable yet is settled first.
+#[test]
+fn a_pause_waits_for_a_fin_and_both_hold() {
+    let mut n = Node::new(1, 2);
+    n.publish_all(1, &["one", "two"]);
+    let c = n.connect(0);
+    n.send(c, b"SUB_ORDERED t ch 1\nRDY 1\n");
+    n.clients.get_mut(&c).expect("known").1.clear();
+    let mut fin = b"FIN ".to_vec();
+    fin.extend(crate::base::MessageId::new(PartitionId(1), crate::base::LogId(1)).binary());
+    fin.push(b'\n');
+    n.step(0, Event::Bytes { conn: c, bytes: &fin });
+    assert_eq!(n.operate(1, "ch", ChannelChange::Pause), Ok(false));
+    assert!(n.take(c).is_empty(), "the next one does not come");
+    let confirmed = |n: &Node| {
+        let e = &n.shards[0].engine;
+        let p = e.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there").1;
+        p.channels.iter().map(|(_, c)| c.machine.confirmed().log_id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(confirmed(&n), [2]);
+    assert_eq!(n.operate(1, "ch", ChannelChange::Unpause), Ok(false));
+    assert!(!n.clients[&c].1.is_empty());
+}
+
+#[test]
+fn an_emptied_channel_has_nothing_left_and_late_fins_fail() {
+    let mut n = Node::new(2, 2);
+    n.publish_all(1, &["one", "two", "three"]);
+    let (c, got) = n.subscribed(0, "ch", 2);
+    n.send(c, format!("REQ {} 60000\n", id_of(&got[1])).as_bytes());
+    n.take(c);
+    n.empty(1, "ch");
+    n.send(c, format!("FIN {}\n", id_of(&got[0])).as_bytes());
+    assert!(n.take(c).iter().all(|m| m.starts_with("E_FIN_FAILED")));
+    n.publish_all(1, &["four"]);
+    assert_eq!(bodies(&n.take(c)), ["four"], "and its ready count is whole again");
+    let stats = n.shards.iter().flat_map(|s| s.stats(None, None, false).partitions).flat_map(|p| p.channels);
+    let left: Vec<_> = stats.map(|c| (c.depth, c.in_flight_count, c.deferred_count)).collect();
+    assert_eq!(left, [(0, 1, 0)]);
+}
+
+#[test]
+fn a_deleted_channel_is_gone_with_its_clients_and_comes_anew_at_the_end() {
+    for (cores, has_other) in [(1, false), (2, true), (3, false)] {
+        let mut n = Node::new(cores, 2);
+        n.publish_all(1, &["one", "two", "three"]);
+        if has_other {
+            n.subscribed(0, "other", 0);
+        }
+        let (c, got) = n.subscribed(cores as usize - 1, "ch", 2);
+        n.send(c, format!("FIN {}\n", id_of(got.first().map_or("0000000000000001", |m| m))).as_bytes());
+        assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Ok(false), "{cores} cores");
+        assert!(n.closed.contains(&c), "its client is disconnected");
+        assert_eq!(n.channels(1), if has_other { vec!["other"] } else { vec![] });
+        assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Err(SetOffsetError::NoChannel));
+        n.publish_all(1, &["four"]);
+        let (c, got) = n.subscribed(0, "ch", 9);
+        // Where it was the last one the partition collects for the next from the deletion on.
+        assert_eq!(bodies(&got), if has_other { vec![] } else { vec!["four"] }, "nothing of before");
+        n.publish_all(1, &["five"]);
+        assert_eq!(bodies(&n.take(c)), ["five"]);
+        let engines = n.shards.iter().map(|s| &s.engine);
+        let p = engines.flat_map(|e| e.partitions.iter().map(|(_, p)| p)).find(|p| p.dir.partition == PartitionId(1));
+        let generation = p.and_then(|p| p.channels.iter().find(|(_, c)| &*c.name == "ch")).map(|(_, c)| c.machine.generation());
+        assert!(generation > Some(0), "whoever knows the old one takes it for newer: {generation:?}");
+    }
+}
+
+/// Retention waits for the slowest channel, but not for one that is gone.
+#[test]
+fn retention_no_longer_waits_for_a_deleted_channel() {
+    let mut n = Node::new(1, 2);
+    let low_water = |n: &Node| {
+        let e = &n.shards[0].engine;
+        let (idx, p) = e.partitions.iter().find(|(_, p)| p.dir.partition == PartitionId(1)).expect("there");
+        p.low_water(e.store.collect_start(idx)).log_id.0
+    };
+    n.subscribed(0, "slow", 0);
+    let (c, _) = n.subscribed(0, "ch", 9);
+    n.publish_all(1, &["one", "two"]);
+    for m in n.take(c) {
+        n.send(c, format!("FIN {}\n", id_of(&m)).as_bytes());
+    }
+    assert_eq!(low_water(&n), 1);
+    assert_eq!(n.operate(1, "slow", ChannelChange::Delete), Ok(false));
+    assert_eq!(low_water(&n), 3);
+    assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Ok(false));
+    n.publish_all(1, &["three"]);
+    assert_eq!(low_water(&n), 3, "from here on the next first channel gets what comes");
+}
+
+#[test]
+fn a_sub_waits_while_its_channel_is_deleted() {
+    for cores in [1, 2] {
+        let mut n = Node::new(cores, 2);
+        n.publish_all(1, &["one"]);
+        n.subscribed(0, "ch", 0);
+        n.ask(1, "ch", ChannelChange::Delete);
+        let core = n.topic_t().core_of(PartitionId(1), cores).0 as usize;
+        let c = n.connect_quietly(core);
+        n.step(core, Event::Bytes { conn: c, bytes: b"  V2SUB t ch 1\nRDY 9\n" });
+        assert!(n.http.is_empty() && n.clients[&c].1.is_empty(), "the record is not durable");
+        assert_eq!(n.channels(1), ["ch"], "it keeps its place");
+        n.run();
+        assert!(matches!(n.http.pop(), Some(MeshMessage::ChannelChanged { result: Ok(false), .. })));
+        assert_eq!((n.take(c), n.channels(1)), (vec!["OK".to_owned()], vec!["ch".to_owned()]));
+        n.publish_all(1, &["two"]);
+        assert_eq!(bodies(&n.take(c)), ["two"]);
+    }
+}
+
+#[test]
+fn what_does_not_become_durable_is_taken_back() {
+    let mut n = Node::new(1, 2);
+    n.publish_all(1, &["one"]);
+    let (_, got) = n.subscribed(0, "ch", 0);
+    assert!(got.is_empty());
+    n.subscribed(0, "other", 0);
+    n.ask(1, "ch", ChannelChange::Delete);
+    n.ask(1, "other", ChannelChange::Pause);
+    n.end_turn(0);
+    while let Some((core, op, request)) = n.pending.pop_front() {
+        let file = request.file().cloned().expect("of a file");
+        let outcome = if matches!(file, FileId::Journal(_)) {
+            Err(DiskError::Io { file, call: "write", errno: 5, message: "broken".into() })
+        } else {
+            n.disk_op(request)
+        };
+        n.step(core, Event::Disk { op, outcome });
+        n.end_turn(core);
+    }
+    n.run();
+    let results: Vec<_> = n.http.drain(..).map(|m| matches!(m, MeshMessage::ChannelChanged { result: Err(_), .. })).collect();
+    assert_eq!(results, [true, true]);
+    assert_eq!((n.channels(1).len(), n.is_paused("other"), n.is_paused("ch")), (2, vec![false], vec![false]));
+    let (_, got) = n.subscribed(0, "ch", 9);
+    assert_eq!(bodies(&got), ["one"], "it stands as it stood");
+    assert!(matches!(n.operate(1, "ch", ChannelChange::Delete), Err(SetOffsetError::Failed(PublishError::ReadOnly))));
+}
+
+#[test]
+fn a_channel_is_created_without_a_client() {
+    for cores in [1, 2, 3] {
+        let mut n = Node::new(cores, 2);
+        n.publish_all(1, &["one"]);
+        assert_eq!(n.operate(0, "a", CREATE), Ok(true), "{cores} cores");
+        assert_eq!((n.channels(0), n.channels(1)), (vec!["a".to_owned()], vec!["a".to_owned()]), "the first one is everywhere");
+        assert_eq!(n.operate(1, "a", ChannelChange::Create { first: Some(true), is_alone: false }), Ok(true));
+        assert_eq!(n.operate(0, "b", CREATE), Ok(false));
+        assert_eq!(n.operate(1, "b", ChannelChange::Create { first: Some(false), is_alone: false }), Ok(false));
+        assert_eq!(bodies(&n.subscribed(0, "a", 9).1), ["one"]);
+        assert_eq!(bodies(&n.subscribed(0, "b", 9).1), Vec::<&str>::new(), "a later one begins at the end");
+    }
+}
+
+#[test]
+fn an_ephemeral_channel_is_paused_and_deleted_without_the_journal() {
+    let mut n = Node::new(1, 2);
+    n.publish_all(1, &["one"]);
+    let (c, _) = n.subscribed(0, "ch#ephemeral", 0);
+    n.ask(1, "ch#ephemeral", ChannelChange::Pause);
+    n.end_turn(0);
+    assert!(matches!(n.http.pop(), Some(MeshMessage::ChannelChanged { result: Ok(false), .. })), "nothing has to be durable");
+    assert_eq!(n.is_paused("ch#ephemeral"), [true]);
+    assert_eq!(n.operate(1, "ch#ephemeral", ChannelChange::Delete), Ok(false));
+    assert!(n.closed.contains(&c) && n.channels(1).is_empty());
+}

@@ -1,0 +1,50 @@
+//! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a start finds it so.
+
+use super::book::{Book, ChannelKey, Found};
+use crate::base::MessageId;
+use std::collections::BTreeMap;
+
+#[derive(Default)]
+pub struct Paused {
+    /// What was last answered; `None` once something else was asked for since.
+    places: BTreeMap<(ChannelKey, u16), Option<bool>>,
+    pub answered: u64,
+    /// Answered pauses that a start was asked for.
+    pub looked_for: u64,
+}
+
+impl Book {
+    /// An operator asks for the one or the other.
+    pub fn pauses(&mut self, channel: &ChannelKey, partition: u16) {
+        self.paused.places.insert((channel.clone(), partition), None);
+    }
+
+    pub fn was_paused(&mut self, channel: &ChannelKey, partition: u16, paused: bool) {
+        self.paused.places.insert((channel.clone(), partition), Some(paused));
+        self.paused.answered += 1;
+    }
+
+    /// Channels that are paused, or may be.
+    pub fn maybe_paused(&self) -> Vec<(ChannelKey, u16)> {
+        self.paused.places.iter().filter(|(_, said)| **said != Some(false)).map(|(place, _)| place.clone()).collect()
+    }
+
+    /// A message leaves the node for the channel.
+    pub fn a_pause_holds(&self, channel: &ChannelKey, id: MessageId) {
+        let said = self.paused.places.get(&(channel.clone(), id.partition().0)).copied().flatten();
+        assert_ne!(said, Some(true), "a_pause_holds: {id:?} comes to {channel:?}");
+    }
+
+    /// What a start found.
+    pub(super) fn pauses_survive(&mut self, found: &Found) {
+        let places = std::mem::take(&mut self.paused.places);
+        for ((channel, partition), said) in &places {
+            let images = found.images.get(&(channel.0, *partition));
+            let image = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1));
+            let Some(paused) = *said else { continue };
+            assert!(image.is_some_and(|i| i.paused == paused), "a_pause_holds: {channel:?} {partition}: {paused}, but {image:?}");
+            self.paused.looked_for += 1;
+        }
+        self.paused.places = places;
+    }
+}
