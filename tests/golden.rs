@@ -5,11 +5,11 @@
 
 use ringmq::base::*;
 use ringmq::journal::format::*;
-use ringmq::journal::replay::slot_block;
+use ringmq::journal::replay::{parse_slot, slot_block};
 use ringmq::journal::ring::{Record, Ring};
 use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
 use ringmq::log::cursor::{CursorImage, Interval};
-use ringmq::log::format::{COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
+use ringmq::log::format::{COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::log::memory::BatchMemory;
 use ringmq::log::meta::{NodeMeta, TopicMeta};
 use ringmq::log::producers::{Place, Producer};
@@ -18,7 +18,7 @@ use ringmq::log::snapshot::Snapshot;
 use ringmq::log::state::{Doubt, JournalIdentity};
 use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
 use std::path::PathBuf;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 fn position(rng: &mut Rng) -> Position {
     Position { offset: rng.below(1 << 50) as i64, count: rng.below(1 << 40) as i64, log_id: LogId(1 + rng.below(1 << 53)) }
@@ -330,6 +330,8 @@ fn fixtures_still_decode() {
     assert_eq!(Snapshot::decode(&bytes, s.topic_id, s.partition).expect("it holds"), s);
     assert_eq!(bytes[8], 3, "a build that knows no epochs must not take it for damaged");
 
+    files_still_decode();
+
     let bytes = fixture("journal-replica.bin", &replica_records(&mut Rng::new(102)));
     let journal_id: [u8; 16] = bytes[16..32].try_into().expect("16 bytes");
     let head = WriteHeader::parse(&bytes, &journal_id, CoreId(3), bytes.len()).expect("it holds");
@@ -347,6 +349,36 @@ fn fixtures_still_decode() {
     assert_eq!(Records::new(&head, &bytes).flatten().count(), head.header.records.get() as usize);
     let second = &bytes[head.header.len.get() as usize..];
     assert_eq!(WriteHeader::parse(second, &journal_id, core, second.len()).expect("it holds").previous, head.directory);
+}
+
+/// What stands at fixed places of files: a segment's header, a record of a commit log, a slot of node.meta, one of a journal.
+fn files_still_decode() {
+    let mut rng = Rng::new(103);
+    let (topic_id, partition) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16));
+    let (base, chain, epoch) = (position(&mut rng), rng.next_u64() as u32, Epoch(rng.next_u64()));
+    let header = FileHeader::new(SEGMENT_MAGIC, topic_id, partition, base, chain, epoch, rng.below(1 << 62) as i64);
+    let bytes = fixture("segment-header.bin", header.as_bytes());
+    let found = FileHeader::parse(&bytes, SEGMENT_MAGIC, topic_id, partition, base.offset).expect("it holds");
+    assert_eq!(found.as_bytes(), header.as_bytes());
+
+    let b = std::iter::repeat_with(|| batch(&mut rng)).find(|b| !b.header.is_lost()).expect("most are whole");
+    let (topic_id, partition) = (TopicId(b.header.topic_id), PartitionId(b.header.partition.get()));
+    let dir = PartitionDir { topic: TopicName::new("t").expect("valid"), topic_id, partition };
+    let record = commit_record(&b.header, &dir);
+    let bytes = fixture("commit-record.bin", record.as_bytes());
+    let found = CommitRecord::read_from_bytes(&bytes).expect("it is as long as a record");
+    assert!(found.is_valid(topic_id, partition) && !found.is_valid(topic_id, PartitionId(partition.0 ^ 1)));
+    assert_eq!(found.as_bytes(), record.as_bytes());
+
+    let meta = NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64(), journals: 12 };
+    let bytes = fixture("node.meta.bin", &meta.encode()[..size_of::<NodeHeader>()]);
+    assert_eq!(NodeMeta::decode(&bytes).expect("it holds"), meta);
+
+    let mut slots = std::iter::repeat_with(|| Checkpoint::read_from_prefix(&checkpoint(&mut rng)).expect("it is that long").0);
+    let slot = slots.find(|c| c.durable.get() >= c.sequence.get()).expect("half of them can be");
+    let bytes = fixture("checkpoint.bin", slot.as_bytes());
+    let found = parse_slot(&bytes, slot.core.get(), slot.slot_sequence.get() % 2, 1 << 20).expect("it holds");
+    assert_eq!(found.as_bytes(), slot.as_bytes());
 }
 
 /// Small batches of a core stand behind each other in memory; that changes nothing of their bytes, then or later.

@@ -239,22 +239,24 @@ fn publish(node: &Node, topic: &str, bytes: u64) {
 fn a_consumer_that_never_reads_holds_up_itself_alone() {
     // Journal and caches are small, so that what is published is several times what a node may hold of it.
     let small = ["--journal-bytes=4MiB", "--tail-cache-bytes=2MiB", "--read-cache-bytes=4MiB", "--max-pub-waiting-size=8MiB"];
-    let node = Node::start(&[&small[..], &["--shards=1", "--msg-timeout=3s"]].concat());
+    let node = Node::start(&[&small[..], &["--shards=1", "--msg-timeout=30s"]].concat());
     let mut deaf = Client::connect(node.tcp()).expect("it takes connections");
     deaf.subscribe("topic", "c", 2500).expect("it takes a SUB");
     let mut others = Client::connect(node.tcp()).expect("it takes connections");
-    others.subscribe("topic", "d", 100).expect("it takes a SUB");
+    // It asks for messages when it reads them: none of them times out meanwhile.
+    others.subscribe("topic", "d", 0).expect("it takes a SUB");
     publish(&node, "topic", 8 * MIB);
     let before = node.resident_bytes();
     publish(&node, "topic", 248 * MIB);
     let grown = node.resident_bytes().saturating_sub(before);
     eprintln!("256 MiB for a consumer that never reads cost {} MiB", grown / MIB);
     assert!(grown < 64 * MIB, "a consumer that never reads costs {} MiB", grown / MIB);
+    others.write(b"RDY 100\n").expect("it reads");
     for _ in 0..4_000 {
         let message = others.message().expect("the other channel is served");
         others.finish(&message.id).expect("it reads");
     }
-    // And its own channel, by somebody who reads: what the deaf one holds comes back by its timeout.
+    // And its own channel, by somebody who reads: what the deaf one holds comes back when it is gone.
     drop(deaf);
     let mut heir = Client::connect(node.tcp()).expect("it takes connections");
     heir.subscribe("topic", "c", 100).expect("it takes a SUB");
@@ -334,7 +336,8 @@ fn a_publish_that_waits_too_long_for_room_is_refused() {
     consumer.set_read_timeout(Duration::from_millis(300)).expect("not zero");
     let more = consumer.message().map(|message| message.body.len());
     assert!(more.is_err(), "a publish that was refused is delivered: {more:?}");
-    assert_serves(&node);
+    // Not by a publish: 1 ms may be too short for one on any machine.
+    assert!(node.get("/ping").is_ok_and(|answer| answer.starts_with("HTTP/1.1 200")));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A thousand topics with a channel each, published to in turn, cost kilobytes of disk each and no open files, also after
 //! a restart. What a start takes is bounded by its reads, since no test here measures time: by the number of partitions and
-//! the journal, and not by what the logs hold. The bounds are generous; `cargo test --release --test thousand_topics -- --nocapture` prints the figures,
-//! which are in docs/benchmarks.md.
+//! the journal, and not by what the logs hold. The bounds are generous; the figures, which
+//! `cargo test --release --test thousand_topics -- --nocapture` prints, are in docs/benchmarks.md.
 
 mod node;
 
@@ -22,7 +22,7 @@ const FILES_IDLE_MAX: usize = 40;
 const FILES_BUSY_MAX: usize = 256 + 256 + FILES_IDLE_MAX;
 const RESIDENT_MAX: u64 = 192 << 20;
 /// A start reads the journal, and so much of each partition: its topic's folder, its snapshots, the ends of its files.
-const START_READS_PER_TOPIC: u64 = 16;
+const START_READS_PER_TOPIC: u64 = 20;
 const START_BYTES_PER_TOPIC: u64 = 96 * 1024;
 /// What one topic's log holds at the last start, several times the journal.
 const LONG_LOG: u64 = 80 << 20;
