@@ -179,6 +179,10 @@ fn show(asked: &Asked, seed: u64) -> ExitCode {
 
 /// Runs seeds one after the other, and says so; the first that fails ends the process.
 fn work(asked: &Asked, start: u64, seeds: u64) -> ExitCode {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut vec![]);
+        std::process::exit(1);
+    });
     let coverage = Coverage::default();
     let _listens = tracing::subscriber::set_default(coverage.clone());
     for seed in start..start + seeds {
@@ -236,6 +240,7 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
             let _ = tell.send(Said::Over);
         });
     }
+    drop(tell);
     let (mut done, mut acknowledged, mut effects, mut over) = (0, 0, 0, 0);
     let (mut failed, coverage) = (BTreeMap::new(), Coverage::default());
     let mut spoke = begun;
@@ -255,7 +260,9 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
             }
             Ok(Said::Made(transition)) => coverage.add(transition),
             Ok(Said::Over) => over += 1,
-            Err(_) => {}
+            Err(RecvTimeoutError::Timeout) => {}
+            // a thread of ours went down
+            Err(RecvTimeoutError::Disconnected) => break,
         }
         if spoke.elapsed() > PROGRESS {
             spoke = Instant::now();
@@ -273,7 +280,7 @@ fn sweep(asked: &Asked, seeds: std::ops::Range<u64>, jobs: u64, shrinks: bool) -
     for (seed, (why, asked)) in &failed {
         println!("seed {seed}: {why}\n  {}", trace_command(*seed, asked));
     }
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed.is_empty() && over == jobs { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn trace_command(seed: u64, asked: &Asked) -> String {
@@ -283,7 +290,8 @@ fn trace_command(seed: u64, asked: &Asked) -> String {
 fn start(asked: &Asked, start: u64, seeds: u64) -> std::io::Result<Child> {
     let mut command = std::process::Command::new(std::env::current_exe()?);
     command.arg("sim").arg("--worker").arg(format!("--start={start}")).arg(format!("--seeds={seeds}")).args(asked.args());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+    // a worker ends with who started it
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
 }
 
 /// In a process; in another one behind each seed that fails. Those that failed, and why.
@@ -293,7 +301,10 @@ fn run_chunk(asked: &Asked, seeds: std::ops::Range<u64>, limit: Duration, tell: 
     while at < seeds.end {
         let ended = match start(asked, at, seeds.end - at) {
             Ok(child) => follow(child, at, limit, tell),
-            Err(error) => Err((at, format!("no process could be started: {error}"))),
+            Err(error) => {
+                let _ = tell.send(Said::Failed { seed: at, why: format!("no process could be started: {error}") });
+                break;
+            }
         };
         let Err((seed, why)) = ended else { break };
         let _ = tell.send(Said::Failed { seed, why: why.clone() });

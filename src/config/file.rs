@@ -1,7 +1,7 @@
 //! The TOML file of `--config`: nsqd's keys (`max_msg_size`), with `_` or `-`, and `[topics.<name>]` tables.
 
 use super::{
-    IGNORED, Settings, TopicSettings, find, missing,
+    IGNORED, Settings, TopicSettings, asks_for_nothing, find, missing,
     row::{BadValue, Setting, Value},
 };
 use crate::base::TopicName;
@@ -37,15 +37,26 @@ pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileErr
             apply_topics(value, settings)?;
         } else if let Some(row) = find(key) {
             (row.set)(settings, read(row, key, value)?);
-        } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| *name == key.replace('_', "-")) {
+        } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| is_key_of(name, key)) {
             without_effect.push(format!("{name}: {why}"));
         } else if let Some(why) = missing(key) {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            if asks_for_nothing(key, &text) {
+                without_effect.push(format!("{key}: {why}"));
+                continue;
+            }
             return Err(FileError::Missing { key: key.clone(), why });
         } else {
             return Err(FileError::UnknownKey(key.clone()));
         }
     }
     Ok(without_effect)
+}
+
+/// A list has its flag's name in the plural in nsqd's file.
+fn is_key_of(name: &str, key: &str) -> bool {
+    let key = key.replace('_', "-");
+    key == name || key.strip_suffix('s') == Some(name)
 }
 
 fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
@@ -106,6 +117,15 @@ mod tests {
         assert_eq!((settings.max_msg_size, settings.msg_timeout_ms, settings.max_msg_timeout_ms), (2048, 90_000, 120_000));
         assert_eq!((settings.data_path.as_str(), settings.journal_bytes, settings.spin_before_park_us), ("/x", 8 << 20, 5));
         assert_eq!(settings.log_level, "warn");
+    }
+
+    /// As nsqd's own example has them.
+    #[test]
+    fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
+        let text = "tls_cert = \"\"\ntls_required = false\nnsqlookupd_tcp_addresses = []\nstatsd_interval = \"60s\"\n\
+                    deflate = false\nmax_deflate_level = 6\ne2e_processing_latency_percentiles = [\"0.99\"]";
+        let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(noted.len(), 7, "{noted:?}");
     }
 
     #[test]

@@ -95,8 +95,15 @@ pub fn load(
     read_file: impl FnOnce(&str) -> Result<String, String>,
 ) -> Result<Asked, ConfigError> {
     let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
-    if let Some(&(name, ..)) = super::MISSING.iter().find(|(name, ..)| is_given(name)) {
-        return Err(ConfigError::Missing { name, why: super::missing(name).unwrap_or_default() });
+    let mut inert = Vec::new();
+    for &(name, ..) in super::MISSING.iter().filter(|(name, ..)| is_given(name)) {
+        let mut values = matches.get_many::<String>(name).unwrap_or_default().peekable();
+        let why = super::missing(name).unwrap_or_default();
+        // a boolean without a value is on
+        if values.peek().is_none() || !values.all(|value| super::asks_for_nothing(name, value)) {
+            return Err(ConfigError::Missing { name, why });
+        }
+        inert.push(format!("--{name}: {why}"));
     }
     let mut settings = Settings::default();
     let mut without_effect = Vec::new();
@@ -117,6 +124,7 @@ pub fn load(
             without_effect.push(format!("--{name}: {why}"));
         }
     }
+    without_effect.extend(inert);
     if settings.data_path.is_empty() {
         settings.data_path = surroundings.working_directory.clone();
     }
@@ -203,12 +211,16 @@ mod tests {
             (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
             (&["--statsd-address", "h:1"], "ask /stats?format=json"),
             (&["-snappy", "--shards=2"], "--snappy is nsqd's"),
-            (&["-deflate=false"], "--deflate is nsqd's"),
+            (&["-deflate=true"], "--deflate is nsqd's"),
+            (&["--lookupd-tcp-address=", "--lookupd-tcp-address=h:1"], "--lookupd-tcp-address is nsqd's"),
             (&["--tls-required"], "--tls-required is nsqd's"),
         ] {
             let error = asked(args, None).expect_err("refused");
             assert!(error.contains(wanted), "{args:?}: {error}");
         }
+        // What asks for nothing has no effect, and the log says so.
+        let off = ["-deflate=false", "-snappy=0", "--tls-cert=", "--statsd-prefix=nsq.%s", "--max-channel-consumers=0"];
+        assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
     }
 
     #[test]

@@ -269,6 +269,13 @@ pub static MISSING: &[(&str, &str, &str)] = &[
     ("tls-root-ca-file", NO_TLS, "native-tls-client-ca"),
 ];
 
+/// Values by which nsqd is told to leave one of [`MISSING`] alone: they ask for nothing.
+pub fn asks_for_nothing(name: &str, value: &str) -> bool {
+    let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
+    let is_pushed = name.starts_with("statsd-") && name != "statsd-address";
+    is_pushed || name == "max-deflate-level" || matches!(value.as_str(), "" | "false" | "f" | "0" | "[]")
+}
+
 /// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
 pub fn missing(name: &str) -> Option<String> {
     let name = match name.replace('_', "-").as_str() {

@@ -74,7 +74,19 @@ pub fn compare(
         }
     }
     let expected = match cluster {
-        Some(file) => by_file(file, &nodes, options),
+        Some(file) => {
+            for (side, node) in comparison.sides.iter().zip(&nodes) {
+                if node.is_none_or(|id| file.node(id).is_none()) {
+                    comparison.differences += 1;
+                    let label = &side.label;
+                    writeln!(
+                        comparison.out,
+                        "{label}: whose data path this is cannot be told, or the cluster file does not name that node"
+                    )?;
+                }
+            }
+            by_file(file, &nodes, options)
+        }
         None => found.keys().map(|key| (key.clone(), (0..nodes.len()).collect())).collect(),
     };
     let keys: BTreeSet<&Key> = found.keys().chain(expected.keys()).collect();
@@ -100,11 +112,12 @@ pub fn compare(
 }
 
 /// Which sides should have each partition, of which at least one of them is a replica.
-fn by_file(file: &ClusterFile, nodes: &[NodeId], options: &InspectOptions) -> BTreeMap<Key, Vec<usize>> {
+fn by_file(file: &ClusterFile, nodes: &[Option<NodeId>], options: &InspectOptions) -> BTreeMap<Key, Vec<usize>> {
     let mut expected = BTreeMap::new();
     for topic in file.topics.iter().filter(|t| options.topic.as_ref().is_none_or(|name| *name == *t.info.name)) {
         for (number, partition) in (0u16..).zip(&topic.partitions) {
-            let sides: Vec<usize> = (0..nodes.len()).filter(|side| partition.replicas.contains(&nodes[*side])).collect();
+            let sides: Vec<usize> =
+                (0..nodes.len()).filter(|side| nodes[*side].is_some_and(|n| partition.replicas.contains(&n))).collect();
             if !sides.is_empty() && options.partition.is_none_or(|asked| asked == number) {
                 expected.insert((topic.info.name.clone(), topic.info.id, number), sides);
             }
@@ -153,7 +166,7 @@ struct Comparison<'a, 'b> {
 
 impl Comparison<'_, '_> {
     /// What only a journal holds is not compared: says so. Returns whose data path this is.
-    fn stopped_well(&mut self, side: usize) -> Result<NodeId, InspectError> {
+    fn stopped_well(&mut self, side: usize) -> Result<Option<NodeId>, InspectError> {
         let Side { label, storage } = &mut self.sides[side];
         let meta = read_range(*storage, &FileId::Node, 0, NODE_META_LEN as usize)?;
         let slots = (0..2).filter_map(|slot| NodeMeta::decode(meta.get(slot * BLOCK..)?).ok());
@@ -176,7 +189,7 @@ impl Comparison<'_, '_> {
                 }
             }
         }
-        Ok(NodeId(newest.map_or([0; 16], |m| m.node_id)))
+        Ok(newest.map(|m| NodeId(m.node_id)))
     }
 
     fn replicas(&mut self, side: usize, options: &InspectOptions) -> Result<Vec<Replica>, InspectError> {
@@ -397,8 +410,16 @@ fn records_to_redo(storage: &mut dyn Storage, core: u16, generation: u64) -> Res
         records += write.records.len();
         sequence = match write.action {
             WriteAction::End | WriteAction::Cut => return Ok(records),
-            WriteAction::DamageUnnamed => ring.after_unnamed(sequence),
-            WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageRepeated => sequence + 1,
+            // it held one at least
+            WriteAction::DamageUnnamed => {
+                records += 1;
+                ring.after_unnamed(sequence)
+            }
+            WriteAction::DamageOwn | WriteAction::DamageRepeated => {
+                records += 1;
+                sequence + 1
+            }
+            WriteAction::Apply => sequence + 1,
         };
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
-use crate::coordinator::file::{ClusterFile, FilePartition, FileTopic};
+use crate::coordinator::file::{ClusterFile, FileNode, FilePartition, FileTopic};
 use crate::journal::format::{WRITE_MAGIC, WriteHeader};
 use crate::log::cursor::Interval;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
@@ -343,12 +343,21 @@ fn a_difference_is_found_where_it_begins() {
     }
 }
 
-/// A cluster file by which these nodes keep the partition that `node` has.
-fn cluster_file(replicas: &[NodeId]) -> ClusterFile {
+/// A cluster file of these nodes, by which the first `replicas` of them keep the partition that `node` has.
+fn cluster_file(nodes: &[NodeId], replicas: usize) -> ClusterFile {
+    let replicas = &nodes[..replicas];
     let partition = FilePartition { replicas: replicas.to_vec(), isr: replicas.to_vec(), leader: None, epoch: 1, min_isr: 1 };
     let info =
         TopicInfo { name: TopicName::new("orders").expect("valid"), id: TopicId(Rng::new(5).bytes_16()), partitions: 1 }.into();
-    ClusterFile { cluster_id: [1; 16], version: 1, nodes: vec![], topics: vec![FileTopic { info, partitions: vec![partition] }] }
+    let node = |id: &NodeId| FileNode {
+        name: format!("{}", id.0[0]).into(),
+        id: *id,
+        peer_address: "127.0.0.1:1".into(),
+        native_address: None,
+        tcp_address: None,
+    };
+    let nodes = nodes.iter().map(node).collect();
+    ClusterFile { cluster_id: [1; 16], version: 1, nodes, topics: vec![FileTopic { info, partitions: vec![partition] }] }
 }
 
 /// What "identical" must not be said of.
@@ -367,14 +376,25 @@ fn what_is_missing_is_a_difference() {
     assert!(!same && text.contains("partition 0: MISSING in node1") && text.contains("nothing was compared"), "{text}");
     let (same, text) = said(&mut [&mut one, &mut two, &mut none], None);
     assert!(!same && text.contains("identical in 2 data paths") && text.contains("MISSING in node2"), "{text}");
-    // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third has another.
-    let node_id =
-        |disk: &SimDisk| NodeId(NodeMeta::decode(&disk.contents_of("node.meta")[..BLOCK]).map_or([0; 16], |m| m.node_id));
-    let id = node_id(&one);
-    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Some(&cluster_file(&[id])));
+    // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
+    let mut third = SimDisk::new(1);
+    recover(&mut third, &RecoverOptions { seed: 2, ..recover_options(16 * 1024) }).expect("an empty disk recovers");
+    let node_id = |disk: &SimDisk| {
+        let mut slots = disk.contents_of("node.meta").chunks(BLOCK);
+        NodeId(slots.find_map(|slot| NodeMeta::decode(slot).ok()).expect("one holds").node_id)
+    };
+    let ids = [node_id(&one), node_id(&third)];
+    assert_ne!(ids[0], ids[1]);
+    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 1)));
     assert!(same && text.contains("identical: 1 partitions"), "{text}");
-    let (same, text) = said(&mut [&mut one, &mut two, &mut none], Some(&cluster_file(&[id, NodeId([0; 16])])));
+    let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 2)));
     assert!(!same && text.contains("MISSING in node2"), "{text}");
+    // Nothing is expected of a node that nobody knows: that is said.
+    for cluster in [cluster_file(&ids[..1], 1), cluster_file(&ids, 2)] {
+        let stranger = if cluster.nodes.len() == 1 { &mut third } else { &mut none };
+        let (same, text) = said(&mut [&mut one, &mut two, stranger], Some(&cluster));
+        assert!(!same && text.contains("node2: whose data path this is cannot be told"), "{text}");
+    }
     // A replica whose snapshots are gone knows nothing that it could be compared by.
     for name in ["state.0", "state.1"] {
         two.lose(&format!("topics/orders/0/{name}"), None);

@@ -159,7 +159,8 @@ impl CursorSync {
                     let message = Cursors {
                         seq: 0,
                         committed: leading.committed,
-                        flush: false,
+                        // an opening waits for the list: what is committed by now is no reason to ask for it again
+                        flush: is_all,
                         is_all,
                         collect_start: Some(collect_start),
                         agreed_start: Some(self.agreed).filter(|at| *at != Position::START),

@@ -58,6 +58,8 @@ pub(super) struct Leader {
     pub peers: Vec<Peer>,
     proposal: Option<Proposal>,
     propose_at: Ticks,
+    /// The log was decided then.
+    pub settling_since: Ticks,
     /// The leader's end at some time, not committed then, and that time.
     commit_mark: Option<(Position, Ticks)>,
     pub alarmed: Option<Alarm>,
@@ -81,6 +83,7 @@ impl Leader {
             proposal: None,
             propose_at: now,
             commit_mark: None,
+            settling_since: now,
             alarmed: None,
             damaged_since: None,
             loss: None,
@@ -393,19 +396,25 @@ impl Leader {
             return;
         }
         let limit = base.options.follower_limit;
-        let lags = |p: &&Peer| p.left || cx.now >= p.caught_up_at + limit;
+        let opens = matches!(self.phase, Phase::Settling { .. });
+        let lags = |p: &&Peer| p.left || cx.now >= p.caught_up_at + limit || opens && cx.now >= self.list_limit(p, limit);
         let lagging: Vec<NodeId> = self.peers.iter().filter(lags).map(|p| p.node).collect();
         let isr: Vec<NodeId> = membership.isr.iter().copied().filter(|n| !lagging.contains(n)).collect();
         if isr.len() == membership.isr.len() {
             return;
         }
         if isr.len() >= membership.min_isr {
-            tracing::warn!(?lagging, "in-sync replicas lag and are to be removed");
+            tracing::warn!(?lagging, "in-sync replicas lag, or do not confirm the channels, and are to be removed");
             self.propose(cx, membership, isr, None, base);
         } else {
             // Not allowed; looked at again.
             self.propose_at = cx.now + base.options.retry;
         }
+    }
+
+    /// Until when a member may keep the epoch from opening, as it has not confirmed the list of channels.
+    fn list_limit(&self, peer: &Peer, limit: std::time::Duration) -> Ticks {
+        if peer.was_listed { Ticks(u64::MAX) } else { self.settling_since + limit }
     }
 
     fn propose(&mut self, cx: &mut Cx<'_>, membership: &Membership, isr: Vec<NodeId>, grows: Option<NodeId>, base: &Base) {
@@ -562,7 +571,9 @@ impl Leader {
         let is_open = matches!(self.phase, Phase::Open);
         let late = self.commit_mark.filter(|_| is_open).map(|(_, since)| since + options.write_limit);
         let limits = self.peers.iter().filter(|p| self.required.contains(&p.node)).map(|p| {
-            let at = if p.left { self.propose_at } else { p.caught_up_at + options.follower_limit };
+            let lags_at = p.caught_up_at + options.follower_limit;
+            let unlisted_at = if is_open { Ticks(u64::MAX) } else { self.list_limit(p, options.follower_limit) };
+            let at = if p.left { self.propose_at } else { lags_at.min(unlisted_at) };
             at.max(self.propose_at)
         });
         let shrinks = limits.filter(|_| self.proposal.is_none()).min();

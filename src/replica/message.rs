@@ -51,7 +51,7 @@ pub const CURSORS_MAX: usize = crate::log::snapshot::CHANNELS_MAX;
 pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Idempotent producers of one [`Cursors`], those that were used last: all that a partition knows by default.
-pub const PRODUCERS_MAX: usize = 1000;
+pub const PRODUCERS_TOLD_MAX: usize = 1000;
 
 /// What a frame says of a partition. The topic id and partition choose the replica: another id under a known name is other
 /// data and answered [`PeerError::UnknownPartition`].
@@ -252,7 +252,7 @@ pub struct Cursors {
     /// At most [`CURSORS_MAX`].
     pub deleted: Vec<ChannelName>,
     /// Idempotent producers whose batches the leader's log does not hold any more, with the list of all channels: the follower's
-    /// log may begin behind them, too. At most [`PRODUCERS_MAX`].
+    /// log may begin behind them, too. At most [`PRODUCERS_TOLD_MAX`].
     pub producers: Vec<Producer>,
 }
 

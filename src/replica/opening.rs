@@ -246,6 +246,7 @@ impl Leader {
         base.taken = cx.log.end();
         (self.alarmed, self.loss) = (None, None);
         self.phase = Phase::Settling { tail };
+        self.settling_since = cx.now;
         base.go(trigger);
         let asked: Vec<NodeId> = self.peers.iter().filter(|p| p.link == Link::Asked).map(|p| p.node).collect();
         self.peers.iter_mut().for_each(|p| p.forgive(cx));

@@ -4,7 +4,7 @@ use crate::base::ChannelName;
 use crate::codec::metadata::{Malformed, check};
 use crate::log::cursor::CursorImage;
 use crate::log::producers::Producer;
-use crate::replica::message::PRODUCERS_MAX;
+use crate::replica::message::PRODUCERS_TOLD_MAX;
 
 const KIND: &str = "Cursors";
 
@@ -49,7 +49,7 @@ fn is_sound(cursor: &CursorImage) -> bool {
 pub(super) fn decode_producers(bytes: &[u8]) -> Result<Vec<Producer>, Malformed> {
     const BAD: Malformed = Malformed::Field { kind: KIND, field: "producers" };
     let producers = Producer::decode_all(bytes).map_err(|_| BAD)?;
-    if producers.len() <= PRODUCERS_MAX { Ok(producers) } else { Err(BAD) }
+    if producers.len() <= PRODUCERS_TOLD_MAX { Ok(producers) } else { Err(BAD) }
 }
 
 pub(super) fn decode_deleted(mut bytes: &[u8], num: u32) -> Result<Vec<ChannelName>, Malformed> {

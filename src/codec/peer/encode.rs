@@ -6,7 +6,7 @@ use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
 use crate::log::producers::Producer;
 use crate::replica::message::{
-    Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Head, Lane, Message, PRODUCERS_MAX,
+    Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Head, Lane, Message, PRODUCERS_TOLD_MAX,
     RUN_BYTES_MAX, Route, Standing,
 };
 use bytes::Bytes;
@@ -245,7 +245,7 @@ fn encode_cursors(b: &mut Builder<'_>, head: Option<&fb::Head>, m: &Cursors) -> 
     assert!(m.cursors.len() <= CURSORS_MAX && m.deleted.len() <= CURSORS_MAX, "cursors have their bounds");
     let cursor_bytes: usize = m.cursors.iter().map(crate::log::cursor::CursorImage::encoded_len).sum();
     assert!(cursor_bytes <= CURSORS_BYTES_MAX, "cursors have their bounds: leave intervals out");
-    assert!(m.producers.len() <= PRODUCERS_MAX, "producers have their bounds");
+    assert!(m.producers.len() <= PRODUCERS_TOLD_MAX, "producers have their bounds");
     let (collect_start, agreed_start) = (m.collect_start.map(raw), m.agreed_start.map(raw));
     let producers = Some(&m.producers).filter(|list| !list.is_empty()).map(|list| b.create_vector(&Producer::encode_all(list)));
     let args = fb::CursorsArgs {

@@ -347,7 +347,7 @@ fn the_longest_messages_fit_a_frame() {
     let deleted = (0..CURSORS_MAX).map(|i| ChannelName::new(&format!("{i:064}")).unwrap()).collect();
     let start = Some(AT);
     let (collect_start, agreed_start, cursors) = (start, start, vec![]);
-    let producers = (1..=PRODUCERS_MAX as u64).filter_map(producer).collect();
+    let producers = (1..=PRODUCERS_TOLD_MAX as u64).filter_map(producer).collect();
     let (is_all, flush) = (false, true);
     let cursors = Cursors { seq: 1, committed: AT, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
     assert_eq!(outcome(Body::Cursors(cursors)), Ok(()));

@@ -3,10 +3,11 @@
 use super::rig::{Rig, cursor, log_of, n, run_of};
 use crate::base::{Epoch, Position};
 use crate::log::state::Doubt;
-use crate::replica::message::{Align, Aligned, Batches, Body, CursorsAck, Pulled};
+use crate::replica::message::{Ack, Align, Aligned, Batches, Body, CursorsAck, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, PeerError, ReplicaError, ReplicaOptions};
+use std::time::Duration;
 
 /// Node 1 with this log leads epoch 5 of an ISR, and has asked.
 fn asking(log: &[u64], isr: &[u8]) -> Rig {
@@ -112,6 +113,43 @@ fn it_opens_when_every_member_of_the_isr_has_confirmed_its_channels() {
     // Who begins another session has had them.
     rig.give(Event::Disconnected { node: n(2) });
     rig.give(Event::Connected { node: n(2) });
+    assert_eq!(rig.state(), State::Open);
+}
+
+/// It answers everything else, so nothing but the list tells that it cannot be waited for.
+#[test]
+fn a_member_that_does_not_confirm_the_channels_is_to_be_removed() {
+    let mut rig = asking(&[1, 1], &[1, 2, 3]);
+    let log = log_of(&[1, 1]);
+    let mut proposed = vec![];
+    let (mut waited, step) = (Duration::ZERO, Duration::from_millis(50));
+    while proposed.is_empty() && waited < Duration::from_secs(20) {
+        for node in [2, 3] {
+            for said in rig.said(node) {
+                let answer = match said.body {
+                    Body::Inquire(_) => Body::Standing(Rig::standing(&log, Position::START, false)),
+                    Body::Align(Align::Cut { at, .. }) => Body::Aligned(Aligned { at }),
+                    Body::Append(_) => Body::Ack(Ack { durable: rig.end() }),
+                    Body::Cursors(c) if node == 2 => Body::CursorsAck(CursorsAck { seq: c.seq, result: Ok(()) }),
+                    _ => continue,
+                };
+                rig.hear(node, 5, said.head.session.0, answer);
+            }
+        }
+        assert_eq!(rig.state(), State::Settling);
+        rig.wait(step);
+        waited += step;
+        proposed = rig
+            .effects()
+            .into_iter()
+            .filter_map(|e| if let Effect::Propose { isr, .. } = e { Some(isr) } else { None })
+            .collect();
+    }
+    assert_eq!(proposed, [vec![n(1), n(2)]]);
+    assert!(waited >= ReplicaOptions::default().follower_limit && waited < 2 * ReplicaOptions::default().follower_limit);
+    // The store takes it.
+    rig.metadata(5, 1, &[1, 2]);
+    rig.wait(step);
     assert_eq!(rig.state(), State::Open);
 }
 

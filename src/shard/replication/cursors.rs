@@ -15,7 +15,7 @@ use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::producers::Producer;
 use crate::log::{PartitionIdx, RecordTicket};
-use crate::replica::message::{CURSORS_BYTES_MAX, PRODUCERS_MAX, Session};
+use crate::replica::message::{CURSORS_BYTES_MAX, PRODUCERS_TOLD_MAX, Session};
 use crate::replica::states::State;
 use crate::replica::{Channels, CursorEvent, Event, NodeId};
 use crate::shard::cursors::CursorRequest;
@@ -96,7 +96,7 @@ impl Engine {
         }
         fit(&mut cursors, CURSORS_BYTES_MAX);
         let collect_start = self.oldest(idx);
-        let producers = if is_all { self.store.producers_before_start(idx, PRODUCERS_MAX) } else { vec![] };
+        let producers = if is_all { self.store.producers_before_start(idx, PRODUCERS_TOLD_MAX) } else { vec![] };
         let event = CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers };
         self.tell_member(now, idx, Event::Cursor(event));
     }
