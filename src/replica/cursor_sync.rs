@@ -159,8 +159,7 @@ impl CursorSync {
                     let message = Cursors {
                         seq: 0,
                         committed: leading.committed,
-                        // an opening waits for the list: what is committed by now is no reason to ask for it again
-                        flush: is_all,
+                        flush: false,
                         is_all,
                         collect_start: Some(collect_start),
                         agreed_start: Some(self.agreed).filter(|at| *at != Position::START),

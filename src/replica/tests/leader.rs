@@ -92,8 +92,7 @@ fn who_catches_up_gets_no_more_than_the_rate() {
     let all = rig.end().offset;
     assert!(all as u64 > 10 * rate, "{all}");
     rig.node.log.memory_from = all;
-    let session = rig.lead(5);
-    rig.listed(2, 5, session);
+    rig.lead(5);
     let session = rig.session(3);
     let standing = Rig::standing(&log_of(&[]), Position::START, false);
     rig.hear(3, 5, session, Body::Standing(standing));
