@@ -107,6 +107,8 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.ordered += o.ordered;
         total.sets += o.sets;
         total.sets_looked_for += o.sets_looked_for;
+        total.pauses += o.pauses;
+        total.pauses_looked_for += o.pauses_looked_for;
         total.trace ^= o.trace;
     }
     println!("{name}: {total:?}");
@@ -158,7 +160,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
     let o = sweep("NATIVE_CRASHES", 3000..3150, NATIVE_CRASHES);
     let c = o.counts;
     if asked().is_none() {
-        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300 && c.native_claims > 10, "{o:?}");
+        assert!(c.repeats > 1000 && c.duplicates > 300 && c.native_channels > 300, "{o:?}");
         assert!(c.native_delivered > 40_000 && c.survived > 25_000 && o.moves > 500 && o.in_place > 500, "{o:?}");
         assert!(o.lent > 5_000, "{o:?}");
     }

@@ -605,9 +605,7 @@ impl<'a> World<'a> {
         if self.plan.order > 0.0 && !self.is_stopping && self.rng.chance(0.02) {
             self.set_somewhere();
         }
-        if self.plan.pauses > 0.0 && !self.is_stopping && self.rng.chance(self.plan.pauses) {
-            self.pause_somewhere();
-        }
+        self.pause_somewhere();
         let conns: Vec<u64> = self.sockets.keys().copied().collect();
         let conn = self.pick(&conns);
         let mut core = self.rng.below(self.shards.len() as u64) as usize;

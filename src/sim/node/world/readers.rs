@@ -74,8 +74,11 @@ impl World<'_> {
         self.end_turn(core);
     }
 
-    /// Pauses the channel of some reader, or lets it go on, one change at a time for each.
+    /// Now and then, if there is an operator: pauses the channel of some reader, or lets it go on, one change at a time for each.
     pub(super) fn pause_somewhere(&mut self) {
+        if self.plan.pauses == 0.0 || self.is_stopping || !self.rng.chance(self.plan.pauses) {
+            return;
+        }
         let places: Vec<(ChannelKey, u16)> = self.book.read.iter().cloned().collect();
         let Some((channel, partition)) = self.pick(&(0..places.len()).collect::<Vec<_>>()).map(|i| places[i].clone()) else {
             return;
