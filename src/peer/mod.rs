@@ -103,6 +103,7 @@ impl LinkOptions {
 
 /// What the replicas of a core hear of its links, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are messages: a box would be an allocation for each")]
 pub enum LinkEvent {
     Connected(NodeId),
     /// What was sent and what the other node sent may be lost.
