@@ -11,7 +11,7 @@ pub mod store;
 use criterion::Criterion;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;
-use std::sync::mpsc;
+use std::sync::{OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,13 +43,16 @@ pub fn data_folder() -> tempfile::TempDir {
     tempfile::tempdir_in(&folder).expect("the folder is writable")
 }
 
-/// The client's CPU; a node's or a server's is the first.
+/// The client's CPU; a node's or a server's is the first. The same for all threads: one that is pinned, or was begun by one
+/// that is, is told of a single CPU.
 pub fn last_cpu() -> usize {
-    std::thread::available_parallelism().map_or(1, |n| n.get()) - 1
+    static LAST: OnceLock<usize> = OnceLock::new();
+    *LAST.get_or_init(|| std::thread::available_parallelism().map_or(1, |n| n.get()) - 1)
 }
 
 /// Puts this thread on a CPU. Where that is not ours, nothing is pinned.
 pub fn pin(cpu: usize) {
+    last_cpu();
     // SAFETY: an all-zero set is valid, the CPU's number is below its size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
