@@ -41,6 +41,7 @@ pub fn page(runs: &[Run]) -> String {
     out += &tail_plot(runs);
     out += "<h2>Figures</h2>\n";
     out += &figures(runs);
+    out += &ramps(runs);
     out += &trouble(runs);
     out + "</body></html>\n"
 }
@@ -204,6 +205,17 @@ fn figures(runs: &[Run]) -> String {
     row("ramp found, msg/s", each(&|run| run.ramp.as_ref().map(|r| r.found.map_or("none".into(), |rate| format!("{rate:.0}")))));
     row("verify", each(&|run| run.verify.as_ref().map(|v| if v.ok { "ok".into() } else { "FAILED".into() })));
     out + "</tbody></table></div>\n"
+}
+
+/// The steps of each ramp, and why it went on as it did.
+fn ramps(runs: &[Run]) -> String {
+    let mut out = String::new();
+    for run in runs {
+        for step in run.ramp.iter().flat_map(|ramp| &ramp.steps) {
+            let _ = writeln!(out, "<li>{}: {}</li>", escaped(&run.label), escaped(&super::ramp::line(step)));
+        }
+    }
+    if out.is_empty() { out } else { format!("<h2>Ramp</h2>\n<ul>\n{out}</ul>\n") }
 }
 
 fn trouble(runs: &[Run]) -> String {

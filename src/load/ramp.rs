@@ -56,10 +56,7 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
         let finished = run::run(&Options { rate: Some(now.next), quiet: true, ..options.clone() })?;
         let step = judge(now.next, &finished.run, limit_us);
         if !options.quiet {
-            let word = if step.kept { "kept" } else { "broken" };
-            let (rate, reached, p99) = (step.rate, step.messages_per_second, table::time(step.p99_us));
-            let missing = if step.undelivered > 0 { format!(", {} undelivered", step.undelivered) } else { String::new() };
-            eprintln!("  rate {rate:.0}: {reached:.0} msg/s, p99 {p99}{missing}: {word}");
+            eprintln!("  {}", line(&step));
         }
         search = now.after(step.kept);
         if step.kept && best.as_ref().is_none_or(|best| best.run.setup.rate < Some(step.rate)) {
@@ -78,12 +75,32 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
 /// Where it consumes, by what was delivered alone.
 fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
     let latency = if run.delivered.is_some() { &run.end_to_end_latency } else { &run.publish_latency };
-    let latency = latency.as_ref();
-    let p99_us = latency.map_or(f64::MAX, |latency| latency.p99_us);
+    // None: nothing was timed
+    let p99_us = latency.as_ref().map(|latency| latency.p99_us);
     let messages_per_second = run.published.as_ref().map_or(0.0, |flow| flow.messages_per_second);
-    let all_got_through = run.errors.is_empty() && run.undelivered == 0;
-    let kept = p99_us <= limit_us && messages_per_second >= rate * RATE_REACHED && all_got_through;
-    Step { rate, messages_per_second, p99_us, undelivered: run.undelivered, kept }
+    let mut broke = Vec::new();
+    match p99_us {
+        None => broke.push("nothing was timed".into()),
+        Some(p99) if p99 > limit_us => broke.push(format!("p99 is above {}", table::time(limit_us))),
+        Some(_) => {}
+    }
+    if messages_per_second < rate * RATE_REACHED {
+        broke.push(format!("the rate is below {:.0}, {:.0} % of what was meant", rate * RATE_REACHED, RATE_REACHED * 100.0));
+    }
+    if run.undelivered > 0 {
+        broke.push(format!("{} undelivered", run.undelivered));
+    }
+    broke.extend(run.errors.iter().map(|error| format!("{} x {}", error.count, error.text)));
+    let (undelivered, kept) = (run.undelivered, broke.is_empty());
+    Step { rate, messages_per_second, p99_us: p99_us.unwrap_or(f64::MAX), undelivered, kept, broke }
+}
+
+/// What a step came to, and why it is not kept.
+pub fn line(step: &Step) -> String {
+    let (rate, reached) = (step.rate, step.messages_per_second);
+    let p99 = if step.p99_us < f64::MAX { table::time(step.p99_us) } else { "none".into() };
+    let word = if step.kept { "kept".into() } else { format!("broken: {}", step.broke.join("; ")) };
+    format!("rate {rate:.0}: {reached:.0} msg/s, p99 {p99}: {word}")
 }
 
 #[cfg(test)]
@@ -102,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_delivered_in_time_breaks_a_step() {
+    fn what_breaks_a_step_is_said() {
         let flow =
             |rate: u64| serde_json::json!({"messages": rate, "bytes": 0, "messages_per_second": rate, "megabytes_per_second": 0});
         let latency = |us: u64| {
@@ -126,7 +143,16 @@ mod tests {
         assert!(kept(&base, 5.0) && !kept(&base, 4.0) && !judge(103.0, &base, 5.0).kept);
         assert!(kept(&both, 7.0) && !kept(&both, 6.0), "by the delivery");
         assert!(!kept(&Run { end_to_end_latency: None, ..both.clone() }, 1e9), "nothing was delivered");
-        assert!(!kept(&Run { undelivered: 1, ..both }, 1e9));
+        assert!(!kept(&Run { undelivered: 1, ..both.clone() }, 1e9));
+
+        let error = serde_json::from_value(serde_json::json!([{"count": 3, "text": "E_BAD"}])).expect("errors");
+        let why = |rate: f64, run: &Run, limit: f64| judge(rate, run, limit).broke.join("; ");
+        assert_eq!(why(100.0, &base, 5.0), "");
+        assert_eq!(why(100.0, &base, 4.0), "p99 is above 4us");
+        assert_eq!(why(200.0, &base, 5.0), "the rate is below 196, 98 % of what was meant");
+        assert_eq!(why(100.0, &Run { undelivered: 2, errors: error, ..both.clone() }, 6.0), "p99 is above 6us; 2 undelivered; 3 x E_BAD");
+        let untimed = judge(100.0, &Run { end_to_end_latency: None, ..both }, 1e9);
+        assert_eq!(line(&untimed), "rate 100: 100 msg/s, p99 none: broken: nothing was timed");
     }
 
     #[test]

@@ -158,6 +158,9 @@ pub struct Step {
     #[serde(default)]
     pub undelivered: u64,
     pub kept: bool,
+    /// What the step broke, if it is not kept; empty in files of older versions.
+    #[serde(default)]
+    pub broke: Vec<String>,
 }
 
 impl Setup {

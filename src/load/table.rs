@@ -114,6 +114,9 @@ fn notes(run: &Run, out: &mut String) {
             Some(rate) => writeln!(out, "ramp: {rate:.0} msg/s is the highest rate tried that keeps p99 within {limit}"),
             None => writeln!(out, "ramp: no rate tried keeps p99 within {limit}"),
         };
+        for step in &ramp.steps {
+            let _ = writeln!(out, "ramp: {}", super::ramp::line(step));
+        }
     }
     if let Some(v) = &run.verify {
         let word = if v.ok { "ok" } else { "FAILED" };
