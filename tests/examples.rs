@@ -84,7 +84,10 @@ fn an_operator_sees_where_topics_are_and_sets_channels_back() {
     assert!(said.contains("stored, partition 0: channel audit goes on behind 0 messages"), "{said}");
     assert!(said.ends_with("all topics: stored\n"), "{said}");
     let said = run("native_admin", &[&address]);
-    assert!(said.contains("example-admin, partition 1: core ") && said.ends_with("all topics: example-admin, stored\n"), "{said}");
+    assert!(
+        said.contains("example-admin, partition 1: core ") && said.ends_with("all topics: example-admin, stored\n"),
+        "{said}"
+    );
 }
 
 #[test]

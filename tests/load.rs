@@ -160,7 +160,10 @@ fn a_ramp_finds_a_rate() {
     assert_eq!(kept.iter().filter(reached).count(), kept.len(), "{table}");
     assert!(kept.iter().all(|step| number(&step["p99_us"]) <= 2e6 && step["broke"] == serde_json::json!([])), "{table}");
     assert!(broken.iter().all(|step| step["broke"].as_array().is_some_and(|why| !why.is_empty())), "{table}");
-    assert!(table.contains(&format!("ramp: {found:.0} msg/s is the highest")) && table.contains("broken: the rate is below"), "{table}");
+    assert!(
+        table.contains(&format!("ramp: {found:.0} msg/s is the highest")) && table.contains("broken: the rate is below"),
+        "{table}"
+    );
 }
 
 #[test]

@@ -150,7 +150,10 @@ mod tests {
         assert_eq!(why(100.0, &base, 5.0), "");
         assert_eq!(why(100.0, &base, 4.0), "p99 is above 4us");
         assert_eq!(why(200.0, &base, 5.0), "the rate is below 196, 98 % of what was meant");
-        assert_eq!(why(100.0, &Run { undelivered: 2, errors: error, ..both.clone() }, 6.0), "p99 is above 6us; 2 undelivered; 3 x E_BAD");
+        assert_eq!(
+            why(100.0, &Run { undelivered: 2, errors: error, ..both.clone() }, 6.0),
+            "p99 is above 6us; 2 undelivered; 3 x E_BAD"
+        );
         let untimed = judge(100.0, &Run { end_to_end_latency: None, ..both }, 1e9);
         assert_eq!(line(&untimed), "rate 100: 100 msg/s, p99 none: broken: nothing was timed");
     }
