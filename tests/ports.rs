@@ -59,6 +59,7 @@ fn an_address_that_any_process_has_is_said_before_anything_is_made() {
                 addresses[i] = taken.clone();
                 let said = refused(&folder.path().join("data"), &addresses);
                 assert!(said.contains(&format!("{taken} is in use: another process listens there")), "{said}");
+                assert!(said.contains("waiting for who has it to end"), "it is said before the wait: {said}");
                 assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
             });
         }
@@ -76,6 +77,7 @@ fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_wi
                 addresses[i] = address.to_string();
                 let said = refused(&folder.path().join("data"), &addresses);
                 assert!(said.contains(&format!("{address} is in use")), "{said}");
+                assert!(said.contains("waiting for who has it to end"), "it is said before the wait: {said}");
                 assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
             });
         }

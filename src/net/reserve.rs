@@ -30,6 +30,7 @@ impl Reserved {
     /// listeners. Port 0 is a free one.
     pub fn take(address: &str, wait: Duration) -> Result<Reserved, NetError> {
         let deadline = Instant::now() + wait;
+        let mut is_told = false;
         loop {
             let failed = match Self::try_take(address) {
                 Err(e @ NetError::InUse { .. }) => e,
@@ -37,6 +38,9 @@ impl Reserved {
             };
             if Instant::now() >= deadline {
                 return Err(failed);
+            }
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::warn!(address, ?wait, "the address is in use: waiting for who has it to end");
             }
             std::thread::sleep(RETRY);
         }
