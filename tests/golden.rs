@@ -9,13 +9,14 @@ use ringmq::journal::replay::{parse_slot, slot_block};
 use ringmq::journal::ring::{Record, Ring};
 use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
 use ringmq::log::cursor::{CursorImage, Interval};
-use ringmq::log::format::{COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
+use ringmq::log::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::log::memory::BatchMemory;
 use ringmq::log::meta::{NodeMeta, TopicMeta};
 use ringmq::log::producers::{Place, Producer};
 use ringmq::log::recovery::scan::commit_record;
+use ringmq::log::segment_table::{SegmentTable, TABLE_AT};
 use ringmq::log::snapshot::Snapshot;
-use ringmq::log::state::{Doubt, JournalIdentity};
+use ringmq::log::state::{Doubt, JournalIdentity, SegmentMeta};
 use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
 use std::path::PathBuf;
 use zerocopy::{FromBytes, IntoBytes};
@@ -232,10 +233,32 @@ fn files(rng: &mut Rng) -> Vec<u8> {
     let mut out = vec![];
     for magic in [SEGMENT_MAGIC, COMMIT_MAGIC] {
         let (base, epoch, now) = (position(rng), Epoch(rng.next_u64()), rng.below(1 << 62) as i64);
-        out.extend(FileHeader::new(magic, dir.topic_id, dir.partition, base, rng.next_u64() as u32, epoch, now).block());
+        let header = FileHeader::new(magic, dir.topic_id, dir.partition, base, rng.next_u64() as u32, epoch, now);
+        // As it was before there were tables, and is where there is nothing to name.
+        out.extend(header.block(&SegmentTable::default()));
     }
     out.extend_from_slice(commit_record(&batch(rng).header, &dir).as_bytes());
     out
+}
+
+/// The header of a segment that has others before it: of these as many as fit are named.
+fn header_with_table(rng: &mut Rng) -> (FileHeader, SegmentTable) {
+    let mut offset = 0;
+    let before = (0..1 + rng.below(200)).map(|_| {
+        offset += 1 + rng.below(1 << 40) as i64;
+        SegmentMeta { base: Position { offset, ..position(rng) }, prev_crc: rng.next_u64() as u32 }
+    });
+    let before: Vec<SegmentMeta> = before.collect();
+    let base = Position { offset: offset + 1 + rng.below(1 << 40) as i64, ..position(rng) };
+    let (topic_id, partition, chain) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16), rng.next_u64() as u32);
+    let (epoch, now) = (Epoch(rng.next_u64()), rng.below(1 << 62) as i64);
+    let magic = if rng.chance(0.5) { SEGMENT_MAGIC } else { COMMIT_MAGIC };
+    (FileHeader::new(magic, topic_id, partition, base, chain, epoch, now), SegmentTable::of(before.into_iter()))
+}
+
+fn block_with_table(rng: &mut Rng) -> Vec<u8> {
+    let (header, table) = header_with_table(rng);
+    header.block(&table)
 }
 
 fn node(rng: &mut Rng) -> Vec<u8> {
@@ -275,6 +298,7 @@ fn encodings_do_not_drift() {
         ("native batch", hash(9, |r| native_batch(r).bytes.to_vec())),
         ("snapshot with epochs", hash(11, |r| snapshot_with_epochs(r).encode())),
         ("replica records", hash(12, replica_records)),
+        ("header with table", hash(13, block_with_table)),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -290,6 +314,7 @@ fn encodings_do_not_drift() {
         ("native batch", 0x3e57_39ad_310f_73eb),
         ("snapshot with epochs", 0x971e_82f7_e41d_5407),
         ("replica records", 0x3557_531e_87ad_2af8),
+        ("header with table", 0xbe42_7176_c790_8ffb),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
@@ -360,6 +385,23 @@ fn files_still_decode() {
     let bytes = fixture("segment-header.bin", header.as_bytes());
     let found = FileHeader::parse(&bytes, SEGMENT_MAGIC, topic_id, partition, base.offset).expect("it holds");
     assert_eq!(found.as_bytes(), header.as_bytes());
+    // A segment without a table, as builds before it wrote all.
+    let mut block = bytes.clone();
+    block.resize(BLOCK, 0);
+    assert_eq!(block, header.block(&SegmentTable::default()));
+    assert_eq!(SegmentTable::parse(&block, topic_id, partition, base.offset), Err(Bad::Zero));
+
+    let mut of_tables = Rng::new(104);
+    let few = |(h, t): &(FileHeader, SegmentTable)| h.magic == SEGMENT_MAGIC && (3..9).contains(&t.segments().len());
+    let (header, table) = std::iter::repeat_with(|| header_with_table(&mut of_tables)).find(few).expect("some have few");
+    let (topic_id, partition, base) =
+        (TopicId(header.topic_id), PartitionId(header.partition.get()), Position::from(header.base));
+    let bytes = fixture("segment-table.bin", &header.block(&table));
+    let found = FileHeader::parse(&bytes, SEGMENT_MAGIC, topic_id, partition, base.offset).expect("it holds");
+    assert_eq!(found.as_bytes(), header.as_bytes());
+    assert_eq!(SegmentTable::parse(&bytes, topic_id, partition, base.offset).as_ref(), Ok(&table));
+    // A build before the table reads the header and nothing else of the block.
+    assert!(bytes[..TABLE_AT] == *header.as_bytes());
 
     let b = std::iter::repeat_with(|| batch(&mut rng)).find(|b| !b.header.is_lost()).expect("most are whole");
     let (topic_id, partition) = (TopicId(b.header.topic_id), PartitionId(b.header.partition.get()));

@@ -157,7 +157,8 @@ settings! {
         producer_expiry_ms: u64 = DAY, Unit::Millis, SECOND, 3650 * DAY, "producer-expiry",
             "An idempotent producer is forgotten when it wrote nothing for this long, by the times in the partition's log";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
-            "Rate, per core, at which cold data is read in the background, verified, and its commit logs mended; 0 turns it off";
+            "Rate, per core, at which cold data is read in the background, verified, and its file headers and commit logs mended; \
+             0 turns it off";
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
             "Rate, per core, at which segments are deleted that retention lets go. What waits goes within about a minute, \
              and at once when the disk is full; 0: always at once";

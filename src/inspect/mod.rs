@@ -23,8 +23,10 @@ use crate::log::producers::Producer;
 use crate::log::recovery::RecoverError;
 use crate::log::recovery::cuts::Cuts;
 use crate::log::recovery::topics::dir;
+use crate::log::state::SegmentMeta;
 use crate::log::storage::{Storage, read_range};
 use files::Files;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -142,7 +144,7 @@ fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let (cuts, redo) = (Cuts::default(), Redo::default());
-    let mut view = View { storage, options, out, damage: 0, newer: 0, cuts, limit: None, redo };
+    let mut view = View { storage, options, out, damage: 0, newer: 0, cuts, limit: None, redo, segments: BTreeMap::new() };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
@@ -174,6 +176,8 @@ pub(crate) struct View<'a> {
     /// Where they cut the partition that is looked at: nothing is promised behind it.
     pub limit: Option<i64>,
     pub redo: Redo,
+    /// Those of the partition that were looked at.
+    pub segments: BTreeMap<i64, SegmentMeta>,
 }
 
 /// What a start does again, by the journals: that much of a partition need not stand in its files yet.

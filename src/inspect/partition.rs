@@ -9,6 +9,7 @@ use crate::log::recovery::headers;
 use crate::log::recovery::scan::{
     BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
 };
+use crate::log::segment_table::{SegmentTable, TABLE_AT};
 use crate::log::snapshot::Snapshot;
 use crate::log::state::SegmentMeta;
 use crate::log::storage::read_range;
@@ -39,6 +40,7 @@ impl View<'_> {
         }
         let redo = self.redo.of(dir.topic_id, dir.partition.0, applied);
         let mut before: Option<(Position, u32, bool)> = None;
+        self.segments.clear();
         // Retention says so before it removes a segment.
         let start = self.redo.start_of(dir.topic_id, dir.partition.0, applied);
         let start = newest.as_ref().map(|s| s.start.offset.max(start.unwrap_or(0)));
@@ -168,6 +170,11 @@ impl View<'_> {
             }
             Err(bad) => self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?,
         }
+        // Behind the snapshot a start writes it again where a crash has torn it.
+        let is_settled = newest.is_some_and(|s| base < s.end.offset);
+        self.table(&segment, dir, base, &block, is_settled)?;
+        self.table(&commit, dir, base, &commit_block, is_settled)?;
+        self.segments.insert(base, meta);
         let at = meta.base;
         let (mut chain, mut open) = (meta.prev_crc, true);
         if let Some((end, crc, was_open)) = before {
@@ -235,6 +242,46 @@ impl View<'_> {
         let (n, m, end) = (walk.batches, walk.messages, walk.at);
         self.say(&segment, format!("{n} batches, {m} messages, from {at:?} to {end:?}"))?;
         Ok(Some((end, chain, open)))
+    }
+}
+
+impl View<'_> {
+    /// The table in the first block of one of a segment's files, against the segments before it that were looked at.
+    fn table(
+        &mut self,
+        file: &FileId,
+        dir: &Arc<PartitionDir>,
+        base: i64,
+        block: &[u8],
+        is_settled: bool,
+    ) -> Result<(), InspectError> {
+        let table = match SegmentTable::parse(block, dir.topic_id, dir.partition, base) {
+            Ok(table) => table,
+            // of an older build, or there is nothing before it, or nothing yet
+            Err(Bad::Zero | Bad::Short) => return Ok(()),
+            Err(_) if !is_settled => {
+                return self.say(file, "the table of the segments before it is not whole: a start writes it");
+            }
+            Err(bad) => {
+                let what = format!("the table of the segments before it does not hold: {bad}; it is written again");
+                return self.damage(file, TABLE_AT as u64, what);
+            }
+        };
+        if let (Some(first), Some(last)) = (table.segments().first(), table.segments().last()) {
+            let (n, from, to) = (table.segments().len(), first.base.offset, last.base.offset);
+            self.say(file, format!("names {n} segments before it, from offset {from} to {to}"))?;
+        }
+        for named in table.segments() {
+            if self.options.records {
+                self.say(file, format!("  {:?}, prev crc {:08x}", named.base, named.prev_crc))?;
+            }
+            // Retention may have removed it.
+            if let Some(&found) = self.segments.get(&named.base.offset).filter(|&found| is_settled && found != named) {
+                let what = format!("it says that a segment begins at {named:?}, which begins at {found:?}");
+                self.damage(file, TABLE_AT as u64, what)?;
+            }
+        }
+        Ok(())
     }
 }
 

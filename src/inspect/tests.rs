@@ -3,7 +3,9 @@ use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
 use crate::coordinator::file::{ClusterFile, FileNode, FilePartition, FileTopic};
 use crate::journal::format::{WRITE_MAGIC, WriteHeader};
 use crate::log::cursor::Interval;
+use crate::log::format::{FileHeader, SEGMENT_MAGIC};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
+use crate::log::segment_table::SegmentTable;
 use crate::log::snapshot::Snapshot;
 use crate::log::{BodyLimits, NativeBatch, Sequence};
 use crate::replica::NodeId;
@@ -157,6 +159,48 @@ fn damage_is_shown_with_its_place() {
         disk.flip(path, at, 2);
         let (clean, text) = look(&mut disk, false);
         assert!(!clean && text.contains(&expected), "no {expected:?} in\n{text}");
+    }
+}
+
+/// A node with several segments, in whose first blocks a table names those before; `change` makes the last one's say otherwise.
+fn node_with_tables(change: fn(&mut SegmentMeta)) -> (SimDisk, String) {
+    let mut disk = node_with_segments(8 * 1024);
+    let found = recover(&mut disk, &recover_options(8 * 1024)).expect("it is whole");
+    let p = &found.partitions[0];
+    assert!(p.segments.len() > 3, "{:?}", p.segments);
+    let file = |m: &SegmentMeta| FileId::Segment(p.dir.clone(), m.base.offset).to_string();
+    let last = &p.segments[p.segments.len() - 1];
+    assert!(last.base.offset < p.end.offset, "it has batches");
+    for (i, m) in p.segments.iter().enumerate() {
+        let (path, mut before) = (file(m), p.segments[..i].to_vec());
+        before.last_mut().into_iter().filter(|_| m == last).for_each(change);
+        let (id, partition) = (p.dir.topic_id, p.dir.partition);
+        let header = FileHeader::parse(disk.contents_of(&path), SEGMENT_MAGIC, id, partition, m.base.offset).expect("it holds");
+        disk.scribble(&path, 0, &header.block(&SegmentTable::of(before.into_iter())));
+    }
+    (disk, file(last))
+}
+
+#[test]
+fn the_table_in_a_first_block_is_shown_and_held_against_the_segments() {
+    let (mut disk, path) = node_with_tables(|_| {});
+    let (clean, text) = look(&mut disk, true);
+    let named = format!("{path}: names ");
+    assert!(clean && text.contains(&named) && text.contains(", prev crc "), "{text}");
+    // Named, and removed by retention since.
+    let mut without = disk.clone();
+    let first: Vec<String> = without.paths().filter(|p| p.contains(&format!("/{:020}.", 0))).map(String::from).collect();
+    first.iter().for_each(|path| without.lose(path, None));
+    let (_, text) = look(&mut without, false);
+    assert!(text.contains("segments are missing") && text.matches("DAMAGE").count() == 1 && text.contains(&named), "{text}");
+    disk.flip(&path, 96 + 20, 2);
+    let (clean, text) = look(&mut disk, false);
+    assert!(!clean && text.contains(&format!("{path}: DAMAGE at byte 96: the table")), "{text}");
+    let changes: [fn(&mut SegmentMeta); 2] = [|m| m.base.count += 1, |m| m.prev_crc ^= 1];
+    for change in changes {
+        let (mut disk, path) = node_with_tables(change);
+        let (clean, text) = look(&mut disk, false);
+        assert!(!clean && text.contains(&format!("{path}: DAMAGE at byte 96: it says that a segment begins at")), "{text}");
     }
 }
 

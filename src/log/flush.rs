@@ -19,7 +19,6 @@ use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
 use super::snapshot::Snapshot;
 use super::store::{Op, Store};
-use super::writer::FileWriter;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -211,8 +210,7 @@ impl Store {
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.segment_writer.base() != segment.meta.base.offset {
-                let header = part.file_header(SEGMENT_MAGIC, segment, epoch, now.unix_ns);
-                part.segment_writer = FileWriter::begin(part.dir.clone(), header);
+                part.segment_writer = part.begin_file(SEGMENT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
@@ -269,8 +267,7 @@ impl Store {
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.commit_writer.base() != segment.meta.base.offset {
-                let header = part.file_header(COMMIT_MAGIC, segment, epoch, now.unix_ns);
-                part.commit_writer = FileWriter::begin(part.dir.clone(), header);
+                part.commit_writer = part.begin_file(COMMIT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {

@@ -9,6 +9,8 @@
 //! snapshot     [header][channel]...[producer]...[epoch]...[padding to 4 KiB] two files written in turn, the higher sequence wins
 //! ```
 
+use super::segment_table::SegmentTable;
+use super::state::SegmentMeta;
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -21,7 +23,7 @@ pub const SNAPSHOT_MAGIC: [u8; 4] = *b"RQP1";
 pub const TOPIC_MAGIC: [u8; 4] = *b"RQT1";
 pub const NODE_MAGIC: [u8; 4] = *b"RQN1";
 
-/// The first block of a segment and of a commit log file is its header.
+/// The first block of a segment and of a commit log file is its header, and the table of the segments before it.
 pub const FILE_HEADER_LEN: u64 = crate::base::BLOCK as u64;
 
 /// Sets the crc (bytes 4..8) of a structure that starts with magic and crc.
@@ -57,7 +59,7 @@ impl From<RawPosition> for Position {
     }
 }
 
-/// Start of a segment and of its commit log, padded with zeros to a block. 96 bytes.
+/// Start of a segment and of its commit log. Behind it, up to the block's end, stands a [`SegmentTable`], or zeros. 96 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct FileHeader {
@@ -102,11 +104,17 @@ impl FileHeader {
         h
     }
 
-    /// The whole first block.
-    pub fn block(&self) -> Vec<u8> {
+    /// The whole first block. `before`: the segments before this one.
+    pub fn block(&self, before: &SegmentTable) -> Vec<u8> {
         let mut block = vec![0; FILE_HEADER_LEN as usize];
         block[..size_of::<Self>()].copy_from_slice(self.as_bytes());
+        before.encode(&mut block, TopicId(self.topic_id), PartitionId(self.partition.get()), self.base.offset.get());
         block
+    }
+
+    /// What it says of its segment.
+    pub fn meta(&self) -> SegmentMeta {
+        SegmentMeta { base: self.base.into(), prev_crc: self.prev_crc.get() }
     }
 
     /// Why `bytes` is not the header of this file.

@@ -31,6 +31,7 @@ mod removal;
 pub mod retention;
 pub mod scrub;
 pub mod search;
+pub mod segment_table;
 pub mod snapshot;
 pub mod space;
 pub mod state;

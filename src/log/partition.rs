@@ -18,6 +18,7 @@ use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{Before, ProducerLimits, Producers};
+use super::segment_table::SegmentTable;
 use super::space::Space;
 use super::state::{Doubt, RecoveredPartition, SegmentMeta};
 use super::truncate::Cut;
@@ -260,14 +261,15 @@ impl PartitionLog {
             let (id, partition) = (r.dir.topic_id, r.dir.partition);
             FileHeader::new(magic, id, partition, last.base, last.prev_crc, epoch, unix_ns)
         };
+        let before = SegmentTable::of(segments.range(..segments.len() - 1).map(|s| s.meta));
         // The header of an empty file may not be there yet; writing it (again) does no harm.
         let segment_writer = if bytes == 0 {
-            FileWriter::begin(r.dir.clone(), header(SEGMENT_MAGIC))
+            FileWriter::begin(r.dir.clone(), header(SEGMENT_MAGIC), &before)
         } else {
             FileWriter::resume(r.dir.clone(), SEGMENT_MAGIC, last.base.offset, FILE_HEADER_LEN + bytes as u64, r.tail)
         };
         let commit_writer = if batches == 0 {
-            FileWriter::begin(r.dir.clone(), header(COMMIT_MAGIC))
+            FileWriter::begin(r.dir.clone(), header(COMMIT_MAGIC), &before)
         } else {
             let at = FILE_HEADER_LEN + batches * COMMIT_RECORD_LEN as u64;
             FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.commit_tail)
@@ -492,6 +494,17 @@ impl PartitionLog {
     pub fn file_header(&self, magic: [u8; 4], segment: &Segment, epoch: Epoch, unix_ns: i64) -> FileHeader {
         let SegmentMeta { base, prev_crc } = segment.meta;
         FileHeader::new(magic, self.dir.topic_id, self.dir.partition, base, prev_crc, epoch, unix_ns)
+    }
+
+    /// The segments before the one of this index.
+    pub fn table_of(&self, index: usize) -> SegmentTable {
+        SegmentTable::of(self.segments.range(..index).map(|s| s.meta))
+    }
+
+    /// A file of the segment of this index that is begun now.
+    pub fn begin_file(&self, magic: [u8; 4], index: usize, epoch: Epoch, unix_ns: i64) -> FileWriter {
+        let header = self.file_header(magic, &self.segments[index], epoch, unix_ns);
+        FileWriter::begin(self.dir.clone(), header, &self.table_of(index))
     }
 
     pub fn commit_record(&self, h: &BatchHeader) -> CommitRecord {

@@ -6,18 +6,25 @@
 //! batches are reported and written again, in place. Nobody else writes a closed commit log. The record of a damaged
 //! batch is left as it is: it may be all that tells where the batch ends.
 //!
+//! Beside the first run of a closed segment its first block is read: a start reads the headers of few segments only
+//! ([`super::recovery::headers`]). What does not hold of it, or of the commit log's, is reported and written again; a table that an
+//! older build did not write is written now.
+//!
 //! ```text
-//! run verified -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
+//! run verified -> [first one: Read (first block) -> [differs: Write, durable]]
+//!   -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
 //! ```
 
 use super::batch::{BATCH_HEADER_LEN, BatchHeader};
-use super::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader};
+use super::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC};
 use super::notice::{Io, PartitionIdx};
+use super::partition::PartitionLog;
 use super::read::Purpose;
 use super::recovery::scan::{commit_at, commit_record};
+use super::segment_table::SegmentTable;
 use super::store::{Op, Store};
 use crate::base::{
-    DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
+    BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
     block_up,
 };
 use std::{collections::VecDeque, time::Duration};
@@ -67,9 +74,11 @@ struct Walk {
     is_given_up: bool,
 }
 
-/// The commit records of one run.
+/// The commit records of one run; with the first one of a segment its first block.
 struct Check {
     p: PartitionIdx,
+    /// The segment's first block is being read.
+    is_first_block: bool,
     file: FileId,
     headers: Vec<BatchHeader>,
     /// Of the run.
@@ -152,11 +161,12 @@ impl Store {
         let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
             return self.scrubbed(now, p, end, io);
         };
-        let file = FileId::Commit(part.dir.clone(), base);
+        let (file, segment) = (FileId::Commit(part.dir.clone(), base), FileId::Segment(part.dir.clone(), base));
         let next = index.map_or(first, |i| part.segments[i].meta.base);
         let fresh = Walk { p, base, next, index: 0, is_reported: false, is_given_up: false };
         let known =
             self.scrub.walk.filter(|w| w.p == p && w.base == base && w.next.offset <= first.offset && first.offset > base);
+        let is_first_block = known.is_none();
         let walk = self.scrub.walk.insert(known.unwrap_or(fresh));
         let (bytes, messages) = (first.offset - walk.next.offset, first.count - walk.next.count);
         // A batch has a header, and hardly ever no message.
@@ -165,18 +175,29 @@ impl Store {
         let len = (block_up(commit_at(walk.index + skipped + 1 + headers.len() as u64)) - at) as usize;
         // So much damage that nobody knows which record is whose.
         walk.is_given_up |= len > IO_BYTES_MAX;
-        if walk.is_given_up {
-            return self.scrubbed(now, p, end, io);
+        let mut todo = VecDeque::new();
+        if is_first_block {
+            todo.push_back(DiskOp::Read { file: segment, at: 0, len: BLOCK });
         }
-        self.ops.issue(io, DiskOp::Read { file: file.clone(), at, len }, Op::Scrub);
-        self.scrub.check = Some(Check { p, file, headers, end, at, len, skipped, todo: VecDeque::new() });
+        if !walk.is_given_up {
+            todo.push_back(DiskOp::Read { file: file.clone(), at, len });
+        }
+        match todo.pop_front() {
+            Some(op) => {
+                self.ops.issue(io, op, Op::Scrub);
+                self.scrub.check = Some(Check { p, is_first_block, file, headers, end, at, len, skipped, todo });
+            }
+            None => self.scrubbed(now, p, end, io),
+        }
     }
 
-    /// An operation on the commit log has finished.
+    /// An operation on the commit log, or on the segment's first block, has finished.
     pub(super) fn commit_log_done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let Some(check) = &self.scrub.check else { return };
         let p = check.p;
         let result = match outcome {
+            Ok(DiskDone::Read(bytes)) if check.is_first_block => self.compare_first_block(now, &bytes),
+            Err(error) if check.is_first_block => self.pass_over_first_block(&error.to_string()),
             Ok(DiskDone::Read(bytes)) => self.compare(now, &bytes),
             Err(DiskError::NotFound { .. }) if check.todo.is_empty() => self.compare(now, &[]),
             Ok(DiskDone::Done) => Ok(()),
@@ -184,7 +205,7 @@ impl Store {
         };
         if let Err(error) = &result {
             let file = self.scrub.check.as_ref().map(|c| c.file.to_string());
-            tracing::warn!(file, error, "a commit log is neither verified nor mended before the next pass");
+            tracing::warn!(file, error, "the commit log is neither verified nor mended before the next pass");
             self.scrub.walk.iter_mut().for_each(|w| w.is_given_up = true);
         }
         let may_go_on = result.is_ok() && !self.is_stopping() && self.part(p).poisoned.is_none();
@@ -197,6 +218,32 @@ impl Store {
                 self.scrubbed(now, p, end, io);
             }
         }
+    }
+
+    /// Compares the first block of the segment with what is known of it, and plans to write it where it differs.
+    fn compare_first_block(&mut self, now: Now, found: &[u8]) -> Result<(), String> {
+        let (Some(mut check), Some(walk)) = (self.scrub.check.take(), self.scrub.walk) else { return Ok(()) };
+        let part = self.part(check.p);
+        let file = FileId::Segment(part.dir.clone(), walk.base);
+        let right = part.first_block(SEGMENT_MAGIC, walk.base, found, Epoch(check.headers[0].epoch.get()), now.unix_ns);
+        if let Ok(Some((block, why))) = &right {
+            warn_of_first_block(&file, *why);
+            let parts = vec![bytes::Bytes::copy_from_slice(block)];
+            check.todo.push_front(DiskOp::Write { file, at: 0, parts, durability: Durability::Durable });
+        }
+        check.is_first_block = false;
+        self.scrub.check = Some(check);
+        right.map_or_else(|bad| self.pass_over_first_block(&bad.to_string()), |_| Ok(()))
+    }
+
+    /// The next pass looks again; the commit log is verified all the same.
+    fn pass_over_first_block(&mut self, error: &str) -> Result<(), String> {
+        if let (Some(check), Some(walk)) = (&mut self.scrub.check, self.scrub.walk) {
+            check.is_first_block = false;
+            let file = FileId::Segment(self.partitions[check.p.0 as usize].dir.clone(), walk.base).to_string();
+            tracing::warn!(file, error, "the first block of a segment is neither verified nor mended before the next pass");
+        }
+        Ok(())
     }
 
     /// Compares records with batches, and plans what has to be written.
@@ -216,16 +263,16 @@ impl Store {
             }
         };
         if check.at == 0 {
-            match FileHeader::parse(found, COMMIT_MAGIC, part.dir.topic_id, part.dir.partition, walk.base) {
-                Ok(_) => {}
-                Err(bad @ Bad::Version(_)) => {
+            let epoch = Epoch(check.headers[0].epoch.get());
+            match part.first_block(COMMIT_MAGIC, walk.base, found, epoch, now.unix_ns) {
+                Ok(None) => {}
+                Ok(Some((block, why))) => {
+                    mend(0, &block);
+                    warn_of_first_block(&check.file, why);
+                }
+                Err(bad) => {
                     self.scrub.check = Some(check);
                     return Err(bad.to_string());
-                }
-                Err(_) => {
-                    let epoch = Epoch(check.headers[0].epoch.get());
-                    let header = part.file_header(COMMIT_MAGIC, part.segment_of(walk.base).1, epoch, now.unix_ns);
-                    mend(0, &header.block());
                 }
             }
         }
@@ -235,7 +282,8 @@ impl Store {
         walk.index = first + check.headers.len() as u64;
         walk.next = check.headers.last().map_or(walk.next, |h| h.end());
         if let Some((from, to)) = bad {
-            if !std::mem::replace(&mut walk.is_reported, true) {
+            let are_records = to > BLOCK as u64;
+            if are_records && !std::mem::replace(&mut walk.is_reported, true) {
                 tracing::warn!(file = %check.file, at = from, "a commit log does not match its segment: it is written again");
             }
             let (from, to) = (block_down(from), block_up(to));
@@ -251,6 +299,44 @@ impl Store {
     pub(super) fn scrub_deadline(&self) -> Option<Ticks> {
         let is_off = self.options.scrub_bytes_per_second == 0 || self.scrub.is_reading || self.partitions.is_empty();
         (!is_off && !self.is_stopping()).then_some(self.scrub.next_at)
+    }
+}
+
+impl PartitionLog {
+    /// The first block of a file of the segment at `base`, where `found` is not what it should be, and why, if it is damage. A
+    /// header that holds stays.
+    fn first_block(&self, magic: [u8; 4], base: i64, found: &[u8], epoch: Epoch, unix_ns: i64) -> Result<Option<Right>, Bad> {
+        let (index, segment) = self.segment_of(base);
+        let (id, partition, before) = (self.dir.topic_id, self.dir.partition, self.table_of(index));
+        let header = match FileHeader::parse(found, magic, id, partition, base) {
+            Ok(h) => Some(h).filter(|h| h.meta() == segment.meta),
+            Err(bad @ Bad::Version(_)) => return Err(bad),
+            Err(_) => None,
+        };
+        let table = SegmentTable::parse(found, id, partition, base);
+        let (is_right, why) = match &table {
+            Ok(table) => (table.covers(&before), None),
+            // An older build wrote none.
+            Err(Bad::Zero) => (before.is_empty(), None),
+            Err(_) => (false, Some("the table of the segments before it does not hold")),
+        };
+        Ok(match header {
+            Some(_) if is_right => None,
+            Some(h) => Some((h.block(&before), why)),
+            None => {
+                let header = self.file_header(magic, segment, epoch, unix_ns);
+                Some((header.block(&before), Some("its header does not hold")))
+            }
+        })
+    }
+}
+
+/// The bytes, and what was damaged.
+type Right = (Vec<u8>, Option<&'static str>);
+
+fn warn_of_first_block(file: &FileId, why: Option<&str>) {
+    if let Some(why) = why {
+        tracing::warn!(%file, why, "the first block of a file is damaged: it is written again");
     }
 }
 

@@ -636,7 +636,7 @@ impl PartitionLog {
             Some(tail) if at > FILE_HEADER_LEN => {
                 FileWriter::resume(self.dir.clone(), magic, active.meta.base.offset, at, tail.clone())
             }
-            _ => FileWriter::begin(self.dir.clone(), self.file_header(magic, &active, epoch, unix_ns)),
+            _ => self.begin_file(magic, self.segments.len() - 1, epoch, unix_ns),
         };
         let segment = (written || cut.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &cut.segment_tail));
         let commit = (committed || cut.is_restart).then(|| writer(COMMIT_MAGIC, commit_at(cut.count), &cut.commit_tail));

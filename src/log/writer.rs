@@ -4,6 +4,7 @@
 //! Decides positions only. It assumes that what it planned is written: after a failure it must not be used again.
 
 use super::format::{FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use super::segment_table::SegmentTable;
 use crate::base::{BLOCK, DiskOp, Durability, FileId, IO_BYTES_MAX, PartitionDir, Position};
 use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
@@ -31,10 +32,11 @@ impl FileWriter {
         FileWriter { dir, magic, base, at, tail, header: None }
     }
 
-    /// A file of which nothing is written yet.
-    pub fn begin(dir: Arc<PartitionDir>, header: FileHeader) -> Self {
+    /// A file of which nothing is written yet. `before`: the segments before it.
+    pub fn begin(dir: Arc<PartitionDir>, header: FileHeader, before: &SegmentTable) -> Self {
         let base = Position::from(header.base).offset;
-        FileWriter { dir, magic: header.magic, base, at: FILE_HEADER_LEN, tail: vec![], header: Some(header.block().into()) }
+        let block = header.block(before).into();
+        FileWriter { dir, magic: header.magic, base, at: FILE_HEADER_LEN, tail: vec![], header: Some(block) }
     }
 
     /// Bytes behind the file's header.
@@ -156,8 +158,8 @@ mod tests {
         let mut rng = crate::base::Rng::new(7);
         for _ in 0..200 {
             let header = FileHeader::new(SEGMENT_MAGIC, TopicId([1; 16]), PartitionId(0), Position::START, 0, Epoch(1), 5);
-            let mut expected = header.block();
-            let mut writer = FileWriter::begin(dir.clone(), header);
+            let mut expected = header.block(&SegmentTable::default());
+            let mut writer = FileWriter::begin(dir.clone(), header, &SegmentTable::default());
             let mut file = vec![];
             for _ in 0..rng.below(8) + 1 {
                 let big = if rng.chance(0.1) { 1_300_000 } else { 5000 };

@@ -13,6 +13,7 @@ use crate::log::format::{self, COMMIT_MAGIC, COMMIT_RECORD_LEN, FileHeader, RawP
 use crate::log::meta::TopicMeta;
 use crate::log::recovery::scan::{commit_at, commit_record, segment_at};
 use crate::log::recovery::{Recovered, channels};
+use crate::log::segment_table::SegmentTable;
 use crate::log::snapshot::Snapshot;
 use crate::log::state::{JournalIdentity, RecoveredPartition};
 use crate::log::storage::{Storage, overlay};
@@ -278,7 +279,9 @@ impl Engine {
         for (file, magic) in
             [(FileId::Segment(dir.clone(), at.offset), SEGMENT_MAGIC), (FileId::Commit(dir.clone(), at.offset), COMMIT_MAGIC)]
         {
-            let block = FileHeader::new(magic, dir.topic_id, dir.partition, at, prev_crc, epoch, 0).block();
+            // As builds before the table wrote it.
+            let none = SegmentTable::default();
+            let block = FileHeader::new(magic, dir.topic_id, dir.partition, at, prev_crc, epoch, 0).block(&none);
             self.disk.allocate(&file, BLOCK as u64).map_err(|_| Crashed)?;
             self.put(file, 0, block, Durability::Later)?;
         }

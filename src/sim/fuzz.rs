@@ -13,6 +13,7 @@ use crate::log::format::{COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC, 
 use crate::log::meta::{NodeMeta, TopicMeta};
 use crate::log::native::{BodyLimits, verify_body};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
+use crate::log::segment_table::{self, SegmentTable, TABLE_AT, TABLE_MAGIC, TABLE_MAX};
 use crate::log::snapshot::{SNAPSHOT_LEN_MAX, Snapshot};
 use bytes::Bytes;
 use zerocopy::FromBytes;
@@ -64,13 +65,14 @@ pub fn body(bytes: &[u8]) {
     }
 }
 
-/// File headers, commit records, metas.
+/// File headers and their tables, commit records, metas.
 pub fn headers(bytes: &[u8]) {
     let try_it = |bytes: &[u8]| {
         if let Ok((h, _)) = FileHeader::read_from_prefix(bytes) {
             let (topic, partition) = (TopicId(h.topic_id), PartitionId(h.partition.get()));
             let _ = FileHeader::parse(bytes, SEGMENT_MAGIC, topic, partition, h.base.offset.get());
             let _ = FileHeader::parse(bytes, COMMIT_MAGIC, topic, partition, h.base.offset.get());
+            table(bytes, topic, partition, h.base.offset.get());
         }
         if let Ok((r, _)) = CommitRecord::read_from_prefix(bytes) {
             let _ = r.is_valid(TopicId([1; 16]), PartitionId(1));
@@ -85,6 +87,29 @@ pub fn headers(bytes: &[u8]) {
             seal(&mut sealed, magic, len);
             try_it(&sealed);
         }
+    }
+}
+
+/// The table behind a file header, as it is and with a checksum and a length that hold.
+fn table(bytes: &[u8], topic: TopicId, partition: PartitionId, base: i64) {
+    let try_it = |bytes: &[u8]| {
+        let Ok(table) = SegmentTable::parse(bytes, topic, partition, base) else { return };
+        let segments = table.segments();
+        assert!((1..=TABLE_MAX).contains(&segments.len()) && segments.iter().all(|m| m.base.offset < base && m.base.is_sane()));
+        let mut again = vec![0; BLOCK];
+        table.encode(&mut again, topic, partition, base);
+        assert_eq!(SegmentTable::parse(&again, topic, partition, base).as_ref(), Ok(&table));
+    };
+    try_it(bytes);
+    if bytes.len() >= BLOCK {
+        let mut sealed = bytes[..BLOCK].to_vec();
+        let space = &mut sealed[TABLE_AT..];
+        let count = space[8] as u32 % (TABLE_MAX as u32 + 2);
+        space[..4].copy_from_slice(&TABLE_MAGIC);
+        space[8..12].copy_from_slice(&count.to_le_bytes());
+        let crc = segment_table::crc_of(space, topic, partition, base);
+        space[4..8].copy_from_slice(&crc.to_le_bytes());
+        try_it(&sealed);
     }
 }
 

@@ -1,13 +1,21 @@
-//! The first blocks of a partition's segment and commit log files: what they say, and what is done when they do not hold.
+//! The first blocks of a partition's segment and commit log files: what they say, and what is done when they do not hold; and
+//! which of them a start reads.
+//!
+//! The block of a segment names those before it ([`SegmentTable`]): from the newest one backwards a start reads the headers that no
+//! table names, one in 143, and believes the tables for the rest. A header that it does not read, and that rots, is the scrubber's
+//! to find ([`crate::log::scrub`]).
 
+use super::partition::{Context, Partition};
 use super::report::{Report, Severity};
 use super::scan::{Batches, commit_record_at};
 use super::table::{Row, decide, finding};
 use super::{RecoverError, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position};
 use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
-use crate::log::state::SegmentMeta;
+use crate::log::segment_table::SegmentTable;
+use crate::log::state::{Doubt, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 finding! {
@@ -91,49 +99,66 @@ pub struct Header {
     pub epoch: u64,
     /// The commit log's own header holds.
     pub commit_holds: bool,
+    /// The segments before it that the first of its files names whose table holds.
+    pub table: SegmentTable,
+    /// Its header holds, its table does not.
+    pub rotten_table: Option<FileId>,
 }
 
-fn read_one(
-    storage: &mut dyn Storage,
-    file: &FileId,
-    magic: [u8; 4],
-    base: i64,
-) -> Result<(HeaderFound, Option<FileHeader>), RecoverError> {
-    let (FileId::Segment(dir, _) | FileId::Commit(dir, _)) = file else { return Ok((HeaderFound::Blank, None)) };
+/// The first block of one file.
+struct Block {
+    found: HeaderFound,
+    header: Option<FileHeader>,
+    /// Empty also where an older build wrote none.
+    table: Option<SegmentTable>,
+}
+
+fn read_one(storage: &mut dyn Storage, file: &FileId, magic: [u8; 4], base: i64) -> Result<Block, RecoverError> {
+    let (found, header, table) = (HeaderFound::Blank, None, Some(SegmentTable::default()));
+    let (FileId::Segment(dir, _) | FileId::Commit(dir, _)) = file else { return Ok(Block { found, header, table }) };
     let bytes = match storage.len(file)? {
         None => vec![],
         Some(_) => read_range(storage, file, 0, BLOCK)?,
     };
-    Ok(match FileHeader::parse(&bytes, magic, dir.topic_id, dir.partition, base) {
+    let (found, header) = match FileHeader::parse(&bytes, magic, dir.topic_id, dir.partition, base) {
         Ok(h) => (HeaderFound::Holds, Some(h)),
         Err(Bad::Zero) => (HeaderFound::Blank, None),
         Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => (HeaderFound::Blank, None),
         Err(Bad::Foreign) => (HeaderFound::Foreign, None),
         Err(Bad::Version(_)) => (HeaderFound::Unknown, None),
         Err(_) => (HeaderFound::Bad, None),
-    })
+    };
+    let table = match SegmentTable::parse(&bytes, dir.topic_id, dir.partition, base) {
+        Ok(table) => Some(table),
+        Err(Bad::Zero | Bad::Short) => Some(SegmentTable::default()),
+        Err(_) => None,
+    };
+    Ok(Block { found, header, table })
 }
 
 /// Reads the headers of the segment at `base` and of its commit log, and decides. Writes nothing.
 pub fn read(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Result<Header, RecoverError> {
     let segment = FileId::Segment(dir.clone(), base);
     let commit = FileId::Commit(dir.clone(), base);
-    let (found, header) = read_one(storage, &segment, SEGMENT_MAGIC, base)?;
-    let (commit_found, commit_header) = read_one(storage, &commit, COMMIT_MAGIC, base)?;
-    let action = decide(HEADER_TABLE, found, commit_found, ()).then;
-    let says = |h: FileHeader| (SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() }, h.epoch.get());
+    let first = read_one(storage, &segment, SEGMENT_MAGIC, base)?;
+    let spare = read_one(storage, &commit, COMMIT_MAGIC, base)?;
+    let action = decide(HEADER_TABLE, first.found, spare.found, ()).then;
+    let says = |h: FileHeader| (h.meta(), h.epoch.get());
     let told = match action {
-        HeaderAction::Keep => header.map(says),
-        HeaderAction::RepairFromCommit => commit_header.map(says),
+        HeaderAction::Keep => first.header.map(says),
+        HeaderAction::RepairFromCommit => spare.header.map(says),
         HeaderAction::RepairFromLog => from_log(storage, dir, base)?,
         HeaderAction::SetAside => None,
         HeaderAction::Halt => {
-            let file = if found == HeaderFound::Unknown { segment } else { commit };
+            let file = if first.found == HeaderFound::Unknown { segment } else { commit };
             return Err(unknown(file, 0));
         }
     };
     let (meta, epoch) = told.map_or((None, 0), |(meta, epoch)| (Some(meta), epoch));
-    Ok(Header { action, meta, epoch, commit_holds: commit_found == HeaderFound::Holds })
+    let rots = |b: &Block| b.found == HeaderFound::Holds && b.table.is_none();
+    let rotten_table = [(&first, segment), (&spare, commit)].into_iter().find(|(b, _)| rots(b)).map(|(_, file)| file);
+    let table = [first.table, spare.table].into_iter().flatten().find(|t| !t.is_empty()).unwrap_or_default();
+    Ok(Header { action, meta, epoch, commit_holds: spare.found == HeaderFound::Holds, table, rotten_table })
 }
 
 /// Where a segment begins as its first batch says, or the first record of its commit log (which does not know the chain:
@@ -151,18 +176,64 @@ fn from_log(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Re
     Ok((base == 0).then_some((SegmentMeta { base: Position::START, prev_crc: 0 }, 0)))
 }
 
-/// Writes both headers. The files are allocated.
-pub fn write(
-    storage: &mut dyn Storage,
-    dir: &Arc<PartitionDir>,
-    meta: &SegmentMeta,
-    epoch: Epoch,
-    now_unix_ns: i64,
-) -> Result<(), RecoverError> {
-    let block = |magic| FileHeader::new(magic, dir.topic_id, dir.partition, meta.base, meta.prev_crc, epoch, now_unix_ns).block();
-    storage.write(&FileId::Segment(dir.clone(), meta.base.offset), 0, &block(SEGMENT_MAGIC))?;
-    storage.write(&FileId::Commit(dir.clone(), meta.base.offset), 0, &block(COMMIT_MAGIC))?;
-    Ok(())
+impl Partition {
+    /// The segments before the one at `base`.
+    pub fn table(&self, base: i64) -> SegmentTable {
+        let before = self.segments.partition_point(|m| m.base.offset < base);
+        SegmentTable::of(self.segments[..before].iter().copied())
+    }
+
+    /// Writes both headers, with what stands before the segment. The files are allocated.
+    pub fn write_headers(&mut self, cx: &mut Context<'_>, meta: &SegmentMeta, epoch: Epoch) -> Result<(), RecoverError> {
+        let table = self.table(meta.base.offset);
+        let (id, partition) = (self.dir.topic_id, self.dir.partition);
+        let header = |magic| FileHeader::new(magic, id, partition, meta.base, meta.prev_crc, epoch, cx.now_unix_ns);
+        let blocks = [SEGMENT_MAGIC, COMMIT_MAGIC].map(|magic| header(magic).block(&table));
+        let base = meta.base.offset;
+        for (file, block) in [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)].iter().zip(blocks)
+        {
+            cx.storage.write(file, 0, &block)?;
+            self.written.insert(file.clone());
+        }
+        Ok(())
+    }
+
+    /// Learns of segments that begin before the end, from the newest one backwards. One that nothing can place is set aside.
+    pub fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
+        let (mut known, mut repairs) = (BTreeMap::new(), vec![]);
+        for &base in bases.iter().rev() {
+            self.ahead.remove(&base);
+            if known.contains_key(&base) {
+                continue;
+            }
+            let header = read(cx.storage, &self.dir, base)?;
+            let Some(meta) = header.meta else {
+                self.doubt = Doubt::Lost;
+                self.damaged = true;
+                set_aside(cx.storage, &self.dir, base, cx.label, "the file header does not hold", cx.report)?;
+                continue;
+            };
+            known.insert(base, meta);
+            // Retention has removed some that it names.
+            let named = header.table.segments().iter().filter(|m| bases.binary_search(&m.base.offset).is_ok());
+            for m in named {
+                known.entry(m.base.offset).or_insert(*m);
+            }
+            let file = FileId::Segment(self.dir.clone(), base);
+            if header.action != HeaderAction::Keep {
+                repairs.push((meta, header.epoch, file, "the file header does not hold: written again"));
+            } else if let Some(file) = header.rotten_table {
+                repairs.push((meta, header.epoch, file, "the table of the segments before it does not hold: written again"));
+            }
+        }
+        self.segments.extend(known.into_values());
+        for (meta, epoch, file, what) in repairs {
+            cx.report.note(Severity::Repaired, &file, Some(0), what);
+            cx.allocate(&FileId::Commit(self.dir.clone(), meta.base.offset), BLOCK as u64)?;
+            self.write_headers(cx, &meta, Epoch(epoch))?;
+        }
+        Ok(())
+    }
 }
 
 /// Renames a segment and its commit log.

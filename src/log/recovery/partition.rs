@@ -1,8 +1,8 @@
 //! One partition during recovery: opened from its newest snapshot and the files that this needs, changed by redo,
 //! then finished: everything synced, a snapshot that contains it all, and what the engine takes over.
 //!
-//! Reads the snapshot slots, the first block of each segment, and of the last segment the end and the record before it;
-//! more only where these do not agree.
+//! Reads the snapshot slots, the first block of the last segment and of those that its table does not name ([`headers`]), and of
+//! the last segment the end and the record before it; more only where these do not agree.
 
 use super::cuts::Cut;
 use super::headers::{self, HeaderAction};
@@ -276,32 +276,6 @@ impl Partition {
         self.check_last(cx)
     }
 
-    /// Reads the headers of segments that begin before the end. One that nothing can place is set aside.
-    fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
-        for &base in bases {
-            self.ahead.remove(&base);
-            let header = headers::read(cx.storage, &self.dir, base)?;
-            let file = FileId::Segment(self.dir.clone(), base);
-            match header.meta {
-                Some(meta) => {
-                    if header.action != HeaderAction::Keep {
-                        cx.report.note(Severity::Repaired, &file, Some(0), "the file header does not hold: written again");
-                        cx.allocate(&FileId::Commit(self.dir.clone(), base), BLOCK as u64)?;
-                        headers::write(cx.storage, &self.dir, &meta, Epoch(header.epoch), cx.now_unix_ns)?;
-                        self.written.extend([file, FileId::Commit(self.dir.clone(), base)]);
-                    }
-                    self.segments.push(meta);
-                }
-                None => {
-                    self.doubt = Doubt::Lost;
-                    self.damaged = true;
-                    headers::set_aside(cx.storage, &self.dir, base, cx.label, "the file header does not hold", cx.report)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Holds the last segment and its commit log against the end.
     fn check_last(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         let Some(&SegmentMeta { base, .. }) = self.segments.last() else { return Ok(()) };
@@ -329,8 +303,7 @@ impl Partition {
             CommitAction::RepairHeader => {
                 cx.report.note(Severity::Repaired, &commit, Some(0), "the file header does not hold: written again");
                 let meta = *self.segments.last().expect("looked at above");
-                headers::write(cx.storage, &self.dir, &meta, self.epoch, cx.now_unix_ns)?;
-                self.written.extend([segment, commit]);
+                self.write_headers(cx, &meta, self.epoch)?;
                 self.commit_count = index;
             }
             CommitAction::Rebuild => {

@@ -417,12 +417,13 @@ impl Partition {
         // Behind a lost batch the chain begins anew, with what the batch that stands here was chained to.
         let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
         let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
+        let before = self.table(base);
         let holds = found.is_some_and(|h| {
             let continues = h.meta.is_some_and(|m| m.base == meta.base && m.prev_crc == meta.prev_crc);
-            h.action == HeaderAction::Keep && h.commit_holds && continues
+            h.action == HeaderAction::Keep && h.commit_holds && continues && h.rotten_table.is_none() && h.table.covers(&before)
         });
         if !holds {
-            headers::write(cx.storage, &self.dir, &meta, self.epoch, cx.now_unix_ns)?;
+            self.write_headers(cx, &meta, self.epoch)?;
         }
         self.segment_len = cx.storage.len(&segment)?.unwrap_or(0);
         self.commit_len = cx.storage.len(&commit)?.unwrap_or(0);
@@ -510,7 +511,7 @@ impl Partition {
             scan::commit_records(cx.storage, &dir, base.offset)?.into_iter().map(|r| (r.offset.get(), r)).collect();
         let commit = FileId::Commit(dir.clone(), base.offset);
         cx.allocate(&commit, block_up(commit_at(1)))?;
-        headers::write(cx.storage, &dir, &SegmentMeta { base, prev_crc }, self.epoch, cx.now_unix_ns)?;
+        self.write_headers(cx, &SegmentMeta { base, prev_crc }, self.epoch)?;
         let commit_len = cx.storage.len(&commit)?.unwrap_or(0);
         self.commit_len = wipe(cx, &commit, commit_at(0), commit_len)?;
         self.epochs = None;

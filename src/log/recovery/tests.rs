@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 mod killed;
 mod lost;
 mod rot;
+mod segments;
 mod torn;
 
 const SEGMENT_BYTES: u64 = 48 * 1024;

@@ -19,6 +19,7 @@ mod mend;
 mod model;
 mod native;
 mod paths;
+mod tables;
 mod verbatim;
 
 pub const MIB: u64 = 1024 * 1024;
