@@ -131,6 +131,7 @@ impl Book {
         if change.removes() {
             place.owed_since = usize::MAX;
             self.may_begin_inside(channel);
+            self.drops_deferred(channel, partition);
         }
         if change == Change::Delete {
             let place = self.operated.places.entry((channel.clone(), partition)).or_default();
