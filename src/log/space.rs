@@ -283,7 +283,7 @@ impl Store {
                     Which::Snapshot(_) => BLOCK as u64,
                 };
                 if !std::mem::replace(&mut part.space.is_full, true) {
-                    tracing::warn!(%error, "no space: publishes that need more than the partition has are refused, trying again each second");
+                    tracing::warn!(%error, "no space: publishes that need more than there is are refused, trying again each second");
                     if !self.full_disk.is_short() {
                         self.look_at_all();
                     }
