@@ -172,9 +172,20 @@ fn show(asked: &Asked, seed: u64) -> ExitCode {
     let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_ansi(false).without_time();
     log.with_writer(std::io::stdout).init();
     let plan = asked.plan(seed).expect("it was tried");
+    exit_with_1_at_a_panic(seed);
     let outcome = run(&plan, Some(Box::new(|line| println!("{line}"))));
     println!("seed {seed} passed: {outcome:#?}");
     ExitCode::SUCCESS
+}
+
+/// A check that fails panics; by itself that ends the process by a signal in a release, and with 101 otherwise.
+fn exit_with_1_at_a_panic(seed: u64) {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        tell(info);
+        println!("seed {seed} failed");
+        std::process::exit(1);
+    }));
 }
 
 /// Runs seeds one after the other, and says so; the first that fails ends the process.
@@ -423,6 +434,21 @@ mod tests {
         assert!(asked(&["--without=weather"]).is_err_and(|e| e.contains("weather")));
         assert!(asked(&["--having=weather"]).is_err_and(|e| e.contains("weather")));
         assert!(asked(&["--nodes=9"]).is_err() && asked(&["--by=vote"]).is_err());
+    }
+
+    /// The test is its own child, as the hook is one for the whole process.
+    #[test]
+    fn a_seed_that_is_shown_and_fails_ends_with_1() {
+        if std::env::var_os("RINGMQ_SHOWN").is_some() {
+            exit_with_1_at_a_panic(17);
+            panic!("acked_survives: broken");
+        }
+        let mut child = std::process::Command::new(std::env::current_exe().expect("it runs"));
+        child.args(["--exact", "seeds::tests::a_seed_that_is_shown_and_fails_ends_with_1", "--nocapture"]);
+        let said = child.env("RINGMQ_SHOWN", "1").output().expect("it starts");
+        let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+        assert_eq!(said.status.code(), Some(1), "{out}{err}");
+        assert!(out.contains("seed 17 failed") && err.contains("acked_survives: broken"), "{out}{err}");
     }
 
     #[test]

@@ -32,7 +32,8 @@ const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
-const LATER: &[&str] = &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk"];
+const LATER: &[&str] =
+    &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk", "operator"];
 
 /// A seed takes a second or two; the machine may be busy with other things.
 const SEED_MAX: Duration = Duration::from_secs(600);
@@ -134,6 +135,7 @@ fn the_promise_holds_with_a_metadata_store() {
     assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
     assert!(total.lent > 500, "payloads that are received to where they stay: {total:?}");
     assert!(total.lent_cut > 2, "connections that end meanwhile: {total:?}");
+    assert!(total.paused > 100 && total.removed > 100 && total.operated_looked_for > 100, "an operator's: {total:?}");
 }
 
 #[test]

@@ -25,6 +25,7 @@ const CRASHES: Plan = Plan {
     both: 0.0,
     order: 0.0,
     pauses: 0.0,
+    removals: 0.0,
     lent_min: LENT_MIN,
 };
 
@@ -60,6 +61,11 @@ const ORDER_FULL_DISK: Plan = Plan { order: 0.35, ..FULL_DISK };
 
 /// An operator pauses them, and lets them go on.
 const PAUSES: Plan = Plan { pauses: 0.02, ..ORDER_CRASHES };
+
+/// He empties and deletes channels, too, also on a disk that fails (where a pause may stay for good) or is full.
+const REMOVALS: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_CRASHES };
+const REMOVALS_FAILING_DISK: Plan = Plan { removals: 0.02, ..ORDER_FAILING_DISK };
+const REMOVALS_FULL_DISK: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_FULL_DISK };
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -109,6 +115,9 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.sets_looked_for += o.sets_looked_for;
         total.pauses += o.pauses;
         total.pauses_looked_for += o.pauses_looked_for;
+        total.emptied += o.emptied;
+        total.deleted += o.deleted;
+        total.removals_looked_for += o.removals_looked_for;
         total.trace ^= o.trace;
     }
     println!("{name}: {total:?}");
@@ -209,6 +218,24 @@ fn paused_channels_stay_so_over_crashes() {
     assert!(asked().is_some() || o.pauses > 300 && o.pauses_looked_for > 50, "{o:?}");
 }
 
+#[test]
+fn emptied_and_deleted_channels_stay_so_over_crashes() {
+    let o = sweep("REMOVALS", 10_000..10_060, REMOVALS);
+    assert!(asked().is_some() || o.emptied > 100 && o.deleted > 100 && o.removals_looked_for > 50, "{o:?}");
+}
+
+#[test]
+fn emptied_and_deleted_channels_on_a_failing_disk() {
+    let o = sweep("REMOVALS_FAILING_DISK", 11_000..11_060, REMOVALS_FAILING_DISK);
+    assert!(asked().is_some() || o.emptied > 30 && o.deleted > 30 && o.read_only > 10, "{o:?}");
+}
+
+#[test]
+fn emptied_and_deleted_channels_on_a_full_disk() {
+    let o = sweep("REMOVALS_FULL_DISK", 12_000..12_040, REMOVALS_FULL_DISK);
+    assert!(asked().is_some() || o.emptied > 60 && o.deleted > 60 && o.counts.refused > 50, "{o:?}");
+}
+
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.
 #[test]
 fn kept_seeds() {
@@ -234,6 +261,7 @@ fn kept_seeds() {
             7014,
             ORDER_FAILING_DISK,
         ),
+        ("FINs of a channel that was deleted behind them are no damage", "REMOVALS_FULL_DISK", 20_054, REMOVALS_FULL_DISK),
     ];
     for (what, name, seed, plan) in kept {
         println!("{what}");
@@ -246,7 +274,7 @@ fn a_seed_runs_the_same_twice() {
     for seed in 0..4 {
         let nsq = [CRASHES, FAILING_DISK, FULL_DISK, PASSING, FIRSTS];
         let native = [NATIVE_CRASHES, NATIVE_FAILING_DISK, NATIVE_FULL_DISK];
-        let order = [ORDER_CRASHES, ORDER_FAILING_DISK, ORDER_FULL_DISK, PAUSES];
+        let order = [ORDER_CRASHES, ORDER_FAILING_DISK, ORDER_FULL_DISK, PAUSES, REMOVALS];
         for plan in nsq.into_iter().chain(native).chain(order) {
             assert_eq!(run(seed, &plan), run(seed, &plan), "seed {seed}");
         }

@@ -34,7 +34,9 @@ pub fn settings_md() -> String {
     }
     out.push_str(
         "\n## nsqd's settings that are not supported (yet)\n\n\
-         They are refused, as a flag and in the file: who gives one relies on it.\n\n| setting | what there is |\n|---|---|\n",
+         They are refused, as a flag and in the file: who gives one relies on it. A value that asks for nothing is taken, and named in\n\
+         the log: an empty one, an empty list, `false` or `0`, and any value of `max-deflate-level` and of the `statsd-` settings but\n\
+         `statsd-address`, which only say how.\n\n| setting | what there is |\n|---|---|\n",
     );
     for (name, why, instead) in MISSING {
         let instead = if instead.is_empty() { String::new() } else { format!(" `{instead}`") };

@@ -230,8 +230,9 @@ pub static IGNORED: &[(&str, &str)] = &[
 
 const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
 
-/// Flags of nsqd 1.3 for what is not there (yet), and what stands in their place. They are refused: who gives one relies on it.
-/// A list has another name in nsqd's file: [`missing`].
+/// Flags of nsqd 1.3 for what is not there (yet), and what stands in their place. They are refused: who gives one relies on it; but for
+/// values that ask for nothing ([`asks_for_nothing`]), which are taken and named in the log. A list has another name in nsqd's file:
+/// [`missing`].
 pub static MISSING: &[(&str, &str, &str)] = &[
     ("auth-http-address", "nobody is asked who a client is. Native clients can show a certificate:", "native-tls-client-ca"),
     ("broadcast-http-port", "the node registers nowhere, /info tells the port that it listens on", ""),

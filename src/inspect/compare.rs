@@ -6,7 +6,7 @@
 //! it. Cursors are shown side by side and not judged: a follower is behind by an interval.
 //!
 //! Who should have a partition is said by the newest cluster file of which one of the data paths has a copy; without one all of
-//! them should have all. What is missing, and what could not be compared, counts as a difference.
+//! them should have all. What is missing, what could not be compared, and a copy that cannot be read counts as a difference.
 //!
 //! Reads each log once, a piece of every replica at a time; a difference is looked into with the commit log.
 
@@ -41,16 +41,18 @@ pub struct Side<'a> {
 
 /// Compares data paths, two at least.
 pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
-    let mut cluster: Option<ClusterFile> = None;
+    let (mut cluster, mut unread): (Option<ClusterFile>, _) = (None, vec![]);
     for path in paths {
-        let file = copy::read(Path::new(path)).map_err(|e| InspectError::ClusterFile(e.to_string()))?;
-        cluster = std::cmp::max_by_key(cluster, file, |file| file.as_ref().map(|f| f.version));
+        match copy::read(Path::new(path)) {
+            Ok(file) => cluster = std::cmp::max_by_key(cluster, file, |file| file.as_ref().map(|f| f.version)),
+            Err(error) => unread.push(format!("{path}: its copy of the cluster file says nothing: {error}")),
+        }
     }
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
     let each = paths.iter().zip(&mut files);
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
     let data_paths: Vec<&Path> = paths.iter().map(Path::new).collect();
-    under_warning(&data_paths, out, |out| compare(sides, cluster.as_ref(), options, out))
+    under_warning(&data_paths, out, |out| compare_all(sides, cluster.as_ref(), &unread, options, out))
 }
 
 /// Topic, its id, number of the partition.
@@ -63,7 +65,21 @@ pub fn compare(
     options: &InspectOptions,
     out: &mut dyn Write,
 ) -> Result<Verdict, InspectError> {
-    let mut comparison = Comparison { sides, out, differences: 0, newer: 0, unread: BTreeSet::new() };
+    compare_all(sides, cluster, &[], options, out)
+}
+
+/// `unread`: what is wrong with copies of the cluster file. Each is a difference.
+fn compare_all(
+    sides: Vec<Side<'_>>,
+    cluster: Option<&ClusterFile>,
+    unread: &[String],
+    options: &InspectOptions,
+    out: &mut dyn Write,
+) -> Result<Verdict, InspectError> {
+    let mut comparison = Comparison { sides, out, differences: unread.len() as u64, newer: 0, unread: BTreeSet::new() };
+    for what in unread {
+        writeln!(comparison.out, "{what}")?;
+    }
     let mut found: BTreeMap<Key, Vec<(usize, Replica)>> = BTreeMap::new();
     let mut nodes = vec![];
     for side in 0..comparison.sides.len() {

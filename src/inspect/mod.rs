@@ -78,8 +78,6 @@ const NEWER: &str = "written by a newer version of ringmq than this one: use tha
 pub enum InspectError {
     #[error("{path} is not a data path: it has no node.meta, journal or topics")]
     NotADataPath { path: String },
-    #[error("nobody knows who should have what: {0}")]
-    ClusterFile(String),
     #[error(transparent)]
     Disk(#[from] DiskError),
     #[error(transparent)]

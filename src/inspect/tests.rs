@@ -404,6 +404,26 @@ fn cluster_file(nodes: &[NodeId], replicas: usize) -> ClusterFile {
     ClusterFile { cluster_id: [1; 16], version: 1, nodes, topics: vec![FileTopic { info, partitions: vec![partition] }] }
 }
 
+/// It is one difference more, and the comparison goes on.
+#[test]
+fn a_bad_copy_of_the_cluster_file_is_a_difference() {
+    let paths = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    for path in &paths {
+        std::fs::File::create(path.path().join("node.meta")).expect("it is writable");
+    }
+    std::fs::write(paths[1].path().join("cluster.toml"), "version = 3\n").expect("it is writable");
+    let names = paths.each_ref().map(|path| path.path().display().to_string());
+    let mut out = vec![];
+    let verdict = compare::run(&names, &InspectOptions::default(), &mut out).expect("it can be read");
+    let text = String::from_utf8(out).expect("it is text");
+    let bad = format!("{}: its copy of the cluster file says nothing: ", names[1]);
+    assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("its last line is missing"), "{text}");
+    assert!(
+        text.matches("its copy").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
+        "{text}"
+    );
+}
+
 /// What "identical" must not be said of.
 #[test]
 fn what_is_missing_is_a_difference() {

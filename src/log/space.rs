@@ -268,7 +268,7 @@ impl Store {
                 }
                 self.room.signal_space = true;
                 if std::mem::take(&mut part.space.is_full) {
-                    tracing::info!(file = %name, "there is space again: publishes to the partition are taken");
+                    tracing::info!(file = %name, "there is space again: all publishes to the partition are taken");
                     self.room.signal_disk = true;
                     self.full_disk.waiting.retain(|&w| w != p);
                     self.full_disk.retry_at = (!self.full_disk.waiting.is_empty()).then_some(now.ticks);
@@ -283,7 +283,7 @@ impl Store {
                     Which::Snapshot(_) => BLOCK as u64,
                 };
                 if !std::mem::replace(&mut part.space.is_full, true) {
-                    tracing::warn!(%error, "no space: publishes to the partition are refused, trying again each second");
+                    tracing::warn!(%error, "no space: publishes that need more than there is are refused, trying again each second");
                     if !self.full_disk.is_short() {
                         self.look_at_all();
                     }

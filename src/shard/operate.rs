@@ -164,6 +164,8 @@ impl Engine {
             (Ok(()), Some(false)) => Err(SetOffsetError::Failed(PublishError::Unknown)),
             (Err(error), found) => {
                 if found == Some(true) {
+                    // Another replica may have deleted it, or the record may be durable: a SUB is answered behind an image.
+                    self.partitions.channel_mut(key).expect("it was just found").is_uncertain = true;
                     self.settle_cursor(now, key, false);
                 }
                 let idx = key.partition_idx();

@@ -16,6 +16,7 @@ mod events;
 mod faults;
 mod meta;
 mod node;
+mod operator;
 pub mod plan;
 mod quiet;
 pub mod shrink;
@@ -52,6 +53,11 @@ pub struct Outcome {
     pub replica_changes: u64,
     pub read_only: u64,
     pub damages: u64,
+    /// What an operator was told to be done: pauses and their ends, and channels that were emptied or deleted.
+    pub paused: u64,
+    pub removed: u64,
+    /// Of those, how often a disk was asked for one.
+    pub operated_looked_for: u64,
     /// Disks that were looked at while their node ran.
     pub probes: u64,
     pub peer_bytes: u64,
@@ -82,6 +88,9 @@ impl Outcome {
         self.replica_changes += o.replica_changes;
         self.read_only += o.read_only;
         self.damages += o.damages;
+        self.paused += o.paused;
+        self.removed += o.removed;
+        self.operated_looked_for += o.operated_looked_for;
         self.probes += o.probes;
         self.peer_bytes += o.peer_bytes;
         self.batches_replicated += o.batches_replicated;

@@ -11,6 +11,7 @@ pub(super) mod book;
 pub(super) mod client;
 pub(super) mod moved;
 pub(super) mod native;
+pub(super) mod operated;
 pub(super) mod ordered;
 pub(super) mod paused;
 mod producers;
@@ -61,6 +62,8 @@ pub struct Plan {
     pub order: f64,
     /// Per step: an operator pauses one of their channels, or lets it go on.
     pub pauses: f64,
+    /// Per step: an operator empties or deletes a channel that some of these clients read.
+    pub removals: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,
 }
@@ -91,6 +94,10 @@ pub struct Outcome {
     /// Channels that were paused, or went on, and those that a start was asked for.
     pub pauses: u64,
     pub pauses_looked_for: u64,
+    /// Channels that were emptied, and deleted, and those that a start was asked for.
+    pub emptied: u64,
+    pub deleted: u64,
+    pub removals_looked_for: u64,
     /// Over every effect of every life, in order.
     pub trace: u64,
 }
@@ -131,6 +138,8 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     }
     outcome.counts = book.counts;
     (outcome.pauses, outcome.pauses_looked_for) = (book.paused.answered, book.paused.looked_for);
+    let operated = &book.operated;
+    (outcome.emptied, outcome.deleted, outcome.removals_looked_for) = (operated.emptied, operated.deleted, operated.looked_for);
     (outcome.ordered, outcome.sets, outcome.sets_looked_for) = (book.order.in_order, book.moved.answered, book.moved.looked_for);
     outcome
 }

@@ -63,10 +63,11 @@ impl Partition {
                     None => self.channels.push(image),
                 }
             }
-            RecordKind::Finished => self.redo_finished(cx, cursor()),
+            RecordKind::Finished => self.redo_finished(cursor()),
             RecordKind::ChannelDelete => {
                 let name = cursor().name;
                 self.channels.retain(|c| c.name != name);
+                self.unfounded.retain(|n| *n != name);
             }
             RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
             RecordKind::Start => {
@@ -92,16 +93,14 @@ impl Partition {
         Ok(())
     }
 
-    fn redo_finished(&mut self, cx: &mut Context<'_>, image: CursorImage) {
+    fn redo_finished(&mut self, image: CursorImage) {
         match channels::position(&self.channels, &image.name) {
             Some(i) if self.channels[i].generation == image.generation => {
                 channels::confirm(&mut self.channels[i], &image.intervals)
             }
             Some(i) if self.channels[i].generation > image.generation => {}
             found => {
-                let what =
-                    format!("channel {} was lost: it delivers again from the start what is not known as finished", image.name);
-                self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
+                self.unfounded.push(image.name.clone());
                 let mut cursor = channels::reborn(&image, self.start);
                 channels::confirm(&mut cursor, &image.intervals);
                 match found {
@@ -109,6 +108,14 @@ impl Partition {
                     None => self.channels.push(cursor),
                 }
             }
+        }
+    }
+
+    /// Behind all records.
+    pub fn report_unfounded(&mut self, cx: &mut Context<'_>) {
+        for name in std::mem::take(&mut self.unfounded) {
+            let what = format!("channel {name} was lost: it delivers again from the start what is not known as finished");
+            self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::sim::engine::{Crashed, Engine};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
+mod deleted;
 mod killed;
 mod lost;
 mod rot;

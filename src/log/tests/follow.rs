@@ -210,3 +210,26 @@ fn what_nobody_waits_for_is_written_once() {
         assert!(rig.read_all(p) == (0..4).map(|n| vec![n; len]).collect::<Vec<_>>());
     }
 }
+
+/// On a full disk retention takes all of it. What the log tells of its end is as before: no replica takes it for a lesser one.
+#[test]
+fn a_log_that_retention_emptied_tells_the_epoch_of_its_end() {
+    let mut rig = Rig::new(options());
+    let p = rig.create("t");
+    let mut peer = Peer::new("t");
+    for n in 0..30 {
+        let batch = peer.batch(1 + n / 10, &[n as u8; 1000]);
+        rig.append_verbatim(p, &batch);
+    }
+    rig.settle();
+    rig.store.set_low_water(p, peer.end.at);
+    rig.store.set_other_full(CoreId(1), true);
+    (0..5).for_each(|_| rig.settle());
+    let view = rig.store.log_view(p);
+    assert_eq!((view.start().0, view.end()), (peer.end.at, peer.end), "nothing is left of it");
+    assert_eq!(rig.epochs(p), [(3, peer.end.at.offset)]);
+    let batch = peer.batch(4, b"next");
+    rig.append_verbatim(p, &batch);
+    rig.settle();
+    assert_eq!(rig.epochs(p)[0], (4, peer.end.at.offset));
+}

@@ -117,3 +117,24 @@ fn a_leader_that_opens_again_keeps_its_clients() {
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned(); 2], vec!["1"]));
     assert_eq!((net.cursors(0)["ch"], net.state(0)), (2, State::Open));
 }
+
+/// Its log is as long as the others', which still hold theirs: it takes none of them, and its channels stay.
+#[test]
+fn a_leader_whose_log_retention_emptied_opens_with_its_channels() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..6).for_each(|i| net.publish(p, &i.to_string()));
+    let (c, got) = net.subscribe(0, "ch", 9);
+    net.finish(c, &got);
+    net.pass_time(Duration::from_secs(1));
+    // Another core of node 0 has no space.
+    net.nodes[0].shards[0].engine.store.set_other_full(CoreId(1), true);
+    net.pass_time(Duration::from_secs(2));
+    let starts = |net: &Net| [0, 1].map(|i| net.nodes[i].shards[0].engine.store.start(net.index(i)).count);
+    assert_eq!((starts(&net), net.cursors(0)["ch"]), ([6, 0], 7), "its log is empty, the next one's is not");
+    net.elect(0, 0);
+    assert_eq!((net.state(0), starts(&net), net.cursors(0)["ch"]), (State::Open, [6, 0], 7));
+    let p = net.connect(0);
+    net.publish(p, "6");
+    assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["6"]), "its client is there still");
+}

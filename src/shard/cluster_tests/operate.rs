@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::ChannelName;
+use crate::log::recovery::snapshots::read_slots;
 use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetError, Start, Ticket};
 
 type Outcome = Result<bool, SetOffsetError>;
@@ -28,6 +29,27 @@ impl Net {
         self.changed(node).expect("it is answered")
     }
 
+    /// A change at node 0 waits for node 2, which is slow: it is taken back, and node 2 comes round.
+    fn is_taken_back(&mut self) {
+        self.is_store_there = false;
+        self.pass_time(Duration::from_secs(12));
+        assert!(matches!(self.changed(0), Some(Err(SetOffsetError::Failed(_)))));
+        self.nodes[2].is_slow = false;
+        self.is_store_there = true;
+        self.pass_time(RECONNECT);
+    }
+
+    fn generations(&self, node: usize) -> Vec<u64> {
+        self.partition(node, 0).channels.iter().map(|(_, c)| c.machine.generation()).collect()
+    }
+
+    /// Up to where the partition's newest snapshot contains its log.
+    fn snapshot_end(&mut self, node: usize) -> i64 {
+        let dir = self.partition(node, 0).dir.clone();
+        let (_, snapshot) = read_slots(&mut self.nodes[node].disk, &dir).expect("it can be read");
+        snapshot.map_or(0, |s| s.end.offset)
+    }
+
     fn paused(&self, node: usize) -> Vec<bool> {
         self.partition(node, 0).channels.iter().map(|(_, c)| c.machine.is_paused()).collect()
     }
@@ -42,8 +64,10 @@ fn a_pause_holds_on_all_replicas_and_with_the_next_leader() {
     assert_eq!(bodies(&got), ["0"]);
     let not_leader = Err(SetOffsetError::Failed(PublishError::NotLeader));
     assert_eq!(net.change_channel(1, ChannelChange::Pause), not_leader);
+    let before = net.generations(0);
     assert_eq!(net.change_channel(0, ChannelChange::Pause), Ok(false));
     assert!((0..3).all(|i| net.paused(i) == [true]), "all have it when it is answered");
+    assert!((0..3).all(|i| net.generations(i) > before), "what was said before it is older");
     net.elect(0, 1);
     let (c, got) = net.subscribe(1, "ch", 9);
     assert!(got.is_empty(), "{got:?}");
@@ -59,12 +83,9 @@ fn a_pause_that_a_replica_does_not_confirm_is_taken_back() {
     net.nodes[2].is_slow = true;
     net.ask_change(0, ChannelChange::Pause);
     assert_eq!((net.changed(0), net.paused(0)), (None, vec![true]), "nobody is told, and nothing goes out");
-    net.is_store_there = false;
-    net.pass_time(Duration::from_secs(12));
-    assert!(matches!(net.changed(0), Some(Err(SetOffsetError::Failed(_)))));
-    net.nodes[2].is_slow = false;
-    net.is_store_there = true;
-    net.pass_time(RECONNECT);
+    let asked = net.generations(0);
+    net.is_taken_back();
+    assert!((0..3).all(|i| net.generations(i) > asked), "the pause is older than its end");
     assert!((0..3).all(|i| net.paused(i) == [false]), "{:?}", [net.paused(0), net.paused(1), net.paused(2)]);
 }
 
@@ -142,14 +163,62 @@ fn a_deletion_that_a_replica_does_not_confirm_is_taken_back() {
     let late = net.connect(0);
     net.send(late, b"SUB t ch\n");
     assert_eq!((net.changed(0), net.take(late)), (None, vec![]), "who comes waits");
-    net.is_store_there = false;
-    net.pass_time(Duration::from_secs(12));
-    assert!(matches!(net.changed(0), Some(Err(SetOffsetError::Failed(_)))));
-    net.nodes[2].is_slow = false;
-    net.is_store_there = true;
-    net.pass_time(RECONNECT);
+    let asked = net.generations(0);
+    net.is_taken_back();
+    assert!((0..3).all(|i| net.generations(i) > asked), "whoever deleted it takes it for news");
+    assert_eq!(net.nodes[0].shards[0].engine.store.collect_start(net.index(0)).offset, 0, "a new channel gets all there is");
     assert_eq!(net.cursors(0), BTreeMap::from([("ch".into(), 1)]));
     assert!((1..3).all(|i| net.cursors(i) == net.cursors(0)), "the others have it again");
     let (_, got) = net.subscribe(0, "ch", 9);
     assert!(!got.is_empty(), "it goes on where it stood");
+}
+
+/// A snapshot that is taken while the deletion is not final stands for its record from then on.
+#[test]
+fn a_snapshot_has_no_channel_that_is_being_deleted() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    net.subscribe(0, "ch", 0);
+    net.nodes[2].is_slow = true;
+    net.ask_change(0, ChannelChange::Delete);
+    let before = net.snapshot_end(0);
+    // The journal wants to be emptied.
+    let is_taken = (0..80).any(|_| {
+        net.publish(p, &"x".repeat(60_000));
+        net.snapshot_end(0) > before
+    });
+    assert!(is_taken && net.changed(0).is_none(), "a snapshot is taken meanwhile");
+    net.nodes[2].is_slow = false;
+    net.run();
+    assert_eq!(net.changed(0), Some(Ok(false)));
+    net.kill(0);
+    net.restart(0);
+    net.pass_time(RECONNECT);
+    net.elect(0, 0);
+    assert!((0..3).all(|i| net.cursors(i).is_empty()), "{:?}", [net.cursors(0), net.cursors(1), net.cursors(2)]);
+}
+
+/// The others may have deleted it, and hear only later that it stays.
+#[test]
+fn who_comes_behind_a_deletion_that_was_taken_back_waits_until_all_have_the_channel() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    net.subscribe(0, "ch", 0);
+    net.nodes[2].is_slow = true;
+    net.is_store_there = false;
+    net.ask_change(0, ChannelChange::Delete);
+    let answer = (0..300).find_map(|_| {
+        net.pass_time(Duration::from_millis(50));
+        net.changed(0)
+    });
+    assert!(matches!(answer, Some(Err(SetOffsetError::Failed(_)))) && net.cursors(1).is_empty(), "{answer:?}");
+    let c = net.connect(0);
+    net.send(c, b"SUB t ch\n");
+    assert_eq!(net.take(c), [""; 0]);
+    net.nodes[2].is_slow = false;
+    net.run();
+    assert_eq!(net.take(c), ["OK"]);
+    assert!((0..3).all(|i| net.cursors(i) == BTreeMap::from([("ch".into(), 1)])));
 }

@@ -203,6 +203,35 @@ fn a_sub_waits_while_its_channel_is_deleted() {
 }
 
 #[test]
+fn a_creation_waits_while_its_channel_is_deleted() {
+    let mut n = Node::new(1, 2);
+    n.publish_all(1, &["one"]);
+    n.subscribed(0, "ch", 0);
+    n.ask(1, "ch", ChannelChange::Delete);
+    n.ask(1, "ch", ChannelChange::Create { first: Some(true), is_alone: false });
+    n.run();
+    let answers = n.http.drain(..).map(|m| matches!(m, MeshMessage::ChannelChanged { result: Ok(_), .. }));
+    assert_eq!((answers.collect::<Vec<_>>(), n.channels(1)), (vec![true, true], vec!["ch".to_owned()]));
+}
+
+/// One that is not final is settled first: what was finished is finished, and its client hears that.
+#[test]
+fn a_deletion_waits_for_a_fin() {
+    let mut n = Node::new(1, 2);
+    n.publish_all(1, &["one", "two"]);
+    let c = n.connect(0);
+    n.send(c, b"SUB_ORDERED t ch 1\nRDY 1\n");
+    n.clients.get_mut(&c).expect("known").1.clear();
+    let mut fin = b"FIN ".to_vec();
+    fin.extend(crate::base::MessageId::new(PartitionId(1), crate::base::LogId(1)).binary());
+    fin.push(b'\n');
+    n.step(0, Event::Bytes { conn: c, bytes: &fin });
+    assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Ok(false));
+    assert!(n.channels(1).is_empty() && n.closed.contains(&c));
+    assert!(n.take(c).iter().all(|m| !m.starts_with("E_FIN_FAILED")));
+}
+
+#[test]
 fn what_does_not_become_durable_is_taken_back() {
     let mut n = Node::new(1, 2);
     n.publish_all(1, &["one"]);
@@ -226,8 +255,12 @@ fn what_does_not_become_durable_is_taken_back() {
     let results: Vec<_> = n.http.drain(..).map(|m| matches!(m, MeshMessage::ChannelChanged { result: Err(_), .. })).collect();
     assert_eq!(results, [true, true]);
     assert_eq!((n.channels(1).len(), n.is_paused("other"), n.is_paused("ch")), (2, vec![false], vec![false]));
-    let (_, got) = n.subscribed(0, "ch", 9);
-    assert_eq!(bodies(&got), ["one"], "it stands as it stood");
+    // Nobody knows whether the deletion is durable, so a start may find the channel gone: nobody is told that it is there.
+    let c = n.connect(0);
+    n.send(c, b"SUB t ch 1\nRDY 9\n");
+    assert!(n.take(c)[0].starts_with("E_SUB_FAILED"));
+    let (_, got) = n.subscribed(0, "other", 9);
+    assert_eq!(bodies(&got), [""; 0], "a later channel, and it goes on");
     assert!(matches!(n.operate(1, "ch", ChannelChange::Delete), Err(SetOffsetError::Failed(PublishError::ReadOnly))));
 }
 

@@ -6,6 +6,7 @@ use super::meta::Key;
 use super::plan::Coordination;
 use super::world::{MS, Phase, US, World};
 use crate::sim::node::any::AnyClient;
+use crate::sim::node::book::OPERATED;
 use crate::sim::node::client::{Client, Role};
 use crate::sim::node::native::{NativeClient, NativeRole};
 use crate::sim::node::reach::Reach;
@@ -40,6 +41,10 @@ impl World {
 
     fn random_client(&mut self, key: Key, node: usize) {
         if !self.takes_clients(node) {
+            return;
+        }
+        if self.plan.faults.operator > 0.0 && self.rng.chance(0.3) {
+            self.nsq_client(Role::Operated, key, node);
             return;
         }
         let is_native = self.rng.chance(self.plan.native);
@@ -131,8 +136,11 @@ impl World {
     }
 
     pub fn client_gone(&mut self, wire: u64) {
-        if self.clients.remove(&wire).is_some() {
+        if let Some(v) = self.clients.remove(&wire) {
             self.book.now_ms = self.now / MS;
+            if matches!(&v.client, AnyClient::Nsq(c) if c.waits_for_operated()) {
+                self.book.may_ask_for_operated(&(v.key.0, OPERATED.to_owned()), v.key.1);
+            }
             self.book.hung_up(wire);
         }
     }

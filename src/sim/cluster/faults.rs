@@ -23,14 +23,15 @@ const TIMED: &[&str] = &[
     "all_down",
     "cut_off",
     "full_disk",
+    "operator",
 ];
 
 impl World {
     /// The first time of each fault that this run has.
     pub fn plan_faults(&mut self) {
         for (field, (name, .., much)) in FIELDS.iter().enumerate().filter(|(_, f)| TIMED.contains(&f.0)) {
-            // nothing is drawn for the newest one where it is not: runs without it stay as they were
-            if *name != "full_disk" || *much(&mut self.faults) > 0.0 {
+            // nothing is drawn for the newest ones where they are not: runs without them stay as they were
+            if !["full_disk", "operator"].contains(name) || *much(&mut self.faults) > 0.0 {
                 self.next_fault(field);
             }
         }
@@ -51,6 +52,9 @@ impl World {
             return;
         }
         self.next_fault(field);
+        if FIELDS[field].0 == "operator" {
+            return self.operate();
+        }
         let n = self.rng.below(self.nodes.len() as u64) as usize;
         let name = FIELDS[field].0;
         match name {

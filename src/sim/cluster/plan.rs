@@ -78,6 +78,8 @@ pub struct Faults {
     pub lent_cut: f64,
     /// A node's disk has no room for a while, or all of them at once: channels drain meanwhile, and logs empty.
     pub full_disk: f64,
+    /// An operator pauses a channel at the partition's leader, lets it go on, empties or deletes it. No fault by itself.
+    pub operator: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -120,6 +122,7 @@ pub const FIELDS: &[Field] = &[
     ("in_place", 0.85, 1.0, |f| &mut f.in_place),
     ("lent_cut", 0.35, 0.06, |f| &mut f.lent_cut),
     ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
+    ("operator", 0.3, 12.0, |f| &mut f.operator),
 ];
 
 impl Faults {
@@ -181,12 +184,13 @@ impl Plan {
         let mut faults = Faults::default();
         let is_calm = rng.chance(0.05);
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
-        let (mut lent, mut full) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011));
+        let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
                 "lent_cut" => &mut lent,
                 "full_disk" => &mut full,
+                "operator" => &mut operator,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };
@@ -232,7 +236,8 @@ impl Plan {
             f.cut_off = 0.0;
         }
         if self.coordination == Coordination::Alone {
-            self.faults.leader_move = 0.0;
+            // its topics are its own; the node simulator has an operator
+            (self.faults.leader_move, self.faults.operator) = (0.0, 0.0);
         }
     }
 }

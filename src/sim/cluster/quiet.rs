@@ -13,7 +13,7 @@ use crate::metrics::stats::ShardStats;
 use crate::shard::Event;
 use crate::shard::message::{MeshMessage, Ticket};
 use crate::sim::node::any::AnyClient;
-use crate::sim::node::book::{ChannelKey, ORDERED};
+use crate::sim::node::book::{ChannelKey, OPERATED, ORDERED};
 use crate::sim::node::client::Role;
 use crate::sim::node::native::NativeRole;
 
@@ -32,6 +32,9 @@ impl World {
             self.find_damage();
         }
         self.wait(until, "every producer has its answers", World::has_finished_producers);
+        if self.plan.faults.operator > 0.0 {
+            self.wait(until, "every channel goes on", World::lets_all_go_on);
+        }
         self.wait(until, "every channel has what it is owed", World::has_drained);
         if drains_first {
             self.find_damage();
@@ -119,7 +122,7 @@ impl World {
             return;
         }
         // an ordered channel stays so, and messages come in its own form
-        let natively = channel.1 != ORDERED && self.rng.chance(self.plan.native);
+        let natively = channel.1 != ORDERED && channel.1 != OPERATED && self.rng.chance(self.plan.native);
         if natively {
             let wire = self.native_client(NativeRole::Drain, key, leader);
             let visitor = self.clients.get_mut(&wire).expect("it just came");
@@ -130,7 +133,7 @@ impl World {
         }
         let wire = self.nsq_client(Role::Drain, key, leader);
         if let AnyClient::Nsq(client) = &mut self.clients.get_mut(&wire).expect("it just came").client {
-            client.subscribe(&self.book, channel, 50);
+            client.subscribe(&mut self.book, channel, 50);
         }
         self.flush(wire);
     }
@@ -216,8 +219,10 @@ impl World {
 
     /// What a node says of its partitions.
     pub fn note_left(&mut self, n: usize, message: MeshMessage) {
-        let MeshMessage::Stats { stats, .. } = message else { return };
-        self.left.push((n, *stats));
+        match message {
+            MeshMessage::Stats { stats, .. } => self.left.push((n, *stats)),
+            other => self.operator_hears(other),
+        }
     }
 
     /// The state of all, for the message of a failure.

@@ -9,6 +9,7 @@ use crate::base::{ConnId, Lent, Peer};
 use crate::shard::Event;
 use crate::shard::event::DialError;
 use crate::shard::message::MovedSession;
+use crate::sim::node::any::AnyClient;
 use std::collections::VecDeque;
 
 /// So much may have arrived that a node has not read.
@@ -193,6 +194,11 @@ impl World {
             self.tap.heard((wire, side), talk, &bytes, &self.meta, &mut self.check, &doubt);
             let said: Vec<String> = self.tap.said.iter_mut().flat_map(std::mem::take).collect();
             said.into_iter().for_each(|line| self.say(|| line));
+        }
+        if let Some(v) = self.clients.get_mut(&wire)
+            && let AnyClient::Nsq(client) = &mut v.client
+        {
+            client.node_sent(&self.book, &bytes);
         }
         self.put_on_wire(wire, side, bytes);
     }

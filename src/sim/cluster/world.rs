@@ -5,6 +5,7 @@ use super::clients::Visitor;
 use super::events::{Happening, Mend, Queue};
 use super::meta::Meta;
 use super::node::{Mail, Node, recover_options};
+use super::operator::Operator;
 use super::plan::{Coordination, Faults, Plan};
 use super::tap::Tap;
 use super::wires::Wire;
@@ -58,6 +59,7 @@ pub struct World {
     pub victim: Option<usize>,
     /// What is left in channels, from the last answers to a question for it.
     pub left: Vec<(usize, ShardStats)>,
+    pub operator: Operator,
     sink: Option<Sink>,
     scratch: Effects,
 }
@@ -105,6 +107,7 @@ impl World {
             slow: BTreeSet::new(),
             victim,
             left: vec![],
+            operator: Operator::default(),
             sink,
             scratch: vec![],
         };
@@ -127,6 +130,7 @@ impl World {
         (self.outcome.elections, self.outcome.proposals) = (self.meta.elections, self.meta.proposals);
         self.outcome.replica_changes = self.meta.replica_changes;
         self.outcome.batches_replicated = self.tap.batches;
+        (self.outcome.paused, self.outcome.removed, self.outcome.operated_looked_for) = self.book.operators_counts();
         self.outcome
     }
 

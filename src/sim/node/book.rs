@@ -4,11 +4,14 @@
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
 
 mod counts;
+mod firsts;
 mod stop;
 
 pub use self::counts::Counts;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
+use super::operated::Operated;
+pub use super::operated::{Answered, Change, Gone, OPERATED};
 pub use super::ordered::ORDERED;
 use super::ordered::Order;
 use super::paused::Paused;
@@ -18,7 +21,6 @@ use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
-use crate::log::state::RecoveredPartition;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +44,8 @@ struct Written {
     /// Where a native producer sends it.
     partition: Option<u16>,
     is_acknowledged: bool,
+    /// The how manieth of all that were.
+    acknowledged_as: u64,
     is_delivered: bool,
     /// A recovery did not find it: it must never come any more.
     is_gone: bool,
@@ -127,6 +131,7 @@ pub struct Book {
     pub(super) order: Order,
     pub(super) moved: Moved,
     pub(super) paused: Paused,
+    pub(super) operated: Operated,
     /// Channels of one partition that a reader asked for, with or without an answer.
     pub(super) read: BTreeSet<(ChannelKey, u16)>,
     /// Files of some core have failed, or its journal: until a restart its FINs may find no room there, and its ordered
@@ -194,6 +199,7 @@ impl Book {
             owed,
             partition,
             is_acknowledged: false,
+            acknowledged_as: 0,
             is_delivered: false,
             is_gone: false,
             is_refused: false,
@@ -213,12 +219,26 @@ impl Book {
     }
 
     pub fn acknowledged(&mut self, n: usize) {
-        self.messages[n].is_acknowledged = true;
-        let topic = self.messages[n].topic;
+        self.counts.acknowledged += 1;
+        let m = &mut self.messages[n];
+        if !std::mem::replace(&mut m.is_acknowledged, true) {
+            m.acknowledged_as = self.counts.acknowledged;
+        }
+        let topic = m.topic;
         if !self.subscribed_topics.contains(&topic) {
             self.early.entry(topic).or_default().insert(n);
         }
-        self.counts.acknowledged += 1;
+    }
+
+    /// The how manieth of all publishes that were acknowledged; `None`: it was not.
+    pub(super) fn acknowledged_as(&self, n: usize) -> Option<u64> {
+        let m = &self.messages[n];
+        m.is_acknowledged.then_some(m.acknowledged_as)
+    }
+
+    /// Messages so far.
+    pub(super) fn written(&self) -> usize {
+        self.messages.len()
     }
 
     /// An idempotent producer sends it again: it may be stored now.
@@ -308,6 +328,16 @@ impl Book {
             assert!(before.is_none(), "acked_survives: the channel was made twice, at {before:?} and {begins:?}");
             self.counts.native_channels += 1;
         }
+    }
+
+    /// Somebody is about to ask for it.
+    pub(super) fn knows(&mut self, channel: &ChannelKey) {
+        self.channels.entry(channel.clone()).or_default();
+    }
+
+    /// The channel goes from the partition, perhaps. Whether it was known to be there.
+    pub(super) fn leaves_partition(&mut self, channel: &ChannelKey, partition: u16) -> bool {
+        self.channels.get_mut(channel).is_some_and(|known| known.partitions.remove(&partition).is_some())
     }
 
     /// Whether the channel is on every partition of its topic, as far as clients know.
@@ -417,7 +447,8 @@ impl Book {
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
         self.sets_survive(&found);
-        self.pauses_survive(&found);
+        self.operators_word_is_kept(&found, &|_, _| true);
+        self.operations_end(&found);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
             let is_here = found.stored.contains_key(&n);
@@ -435,6 +466,12 @@ impl Book {
         self.consumer_never_passes_commit(found, keeps);
         self.acked_survives(found, keeps);
         self.channels_survive(found, keeps);
+    }
+
+    /// The same of what an operator was told.
+    pub fn operators_word_is_kept(&mut self, found: &Found, keeps: Keeps<'_>) {
+        self.pauses_survive(found, keeps);
+        self.what_was_operated_holds(found, keeps);
     }
 
     fn is_kept(&self, n: usize, keeps: Keeps<'_>) -> bool {
@@ -497,7 +534,8 @@ impl Book {
     /// The channels that a message is owed to, when it is stored there.
     fn owed(&self, n: usize, at: Option<MessageId>) -> impl Iterator<Item = &ChannelKey> {
         let is_in = move |p: u16| at.is_some_and(|id| id.partition().0 == p);
-        let owed = self.messages[n].owed.iter().filter(move |(_, p)| p.is_none_or(is_in)).map(|(key, _)| key);
+        let is_owed = move |(key, p): &&(ChannelKey, Option<u16>)| p.is_none_or(is_in) && self.is_owed_still(key, *p, n);
+        let owed = self.messages[n].owed.iter().filter(is_owed).map(|(key, _)| key);
         owed.filter(move |key| self.is_not_skipped(key, at))
     }
 
@@ -506,7 +544,8 @@ impl Book {
         let place = self.places.get(&n).copied();
         let images = |id: MessageId| found.images.get(&(self.messages[n].topic, id.partition().0)).filter(|i| !i.is_empty());
         let is_behind = |id: MessageId| images(id).is_some_and(|all| all.iter().all(|i| is_confirmed(i, id.log_id())));
-        let is_done = self.messages[n].is_finished || place.is_some_and(is_behind);
+        let nobody_s = |id: MessageId| images(id).is_none() && self.may_have_no_channel(self.messages[n].topic, id.partition().0);
+        let is_done = self.messages[n].is_finished || place.is_some_and(|id| is_behind(id) || nobody_s(id));
         let all_finished = || self.owed(n, place).all(|c| self.channels[c].finished.contains(&n));
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
     }
@@ -533,31 +572,6 @@ impl Book {
         let m = &self.messages[n];
         let mut firsts = found.first.iter().filter(|((t, p), _)| *t == m.topic && m.partition.is_none_or(|own| own == *p));
         !self.places.contains_key(&n) && firsts.any(|(_, first)| first.0 > 0)
-    }
-
-    /// What partition 0 says of its topic's first channel holds in all partitions.
-    fn first_is_everywhere(&self, r: &Recovered) {
-        for zero in r.partitions.iter().filter(|p| p.dir.partition == PartitionId(0)) {
-            for first in zero.channels.iter().filter(|c| c.first) {
-                let has = |p: &RecoveredPartition| p.topic.id != zero.topic.id || p.channels.iter().any(|c| c.name == first.name);
-                assert!(r.partitions.iter().all(has), "first_is_everywhere: {}/{}", zero.topic.name, first.name);
-            }
-        }
-    }
-
-    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others. Not where a
-    /// native client may have made a channel of one partition: it may begin anywhere, and be that partition's first.
-    fn one_channel_is_first(&mut self) {
-        for (topic, early) in self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)) {
-            let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
-            let firsts: Vec<_> = of_it.filter(|(_, known)| !known.finished.is_disjoint(early)).collect();
-            for (channel, known) in &firsts {
-                let got = known.finished.intersection(early).count();
-                assert_eq!(got, early.len(), "one_channel_is_first: {channel:?} got a part of what was there before it");
-            }
-            assert!(firsts.len() <= 1, "one_channel_is_first: both {:?} and {:?}", firsts[0].0, firsts[1].0);
-            self.counts.firsts += !firsts.is_empty() as u64;
-        }
     }
 
     fn mpub_is_all_or_nothing(&self, found: &Found) {

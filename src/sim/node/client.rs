@@ -1,6 +1,6 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, ORDERED, id_of, passing_name, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, id_of, passing_name, topic_name};
 use super::reach::Reach;
 use crate::base::{LogId, MessageId, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
@@ -15,6 +15,8 @@ pub enum Role {
     Both,
     /// Consumes in log order.
     Ordered,
+    /// Consumes a channel that an operator pauses, empties and deletes.
+    Operated,
     /// Finishes all that it gets.
     Drain,
     /// Publishes to ephemeral topics, or consumes one over an ephemeral channel.
@@ -54,6 +56,10 @@ pub struct Client {
     passing: Option<u64>,
     /// What lies before was finished for good when it subscribed, or when it got a later one.
     floor: LogId,
+    /// Of the channel that an operator changes, when it subscribed: what it may rely on.
+    operated: (u64, Gone),
+    /// What the node has sent and is no whole frame.
+    sent: Vec<u8>,
 }
 
 impl Client {
@@ -75,6 +81,8 @@ impl Client {
             passed: 0,
             passing: None,
             floor: LogId(0),
+            operated: Default::default(),
+            sent: vec![],
         }
     }
 
@@ -82,8 +90,11 @@ impl Client {
         self.expects.is_empty() || self.has_failed
     }
 
-    pub fn subscribe(&mut self, book: &Book, channel: ChannelKey, rdy: u32) {
+    pub fn subscribe(&mut self, book: &mut Book, channel: ChannelKey, rdy: u32) {
         let (topic, partition) = (topic_name(channel.0), self.reach.named());
+        if channel.1 == OPERATED {
+            self.operated = book.asks_for_operated(&channel, self.reach.partition.unwrap_or(0));
+        }
         if channel.1 == ORDERED {
             self.floor = book.finished_for_good(&channel, partition.map_or(0, |p| p.0));
             request::subscribe_ordered(&mut self.out, &topic, &channel.1, partition);
@@ -109,6 +120,26 @@ impl Client {
 
     pub fn consumes(&self, channel: &ChannelKey) -> bool {
         self.subscription.as_ref() == Some(channel) && !self.has_failed
+    }
+
+    /// It has asked for the channel that an operator changes, and has no answer.
+    pub fn waits_for_operated(&self) -> bool {
+        self.subscription.as_ref().is_some_and(|(_, channel)| channel == OPERATED) && !self.is_subscribed
+    }
+
+    /// The node lets go of these bytes.
+    pub fn node_sent(&mut self, book: &Book, bytes: &[u8]) {
+        let Some(channel) = self.subscription.clone().filter(|c| c.1 == OPERATED) else { return };
+        self.sent.extend_from_slice(bytes);
+        let sent = std::mem::take(&mut self.sent);
+        let (frames, used) = frame::decode_all(&sent).expect("well-formed frames");
+        for f in frames {
+            let Frame::Message(m) = f else { continue };
+            let id = self.id(m.id);
+            book.a_pause_holds(&channel, id);
+            book.what_an_operator_removed_never_comes(&channel, id, m.body, book.gone(&channel, id.partition().0));
+        }
+        self.sent = sent[used..].to_vec();
     }
 
     pub fn is_passing(&self) -> bool {
@@ -155,7 +186,7 @@ impl Client {
                 self.pass(book, rng.below(EPHEMERAL_TOPICS), subscribes);
             }
             Role::Both if rng.chance(0.4) => self.publish(book, rng),
-            Role::Both | Role::Consumer | Role::Ordered => self.consume(book, rng),
+            Role::Both | Role::Consumer | Role::Ordered | Role::Operated => self.consume(book, rng),
         }
     }
 
@@ -207,10 +238,14 @@ impl Client {
     fn consume(&mut self, book: &mut Book, rng: &mut Rng) {
         if self.subscription.is_none() {
             let channel = ["a", "b"][rng.below(2) as usize];
-            let channel = if self.role == Role::Ordered { ORDERED } else { channel }.to_owned();
-            let topic = self.reach.topic(rng);
+            let channel = match self.role {
+                Role::Ordered => ORDERED,
+                Role::Operated => OPERATED,
+                _ => channel,
+            };
+            let (channel, topic) = (channel.to_owned(), self.reach.topic(rng));
             book.subscribes(topic);
-            if self.reach.named().is_some() {
+            if self.reach.named().is_some() || self.role == Role::Operated {
                 // each partition judges for itself whether the channel is its first
                 book.subscribes_natively(topic);
             }
@@ -275,6 +310,9 @@ impl Client {
                     let channel = self.subscription.as_ref().expect("messages come to subscribers");
                     assert!(self.is_subscribed, "no message before SUB's OK");
                     let id = self.id(m.id);
+                    if channel.1 == OPERATED {
+                        book.what_an_operator_removed_never_comes(channel, id, m.body, self.operated.1);
+                    }
                     if channel.1 != ORDERED {
                         book.delivered(channel, id, m.body);
                     } else {
@@ -304,6 +342,7 @@ impl Client {
                 self.is_subscribed = true;
                 let channel = self.subscription.clone().expect("it asked");
                 match self.reach.partition {
+                    Some(partition) if channel.1 == OPERATED => book.subscribed_to_operated(&channel, partition, self.operated.0),
                     Some(partition) => book.subscribed_to(channel, partition, None),
                     None => book.subscribed(channel),
                 }

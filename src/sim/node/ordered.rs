@@ -82,6 +82,11 @@ impl Book {
         self.order.deferred.retain(|(of, _), _| Some(of) != channel);
     }
 
+    /// What waits there is dropped, and comes again at once if the channel stays as it was.
+    pub(super) fn drops_deferred(&mut self, channel: &ChannelKey, partition: u16) {
+        self.order.deferred.retain(|(of, id), _| of != channel || id.partition().0 != partition);
+    }
+
     /// Of a message that comes: neither before its time nor before its turn.
     pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessageId) {
         let (key, term, now) = ((channel.clone(), id), self.term(channel, id), self.now_ms);

@@ -1,6 +1,6 @@
 //! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a start finds it so.
 
-use super::book::{Book, ChannelKey, Found};
+use super::book::{Book, ChannelKey, Found, Keeps};
 use crate::base::MessageId;
 use std::collections::BTreeMap;
 
@@ -24,6 +24,11 @@ impl Book {
         self.paused.answered += 1;
     }
 
+    /// It is deleted: one that comes anew is another.
+    pub(super) fn is_not_paused(&mut self, channel: &ChannelKey, partition: u16) {
+        self.paused.places.remove(&(channel.clone(), partition));
+    }
+
     /// Channels that are paused, or may be.
     pub fn maybe_paused(&self) -> Vec<(ChannelKey, u16)> {
         self.paused.places.iter().filter(|(_, said)| **said != Some(false)).map(|(place, _)| place.clone()).collect()
@@ -35,16 +40,14 @@ impl Book {
         assert_ne!(said, Some(true), "a_pause_holds: {id:?} comes to {channel:?}");
     }
 
-    /// What a start found.
-    pub(super) fn pauses_survive(&mut self, found: &Found) {
-        let places = std::mem::take(&mut self.paused.places);
-        for ((channel, partition), said) in &places {
+    /// What disks that must have it hold of it.
+    pub(super) fn pauses_survive(&mut self, found: &Found, keeps: Keeps<'_>) {
+        for ((channel, partition), said) in &self.paused.places {
+            let (Some(paused), true) = (*said, keeps(channel.0, *partition)) else { continue };
             let images = found.images.get(&(channel.0, *partition));
             let image = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1));
-            let Some(paused) = *said else { continue };
             assert!(image.is_some_and(|i| i.paused == paused), "a_pause_holds: {channel:?} {partition}: {paused}, but {image:?}");
             self.paused.looked_for += 1;
         }
-        self.paused.places = places;
     }
 }

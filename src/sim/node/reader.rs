@@ -2,7 +2,7 @@
 //! that partition's core, so what the node sends is in the order in which the channel gave it: it is judged as it is sent, before
 //! slow clients and late FINs blur it.
 
-use super::book::{Book, ChannelKey, MOVED, ORDERED, topic_name};
+use super::book::{Book, ChannelKey, MOVED, OPERATED, ORDERED, topic_name};
 use crate::base::{LogId, MessageId, PartitionId, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
@@ -15,6 +15,7 @@ pub type Place = (usize, u16);
 pub enum Kind {
     Ordered,
     Moved,
+    Operated,
 }
 
 impl Kind {
@@ -22,11 +23,12 @@ impl Kind {
         match self {
             Kind::Ordered => ORDERED,
             Kind::Moved => MOVED,
+            Kind::Operated => OPERATED,
         }
     }
 
     pub fn of(channel: &str) -> Option<Kind> {
-        [Kind::Ordered, Kind::Moved].into_iter().find(|k| k.channel() == channel)
+        [Kind::Ordered, Kind::Moved, Kind::Operated].into_iter().find(|k| k.channel() == channel)
     }
 }
 
@@ -36,10 +38,14 @@ pub struct Reader {
     pub kind: Kind,
     pub place: Place,
     channel: ChannelKey,
+    /// Of the channel, when it was asked for.
+    serial: u64,
     out: Vec<u8>,
     /// Sent by the node, and come here: what is left of a frame.
     sent: Vec<u8>,
     got: Vec<u8>,
+    /// The node has sent its answer; it has come.
+    is_answered: bool,
     is_subscribed: bool,
     pub has_failed: bool,
     held: BTreeSet<[u8; 16]>,
@@ -49,17 +55,19 @@ pub struct Reader {
 }
 
 impl Reader {
-    pub fn new(kind: Kind, place: Place, rdy: u32) -> Self {
+    pub fn new(book: &mut Book, kind: Kind, place: Place, rdy: u32) -> Self {
         let mut out = b"  V2".to_vec();
         let subscribe = match kind {
             Kind::Ordered => request::subscribe_ordered,
-            Kind::Moved => request::subscribe_to,
+            Kind::Moved | Kind::Operated => request::subscribe_to,
         };
         subscribe(&mut out, &topic_name(place.0), kind.channel(), Some(PartitionId(place.1)));
         request::ready(&mut out, rdy);
         let channel = (place.0, kind.channel().to_owned());
-        let (sent, got, held, finished) = (vec![], vec![], BTreeSet::new(), vec![]);
-        Reader { kind, place, channel, out, sent, got, is_subscribed: false, has_failed: false, held, finished, written: 0 }
+        let serial = if kind == Kind::Operated { book.asks_for_operated(&channel, place.1).0 } else { 0 };
+        let (sent, got, held, finished, written) = (vec![], vec![], BTreeSet::new(), vec![], 0);
+        let (is_answered, is_subscribed, has_failed) = (false, false, false);
+        Reader { kind, place, channel, serial, out, sent, got, is_answered, is_subscribed, has_failed, held, finished, written }
     }
 
     /// What is to be written, all of it.
@@ -82,7 +90,7 @@ impl Reader {
     fn id(&self, id: &[u8; 16]) -> MessageId {
         let id = match self.kind {
             Kind::Ordered => MessageId::from_binary(id),
-            Kind::Moved => MessageId::from_hex(id).expect("an id is sixteen lower-case hex digits"),
+            Kind::Moved | Kind::Operated => MessageId::from_hex(id).expect("an id is sixteen lower-case hex digits"),
         };
         assert_eq!(id.partition(), PartitionId(self.place.1), "it asked for one partition");
         id
@@ -94,6 +102,12 @@ impl Reader {
         let sent = std::mem::take(&mut self.sent);
         let (frames, used) = frame::decode_all(&sent).expect("well-formed frames");
         for f in frames {
+            if matches!(f, Frame::Response(b"OK"))
+                && !std::mem::replace(&mut self.is_answered, true)
+                && self.kind == Kind::Operated
+            {
+                book.subscribed_to_operated(&self.channel, self.place.1, self.serial);
+            }
             let Frame::Message(m) = f else { continue };
             let id = self.id(&m.id);
             book.a_pause_holds(&self.channel, id);
@@ -104,6 +118,11 @@ impl Reader {
                 }
                 Kind::Moved => {
                     book.set_offset_is_never_undone(&self.channel, id, book.floor(&self.channel, self.place.1));
+                    m.body
+                }
+                Kind::Operated => {
+                    let gone = book.gone(&self.channel, self.place.1);
+                    book.what_an_operator_removed_never_comes(&self.channel, id, m.body, gone);
                     m.body
                 }
             };
@@ -122,7 +141,9 @@ impl Reader {
                 Frame::Response(response) => {
                     assert_eq!(response, b"OK");
                     self.is_subscribed = true;
-                    book.subscribed_to(self.channel.clone(), self.place.1, None);
+                    if self.kind != Kind::Operated {
+                        book.subscribed_to(self.channel.clone(), self.place.1, None);
+                    }
                 }
                 Frame::Error(error) => {
                     let text = String::from_utf8_lossy(error);

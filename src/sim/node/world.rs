@@ -5,7 +5,7 @@ mod passing;
 mod readers;
 
 use super::any::AnyClient;
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, topic_name};
+use super::book::{Book, Change, ChannelKey, EPHEMERAL_TOPICS, topic_name};
 use super::client::{Client, Role};
 use super::reach::Reach;
 use super::reader::{Kind, Place};
@@ -93,8 +93,8 @@ pub struct World<'a> {
     /// Of topics that were asked for; and whose offset is being set, by the ticket.
     known: BTreeMap<usize, TopicRef>,
     setting: BTreeMap<u64, Place>,
-    /// What is being paused, or goes on, by the ticket.
-    pausing: BTreeMap<u64, (ChannelKey, u16, bool)>,
+    /// What an operator has asked for, by the ticket.
+    operating: BTreeMap<u64, (ChannelKey, u16, Change)>,
     next_ticket: u64,
 }
 
@@ -174,7 +174,7 @@ impl<'a> World<'a> {
             left: vec![],
             known: BTreeMap::new(),
             setting: BTreeMap::new(),
-            pausing: BTreeMap::new(),
+            operating: BTreeMap::new(),
             next_ticket: 10,
         }
     }
@@ -207,7 +207,7 @@ impl<'a> World<'a> {
         if self.plan.native > 0.0 {
             self.finish_producers();
         }
-        if self.plan.pauses > 0.0 {
+        if self.plan.pauses + self.plan.removals > 0.0 {
             self.unpause_all();
         }
         if self.plan.order > 0.0 {
@@ -605,7 +605,7 @@ impl<'a> World<'a> {
         if self.plan.order > 0.0 && !self.is_stopping && self.rng.chance(0.02) {
             self.set_somewhere();
         }
-        self.pause_somewhere();
+        self.operate_somewhere();
         let conns: Vec<u64> = self.sockets.keys().copied().collect();
         let conn = self.pick(&conns);
         let mut core = self.rng.below(self.shards.len() as u64) as usize;

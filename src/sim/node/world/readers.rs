@@ -4,21 +4,23 @@ use super::World;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
 use crate::shard::Event;
-use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, Start, Ticket};
+use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
 use crate::sim::node::any::AnyClient;
-use crate::sim::node::book::{ChannelKey, topic_name};
+use crate::sim::node::book::{Answered, Change, ChannelKey, topic_name};
 use crate::sim::node::reader::{Kind, Place, Reader};
 
 impl World<'_> {
     fn open_reader(&mut self, kind: Kind, place: Place, rdy: u32) {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
-        let core = self.add_socket(AnyClient::Reader(Box::new(Reader::new(kind, place, rdy))));
+        let reader = Reader::new(self.book, kind, place, rdy);
+        let core = self.add_socket(AnyClient::Reader(Box::new(reader)));
         self.step(core, Event::Opened { conn, peer: Peer("test:1".into()) });
     }
 
     pub(super) fn connect_reader(&mut self) {
         let kind = if self.rng.chance(0.5) { Kind::Ordered } else { Kind::Moved };
+        let kind = if self.plan.removals > 0.0 && self.rng.chance(0.6) { Kind::Operated } else { kind };
         let place = (self.rng.below(self.topics) as usize, self.rng.below(self.plan.partitions_max) as u16);
         let rdy = 1 + self.rng.below(6) as u32;
         self.book.subscribes(place.0);
@@ -74,8 +76,13 @@ impl World<'_> {
         self.end_turn(core);
     }
 
+    pub(super) fn operate_somewhere(&mut self) {
+        self.pause_somewhere();
+        self.remove_somewhere();
+    }
+
     /// Now and then, if there is an operator: pauses the channel of some reader, or lets it go on, one change at a time for each.
-    pub(super) fn pause_somewhere(&mut self) {
+    fn pause_somewhere(&mut self) {
         if self.plan.pauses == 0.0 || self.is_stopping || !self.rng.chance(self.plan.pauses) {
             return;
         }
@@ -83,8 +90,22 @@ impl World<'_> {
         let Some((channel, partition)) = self.pick(&(0..places.len()).collect::<Vec<_>>()).map(|i| places[i].clone()) else {
             return;
         };
-        let paused = self.rng.chance(0.5);
-        self.pause(channel, partition, paused);
+        let change = if self.rng.chance(0.5) { Change::Pause } else { Change::Unpause };
+        self.operate(channel, partition, change);
+    }
+
+    /// The same of what is emptied or deleted.
+    fn remove_somewhere(&mut self) {
+        if self.plan.removals == 0.0 || self.is_stopping || !self.rng.chance(self.plan.removals) {
+            return;
+        }
+        let is_operated = |((_, c), _): &&(ChannelKey, u16)| Kind::of(c) == Some(Kind::Operated);
+        let places: Vec<(ChannelKey, u16)> = self.book.read.iter().filter(is_operated).cloned().collect();
+        let Some((channel, partition)) = self.pick(&(0..places.len()).collect::<Vec<_>>()).map(|i| places[i].clone()) else {
+            return;
+        };
+        let change = if self.rng.chance(0.5) { Change::Empty } else { Change::Delete };
+        self.operate(channel, partition, change);
     }
 
     /// Before all is drained. What the crash before it left without an answer, and what is under way, ends unpaused.
@@ -92,7 +113,7 @@ impl World<'_> {
         for (channel, partition) in self.book.maybe_paused() {
             self.know_topic(channel.0);
             self.drain_all();
-            self.pause(channel, partition, false);
+            self.operate(channel, partition, Change::Unpause);
             self.drain_all();
         }
     }
@@ -105,21 +126,26 @@ impl World<'_> {
         self.step(home, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::FindTopic { ticket, name } });
     }
 
-    fn pause(&mut self, key: ChannelKey, partition: u16, paused: bool) {
-        if self.pausing.values().any(|(k, p, _)| (k, *p) == (&key, partition)) {
+    /// One change at a time for each.
+    fn operate(&mut self, key: ChannelKey, partition: u16, change: Change) {
+        if self.operating.values().any(|(k, p, _)| (k, *p) == (&key, partition)) {
             return;
         }
         let Some(topic) = self.known.get(&key.0).cloned() else { return self.know_topic(key.0) };
         self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
-        let change = if paused { ChannelChange::Pause } else { ChannelChange::Unpause };
-        let channel = ChannelName::new(&key.1).expect("valid");
-        let set = Box::new(ChangeChannel { topic, partition: PartitionId(partition), channel, change });
-        self.book.pauses(&key, partition);
-        self.pausing.insert(ticket.0, (key, partition, paused));
-        self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket, set } });
+        let message = change.ask(Ticket(self.next_ticket), topic, partition, &key.1);
+        self.book.operates(&key, partition, change);
+        self.operating.insert(self.next_ticket, (key, partition, change));
+        self.step(core, Event::Mesh { from: CoreId::HTTP, message });
         self.end_turn(core);
+    }
+
+    fn operated(&mut self, ticket: Ticket, answer: Answered) {
+        let (key, partition, change) = self.operating.remove(&ticket.0).expect("answered once");
+        let is_waiting = |r: &Reader| r.kind == Kind::Operated && r.place == (key.0, partition) && !r.is_satisfied();
+        let is_wanted = self.sockets.values().any(|s| matches!(&s.client, AnyClient::Reader(r) if is_waiting(r)));
+        self.book.operated(&key, partition, change, answer, is_wanted, true);
     }
 
     pub(super) fn http_hears(&mut self, message: MeshMessage) {
@@ -130,6 +156,9 @@ impl World<'_> {
                 let number = (0..self.topics as usize).find(|&t| topic_name(t) == *topic.name).expect("it was asked for");
                 self.known.insert(number, topic);
             }
+            MeshMessage::OffsetSet { ticket, result } if self.operating.contains_key(&ticket.0) => {
+                self.operated(ticket, Answered::of(result, |at| Some(at.log_id)));
+            }
             MeshMessage::OffsetSet { ticket, result } => {
                 let place = self.setting.remove(&ticket.0).expect("answered once");
                 let key = (place.0, Kind::Moved.channel().to_owned());
@@ -138,12 +167,7 @@ impl World<'_> {
                     Err(_) => self.book.set_failed(&key, place.1),
                 }
             }
-            MeshMessage::ChannelChanged { ticket, result } => {
-                let (key, partition, paused) = self.pausing.remove(&ticket.0).expect("answered once");
-                if result.is_ok() {
-                    self.book.was_paused(&key, partition, paused);
-                }
-            }
+            MeshMessage::ChannelChanged { ticket, result } => self.operated(ticket, Answered::of(result, |_| None)),
             other => panic!("the HTTP thread asked for no {other:?}"),
         }
     }

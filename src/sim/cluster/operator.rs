@@ -1,0 +1,97 @@
+//! An operator: pauses channels where they are led, lets them go on, empties and deletes them, under all the other faults. What was
+//! answered holds on every in-sync replica, and with whoever leads next: `a_pause_holds`, `what_an_operator_removed_never_comes`.
+
+use super::meta::Key;
+use super::world::{Phase, World};
+use crate::base::{CoreId, PartitionId};
+use crate::shard::Event;
+use crate::shard::message::{MeshMessage, Ticket};
+use crate::sim::node::any::AnyClient;
+use crate::sim::node::book::{Answered, Change, ChannelKey, OPERATED};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What has no answer yet.
+struct Asked {
+    node: usize,
+    life: u64,
+    key: Key,
+    change: Change,
+    /// After the faults: the leader knows what there is.
+    is_rest: bool,
+}
+
+#[derive(Default)]
+pub struct Operator {
+    asked: BTreeMap<u64, Asked>,
+    last_ticket: u64,
+    /// At rest: channels that go on, or are not there.
+    settled: BTreeSet<Key>,
+}
+
+fn channel(key: Key) -> ChannelKey {
+    (key.0, OPERATED.to_owned())
+}
+
+impl World {
+    /// Some change of some channel.
+    pub fn operate(&mut self) {
+        let keys = self.meta.keys();
+        let key = keys[self.rng.below(keys.len() as u64) as usize];
+        let changes = [Change::Pause, Change::Unpause, Change::Unpause, Change::Empty, Change::Delete, Change::Delete];
+        let change = changes[self.rng.below(changes.len() as u64) as usize];
+        self.ask_for(key, change);
+    }
+
+    /// Of the leader, if it listens, and nothing is under way.
+    fn ask_for(&mut self, key: Key, change: Change) {
+        self.forget_the_dead();
+        let is_asked = self.operator.asked.values().any(|a| a.key == key);
+        let listens = |n: &usize| self.takes_clients(*n) && self.nodes[*n].paused_until <= self.now;
+        let Some(n) = self.meta.leader(key).filter(|n| !is_asked && listens(n)) else { return };
+        self.operator.last_ticket += 1;
+        let ticket = self.operator.last_ticket;
+        self.book.now_ms = self.now / super::world::MS;
+        self.book.operates(&channel(key), key.1, change);
+        let is_rest = self.phase == Phase::Healed;
+        self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_rest });
+        self.say(|| format!("the operator asks node{n}: {change:?} of {key:?}"));
+        let topic = self.meta.topics[key.0].clone();
+        let core = topic.core_of(PartitionId(key.1), self.nodes[n].cores).0 as usize;
+        let message = change.ask(Ticket(ticket), topic, key.1, OPERATED);
+        self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });
+    }
+
+    /// Who was asked and is no more answers nobody.
+    fn forget_the_dead(&mut self) {
+        let nodes = &self.nodes;
+        let is_dead = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none();
+        let dead: Vec<Asked> = self.operator.asked.extract_if(.., |_, a| is_dead(a)).map(|(_, a)| a).collect();
+        for Asked { key, change, .. } in dead {
+            self.book.operated(&channel(key), key.1, change, Answered::Unknown, true, false);
+        }
+    }
+
+    pub fn operator_hears(&mut self, message: MeshMessage) {
+        let (ticket, answer) = match message {
+            MeshMessage::ChannelChanged { ticket, result } => (ticket, Answered::of(result, |_| None)),
+            MeshMessage::OffsetSet { ticket, result } => (ticket, Answered::of(result, |at| Some(at.log_id))),
+            _ => return,
+        };
+        let Asked { node, key, change, is_rest, .. } = self.operator.asked.remove(&ticket.0).expect("answered once");
+        self.say(|| format!("node{node} answers the operator: {change:?} of {key:?}: {answer:?}"));
+        if is_rest && !matches!(answer, Answered::Unknown) {
+            self.operator.settled.insert(key);
+        }
+        let is_waiting = |c: &AnyClient| matches!(c, AnyClient::Nsq(c) if c.waits_for_operated());
+        let is_wanted = self.clients.values().any(|v| v.key == key && is_waiting(&v.client));
+        self.book.now_ms = self.now / super::world::MS;
+        self.book.operated(&channel(key), key.1, change, answer, is_wanted, is_rest);
+    }
+
+    /// After the faults all channels go on; the operator has an answer to that.
+    pub fn lets_all_go_on(&mut self) -> bool {
+        let left: Vec<Key> = self.meta.keys().into_iter().filter(|key| !self.operator.settled.contains(key)).collect();
+        left.iter().for_each(|key| self.ask_for(*key, Change::Unpause));
+        left.is_empty()
+    }
+}
