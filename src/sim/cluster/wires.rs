@@ -69,6 +69,8 @@ impl End {
 
 pub struct Wire {
     pub ends: [End; 2],
+    /// What was on its way is lost, so nothing that is sent behind it arrives, though the ends do not know yet.
+    is_reset: bool,
 }
 
 /// What a node calls an end of a connection.
@@ -101,7 +103,7 @@ impl World {
     fn add_wire(&mut self, ends: [End; 2]) -> u64 {
         let wire = self.next_wire;
         self.next_wire += 1;
-        self.wires.insert(wire, Wire { ends });
+        self.wires.insert(wire, Wire { ends, is_reset: false });
         wire
     }
 
@@ -234,6 +236,7 @@ impl World {
 
     pub fn arrive(&mut self, wire: u64, side: usize) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
+        let is_reset = w.is_reset;
         let [own, other] = pair(&mut w.ends, side);
         let between = own.node().zip(other.node());
         let is_cut = between.is_some_and(|pair| self.cuts.contains(&pair));
@@ -257,7 +260,7 @@ impl World {
         if is_drained {
             self.queue.put(self.now, Happening::CloseNow { wire, side });
         }
-        if other.is_gone {
+        if other.is_gone || is_reset {
             return;
         }
         if matches!(other.who, Who::Client { .. }) {
@@ -435,6 +438,7 @@ impl World {
     pub fn reset(&mut self, wire: u64) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         self.outcome.resets += 1;
+        w.is_reset = true;
         w.ends.iter_mut().for_each(|e| e.pipe.clear());
         for side in 0..2 {
             let at = self.soon(5 * MS);
