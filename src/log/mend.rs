@@ -213,6 +213,7 @@ impl Store {
         if is_whole {
             let (from, to) = (mend.from(), mend.to());
             part.find_again(from, to, &mend.batches[mend.batches.len() - 1]);
+            self.scrub.mended();
             let (dir, messages) = (&part.dir, to.count - from.count);
             tracing::info!(topic = %dir.topic, partition = %dir.partition, from = from.offset, to = to.offset, messages,
                 "damage is mended: another replica's bytes stand there");

@@ -40,7 +40,10 @@ pub struct Scrub {
     is_reading: bool,
     next_at: Ticks,
     pass_began: Option<Ticks>,
+    /// In which nothing was mended, since something was.
     passes: u64,
+    /// Something was mended in this pass, perhaps behind the walk.
+    has_mended: bool,
     walk: Option<Walk>,
     check: Option<Check>,
     /// The last partition of which it was said that it cannot be read, in this pass.
@@ -55,7 +58,16 @@ impl Scrub {
         }
     }
 
-    /// A commit log of the partition is read or written.
+    /// Lost bytes stand there again. What is known by them alone, the records of the commit log, is verified at once, and not an hour
+    /// later: nobody could tell these of damaged batches.
+    pub fn mended(&mut self) {
+        (self.passes, self.has_mended) = (0, true);
+        if self.pass_began.is_none() {
+            self.next_at = Ticks::default();
+        }
+    }
+
+    /// A first block or a commit log of the partition is read or written.
     pub fn repairs(&self, p: PartitionIdx) -> bool {
         self.check.as_ref().is_some_and(|c| c.p == p)
     }
@@ -98,7 +110,9 @@ impl Store {
         if rate == 0 || self.scrub.is_reading || self.is_stopping() || self.scrub.next_at > now.ticks {
             return;
         }
-        self.scrub.pass_began.get_or_insert(now.ticks);
+        if self.scrub.pass_began.is_none() {
+            (self.scrub.pass_began, self.scrub.has_mended) = (Some(now.ticks), false);
+        }
         // At most one walk over the partitions per tick.
         for index in self.scrub.partition..self.partitions.capacity() {
             if index != self.scrub.partition {
@@ -117,14 +131,17 @@ impl Store {
             return;
         }
         (self.scrub.partition, self.scrub.offset) = (0, 0);
-        self.scrub.passes += 1;
         self.scrub.walk = None;
         self.scrub.unreadable = None;
         let began = self.scrub.pass_began.take().unwrap_or(now.ticks);
-        self.scrub.next_at = (began + PASS_MIN).max(now.ticks + Duration::from_secs(1));
+        self.scrub.next_at = now.ticks + Duration::from_secs(1);
+        if !self.scrub.has_mended {
+            self.scrub.passes += 1;
+            self.scrub.next_at = (began + PASS_MIN).max(self.scrub.next_at);
+        }
     }
 
-    /// How often all partitions were gone through.
+    /// How often all partitions were gone through since anything of them was mended.
     pub fn scrubs(&self) -> u64 {
         self.scrub.passes
     }
