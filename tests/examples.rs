@@ -42,6 +42,16 @@ fn ended(name: &str, mut child: Child) -> String {
     out
 }
 
+/// One that goes on until it is stopped, also when the test fails.
+struct Endless(Child);
+
+impl Drop for Endless {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 fn run(name: &str, arguments: &[&str]) -> String {
     ended(name, example(name, arguments))
 }
@@ -52,10 +62,9 @@ fn what_is_produced_goes_through_the_pipeline_and_is_consumed() {
     let address = node.native().to_string();
     let said = run("native_produce", &[&address, "raw", "5000"]);
     assert!(said.starts_with("5000 messages are durable after "), "{said}");
-    let mut pipeline = example("native_pipeline", &[&address, "raw", "upper"]);
+    let pipeline = Endless(example("native_pipeline", &[&address, "raw", "upper"]));
     let said = run("native_consume", &[&address, "upper", "5000"]);
-    pipeline.kill().expect("it goes on until it is stopped");
-    pipeline.wait().expect("it is our child");
+    drop(pipeline);
     assert!(said.starts_with("5000 messages, 500000 bytes in "), "{said}");
 }
 

@@ -27,6 +27,8 @@ const KEPT_STORE: Kept = &[
     ),
     (1, &[177]),
     (5, &[832]),
+    (7, &[1404]),
+    (8, &[1659]),
 ];
 const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];

@@ -140,7 +140,9 @@ impl View<'_> {
         let promised = promised.into_iter().flatten().max().unwrap_or(base).min(next.unwrap_or(i64::MAX));
         let promised = promised.min(self.limit.unwrap_or(i64::MAX)).min(redo.unwrap_or(i64::MAX));
         let block = read_range(self.storage, &segment, 0, BLOCK)?;
-        let meta = match FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base) {
+        let held = FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base);
+        let is_held = held.is_ok();
+        let meta = match held {
             Ok(h) => SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() },
             Err(Bad::Zero | Bad::Short) if promised <= base => {
                 self.say(&segment, "not begun yet")?;
@@ -174,7 +176,10 @@ impl View<'_> {
         let is_settled = newest.is_some_and(|s| base < s.end.offset);
         self.table(&segment, dir, base, &block, is_settled)?;
         self.table(&commit, dir, base, &commit_block, is_settled)?;
-        self.segments.insert(base, meta);
+        // What follows from the log alone does not know the chain.
+        if is_held {
+            self.segments.insert(base, meta);
+        }
         let at = meta.base;
         let (mut chain, mut open) = (meta.prev_crc, true);
         if let Some((end, crc, was_open)) = before {

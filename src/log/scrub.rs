@@ -86,11 +86,20 @@ struct Walk {
     is_given_up: bool,
 }
 
+/// What is with the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// The segment's first block is read.
+    FirstBlock,
+    /// It is written.
+    FirstBlockWrite,
+    CommitLog,
+}
+
 /// The commit records of one run; with the first one of a segment its first block.
 struct Check {
     p: PartitionIdx,
-    /// The segment's first block is being read.
-    is_first_block: bool,
+    step: Step,
     file: FileId,
     headers: Vec<BatchHeader>,
     /// Of the run.
@@ -202,7 +211,8 @@ impl Store {
         match todo.pop_front() {
             Some(op) => {
                 self.ops.issue(io, op, Op::Scrub);
-                self.scrub.check = Some(Check { p, is_first_block, file, headers, end, at, len, skipped, todo });
+                let step = if is_first_block { Step::FirstBlock } else { Step::CommitLog };
+                self.scrub.check = Some(Check { p, step, file, headers, end, at, len, skipped, todo });
             }
             None => self.scrubbed(now, p, end, io),
         }
@@ -212,13 +222,23 @@ impl Store {
     pub(super) fn commit_log_done(&mut self, now: Now, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let Some(check) = &self.scrub.check else { return };
         let p = check.p;
-        let result = match outcome {
-            Ok(DiskDone::Read(bytes)) if check.is_first_block => self.compare_first_block(now, &bytes),
-            Err(error) if check.is_first_block => self.pass_over_first_block(&error.to_string()),
-            Ok(DiskDone::Read(bytes)) => self.compare(now, &bytes),
-            Err(DiskError::NotFound { .. }) if check.todo.is_empty() => self.compare(now, &[]),
-            Ok(DiskDone::Done) => Ok(()),
-            Err(error) => Err(error.to_string()),
+        let result = match (check.step, outcome) {
+            (Step::FirstBlock, Ok(DiskDone::Read(bytes))) => {
+                self.compare_first_block(now, &bytes);
+                Ok(())
+            }
+            (Step::FirstBlock | Step::FirstBlockWrite, Err(error)) => {
+                self.pass_over_first_block(&error.to_string());
+                Ok(())
+            }
+            (Step::FirstBlockWrite, Ok(_)) => {
+                self.scrub.check.iter_mut().for_each(|check| check.step = Step::CommitLog);
+                Ok(())
+            }
+            (Step::CommitLog, Ok(DiskDone::Read(bytes))) => self.compare(now, &bytes),
+            (Step::CommitLog, Err(DiskError::NotFound { .. })) if check.todo.is_empty() => self.compare(now, &[]),
+            (Step::CommitLog, Err(error)) => Err(error.to_string()),
+            (_, Ok(_)) => Ok(()),
         };
         if let Err(error) = &result {
             let file = self.scrub.check.as_ref().map(|c| c.file.to_string());
@@ -238,29 +258,41 @@ impl Store {
     }
 
     /// Compares the first block of the segment with what is known of it, and plans to write it where it differs.
-    fn compare_first_block(&mut self, now: Now, found: &[u8]) -> Result<(), String> {
-        let (Some(mut check), Some(walk)) = (self.scrub.check.take(), self.scrub.walk) else { return Ok(()) };
+    fn compare_first_block(&mut self, now: Now, found: &[u8]) {
+        let (Some(mut check), Some(walk)) = (self.scrub.check.take(), self.scrub.walk) else { return };
         let part = self.part(check.p);
         let file = FileId::Segment(part.dir.clone(), walk.base);
-        let right = part.first_block(SEGMENT_MAGIC, walk.base, found, Epoch(check.headers[0].epoch.get()), now.unix_ns);
-        if let Ok(Some((block, why))) = &right {
-            warn_of_first_block(&file, *why);
-            let parts = vec![bytes::Bytes::copy_from_slice(block)];
-            check.todo.push_front(DiskOp::Write { file, at: 0, parts, durability: Durability::Durable });
+        let right = part.first_block(SEGMENT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns);
+        check.step = Step::CommitLog;
+        match right {
+            Ok(Some(Right { block, why })) if self.is_worth_a_write(why) => {
+                warn_of_first_block(&file, why);
+                check.step = Step::FirstBlockWrite;
+                let parts = vec![bytes::Bytes::from(block)];
+                check.todo.push_front(DiskOp::Write { file, at: 0, parts, durability: Durability::Durable });
+                self.scrub.check = Some(check);
+            }
+            Ok(_) => self.scrub.check = Some(check),
+            Err(bad) => {
+                self.scrub.check = Some(check);
+                self.pass_over_first_block(&bad.to_string());
+            }
         }
-        check.is_first_block = false;
-        self.scrub.check = Some(check);
-        right.map_or_else(|bad| self.pass_over_first_block(&bad.to_string()), |_| Ok(()))
+    }
+
+    /// A file whose write fails takes no other one for the life of this process, and a cut may need one. So what is no damage waits
+    /// while the disk is full.
+    fn is_worth_a_write(&self, why: Option<&str>) -> bool {
+        why.is_some() || !self.is_short_of_space()
     }
 
     /// The next pass looks again; the commit log is verified all the same.
-    fn pass_over_first_block(&mut self, error: &str) -> Result<(), String> {
+    fn pass_over_first_block(&mut self, error: &str) {
         if let (Some(check), Some(walk)) = (&mut self.scrub.check, self.scrub.walk) {
-            check.is_first_block = false;
+            check.step = Step::CommitLog;
             let file = FileId::Segment(self.partitions[check.p.0 as usize].dir.clone(), walk.base).to_string();
             tracing::warn!(file, error, "the first block of a segment is neither verified nor mended before the next pass");
         }
-        Ok(())
     }
 
     /// Compares records with batches, and plans what has to be written.
@@ -280,13 +312,12 @@ impl Store {
             }
         };
         if check.at == 0 {
-            let epoch = Epoch(check.headers[0].epoch.get());
-            match part.first_block(COMMIT_MAGIC, walk.base, found, epoch, now.unix_ns) {
-                Ok(None) => {}
-                Ok(Some((block, why))) => {
+            match part.first_block(COMMIT_MAGIC, walk.base, found, &check.headers[0], now.unix_ns) {
+                Ok(Some(Right { block, why })) if self.is_worth_a_write(why) => {
                     mend(0, &block);
                     warn_of_first_block(&check.file, why);
                 }
+                Ok(_) => {}
                 Err(bad) => {
                     self.scrub.check = Some(check);
                     return Err(bad.to_string());
@@ -321,14 +352,25 @@ impl Store {
 
 impl PartitionLog {
     /// The first block of a file of the segment at `base`, where `found` is not what it should be, and why, if it is damage. A
-    /// header that holds stays.
-    fn first_block(&self, magic: [u8; 4], base: i64, found: &[u8], epoch: Epoch, unix_ns: i64) -> Result<Option<Right>, Bad> {
+    /// header that holds stays, unless `first`, a batch that was verified, shows that it is wrong: what is known here may come from
+    /// a table alone.
+    fn first_block(
+        &self,
+        magic: [u8; 4],
+        base: i64,
+        found: &[u8],
+        first: &BatchHeader,
+        unix_ns: i64,
+    ) -> Result<Option<Right>, Bad> {
         let (index, segment) = self.segment_of(base);
         let (id, partition, before) = (self.dir.topic_id, self.dir.partition, self.table_of(index));
-        let header = match FileHeader::parse(found, magic, id, partition, base) {
-            Ok(h) => Some(h).filter(|h| h.meta() == segment.meta),
+        let is_shown = first.start() == segment.meta.base && first.prev_crc.get() == segment.meta.prev_crc;
+        let (header, wrong) = match FileHeader::parse(found, magic, id, partition, base) {
+            Ok(h) if h.meta() == segment.meta => (Some(h), None),
+            Ok(_) if is_shown => (None, Some("its header differs from its first batch")),
+            Ok(_) => return Err(Bad::Foreign),
             Err(bad @ Bad::Version(_)) => return Err(bad),
-            Err(_) => None,
+            Err(_) => (None, Some("its header does not hold")),
         };
         let table = SegmentTable::parse(found, id, partition, base);
         let (is_right, why) = match &table {
@@ -339,17 +381,20 @@ impl PartitionLog {
         };
         Ok(match header {
             Some(_) if is_right => None,
-            Some(h) => Some((h.block(&before), why)),
+            Some(h) => Some(Right { block: h.block(&before), why }),
             None => {
-                let header = self.file_header(magic, segment, epoch, unix_ns);
-                Some((header.block(&before), Some("its header does not hold")))
+                let header = self.file_header(magic, segment, Epoch(first.epoch.get()), unix_ns);
+                Some(Right { block: header.block(&before), why: wrong })
             }
         })
     }
 }
 
-/// The bytes, and what was damaged.
-type Right = (Vec<u8>, Option<&'static str>);
+/// What a first block should be, and what was damaged of it, if anything was.
+struct Right {
+    block: Vec<u8>,
+    why: Option<&'static str>,
+}
 
 fn warn_of_first_block(file: &FileId, why: Option<&str>) {
     if let Some(why) = why {

@@ -97,10 +97,10 @@ pub struct Header {
     /// `None`: nothing tells where the segment begins in counts and ids.
     pub meta: Option<SegmentMeta>,
     pub epoch: u64,
-    /// The commit log's own header holds.
-    pub commit_holds: bool,
-    /// The segments before it that the first of its files names whose table holds.
-    pub table: SegmentTable,
+    /// What the commit log's own header says, if it holds.
+    pub spare: Option<SegmentMeta>,
+    /// The segments before it that its two files name, as far as their tables hold.
+    tables: [SegmentTable; 2],
     /// Its header holds, its table does not.
     pub rotten_table: Option<FileId>,
 }
@@ -157,8 +157,22 @@ pub fn read(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Re
     let (meta, epoch) = told.map_or((None, 0), |(meta, epoch)| (Some(meta), epoch));
     let rots = |b: &Block| b.found == HeaderFound::Holds && b.table.is_none();
     let rotten_table = [(&first, segment), (&spare, commit)].into_iter().find(|(b, _)| rots(b)).map(|(_, file)| file);
-    let table = [first.table, spare.table].into_iter().flatten().find(|t| !t.is_empty()).unwrap_or_default();
-    Ok(Header { action, meta, epoch, commit_holds: spare.found == HeaderFound::Holds, table, rotten_table })
+    let spare_meta = spare.header.filter(|_| spare.found == HeaderFound::Holds).map(|h| h.meta());
+    let tables = [first.table.unwrap_or_default(), spare.table.unwrap_or_default()];
+    Ok(Header { action, meta, epoch, spare: spare_meta, tables, rotten_table })
+}
+
+impl Header {
+    /// The segments before it that the first of its files names whose table holds.
+    fn table(&self) -> &SegmentTable {
+        self.tables.iter().find(|t| !t.is_empty()).unwrap_or(&self.tables[0])
+    }
+
+    /// Both files begin as they should: at `meta`, behind the segments that `before` names.
+    pub fn is_right(&self, meta: &SegmentMeta, before: &SegmentTable) -> bool {
+        let holds = self.action == HeaderAction::Keep && self.rotten_table.is_none();
+        holds && self.meta == Some(*meta) && self.spare == Some(*meta) && self.tables.iter().all(|t| t.covers(before))
+    }
 }
 
 /// Where a segment begins as its first batch says, or the first record of its commit log (which does not know the chain:
@@ -215,7 +229,7 @@ impl Partition {
             };
             known.insert(base, meta);
             // Retention has removed some that it names.
-            let named = header.table.segments().iter().filter(|m| bases.binary_search(&m.base.offset).is_ok());
+            let named = header.table().segments().iter().filter(|m| bases.binary_search(&m.base.offset).is_ok());
             for m in named {
                 known.entry(m.base.offset).or_insert(*m);
             }

@@ -300,7 +300,7 @@ impl Partition {
         };
         let agrees = last.is_some_and(|r| r.end() == self.end && r.batch_crc.get() == self.chain_crc);
         let header = headers::read(cx.storage, &self.dir, base.offset)?;
-        let header = if header.commit_holds { CommitHeader::Holds } else { CommitHeader::Fails };
+        let header = if header.spare.is_some() { CommitHeader::Holds } else { CommitHeader::Fails };
         let end = if agrees { CommitEnd::Agrees } else { CommitEnd::Differs };
         match decide(COMMIT_TABLE, header, end, ()).then {
             CommitAction::Keep => self.commit_count = index,

@@ -425,10 +425,7 @@ impl Partition {
         let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
         let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
         let before = self.table(base);
-        let holds = found.is_some_and(|h| {
-            let continues = h.meta.is_some_and(|m| m.base == meta.base && m.prev_crc == meta.prev_crc);
-            h.action == HeaderAction::Keep && h.commit_holds && continues && h.rotten_table.is_none() && h.table.covers(&before)
-        });
+        let holds = found.is_some_and(|h| h.is_right(&meta, &before));
         if !holds {
             self.write_headers(cx, &meta, self.epoch)?;
         }

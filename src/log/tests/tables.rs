@@ -335,6 +335,23 @@ fn a_rotten_header_of_a_segment_that_a_table_names_is_mended_by_the_scrubber() {
     }
 }
 
+/// A start may have believed a table that is wrong. Then a header that holds, and which no batch contradicts, is what is right.
+#[test]
+fn a_header_that_holds_is_not_written_over_by_what_a_table_alone_says() {
+    let (mut disk, metas) = node(12);
+    let wrongs: [fn(&mut SegmentMeta); 2] = [|m| m.prev_crc ^= 1, |m| m.base.count += 1];
+    for wrong in wrongs {
+        let (mut found, _) = start(&mut disk);
+        wrong(&mut found.partitions[0].segments[5]);
+        let (mut rig, _) = scrubbing(&disk, &found);
+        scrub_once(&mut rig);
+        let (d, base) = (dir("t"), metas[5].base.offset);
+        for file in [FileId::Segment(d.clone(), base), FileId::Commit(d.clone(), base)] {
+            assert!(rig.disk.files[&file][..TABLE_AT] == whole_bytes(&disk, &file)[..TABLE_AT], "{file}");
+        }
+    }
+}
+
 fn whole_bytes<'a>(disk: &'a SimDisk, file: &FileId) -> &'a [u8] {
     disk.contents(file).expect("it is there")
 }
