@@ -361,7 +361,6 @@ impl Partition {
         if self.expects_first_record && !self.has_witness {
             self.no_first_record(cx);
         }
-        self.report_unfounded(cx);
         self.prove(cx)?;
         if self.segments.is_empty() && self.end.offset > 0 {
             self.enter(cx)?;

@@ -5,6 +5,7 @@
 //! record of the deletion be under way.
 
 use super::*;
+use crate::log::recovery::scan::segment_at;
 
 /// What stands in the journal behind the FIN, when the power goes.
 #[derive(Clone, Copy, PartialEq)]
@@ -102,4 +103,31 @@ fn a_channel_is_lost_where_a_record_is_missing() {
         assert!(channels.len() == 1 && !is_confirmed(&channels[0], LogId(1)) && is_confirmed(&channels[0], LogId(2)));
         assert!(lost.report.findings.iter().any(|f| f.what.starts_with("channel ch was lost")), "{:?}", lost.report);
     }
+}
+
+/// Damage that only the FIN tells of is known before the log's end is looked for: there a commit record is believed that names a batch
+/// which does not hold.
+#[test]
+fn a_fin_of_a_channel_that_nothing_made_is_damage_before_the_end_is_found() {
+    let mut disk = SimDisk::new(3);
+    let first = recover(&mut disk, &options(1, 3)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
+    let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
+    engine.create_topic(info).expect("no fault was asked for");
+    engine.admit(0, 9000).expect("no fault was asked for");
+    let journaled = engine.make_batch(0, &[vec![1; 500]]);
+    let fin = engine.confirm(0, "ch", &[Interval { start: LogId(1), end: journaled.header.end() }]).pop().expect("it confirms");
+    let facts = [engine.batch_fact(0, &journaled), fin];
+    engine.write(0, &facts).expect("no fault was asked for");
+    let not_journaled = engine.make_batch(0, &[vec![2; 500]]);
+    let (at, end) = (not_journaled.header.offset.get(), not_journaled.header.end());
+    engine.parts[0].pending.extend([journaled, not_journaled]);
+    engine.flush(0).expect("no fault was asked for");
+    let mut disk = engine.disk;
+    disk.kill();
+    let segment = disk.paths().find(|p| p.ends_with(".segment")).expect("there is a segment").to_owned();
+    disk.scribble(&segment, segment_at(0, at) + 300, &[9; 8]);
+    let found = recover(&mut disk, &options(1, 4)).expect("it recovers");
+    assert!(found.report.has_damage() && found.partitions[0].doubt.is_suspect(), "{:?}", found.report);
+    assert_eq!(found.partitions[0].end, end, "{:?}", found.report);
 }
