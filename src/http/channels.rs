@@ -103,7 +103,7 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
     let named = Named::of(query?)?;
     let is_alone = named.partition.is_some();
     let (topic, partitions) = named.find(node).await?;
-    let (mut done, mut elsewhere, mut missing, mut first) = (Vec::new(), Vec::new(), 0, None);
+    let (mut done, mut elsewhere, mut first) = (Vec::new(), Vec::new(), None);
     for &partition in &partitions {
         let change = match operation {
             Operation::Create => Some(ChannelChange::Create { first, is_alone }),
@@ -134,10 +134,7 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
                 continue;
             }
             Some(Answer::ChannelChanged(Err(error)) | Answer::OffsetSet(Err(error))) => match error {
-                SetOffsetError::NoChannel => {
-                    missing += 1;
-                    continue;
-                }
+                SetOffsetError::NoChannel => continue,
                 SetOffsetError::Failed(PublishError::NotLeader) => {
                     elsewhere.push(partition.0);
                     continue;
@@ -151,8 +148,9 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
     match (done.is_empty(), elsewhere.is_empty()) {
         (false, true) => Ok(None),
         (false, false) => Ok(Some(serde_json::json!({ "partitions": done, "led_elsewhere": elsewhere }).to_string())),
-        (true, false) if missing == 0 => Err(core_failure(PublishError::NotLeader)),
-        (true, _) => Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")),
+        // That there is no such channel is said only of all partitions.
+        (true, false) => Err(core_failure(PublishError::NotLeader)),
+        (true, true) => Err(Failure::new(StatusCode::NOT_FOUND, "CHANNEL_NOT_FOUND")),
     }
 }
 

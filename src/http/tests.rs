@@ -370,6 +370,10 @@ fn an_operator_acts_on_all_partitions_that_the_node_leads() {
     cores.world().change_errors = BTreeMap::from([0, 1, 2].map(|p| (p, not_leader)));
     let answer = cores.post(pause, b"");
     assert!(answer.status == 421 && answer.body.contains("E_FAILED_ON_NOT_LEADER"), "{answer:?}");
+    cores.world().change_errors =
+        BTreeMap::from([(0, SetOffsetError::NoChannel), (1, not_leader), (2, SetOffsetError::NoChannel)]);
+    let answer = cores.post(pause, b"");
+    assert!(answer.status == 421 && answer.body.contains("E_FAILED_ON_NOT_LEADER"), "another node may have it: {answer:?}");
     cores.world().change_errors = BTreeMap::from([0, 1, 2].map(|p| (p, SetOffsetError::NoChannel)));
     cores.post(pause, b"").is(404, "CHANNEL_NOT_FOUND");
     // A part of it fails.

@@ -180,6 +180,8 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
     partitions.lose_journals(&mut cx, &lost, node.meta.journals);
+    // Before anything looks behind the journal: what it finds there is believed where something is missing.
+    partitions.all.iter_mut().for_each(|p| p.report_unfounded(&mut cx));
     partitions.complete_firsts(&topics);
     let mut partitions = partitions.finish(&mut cx)?;
 

@@ -162,6 +162,17 @@ impl Engine {
     pub fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
         let Some(Sync { key, topic, partition, name, change }) = self.syncs.pending.remove(&request) else { return };
         let is_here = self.channel_of(key, topic, &name).is_some();
+        let result = match (result, &change) {
+            // It is in this replica's journal, and may be with others: whoever leads next may have it.
+            (
+                Err(PublishError::NotLeader),
+                CursorChange::Order { .. }
+                | CursorChange::Pause { .. }
+                | CursorChange::Delete { .. }
+                | CursorChange::Set { setter: Setter::Core(..), .. },
+            ) => Err(PublishError::Unknown),
+            (result, _) => result,
+        };
         match change {
             CursorChange::Image { made_ordered } => {
                 if let (Some(c), Err(_)) = (self.channel_of(key, topic, &name), result) {

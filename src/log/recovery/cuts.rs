@@ -178,7 +178,7 @@ impl Partition {
             self.truncate(cx, &cut)?;
         }
         // Cursors follow the log.
-        for channel in &mut self.channels {
+        for channel in self.channels.iter_mut().chain(&mut self.unfounded) {
             channels::clamp(channel, cut.to);
         }
         if self.collect_start.offset > cut.to.offset {

@@ -11,7 +11,7 @@ use super::scan::{commit_at, commit_index, commit_record_at, commit_records, seg
 use super::snapshots::{Data, Pair, SNAPSHOT_TABLE, SnapshotAction, newer_slot, read_slots};
 use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
-use crate::base::{BLOCK, ChannelName, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
+use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::epochs::Epochs;
 use crate::log::format::COMMIT_RECORD_LEN;
@@ -156,9 +156,8 @@ pub struct Partition {
     pub snapshot_producers: Producers,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub last_unix_ns: i64,
-    /// Channels of which FINs were redone, and nothing else is known. They were lost, unless they are deleted later on: the snapshot may
-    /// stand behind that, and what it contains for sure end before.
-    pub unfounded: Vec<ChannelName>,
+    /// Cursors of which FINs were redone, and nothing else is known, nor told later on: see [`Partition::report_unfounded`].
+    pub unfounded: Vec<CursorImage>,
     /// Damage was found in this partition at this start.
     pub damaged: bool,
     snapshot_sequence: u64,
@@ -362,7 +361,6 @@ impl Partition {
         if self.expects_first_record && !self.has_witness {
             self.no_first_record(cx);
         }
-        self.report_unfounded(cx);
         self.prove(cx)?;
         if self.segments.is_empty() && self.end.offset > 0 {
             self.enter(cx)?;

@@ -17,6 +17,7 @@ use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
 use crate::log::producers::Producer;
+use crate::log::snapshot::Snapshot;
 use crate::log::state::SegmentMeta;
 use crate::log::storage::{overlay, read_range};
 use crate::log::view::Tail;
@@ -58,6 +59,7 @@ impl Partition {
         match record.kind {
             RecordKind::Cursor => {
                 let image = cursor();
+                self.unfounded.retain(|c| c.name != image.name);
                 match channels::position(&self.channels, &image.name) {
                     Some(i) => self.channels[i] = image,
                     None => self.channels.push(image),
@@ -67,7 +69,7 @@ impl Partition {
             RecordKind::ChannelDelete => {
                 let name = cursor().name;
                 self.channels.retain(|c| c.name != name);
-                self.unfounded.retain(|n| *n != name);
+                self.unfounded.retain(|c| c.name != name);
             }
             RecordKind::CollectStart => self.collect_start = place().expect("verified when it was read"),
             RecordKind::Start => {
@@ -94,26 +96,34 @@ impl Partition {
     }
 
     fn redo_finished(&mut self, image: CursorImage) {
-        match channels::position(&self.channels, &image.name) {
-            Some(i) if self.channels[i].generation == image.generation => {
-                channels::confirm(&mut self.channels[i], &image.intervals)
-            }
-            Some(i) if self.channels[i].generation > image.generation => {}
-            found => {
-                self.unfounded.push(image.name.clone());
-                let mut cursor = channels::reborn(&image, self.start);
-                channels::confirm(&mut cursor, &image.intervals);
-                match found {
-                    Some(i) => self.channels[i] = cursor,
-                    None => self.channels.push(cursor),
-                }
+        for known in [&mut self.channels, &mut self.unfounded] {
+            match known.iter_mut().find(|c| c.name == image.name) {
+                Some(c) if c.generation == image.generation => return channels::confirm(c, &image.intervals),
+                Some(c) if c.generation > image.generation => return,
+                _ => {}
             }
         }
+        let mut cursor = channels::reborn(&image, self.start);
+        channels::confirm(&mut cursor, &image.intervals);
+        self.unfounded.retain(|c| c.name != image.name);
+        self.unfounded.push(cursor);
     }
 
-    /// Behind all records.
+    /// Behind all records. With a snapshot that holds and no record missing behind it, the snapshot stands behind what became of such a
+    /// channel: it was being deleted, or another leader's cursor had taken its place. The record of that was not durable, nor
+    /// anything behind it, and no answer tells of the channel since: it is as the snapshot has it.
     pub fn report_unfounded(&mut self, cx: &mut Context<'_>) {
-        for name in std::mem::take(&mut self.unfounded) {
+        let is_whole = !self.damaged && !self.sequence_unknown && !self.expects_first_record;
+        let snapshot = self.on_disk.as_ref().filter(|_| is_whole).map(|s| Snapshot::file(&self.dir, s.sequence));
+        for cursor in std::mem::take(&mut self.unfounded) {
+            let name = cursor.name.clone();
+            if let Some(file) = &snapshot {
+                let what = format!("channel {name} was deleted or replaced, not yet durably in the journal: it is as it is here");
+                cx.report.note(Severity::Repaired, file, None, what);
+                continue;
+            }
+            self.channels.retain(|c| c.name != name);
+            self.channels.push(cursor);
             let what = format!("channel {name} was lost: it delivers again from the start what is not known as finished");
             self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
         }

@@ -90,6 +90,19 @@ fn a_pause_that_a_replica_does_not_confirm_is_taken_back() {
 }
 
 #[test]
+fn of_a_change_under_way_when_the_leader_goes_nobody_says_that_nothing_was_done() {
+    for change in [ChannelChange::Pause, ChannelChange::Delete] {
+        let mut net = Net::new();
+        net.subscribe(0, "ch", 0);
+        net.nodes[2].is_slow = true;
+        net.ask_change(0, change);
+        assert_eq!(net.changed(0), None);
+        net.elect(0, 1);
+        assert_eq!(net.changed(0), Some(Err(SetOffsetError::Failed(PublishError::Unknown))), "{change:?}");
+    }
+}
+
+#[test]
 fn an_emptied_channel_stays_empty_with_the_next_leader() {
     let mut net = Net::new();
     let p = net.connect(0);

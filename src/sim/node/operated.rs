@@ -262,9 +262,10 @@ impl Book {
     pub(super) fn what_was_operated_holds(&mut self, found: &Found, keeps: Keeps<'_>) {
         for ((channel, partition), place) in &self.operated.places {
             let images = found.images.get(&(channel.0, *partition)).filter(|_| keeps(channel.0, *partition));
-            let Some(images) = images.filter(|_| place.asked.is_none()) else { continue };
+            let Some(images) = images else { continue };
             let image = images.iter().find(|i| *i.name == *channel.1);
-            assert!(image.is_none() || !place.is_away, "{NAME}: {channel:?} {partition} was deleted: {image:?}");
+            let is_away = place.is_away && place.asked.is_none();
+            assert!(image.is_none() || !is_away, "{NAME}: {channel:?} {partition} was deleted: {image:?}");
             let is_behind = image.is_none_or(|i| i.confirmed.log_id >= place.gone.before);
             assert!(is_behind, "{NAME}: {:?} of {channel:?} {partition} is gone: {image:?}", place.gone);
             self.operated.looked_for += (place.gone.acknowledged > 0) as u64;
