@@ -53,7 +53,7 @@ pub struct Outcome {
     pub replica_changes: u64,
     pub read_only: u64,
     pub damages: u64,
-    /// What an operator was told to be done: pauses and their ends, and channels that were emptied or deleted.
+    /// What an operator was told to be done: pauses, and channels that were emptied or deleted.
     pub paused: u64,
     pub removed: u64,
     /// Of those, how often a disk was asked for one.

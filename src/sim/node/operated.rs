@@ -228,7 +228,7 @@ impl Book {
         (place.stray_until, place.is_away) = (until, false);
     }
 
-    /// Pauses and their ends, channels that were emptied or deleted, and how often a disk was asked for one of these.
+    /// Pauses, channels that were emptied or deleted, and how often a disk was asked for one of these.
     pub fn operators_counts(&self) -> (u64, u64, u64) {
         let (paused, operated) = (&self.paused, &self.operated);
         (paused.answered, operated.emptied + operated.deleted, paused.looked_for + operated.looked_for)

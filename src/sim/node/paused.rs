@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 pub struct Paused {
     /// What was last answered; `None` once something else was asked for since.
     places: BTreeMap<(ChannelKey, u16), Option<bool>>,
+    /// Pauses; not their ends, which every channel gets when a run is over.
     pub answered: u64,
     /// Answered pauses that a start was asked for.
     pub looked_for: u64,
@@ -21,7 +22,7 @@ impl Book {
 
     pub fn was_paused(&mut self, channel: &ChannelKey, partition: u16, paused: bool) {
         self.paused.places.insert((channel.clone(), partition), Some(paused));
-        self.paused.answered += 1;
+        self.paused.answered += u64::from(paused);
     }
 
     /// It is deleted: one that comes anew is another.
