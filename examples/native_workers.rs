@@ -22,7 +22,7 @@ struct Tally {
 async fn work(tally: Arc<Tally>, jobs: u64, job: Delivery) -> Result<(), String> {
     tokio::time::sleep(Duration::from_millis(1)).await;
     let number: u64 = std::str::from_utf8(job.body()).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
-    if number % 7 == 0 && job.attempts() == 1 {
+    if number.is_multiple_of(7) && job.attempts() == 1 {
         tally.failed.fetch_add(1, Ordering::Relaxed);
         return Err(format!("job {number} fails at its first try"));
     }
