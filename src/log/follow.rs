@@ -148,6 +148,11 @@ impl Store {
         }
     }
 
+    /// Something that was committed, or said of channels, is lost here: the next snapshot says suspect.
+    pub fn mark_suspect(&mut self, p: PartitionIdx) {
+        self.part_mut(p).doubt = Doubt::Lost;
+    }
+
     /// The replica was compared with another one and holds what it should: the next snapshot no longer says suspect.
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
         self.part_mut(p).doubt = Doubt::None;

@@ -235,6 +235,9 @@ pub enum Effect {
     Mend {
         batches: Vec<Batch>,
     },
+    /// Something that was committed goes with the cut that follows, and what the channels said behind it: the replica is suspect until
+    /// [`Effect::Cleared`].
+    Doubted,
     /// The replica was compared with another member and holds what it should: it is suspect no longer.
     Cleared,
     /// The committed end moved: answer the publishers up to it, wake the channels. Never goes back.

@@ -178,6 +178,10 @@ impl Follower {
             cx.out.push(Effect::Alarm(Alarm::BelowCommitted { committed: base.committed }));
             return self.disagree(base, cx, PeerError::BelowCommitted { committed: base.committed });
         }
+        if to.offset < base.committed.offset && to.offset < end.at.offset {
+            // Its channels are cut, too: until the leader's came it must not give them to anybody.
+            cx.out.push(Effect::Doubted);
+        }
         match align {
             Align::Cut { at, .. } if at.offset > end.at.offset => self.disagree(base, cx, PeerError::Gap { end: end.at }),
             Align::Cut { at, chain_crc } if at == end.at => self.in_step(base, cx, chain_crc),

@@ -23,6 +23,7 @@ pub enum DiskOp {
     Epoch(Epoch),
     /// With the number that waits for it.
     Cursors(Channels, Option<u64>),
+    Doubted,
     Cleared,
 }
 
@@ -130,6 +131,11 @@ impl ModelLog {
         self.queue.push_back(DiskOp::Restart(start));
     }
 
+    pub fn lose(&mut self) {
+        self.doubt = Doubt::Lost;
+        self.queue.push_back(DiskOp::Doubted);
+    }
+
     pub fn clear(&mut self) {
         self.doubt = Doubt::None;
         self.queue.push_back(DiskOp::Cleared);
@@ -157,6 +163,7 @@ impl ModelLog {
             }
             DiskOp::Epoch(epoch) => disk.promised = disk.promised.max(*epoch),
             DiskOp::Cursors(channels, _) => disk.channels = channels.clone(),
+            DiskOp::Doubted => disk.doubt = Doubt::Lost,
             DiskOp::Cleared => disk.doubt = Doubt::None,
         }
         Some(op)

@@ -123,6 +123,7 @@ impl Node {
                 let epoch = Epoch(0);
                 self.log.restart(Tail { at: start, chain_crc, epoch });
             }
+            Effect::Doubted => self.log.lose(),
             Effect::Cleared => self.log.clear(),
             Effect::Committed { end } => {
                 self.log.disk.committed = end;
@@ -211,7 +212,7 @@ impl Node {
             Some(DiskOp::Truncate(_) | DiskOp::Restart(_)) => Event::Truncated,
             Some(DiskOp::Epoch(epoch)) => Event::EpochDurable { epoch },
             Some(DiskOp::Cursors(_, Some(number))) => Event::Cursor(CursorEvent::Applied { number }),
-            Some(DiskOp::Cursors(_, None) | DiskOp::Cleared) | None => return,
+            Some(DiskOp::Cursors(_, None) | DiskOp::Doubted | DiskOp::Cleared) | None => return,
         };
         self.step(now, event, out);
     }

@@ -270,6 +270,22 @@ fn a_log_that_lost_all_it_had_may_begin_anywhere() {
     assert_eq!((rig.state(), rig.end()), (State::Aligned, Position::START));
 }
 
+/// What it says of channels is cut with its log: it must not lead with that before the leader's list has come.
+#[test]
+fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
+    let (mut rig, leader) = pair(&[1, 5]);
+    let end = leader.end().at;
+    rig.hear(2, 5, 1, run_of(&leader, 0, end));
+    rig.settle();
+    let hole = leader.batches[1].header.start();
+    rig.node.log.disk.hole = Some(hole.offset);
+    rig.inquired(5, 2);
+    rig.hear(2, 5, 2, Body::Align(Align::Cut { at: hole, chain_crc: None }));
+    rig.settle();
+    assert_eq!((rig.state(), rig.end()), (State::Aligned, hole));
+    assert!(rig.node.log.doubt().is_suspect(), "its channels were cut");
+}
+
 #[test]
 fn a_suspect_is_cleared_when_it_has_all_that_is_committed() {
     let (mut rig, leader) = pair(&[1, 5]);

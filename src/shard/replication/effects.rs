@@ -53,6 +53,7 @@ impl Engine {
                 self.store.restart(now, idx, start, chain_crc, &mut self.io);
             }
             Effect::Mend { batches } => self.store.mend(idx, batches, &mut self.io),
+            Effect::Doubted => self.store.mark_suspect(idx),
             Effect::Cleared => self.store.clear_suspect(idx),
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);
