@@ -11,7 +11,6 @@ use crate::log::recovery::scan::{
 };
 use crate::log::segment_table::{SegmentTable, TABLE_AT};
 use crate::log::snapshot::Snapshot;
-use crate::log::state::SegmentMeta;
 use crate::log::storage::read_range;
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -143,7 +142,7 @@ impl View<'_> {
         let held = FileHeader::parse(&block, SEGMENT_MAGIC, dir.topic_id, dir.partition, base);
         let is_held = held.is_ok();
         let meta = match held {
-            Ok(h) => SegmentMeta { base: h.base.into(), prev_crc: h.prev_crc.get() },
+            Ok(h) => h.meta(),
             Err(Bad::Zero | Bad::Short) if promised <= base => {
                 self.say(&segment, "not begun yet")?;
                 return Ok(before);

@@ -15,7 +15,7 @@ pub struct ShardStats {
     pub health: String,
     /// In a cluster: the core's links with the other nodes.
     pub links: Vec<LinkStats>,
-    /// How often all that is stored here was read again and verified, since the start.
+    /// How often all that is stored here was read again and verified, since the start or since something of it was mended.
     pub scrubs: u64,
     /// Bytes of segments that retention let go and that wait to be deleted.
     pub deleting_bytes: u64,

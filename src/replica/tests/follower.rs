@@ -284,6 +284,20 @@ fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
     rig.settle();
     assert_eq!((rig.state(), rig.end()), (State::Aligned, hole));
     assert!(rig.node.log.doubt().is_suspect(), "its channels were cut");
+    rig.hear(2, 5, 2, run_of(&leader, 1, end));
+    rig.settle();
+    assert!(rig.node.log.doubt().is_suspect(), "it was not told of the channels");
+    rig.hear(2, 5, 2, list_of_none(end));
+    rig.hear(2, 5, 2, Body::Append(Append { committed: end, batches: Batches::default() }));
+    rig.settle();
+    assert!(!rig.node.log.doubt().is_suspect());
+}
+
+/// All channels of a leader that has none.
+fn list_of_none(committed: Position) -> Body {
+    let (cursors, deleted, producers) = (vec![], vec![], vec![]);
+    let (is_all, collect_start, agreed_start, flush) = (true, None, None, false);
+    Body::Cursors(Cursors { seq: 1, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers })
 }
 
 #[test]
@@ -297,10 +311,7 @@ fn a_suspect_is_cleared_when_it_has_all_that_is_committed() {
     rig.hear(2, 5, 1, run_of(&leader, 0, leader.end().at));
     rig.settle();
     assert!(rig.node.log.doubt().is_suspect(), "it was not told of the channels");
-    let (committed, cursors, deleted) = (leader.end().at, vec![], vec![]);
-    let (is_all, collect_start, agreed_start, flush, producers) = (true, None, None, false, vec![]);
-    let list = Cursors { seq: 1, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
-    rig.hear(2, 5, 1, Body::Cursors(list));
+    rig.hear(2, 5, 1, list_of_none(leader.end().at));
     rig.hear(2, 5, 1, Body::Append(Append { committed: leader.end().at, batches: Batches::default() }));
     rig.settle();
     assert!(!rig.node.log.doubt().is_suspect());

@@ -91,9 +91,8 @@ fn a_paused_channel_hands_out_nothing_and_keeps_what_is_in_flight() {
     }
 }
 
-/// A FIN of an ordered channel that is not durable yet is settled first.
-#[test]
-fn a_pause_waits_for_a_fin_and_both_hold() {
+/// The first of two messages of an ordered channel is finished, not yet durably.
+fn with_a_fin_under_way() -> (Node, ConnId) {
     let mut n = Node::new(1, 2);
     n.publish_all(1, &["one", "two"]);
     let c = n.connect(0);
@@ -103,6 +102,13 @@ fn a_pause_waits_for_a_fin_and_both_hold() {
     fin.extend(crate::base::MessageId::new(PartitionId(1), crate::base::LogId(1)).binary());
     fin.push(b'\n');
     n.step(0, Event::Bytes { conn: c, bytes: &fin });
+    (n, c)
+}
+
+/// A FIN of an ordered channel that is not durable yet is settled first.
+#[test]
+fn a_pause_waits_for_a_fin_and_both_hold() {
+    let (mut n, c) = with_a_fin_under_way();
     assert_eq!(n.operate(1, "ch", ChannelChange::Pause), Ok(false));
     assert!(n.take(c).is_empty(), "the next one does not come");
     let confirmed = |n: &Node| {
@@ -214,18 +220,10 @@ fn a_creation_waits_while_its_channel_is_deleted() {
     assert_eq!((answers.collect::<Vec<_>>(), n.channels(1)), (vec![true, true], vec!["ch".to_owned()]));
 }
 
-/// One that is not final is settled first: what was finished is finished, and its client hears that.
+/// It is settled first: the channel asserts that nothing of it is open when it goes.
 #[test]
 fn a_deletion_waits_for_a_fin() {
-    let mut n = Node::new(1, 2);
-    n.publish_all(1, &["one", "two"]);
-    let c = n.connect(0);
-    n.send(c, b"SUB_ORDERED t ch 1\nRDY 1\n");
-    n.clients.get_mut(&c).expect("known").1.clear();
-    let mut fin = b"FIN ".to_vec();
-    fin.extend(crate::base::MessageId::new(PartitionId(1), crate::base::LogId(1)).binary());
-    fin.push(b'\n');
-    n.step(0, Event::Bytes { conn: c, bytes: &fin });
+    let (mut n, c) = with_a_fin_under_way();
     assert_eq!(n.operate(1, "ch", ChannelChange::Delete), Ok(false));
     assert!(n.channels(1).is_empty() && n.closed.contains(&c));
     assert!(n.take(c).iter().all(|m| !m.starts_with("E_FIN_FAILED")));

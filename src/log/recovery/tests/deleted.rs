@@ -18,14 +18,20 @@ enum Behind {
     Gap,
 }
 
-/// `before`: the generation under which the snapshot has the channel.
-fn found(behind: Behind, before: Option<u64>) -> Recovered {
+/// With one partition that has room.
+fn engine() -> Engine {
     let mut disk = SimDisk::new(3);
     let first = recover(&mut disk, &options(1, 3)).expect("an empty disk recovers");
     let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
     let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
     engine.create_topic(info).expect("no fault was asked for");
     engine.admit(0, 9000).expect("no fault was asked for");
+    engine
+}
+
+/// `before`: the generation under which the snapshot has the channel.
+fn found(behind: Behind, before: Option<u64>) -> Recovered {
+    let mut engine = engine();
     let batch = engine.make_batch(0, &[vec![1; 500], vec![2; 500]]);
     let mut facts = vec![engine.batch_fact(0, &batch)];
     facts.extend(engine.confirm(0, "ch", &[Interval { start: LogId(2), end: batch.header.end() }]));
@@ -109,12 +115,7 @@ fn a_channel_is_lost_where_a_record_is_missing() {
 /// which does not hold.
 #[test]
 fn a_fin_of_a_channel_that_nothing_made_is_damage_before_the_end_is_found() {
-    let mut disk = SimDisk::new(3);
-    let first = recover(&mut disk, &options(1, 3)).expect("an empty disk recovers");
-    let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
-    let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
-    engine.create_topic(info).expect("no fault was asked for");
-    engine.admit(0, 9000).expect("no fault was asked for");
+    let mut engine = engine();
     let journaled = engine.make_batch(0, &[vec![1; 500]]);
     let fin = engine.confirm(0, "ch", &[Interval { start: LogId(1), end: journaled.header.end() }]).pop().expect("it confirms");
     let facts = [engine.batch_fact(0, &journaled), fin];
