@@ -53,7 +53,8 @@ impl View<'_> {
             let next = bases.get(i + 1).copied();
             before = self.segment(dir, (base, next), newest.as_ref(), redo, before)?;
         }
-        let end = before.map(|(end, ..)| end.offset).unwrap_or(0);
+        // Where retention has let go of all that was written there is nothing to end in.
+        let end = before.map(|(end, ..)| end.offset).or(start).unwrap_or(0);
         if let Some(s) = newest.filter(|s| s.end.offset > end && self.newer == newer) {
             let file = FileId::Segment(dir.clone(), s.segment_base);
             self.damage(

@@ -1,7 +1,7 @@
 use super::*;
 use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
 use crate::coordinator::file::{ClusterFile, FileNode, FilePartition, FileTopic};
-use crate::journal::format::{WRITE_MAGIC, WriteHeader};
+use crate::journal::format::{RecordKind, WRITE_MAGIC, WriteHeader};
 use crate::log::cursor::Interval;
 use crate::log::format::{FileHeader, SEGMENT_MAGIC};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
@@ -202,6 +202,25 @@ fn the_table_in_a_first_block_is_shown_and_held_against_the_segments() {
         let (clean, text) = look(&mut disk, false);
         assert!(!clean && text.contains(&format!("{path}: DAMAGE at byte 96: it says that a segment begins at")), "{text}");
     }
+}
+
+/// All that was written is confirmed and removed, and the next segment is not begun yet.
+#[test]
+fn what_retention_let_go_is_not_missed() {
+    let mut disk = node();
+    let recovered = recover(&mut disk, &recover_options(16 * 1024)).expect("it recovers");
+    let mut e = Engine::new(disk, recovered, 16 * 1024);
+    let end = e.parts[0].end;
+    let fact = e.position_fact(0, RecordKind::Start, end);
+    e.write(0, &[fact]).expect("no fault");
+    let mut disk = e.disk;
+    let old: Vec<String> = disk.paths().filter(|p| p.ends_with(".segment") || p.ends_with(".commit")).map(String::from).collect();
+    old.iter().for_each(|path| disk.lose(path, None));
+    for kind in ["segment", "commit"] {
+        disk.scribble(&format!("topics/orders/0/{:020}.{kind}", end.offset), 0, &[0; BLOCK]);
+    }
+    let (clean, text) = look(&mut disk, false);
+    assert!(clean && text.contains("segment: not begun yet"), "{text}");
 }
 
 #[test]
