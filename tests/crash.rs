@@ -22,6 +22,8 @@ use node::{Chance, Client, Node, command_with_body, multi_publish};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirEntryExt as _;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -367,6 +369,7 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
         create(node.tcp(), &name).map_err(|e| format!("{name}: {e}"))?;
         topics.insert(name, Topic::default());
     }
+    let mut reused = Reused::default();
     for round in 1..=rounds {
         let fail = |what: String| format!("round {round} of {rounds}, seed {seed}: {what}");
         if began.elapsed() > limit {
@@ -396,6 +399,7 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
             node.kill();
         }
         inspect(node).map_err(fail)?;
+        reused.look(&node.data_path());
         let restart = Instant::now();
         node.spawn();
         node.wait_ready().map_err(fail)?;
@@ -416,12 +420,35 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
         if round % 10 == 0 {
             let sent: usize = topics.values().map(|topic| topic.messages.len()).sum();
             eprintln!(
-                "{round} rounds in {:?}: {sent} sent, {delivered} delivered, restart at most {restart_max:?}",
-                began.elapsed()
+                "{round} rounds in {:?}: {sent} sent, {delivered} delivered, restart at most {restart_max:?}, {} segments on the \
+                 space of others",
+                began.elapsed(),
+                reused.again.len()
             );
         }
     }
-    Ok(())
+    match rounds >= 50 && reused.again.is_empty() && !node::is_nsqd() {
+        true => Err(format!("no segment began on the space of another one in {rounds} rounds")),
+        false => Ok(()),
+    }
+}
+
+/// Files of segments that retention let go, by inode, and those of them that were seen again as segments.
+#[derive(Default)]
+struct Reused {
+    spare: HashSet<u64>,
+    again: HashSet<u64>,
+}
+
+impl Reused {
+    fn look(&mut self, data: &Path) {
+        let files = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+        self.spare.extend(files(data.join("spare")).map(|file| file.ino()));
+        let partitions = files(data.join("topics")).flat_map(|topic| files(topic.path())).filter(|entry| entry.path().is_dir());
+        let segments = partitions.flat_map(|partition| files(partition.path()));
+        let segments = segments.filter(|file| file.path().extension().is_some_and(|e| e == "segment")).map(|file| file.ino());
+        self.again.extend(segments.filter(|inode| self.spare.contains(inode)));
+    }
 }
 
 /// What a kill leaves is no damage.

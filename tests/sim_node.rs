@@ -110,6 +110,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.beside += o.beside;
         total.lent += o.lent;
         total.torn_sectors += o.torn_sectors;
+        total.reused += o.reused;
         total.ordered += o.ordered;
         total.sets += o.sets;
         total.sets_looked_for += o.sets_looked_for;

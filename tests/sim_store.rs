@@ -26,6 +26,7 @@ fn sweep(seeds: std::ops::Range<u64>, plan: Plan) -> Outcome {
         total.read += o.read;
         total.failed_appends += o.failed_appends;
         total.segments_removed += o.segments_removed;
+        total.reused += o.reused;
         total.batches += o.batches;
         total.duplicates += o.duplicates;
         total.resent += o.resent;

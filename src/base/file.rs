@@ -110,10 +110,16 @@ pub enum DiskOp {
     /// Makes the file (and its folders) exist with `len` bytes of allocated space, zeros where nothing was written.
     /// Durable (file size, folder entries) when done. A file that is longer already is left alone. ENOSPC changes nothing.
     Allocate { file: FileId, len: u64 },
+    /// As [`DiskOp::Allocate`], of a segment that is not there yet. A retired one of at most `max` bytes may take its place: a block of
+    /// zeros, and behind it whatever stood there. Done with [`DiskDone::Allocated`].
+    AllocateSegment { file: FileId, len: u64, max: u64 },
     /// Cuts the file to `len` bytes, durable when done.
     Truncate { file: FileId, len: u64 },
     /// Unlinks files, durable when done. One that is gone already is not an error.
     Remove { files: Vec<FileId> },
+    /// As [`DiskOp::Remove`], of a segment's files that retention let go: the space of the segment may be kept for another one.
+    /// Done with [`DiskDone::Retired`].
+    Retire { segment: FileId, commit: FileId },
     /// Unlinks a partition's folder and all in it.
     RemovePartition { dir: Arc<PartitionDir> },
 }
@@ -125,8 +131,9 @@ impl DiskOp {
             | DiskOp::Sync { file }
             | DiskOp::Read { file, .. }
             | DiskOp::Allocate { file, .. }
+            | DiskOp::AllocateSegment { file, .. }
             | DiskOp::Truncate { file, .. } => Some(file),
-            DiskOp::Remove { .. } | DiskOp::RemovePartition { .. } => None,
+            DiskOp::Remove { .. } | DiskOp::Retire { .. } | DiskOp::RemovePartition { .. } => None,
         }
     }
 }
@@ -136,6 +143,10 @@ impl DiskOp {
 pub enum DiskDone {
     Done,
     Read(Bytes),
+    /// The file is so long.
+    Allocated(u64),
+    /// Whether the segment's space was kept.
+    Retired(bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -162,6 +162,9 @@ settings! {
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
             "Rate, per core, at which segments are deleted that retention lets go. What waits goes within about a minute, \
              and at once when the disk is full; 0: always at once";
+        spare_bytes: u64 = 1024 * MIB, Unit::Bytes, 0, 64 * TIB, "spare-bytes",
+            "Segments that retention lets go are kept for new ones, up to so many bytes for the whole node, since space that was written \
+             before is written faster; given back when the disk is full. 0 keeps none";
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],

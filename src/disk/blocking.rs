@@ -4,6 +4,7 @@
 //! storage closes them all, so that the executors can lock them.
 
 use super::files::{self, disk_errno, disk_error};
+use super::spares::Spares;
 use super::{lock, paths};
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, TopicName, block_up};
 use crate::log::storage::Storage;
@@ -81,6 +82,8 @@ pub struct BlockingStorage {
     /// By path: recovery names a file before it knows its topic's id, and one file has one description.
     open: HashMap<PathBuf, File>,
     buffer: AlignedBuffer,
+    /// What is given back where space is short.
+    spares: Option<Arc<Spares>>,
 }
 
 impl BlockingStorage {
@@ -91,7 +94,12 @@ impl BlockingStorage {
 
     pub fn with_access(data: &Path, access: Access) -> Self {
         let buffer = AlignedBuffer::zeroed(IO_BYTES_MAX);
-        BlockingStorage { data: data.to_owned(), access, open: HashMap::new(), buffer }
+        BlockingStorage { data: data.to_owned(), access, open: HashMap::new(), buffer, spares: None }
+    }
+
+    /// Gives this space back where it needs some.
+    pub fn with_spares(self, spares: Arc<Spares>) -> Self {
+        BlockingStorage { spares: Some(spares), ..self }
     }
 
     fn path(&self, file: &FileId) -> PathBuf {
@@ -264,7 +272,7 @@ impl Storage for BlockingStorage {
 
     fn allocate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
         self.may_write(file)?;
-        files::allocate(&self.data, file, len)
+        files::allocate(&self.data, file, len, self.spares.as_deref())
     }
 
     fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {

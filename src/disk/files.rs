@@ -6,6 +6,7 @@
 
 use super::names::Names;
 use super::paths;
+use super::spares::Spares;
 use crate::base::{DiskError, FileId, PartitionDir};
 use std::fs::{self, File};
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -61,8 +62,43 @@ fn alone(path: &Path) -> MutexGuard<'static, ()> {
     LENGTHS[hash as usize % LENGTHS.len()].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// See `DiskOp::Allocate`.
-pub fn allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
+/// See `DiskOp::Allocate`. Gives kept space back before it says that there is none.
+pub fn allocate(data: &Path, file: &FileId, len: u64, spares: Option<&Spares>) -> Result<(), DiskError> {
+    loop {
+        match try_to_allocate(data, file, len) {
+            Err(e) if e.is_no_space() && spares.is_some_and(Spares::give_back) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// See `DiskOp::AllocateSegment`.
+pub fn allocate_segment(data: &Path, file: &FileId, (len, max): (u64, u64), spares: Option<&Spares>) -> Result<u64, DiskError> {
+    let path = paths::path_of(data, file);
+    let folder = path.parent().unwrap_or(data);
+    let taken = spares.filter(|_| !path.exists() && create_folders(folder).is_ok()).and_then(|s| s.take(&path, len, max));
+    // also where one was taken: it makes the name durable
+    allocate(data, file, len, spares)?;
+    Ok(taken.unwrap_or(len))
+}
+
+/// See `DiskOp::Retire`.
+pub fn retire(data: &Path, segment: FileId, commit: FileId, spares: Option<&Spares>) -> Result<bool, DiskError> {
+    let path = paths::path_of(data, &segment);
+    let Some((spares, moved)) = spares.and_then(|s| Some((s, s.move_in(&path)?))) else {
+        return remove(data, &[segment, commit]).map(|()| false);
+    };
+    // Not before the name is gone durably is anything in it changed.
+    match remove(data, &[segment, commit]) {
+        Ok(()) => Ok(spares.keep(moved)),
+        Err(e) => {
+            spares.drop(moved);
+            Err(e)
+        }
+    }
+}
+
+fn try_to_allocate(data: &Path, file: &FileId, len: u64) -> Result<(), DiskError> {
     let path = paths::path_of(data, file);
     let folder = path.parent().unwrap_or(data);
     let failed = |call| move |e: io::Error| disk_error(file, call, &e);

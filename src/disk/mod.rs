@@ -16,6 +16,7 @@ mod open_files;
 pub mod paths;
 mod ring_ops;
 pub mod shard_disk;
+pub mod spares;
 #[cfg(test)]
 mod tests;
 

@@ -11,6 +11,8 @@ pub const PROBE: &str = "probe";
 
 pub const JOURNALS: &str = "journal";
 pub const TOPICS: &str = "topics";
+/// See [`super::spares`].
+pub const SPARES: &str = "spare";
 
 pub fn path_of(data: &Path, file: &FileId) -> PathBuf {
     data.join(file.to_string())
@@ -26,6 +28,13 @@ pub fn journal_of(name: &str) -> Option<CoreId> {
     (core.to_string() == name).then_some(CoreId(core))
 }
 
+/// The number of a file of kept space, and whether its first block is zeroed: `7`, `7~`.
+pub fn spare_of(name: &str) -> Option<(u64, bool)> {
+    let digits = name.strip_suffix('~').unwrap_or(name);
+    let number = digits.parse::<u64>().ok().filter(|n| n.to_string() == digits)?;
+    Some((number, digits == name))
+}
+
 /// The base offset in `<20 digits>.<extension>`.
 pub fn base_of(name: &str, extension: &str) -> Option<i64> {
     let digits = name.strip_suffix(extension)?.strip_suffix('.')?;
@@ -39,6 +48,8 @@ mod tests {
     #[test]
     fn found_names_are_taken_only_as_we_write_them() {
         assert_eq!(journal_of("7"), Some(CoreId(7)));
+        assert_eq!((spare_of("12"), spare_of("12~")), (Some((12, true)), Some((12, false))));
+        assert_eq!((spare_of("012"), spare_of("1~~"), spare_of("~")), (None, None, None));
         assert_eq!((journal_of("07"), journal_of("7~bad"), journal_of("+7")), (None, None, None));
         assert_eq!(base_of("00000000000000000042.segment", "segment"), Some(42));
         assert_eq!(base_of("00000000000000000042.commit", "segment"), None);

@@ -16,6 +16,7 @@ use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
 use super::ring_ops::{Answer, InRing, Memory, RingOps};
+use super::spares::Spares;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, READ_BYTES_MAX};
 use crate::ring::{Bell, Ring};
 use bytes::Bytes;
@@ -24,18 +25,21 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct DiskOptions {
     /// Files that may be open on this core before idle ones are closed for others. Files in use are not closed.
     pub open_files_max: usize,
     /// Operations under way; more wait their turn. Below the depth of the executor's rings.
     pub in_flight_max: usize,
+    /// Space of removed segments that is kept for new ones.
+    pub spares: Option<Arc<Spares>>,
 }
 
 impl Default for DiskOptions {
     fn default() -> Self {
-        DiskOptions { open_files_max: 256, in_flight_max: 512 }
+        DiskOptions { open_files_max: 256, in_flight_max: 512, spares: None }
     }
 }
 
@@ -291,20 +295,36 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             if let Some(error) = started.used().poisoned() {
                 return Err(error);
             }
-            blocking(inner, move |data| files::allocate(data, &file, len)).await
+            blocking(inner, move |data, spares| files::allocate(data, &file, len, spares).map(|()| DiskDone::Done)).await
+        }
+        DiskOp::AllocateSegment { file, len, max } => {
+            if let Some(error) = started.used().poisoned() {
+                return Err(error);
+            }
+            let allocate = move |data: &Path, spares: Option<&Spares>| files::allocate_segment(data, &file, (len, max), spares);
+            blocking(inner, move |data, spares| allocate(data, spares).map(DiskDone::Allocated)).await
+        }
+        DiskOp::Retire { segment, commit } => {
+            let paths = [segment.to_string(), commit.to_string()];
+            inner.files.begin_removal(&paths);
+            evict(inner, &paths).await; // nobody reads what stands there next for what stood there
+            let done =
+                blocking(inner, move |data, spares| files::retire(data, segment, commit, spares).map(DiskDone::Retired)).await;
+            inner.files.end_removal(&paths);
+            done
         }
         DiskOp::Truncate { file, len } => {
             started.used().writes_before().await;
             if let Some(error) = started.used().poisoned() {
                 return Err(error);
             }
-            blocking(inner, move |data| files::truncate(data, &file, len)).await
+            blocking(inner, move |data, _| files::truncate(data, &file, len).map(|()| DiskDone::Done)).await
         }
         DiskOp::Remove { files } => {
             let paths: Vec<String> = files.iter().map(FileId::to_string).collect();
             inner.files.begin_removal(&paths);
             evict(inner, &paths).await;
-            let done = blocking(inner, move |data| files::remove(data, &files)).await;
+            let done = blocking(inner, move |data, _| files::remove(data, &files).map(|()| DiskDone::Done)).await;
             inner.files.end_removal(&paths);
             done
         }
@@ -312,7 +332,7 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             let folder = [dir.to_string()];
             inner.files.begin_removal(&folder);
             evict(inner, &inner.files.below(&folder[0])).await;
-            let done = blocking(inner, move |data| files::remove_partition(data, &dir)).await;
+            let done = blocking(inner, move |data, _| files::remove_partition(data, &dir).map(|()| DiskDone::Done)).await;
             inner.files.end_removal(&folder);
             done
         }
@@ -366,10 +386,10 @@ fn glommio_error(file: &FileId, call: &'static str, error: &glommio::GlommioErro
 /// Runs a blocking call on the executor's pool, where it does not stop the core.
 async fn blocking(
     inner: &Rc<Inner>,
-    call: impl FnOnce(&Path) -> Result<(), DiskError> + Send + 'static,
+    call: impl FnOnce(&Path, Option<&Spares>) -> Result<DiskDone, DiskError> + Send + 'static,
 ) -> Result<DiskDone, DiskError> {
-    let data = inner.data.clone();
-    glommio::executor().spawn_blocking(move || call(&data)).await.map(|()| DiskDone::Done)
+    let (data, spares) = (inner.data.clone(), inner.options.spares.clone());
+    glommio::executor().spawn_blocking(move || call(&data, spares.as_deref())).await
 }
 
 /// Closes files that are about to go, after what is under way on them.

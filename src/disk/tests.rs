@@ -1,5 +1,7 @@
 //! The disk of a core on a real file system, inside a real executor.
 
+mod spares;
+
 use super::aligned::Unfilled;
 use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, files, lock};
@@ -33,10 +35,10 @@ fn an_allocation_that_fails_leaves_the_one_beside_it() {
             let too_long = s.spawn(|| {
                 start.wait();
                 // no file system takes that: it fails like one that is full, and at once
-                (0..20).all(|_| files::allocate(temp.path(), &file, i64::MAX as u64).is_err())
+                (0..20).all(|_| files::allocate(temp.path(), &file, i64::MAX as u64, None).is_err())
             });
             start.wait();
-            files::allocate(temp.path(), &file, 64 * 1024).unwrap();
+            files::allocate(temp.path(), &file, 64 * 1024, None).unwrap();
             assert!(too_long.join().unwrap());
         });
         let path = super::paths::path_of(temp.path(), &file);
@@ -98,7 +100,7 @@ impl Harness {
     async fn read(&self, file: &FileId, at: usize, len: usize) -> Result<Bytes, DiskError> {
         match self.one(DiskOp::Read { file: file.clone(), at: at as u64, len }).await? {
             DiskDone::Read(bytes) => Ok(bytes),
-            DiskDone::Done => panic!("a read brings bytes"),
+            _ => panic!("a read brings bytes"),
         }
     }
 }
@@ -174,7 +176,7 @@ fn every_operation_does_what_it_says() {
 #[test]
 fn idle_handles_are_recycled_and_those_in_use_are_not() {
     let temp = tempfile::tempdir_in(".").unwrap();
-    let options = DiskOptions { open_files_max: 3, in_flight_max: 4 };
+    let options = DiskOptions { open_files_max: 3, in_flight_max: 4, spares: None };
     run(temp.path(), options, move |h| async move {
         let journal = FileId::Journal(0);
         assert!(is_done(&h.one(DiskOp::Allocate { file: journal.clone(), len: K4 as u64 }).await));

@@ -93,6 +93,12 @@ impl BatchHeader {
         Some((len, h.body_crc.get()))
     }
 
+    /// Whether a header of any version at the start of `bytes` says that it belongs there: what it says it with stays where it is.
+    pub fn is_of(bytes: &[u8], topic_id: TopicId, partition: PartitionId, offset: i64) -> bool {
+        BatchHeader::ref_from_prefix(bytes)
+            .is_ok_and(|(h, _)| h.topic_id == topic_id.0 && h.partition.get() == partition.0 && h.offset.get() == offset)
+    }
+
     /// The offset that a header at the start of `bytes` says. Not verified.
     pub fn stored_at(bytes: &[u8]) -> Option<i64> {
         Some(BatchHeader::ref_from_prefix(bytes).ok()?.0.offset.get())

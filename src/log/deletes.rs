@@ -1,6 +1,6 @@
 //! When the files of segments that nobody needs any more are deleted: at a bounded rate. A file system that discards what it frees
 //! (ext4 mounted with `discard`) keeps the whole disk from reading and writing meanwhile, and those who read a backlog let go of
-//! as much as they read.
+//! as much as they read. Where the disk keeps the file of a segment for another one, nothing is freed and the next may go at once.
 //!
 //! What waits is deleted within about a minute however much it is: the rate rises with it. It is deleted at once where the disk is full,
 //! where the log begins anew, and at a stop. Nothing of it is remembered: it lies below the durable start, so a start after
@@ -55,6 +55,11 @@ impl Deletes {
         Some(old)
     }
 
+    /// What went last has cost the disk nothing.
+    pub fn forgive(&mut self) {
+        self.next_at = Ticks(0);
+    }
+
     fn deadline(&self) -> Option<Ticks> {
         self.waiting.front().map(|_| self.next_at)
     }
@@ -80,15 +85,25 @@ impl Store {
         while (rate == 0 || !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
             && let Some(old) = self.retention.deletes.next(now.ticks, rate)
         {
-            self.delete(old, io);
+            let (segment, commit) = self.files_of(old);
+            // A segment of nobody: nothing that stands in it has a place behind the start.
+            let request = match is_hurried {
+                true => DiskOp::Remove { files: vec![segment, commit] },
+                false => DiskOp::Retire { segment, commit },
+            };
+            self.ops.issue(io, request, Op::Remove(old.p));
         }
     }
 
     pub(super) fn delete(&mut self, old: Old, io: &mut Io) {
+        let (segment, commit) = self.files_of(old);
+        self.ops.issue(io, DiskOp::Remove { files: vec![segment, commit] }, Op::Remove(old.p));
+    }
+
+    fn files_of(&self, old: Old) -> (FileId, FileId) {
         let part = self.part(old.p);
         assert!(part.segments.iter().all(|s| s.meta.base.offset != old.base), "a segment of the log is not deleted");
-        let files = vec![FileId::Segment(part.dir.clone(), old.base), FileId::Commit(part.dir.clone(), old.base)];
-        self.ops.issue(io, DiskOp::Remove { files }, Op::Remove(old.p));
+        (FileId::Segment(part.dir.clone(), old.base), FileId::Commit(part.dir.clone(), old.base))
     }
 
     pub(super) fn delete_deadline(&self) -> Option<Ticks> {

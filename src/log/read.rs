@@ -374,7 +374,7 @@ impl Store {
         }
         let bytes = match outcome {
             Ok(DiskDone::Read(bytes)) => bytes,
-            Ok(DiskDone::Done) => Bytes::new(),
+            Ok(_) => Bytes::new(),
             Err(error) => return self.read_failed(now, key, error.to_string(), io),
         };
         let is_short = bytes.len() < read.asked;

@@ -202,6 +202,7 @@ impl Store {
         match outcome {
             // There may be room again for whoever waits for it.
             Ok(_) if self.full_disk.retry_at.is_some() => self.full_disk.retry_at = Some(now.ticks),
+            Ok(DiskDone::Retired(true)) => self.retention.deletes.forgive(),
             Ok(_) => {}
             Err(error) => {
                 let topic = &self.part(p).dir.topic;

@@ -279,7 +279,7 @@ impl Store {
         let s = &mut self.searches[id as usize];
         let block = match outcome {
             Ok(DiskDone::Read(bytes)) => Block::parse(&bytes, &self.partitions[s.p.0 as usize].dir),
-            Ok(DiskDone::Done) => Block { records: vec![], is_behind: true },
+            Ok(_) => Block { records: vec![], is_behind: true },
             // What it says bounds what is given up, so it is not given up at once itself.
             Err(_) if s.tries + 1 < TRIES_MAX => {
                 s.tries += 1;
@@ -385,7 +385,7 @@ impl Store {
                     return self.end_search(now, id, Ok(next), io);
                 }
             }
-            Ok(DiskDone::Done) => return self.end_search(now, id, Ok(next), io),
+            Ok(_) => return self.end_search(now, id, Ok(next), io),
             Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
             // What was not read is not judged: whoever wants to go on behind the damage holds.
             Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {

@@ -7,7 +7,7 @@
 use super::format::FILE_HEADER_LEN;
 use super::notice::{PartitionIdx, Refusal};
 use super::store::{Op, Store, commit_len};
-use crate::base::{BLOCK, CoreId, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
+use crate::base::{BLOCK, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SEGMENT_STEP_MIN: u64 = 16 * 1024;
@@ -52,6 +52,11 @@ impl FileSpace {
     /// It need not grow for what the last append needed.
     fn is_roomy(&self) -> bool {
         self.len > 0 && self.need + ((self.len - BLOCK as u64) / 2).min(self.step_max / 2) <= self.len
+    }
+
+    /// A new file that will soon be as long as one of `max` bytes: the one before it has grown so.
+    fn is_long(&self, max: u64) -> bool {
+        self.len == 0 && self.step >= self.step_max.min(max / 8)
     }
 
     /// The length to grow to, when it is time to: half of it is used, or less than half a step is left of a long one.
@@ -233,9 +238,14 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             let max = Space::max(which, self.segment_max);
             let base = part.space.base;
+            let is_long = which == Which::Segment && part.space.segment.is_long(max);
             if let Some(len) = part.space.file(which).grow(max) {
                 let file = which.file(&part.dir, base);
-                self.ops.issue(io, DiskOp::Allocate { file, len }, Op::Space { p, which, base, len });
+                let request = match is_long {
+                    true => DiskOp::AllocateSegment { file, len, max: max.max(len) },
+                    false => DiskOp::Allocate { file, len },
+                };
+                self.ops.issue(io, request, Op::Space { p, which, base, len });
             }
         }
     }
@@ -246,7 +256,7 @@ impl Store {
         now: Now,
         p: PartitionIdx,
         (which, base, len): (Which, i64, u64),
-        outcome: Result<(), DiskError>,
+        outcome: Result<DiskDone, DiskError>,
         io: &mut super::Io,
     ) {
         let part = &mut self.partitions[p.0 as usize];
@@ -258,7 +268,8 @@ impl Store {
             return;
         }
         match outcome {
-            Ok(()) => {
+            Ok(done) => {
+                let len = if let DiskDone::Allocated(len) = done { len } else { len };
                 let name = which.file(&part.dir, base);
                 let file = part.space.file(which);
                 file.len = file.len.max(len);

@@ -541,7 +541,7 @@ impl Store {
                 Ok(_) => self.checkpointed(),
                 Err(error) => self.poison_journal(&error),
             },
-            Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome.map(|_| ()), io),
+            Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome, io),
             Op::Flush(p, index) => self.flushed(now, (p, index), outcome, cursors, io),
             Op::Topic(key) => self.topic_written(now, key, outcome, io),
             Op::Read(key) => self.read_done(now, key, outcome, io),

@@ -381,7 +381,7 @@ impl Store {
         let bytes = match (outcome, cut.stage) {
             (Ok(DiskDone::Read(bytes)), _) => bytes,
             // What was never allocated has nothing to cut.
-            (Ok(DiskDone::Done) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
+            (Ok(_) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
             (Err(error), Stage::Looking(_)) => {
                 tracing::warn!(%error, "a log is to be cut and its files cannot be read: trying again");
                 cut.retry_at = Some(now.ticks + super::space::RETRY);

@@ -345,7 +345,7 @@ impl Store {
         let piece = read.pieces.iter_mut().find(|piece| piece.at == at).expect("a piece stays while it is under way");
         piece.found = match outcome {
             Ok(DiskDone::Read(bytes)) => Found::Bytes(bytes),
-            Ok(DiskDone::Done) => Found::Bytes(Bytes::new()),
+            Ok(_) => Found::Bytes(Bytes::new()),
             Err(error) => Found::Refused(error.to_string()),
         };
         self.go_on_verbatim(now, key, io);

@@ -142,7 +142,7 @@ pub fn run_cores<M: Machine + 'static>(
             core,
             data: options.data.clone(),
             net: options.net,
-            disk: options.disk,
+            disk: options.disk.clone(),
             stall_log: options.stall_log,
             clock: options.clock,
             spin: options.spin_before_park,

@@ -8,7 +8,8 @@ use super::stop::{self, StopHandle};
 use super::turn::Place;
 use crate::config::Settings;
 use crate::coordinator::{Coordinator, CoordinatorError};
-use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
+use crate::disk::spares::Spares;
+use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock, paths};
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::net::{self, NetError, NetOptions, Reserved};
@@ -116,7 +117,10 @@ pub fn run_node<M: Machine + 'static>(
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
     let coordinator = Coordinator::open(&settings)?;
 
-    let mut storage = BlockingStorage::new(data);
+    let spares = Spares::open(data, settings.spare_bytes, settings.max_bytes_per_file);
+    let spares = spares.map_err(|source| NodeError::DataPath { path: data.join(paths::SPARES).display().to_string(), source })?;
+    let spares = Arc::new(spares);
+    let mut storage = BlockingStorage::new(data).with_spares(spares.clone());
     let recovering = Recovering {
         storage: &mut storage,
         settings: &settings,
@@ -139,7 +143,7 @@ pub fn run_node<M: Machine + 'static>(
     let options = CoresOptions {
         data: data.to_owned(),
         net: NetOptions::default(),
-        disk: DiskOptions::default(),
+        disk: DiskOptions { spares: Some(spares), ..DiskOptions::default() },
         spin_before_park: Duration::from_micros(settings.spin_before_park_us),
         stall_log: Duration::from_millis(settings.stall_log_ms),
         clock,

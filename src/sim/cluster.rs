@@ -53,6 +53,8 @@ pub struct Outcome {
     pub replica_changes: u64,
     pub read_only: u64,
     pub damages: u64,
+    /// Segments that began on the space of others.
+    pub reused: u64,
     /// What an operator was told to be done: pauses, and channels that were emptied or deleted.
     pub paused: u64,
     pub removed: u64,
@@ -88,6 +90,7 @@ impl Outcome {
         self.replica_changes += o.replica_changes;
         self.read_only += o.read_only;
         self.damages += o.damages;
+        self.reused += o.reused;
         self.paused += o.paused;
         self.removed += o.removed;
         self.operated_looked_for += o.operated_looked_for;

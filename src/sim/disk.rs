@@ -9,6 +9,7 @@
 //! A process that is only killed ([`SimDisk::kill`]) leaves the volatile image as it is, still not durable.
 //! Creating, growing, cutting, renaming and removing files is durable when it completes; one in flight at a crash
 //! happened or did not.
+//! The space of a retired segment is kept for another one as often as not, with all that stands in it behind its first block.
 //!
 //! Never used by a running node.
 
@@ -92,6 +93,8 @@ pub struct Counts {
     pub crashes: u64,
     /// Writes that were lost or misdirected.
     pub damages: u64,
+    /// Segments that began on the space of retired ones.
+    pub reused: u64,
 }
 
 #[derive(Clone)]
@@ -107,6 +110,9 @@ pub struct SimDisk {
     files: BTreeMap<String, File>,
     pub faults: Faults,
     pub counts: Counts,
+    /// Retired segments.
+    spares: Vec<File>,
+    sparing: Rng,
     rng: Rng,
     /// What lands of a write that fails.
     landing: Rng,
@@ -121,6 +127,8 @@ impl SimDisk {
             files: BTreeMap::new(),
             faults: Faults::default(),
             counts: Counts::default(),
+            spares: vec![],
+            sparing: Rng::new(seed ^ 0x59a4e),
             rng: Rng::new(seed),
             landing: Rng::new(seed ^ 0x1a4d),
             pending: VecDeque::new(),
@@ -219,6 +227,8 @@ impl SimDisk {
             DiskOp::Sync { file } => Storage::sync(self, &file).map(|_| DiskDone::Done),
             DiskOp::Read { file, at, len } => Storage::read(self, &file, at, len).map(|b| DiskDone::Read(b.into())),
             DiskOp::Allocate { file, len } => Storage::allocate(self, &file, len).map(|_| DiskDone::Done),
+            DiskOp::AllocateSegment { file, len, max } => self.allocate_segment(&file, len, max).map(DiskDone::Allocated),
+            DiskOp::Retire { segment, commit } => self.retire(segment, commit).map(DiskDone::Retired),
             DiskOp::Truncate { file, len } => Storage::truncate(self, &file, len).map(|_| DiskDone::Done),
             DiskOp::Remove { files } => Storage::remove(self, &files).map(|_| DiskDone::Done),
             DiskOp::RemovePartition { dir } => {
@@ -228,6 +238,33 @@ impl SimDisk {
                 Ok(DiskDone::Done)
             }
         }
+    }
+
+    fn retire(&mut self, segment: FileId, commit: FileId) -> Result<bool, DiskError> {
+        self.tick()?;
+        let spare = self.files.remove(&segment.to_string());
+        Storage::remove(self, &[commit])?;
+        let Some(mut spare) = spare.filter(|f| f.image.len() > BLOCK && self.sparing.chance(0.5)) else { return Ok(false) };
+        spare.put(0, &[0; BLOCK]);
+        spare.make_durable(0, (BLOCK / SECTOR) as u64);
+        spare.doubtful.clear();
+        self.spares.push(spare);
+        Ok(true)
+    }
+
+    fn allocate_segment(&mut self, file: &FileId, len: u64, max: u64) -> Result<u64, DiskError> {
+        let fits = |f: &File| (len..=max).contains(&(f.image.len() as u64));
+        let is_there = self.files.contains_key(&file.to_string());
+        match self.spares.iter().position(fits).filter(|_| !is_there) {
+            None => Storage::allocate(self, file, len)?,
+            Some(i) => {
+                self.tick()?;
+                self.counts.reused += 1;
+                let spare = self.spares.remove(i);
+                self.files.insert(file.to_string(), spare);
+            }
+        }
+        Ok(self.len_of(&file.to_string()))
     }
 
     // ---- the end of a machine or a process
@@ -250,7 +287,7 @@ impl SimDisk {
             }
         }
         let rng = &mut self.rng;
-        for f in self.files.values_mut() {
+        for f in self.files.values_mut().chain(&mut self.spares) {
             self.counts.torn_sectors += f.crash(rng);
         }
         (self.crashed, self.faults.crash_after) = (false, None);

@@ -35,11 +35,12 @@ impl MemoryDisk {
                 let end = content.len().min(at as usize + len);
                 return DiskDone::Read(content[(at as usize).min(end)..end].to_vec().into());
             }
-            DiskOp::Allocate { file, len } => {
+            DiskOp::Allocate { file, len } | DiskOp::AllocateSegment { file, len, .. } => {
                 let content = self.files.entry(file).or_default();
                 content.resize(content.len().max(len as usize), 0);
             }
             DiskOp::Remove { files } => files.iter().for_each(|f| drop(self.files.remove(f))),
+            DiskOp::Retire { segment, commit } => [segment, commit].iter().for_each(|f| drop(self.files.remove(f))),
             DiskOp::RemovePartition { dir } => {
                 let folder = format!("{dir}/");
                 self.files.retain(|f, _| !f.to_string().starts_with(&folder));

@@ -85,6 +85,8 @@ pub struct Outcome {
     /// Journal writes that were issued while another one of the same core was in flight.
     pub beside: u64,
     pub torn_sectors: u64,
+    /// Segments that began on the space of others.
+    pub reused: u64,
     /// Pieces of memory that were lent to clients.
     pub lent: u64,
     /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
@@ -124,7 +126,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         }
         now = world.now;
         now.unix_ns += Duration::from_secs(1).as_nanos() as i64;
-        outcome.torn_sectors = disk.counts.torn_sectors;
+        (outcome.torn_sectors, outcome.reused) = (disk.counts.torn_sectors, disk.counts.reused);
     }
     let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
     book.recovered(&disk, &recovered, cores);

@@ -47,6 +47,8 @@ pub struct Outcome {
     pub read: u64,
     pub failed_appends: u64,
     pub segments_removed: u64,
+    /// Segments that began on the space of others.
+    pub reused: u64,
     /// Batches of idempotent producers that were taken, repeats that were recognized, repeats of what a crash took, and
     /// producers that were forgotten.
     pub batches: u64,
@@ -164,6 +166,7 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
         node.open(recovered, plan);
         node.live(plan);
     }
+    outcome.reused = disk.counts.reused;
     outcome
 }
 

@@ -44,7 +44,7 @@ impl Raw {
         block.copy_from_slice(&chance_bytes(STEP_BYTES));
         let raw = Raw { folder: folder.to_owned(), cpu, block, stop };
         let journal = FileId::Journal(0);
-        files::allocate(folder, &journal, JOURNAL_BYTES).map_err(MeasureError::Disk)?;
+        files::allocate(folder, &journal, JOURNAL_BYTES, None).map_err(MeasureError::Disk)?;
         let path = raw.path(&journal);
         let fill = || {
             let file = open(&path)?;

@@ -188,7 +188,10 @@ impl<'a> Batches<'a> {
         let head = self.window.get(storage, at, BATCH_HEADER_LEN)?;
         let h = match BatchHeader::parse(head, self.dir.topic_id, self.dir.partition) {
             Ok(h) => h,
-            Err(Bad::Version(_)) => return Ok((BatchFound::Unknown, None)),
+            // One that was stored in a message, or of another life of the space, is not this log's.
+            Err(Bad::Version(_)) if BatchHeader::is_of(head, self.dir.topic_id, self.dir.partition, offset) => {
+                return Ok((BatchFound::Unknown, None));
+            }
             Err(Bad::Zero) => return Ok((BatchFound::Zeros, None)),
             Err(Bad::Short) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
             Err(_) => return Ok((BatchFound::Garbage, None)),

@@ -99,3 +99,57 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
     rig.settle();
     assert!(rig.disk.files.contains_key(&FileId::Segment(dir("t"), start.offset)));
 }
+
+/// Retired segments that wait for nobody, and the disk keeps as many as it may.
+#[test]
+fn what_the_disk_keeps_is_not_paid_for() {
+    let (mut rig, p, last) = full(SEGMENT);
+    rig.disk.spares_max = 3;
+    rig.store.set_low_water(p, rig.store.durable_end(p));
+    rig.settle();
+    assert_eq!(rig.store.start(p).offset, last);
+    for _ in 0..10 {
+        rig.settle();
+    }
+    assert_eq!((gone(&rig), rig.disk.spares.len()), (4, 3), "three are kept, the fourth is freed, and the fifth waits for it");
+    assert!(rig.store.deadline().is_some_and(|at| at > rig.now.ticks));
+    rig.tick(1100);
+    rig.settle();
+    assert_eq!((gone(&rig), rig.disk.spares.len()), (5, 3));
+}
+
+#[test]
+fn a_long_segment_begins_on_the_space_of_a_retired_one() {
+    const LONG: u64 = 24 << 20;
+    let mut rig = Rig::new(StoreOptions { max_bytes_per_file: LONG, ..options() });
+    (rig.disk.spares_max, rig.store.options.delete_bytes_per_second) = (1, 0);
+    let p = rig.create("t");
+    let fill = |rig: &mut Rig, byte: u8, segments: usize| {
+        let mut asked = vec![];
+        while rig.store.part(p).segments.len() < segments {
+            rig.publish(p, &[byte; 100_000]);
+            let space =
+                |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Segment(..), .. } | DiskOp::AllocateSegment { .. });
+            asked.extend(rig.disk.pending.iter().filter(|(_, op)| space(op)).map(|(_, op)| op.clone()));
+            rig.settle();
+        }
+        asked
+    };
+    let asked = fill(&mut rig, 7, 2);
+    assert!(asked.len() > 5, "it grows in steps: {asked:?}");
+    rig.store.set_low_water(p, rig.store.durable_end(p));
+    rig.settle();
+    assert_eq!((rig.disk.spares.len(), rig.store.part(p).segments.len()), (1, 1));
+    let other = rig.create("other");
+    rig.publish(other, &[1; 3000]);
+    rig.settle();
+    assert_eq!(rig.disk.spares.len(), 1, "a small partition takes kilobytes");
+    fill(&mut rig, 8, 2);
+    let next = FileId::Segment(dir("t"), rig.store.part(p).segments[1].meta.base.offset);
+    assert!(rig.disk.spares.is_empty() && rig.disk.files[&next].len() as u64 == LONG);
+    let stale = rig.disk.files[&next].iter().filter(|&&b| b == 7).count() as u64;
+    assert!(stale > LONG / 2, "all that stood in it is there");
+    let asked = fill(&mut rig, 9, 3);
+    assert!(asked.iter().all(|op| op.file() != Some(&next)), "it is as long as it will be: {asked:?}");
+    assert!(rig.read_all(p).iter().all(|body| body.len() == 100_000 && [7, 8, 9].contains(&body[0])));
+}

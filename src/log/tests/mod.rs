@@ -45,6 +45,9 @@ pub struct Disk {
     pub files: BTreeMap<FileId, Vec<u8>>,
     pub pending: Vec<(OpId, DiskOp)>,
     pub removed: Vec<FileId>,
+    /// Retired segments, at most so many.
+    pub spares: Vec<Vec<u8>>,
+    pub spares_max: usize,
     /// Bytes of memory of what was read, while somebody has it.
     pub read: Arc<AtomicUsize>,
 }
@@ -108,7 +111,13 @@ impl Disk {
                 let buffer = Buffer(f[from..to].to_vec(), memory, self.read.clone());
                 return Ok(DiskDone::Read(bytes::Bytes::from_owner(buffer)));
             }
-            DiskOp::Allocate { file, len } => {
+            DiskOp::AllocateSegment { file, max, .. } if self.spares.last().is_some_and(|s| s.len() as u64 <= *max) => {
+                let spare = self.spares.pop().expect("it is there");
+                let len = spare.len() as u64;
+                self.files.insert(file.clone(), spare);
+                return Ok(DiskDone::Allocated(len));
+            }
+            DiskOp::Allocate { file, len } | DiskOp::AllocateSegment { file, len, .. } => {
                 let f = self.files.entry(file.clone()).or_default();
                 f.resize(f.len().max(*len as usize), 0);
             }
@@ -118,6 +127,18 @@ impl Disk {
                     self.files.remove(f);
                     self.removed.push(f.clone());
                 }
+            }
+            DiskOp::Retire { segment, commit } => {
+                let old = self.files.remove(segment).expect("it is there");
+                self.files.remove(commit);
+                self.removed.extend([segment.clone(), commit.clone()]);
+                let is_kept = self.spares.len() < self.spares_max;
+                if is_kept {
+                    let mut spare = old;
+                    spare[..BLOCK].fill(0);
+                    self.spares.push(spare);
+                }
+                return Ok(DiskDone::Retired(is_kept));
             }
             DiskOp::Sync { .. } | DiskOp::RemovePartition { .. } => {}
         }

@@ -130,6 +130,7 @@ impl World {
         (self.outcome.elections, self.outcome.proposals) = (self.meta.elections, self.meta.proposals);
         self.outcome.replica_changes = self.meta.replica_changes;
         self.outcome.batches_replicated = self.tap.batches;
+        self.outcome.reused = self.nodes.iter().map(|n| n.disk.counts.reused).sum();
         (self.outcome.paused, self.outcome.removed, self.outcome.operated_looked_for) = self.book.operators_counts();
         self.outcome
     }
@@ -335,14 +336,14 @@ impl World {
                 (at ^ crc << 20, matches!(file, FileId::Journal(_)))
             }
             DiskOp::Read { at, .. } => (*at, false),
-            DiskOp::Allocate { len, .. } | DiskOp::Truncate { len, .. } => (*len, false),
+            DiskOp::Allocate { len, .. } | DiskOp::AllocateSegment { len, .. } | DiskOp::Truncate { len, .. } => (*len, false),
             _ => (0, false),
         };
         self.trace([5, (n * 64 + core) as u64, file, what]);
         if is_journal && let DiskOp::Write { at, parts, .. } = &request {
             self.note_journal_write(n, core, *at, parts.iter().map(|p| p.len() as u64).sum());
         }
-        let is_removal = matches!(request, DiskOp::Remove { .. });
+        let is_removal = matches!(request, DiskOp::Remove { .. } | DiskOp::Retire { .. });
         if is_removal && self.faults.crash_at_removal > 0.0 && self.rng.chance(self.faults.crash_at_removal) {
             let left = self.rng.below(6);
             self.nodes[n].running.as_mut().expect("it runs").effects_left.get_or_insert(left);

@@ -410,7 +410,7 @@ impl<'a> World<'a> {
                 at ^ crc << 20
             }
             DiskOp::Read { at, .. } => *at,
-            DiskOp::Allocate { len, .. } | DiskOp::Truncate { len, .. } => *len,
+            DiskOp::Allocate { len, .. } | DiskOp::AllocateSegment { len, .. } | DiskOp::Truncate { len, .. } => *len,
             _ => 0,
         };
         self.outcome.beside += (under_way.is_ring && self.ops.values().any(|o| o.core == core && o.is_ring)) as u64;

@@ -1,8 +1,10 @@
 //! Rot that only another file can tell from what a crash leaves: of the newest snapshot, and behind a partition's end.
 
 use super::*;
+use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::recovery::scan::{commit_at, segment_at};
 use crate::log::snapshot::Snapshot;
+use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The newest snapshot's path, when both hold.
 fn newest_snapshot(engine: &Engine, p: usize) -> Option<String> {
@@ -96,7 +98,7 @@ fn a_commit_record_tells_of_the_batches_behind_a_damaged_one() {
         let accept = RecoverOptions { accept_lost_journal: generation, ..options(1, 9) };
         let found = recover(&mut disk, &accept).expect("the loss is accepted");
         let log = log_of(&disk, &found.partitions[0]).expect("the log is whole");
-        let is_readable = |h: &crate::log::batch::BatchHeader| !h.is_lost();
+        let is_readable = |h: &BatchHeader| !h.is_lost();
         let there: Vec<(i64, bool)> = log.iter().map(|(h, b)| (h.offset.get(), b.is_some() && is_readable(h))).take(4).collect();
         let expected: Vec<(i64, bool)> =
             [(0, true)].into_iter().chain(batches.iter().enumerate().map(|(i, b)| (b.0, i > 0))).collect();
@@ -125,4 +127,29 @@ fn records_behind_the_end_of_a_commit_log_are_cleared() {
     assert!(disk.contents_of(&commit)[at as usize..].iter().all(|&b| b == 0));
     let again = recover(&mut disk, &options(1, 5)).expect("it goes on");
     assert!(!again.report.findings.iter().any(cleared), "{:?}", again.report);
+}
+
+/// A segment may stand on the space of another one, so anything may stand behind its end: also what a message holds.
+#[test]
+fn only_a_newer_batch_of_this_very_place_halts_a_start() {
+    let (engine, batches) = three_behind(3);
+    let dir = engine.parts[0].dir.clone();
+    let base = engine.parts[0].bases.last().copied().expect("it has a segment");
+    let segment = FileId::Segment(dir.clone(), base).to_string();
+    let end = batches[2].1;
+    let newer = |offset: i64, topic_id: TopicId| {
+        let at = segment_at(base, batches[2].0) as usize;
+        let stored = &engine.disk.contents_of(&segment)[at..at + BATCH_HEADER_LEN];
+        let mut h = BatchHeader::read_from_bytes(stored).expect("it is a header");
+        (h.version, h.offset, h.topic_id) = (9.into(), offset.into(), topic_id.0);
+        h.seal();
+        let mut disk = engine.disk.clone();
+        disk.scribble(&segment, segment_at(base, end), h.as_bytes());
+        recover(&mut disk, &options(1, 4)).map(|r| (r.report.has_damage(), r.partitions[0].end.offset))
+    };
+    for (offset, topic_id) in [(end + 128, dir.topic_id), (end, TopicId([0x55; 16]))] {
+        let (has_damage, found) = newer(offset, topic_id).expect("it is nobody's");
+        assert!(!has_damage && found >= end && found < end + 128, "{found} behind {end}");
+    }
+    assert!(matches!(newer(end, dir.topic_id), Err(RecoverError::Unknown { .. })));
 }
