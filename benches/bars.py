@@ -18,7 +18,8 @@ changes, and the figures are medians over the rounds. Load: `ringmq load` agains
 | P3  | MPUB 200 x 100 B, 4 connections                 | >= 2 x nsqd's rate |
 | P4  | MPUB 200 x 1 KiB, 4 connections                 | >= 2 x nsqd's rate, and >= 40 % of 1 MiB writes with fdatasync |
 | P5  | the same over the native protocol               | >= 3 x nsqd's rate, and >= 60 % of 1 MiB writes with fdatasync |
-|     | (both with one batch in flight per connection, then with 16, which nsqd gets too) | |
+|     | (both with one batch in flight per connection, then with 16, which nsqd gets too; on space that the node had before, | |
+|     | as the raw writes have; beside it, without a bar, what the same node does before that: on new space) | |
 | P6  | consume 100 B and 1 KiB, 1 and 4 connections    | >= 2 x nsqd's rate, each |
 | P7  | P6 over the native protocol, ranges confirmed   | >= 5 x nsqd's rate, each |
 | P8  | open loop 5,000 PUB/s and a consumer            | p99.9 below nsqd's p99: publishing, and end to end |
@@ -38,7 +39,7 @@ WINDOW = 16  # batches that a client of P4 and P5 has in flight when it does not
 class Server:
     """One server on a data path of its own, gone with it at the end."""
 
-    def __init__(self, kind, args):
+    def __init__(self, kind, args, serve=()):
         self.kind, self.args = kind, args
         self.folder = tempfile.mkdtemp(prefix=f"bars-{kind}-", dir=args.folder)
         self.port, self.http_port, self.native_port = free_port(), free_port(), free_port()
@@ -47,7 +48,7 @@ class Server:
         if kind == "nsqd":
             command = [args.nsqd, *common]
         else:
-            command = [args.ringmq, "serve", *common, f"--native-address=127.0.0.1:{self.native_port}", *([f"--shards={args.shards}"] if args.shards else []), *args.serve]
+            command = [args.ringmq, "serve", *common, f"--native-address=127.0.0.1:{self.native_port}", *([f"--shards={args.shards}"] if args.shards else []), *serve, *args.serve]
         self.log = open(os.path.join(self.folder, "log"), "w")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         end = time.time() + 30
@@ -90,6 +91,20 @@ class Server:
             wire.sendall(b"  V2SUB %s %s\n" % (topic.encode(), channel.encode()))
             if b"OK" not in wire.recv(100):
                 fail(f"{self.kind}: SUB was refused")
+
+    def use_space(self, seconds):
+        """As much as is published in so many seconds and more, published, consumed, and kept for what comes next (--spare-bytes)."""
+        backlog(self, self.args, 1024, int(seconds * 2_500_000), NATIVE, "--topic=before", "--in-flight=16")
+        for action in ("create", "empty"):
+            url = f"http://127.0.0.1:{self.http_port}/channel/{action}?topic=before&channel=load"
+            urllib.request.urlopen(urllib.request.Request(url, data=b"")).close()
+        end, folder = time.time() + 60, os.path.join(self.folder, "topics", "before", "0")
+        while sum(name.endswith(".segment") for name in os.listdir(folder)) > 1:
+            if time.time() > end:
+                fail(f"{self.kind}: segments that are consumed are still there")
+            time.sleep(0.1)
+        os.sync()
+        DISK.calm(self.args)
 
     def settle(self):
         """nsqd carries what was published from its topic to its channels in the background: not while it is measured."""
@@ -216,12 +231,12 @@ class Bars:
         both = ["ringmq", "nsqd"] if self.args.only is None else [self.args.only]
         return both if round % 2 == 0 else both[::-1]
 
-    def rounds(self, measure, *more):
+    def rounds(self, measure, *more, serve=()):
         """measure(server) -> dict of figures, and more() -> dict; medians of both servers."""
         seen = {"ringmq": [], "nsqd": [], "raw": []}
         for round in range(self.args.rounds):
             for kind in self.servers(round):
-                with Server(kind, self.args) as server:
+                with Server(kind, self.args, serve) as server:
                     seen[kind].append(measure(server))
             for extra in more:
                 seen["raw"].append(extra(self.args))
@@ -281,11 +296,18 @@ class Bars:
             text = f"PUB, 64 topics: {number(many['rate'])}, one topic {number(one['rate'])}"
             self.verdict("P2b", text, many["rate"] / one["rate"], 0.9)
 
-    def multi(self, bar, size, extra=(), native=(), limit=2.0, window=1):
+    def multi(self, bar, size, extra=(), native=(), limit=2.0, window=1, used=False):
         def measure(server):
             own = native if server.kind == "ringmq" else ()
-            return self.publish(f"--size={size}", "--batch=200", "--connections=4", f"--in-flight={window}", *own)(server)
-        node, nsqd, raw = self.rounds(measure, *extra)
+            publish = self.publish(f"--size={size}", "--batch=200", "--connections=4", f"--in-flight={window}", *own)
+            new = publish(server)
+            if not used or server.kind == "nsqd":
+                return new
+            server.use_space(self.args.seconds + 1)
+            publish = self.publish(f"--size={size}", "--batch=200", "--connections=4", f"--in-flight={window}", "--topic=then", *own)
+            return publish(server) | {"new": new["bytes"]}
+        serve = ["--spare-bytes=64GiB"] if used else []
+        node, nsqd, raw = self.rounds(measure, *extra, serve=serve)
         what = f"{'native' if native else 'MPUB'} 200 x {size} B, {window} in flight, per s"
         self.against(bar, what, node, nsqd, "rate", limit)
         self.against("P9", f"{bar}: CPU s per million", node, nsqd, "cpu", 0.5, at_least=False)
@@ -298,10 +320,11 @@ class Bars:
     def of_raw(self, bar, share, **options):
         # a client that waits for each answer, and one that does not; both servers get the same
         for window in (1, WINDOW):
-            node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], window=window, **options)
+            node, raw = self.multi(bar, 1024, [lambda args: {"rate": raw_sequential(args)}], window=window, used=True, **options)
             if node:
                 text = f"{window} in flight: {node['bytes'] / 1e6:.0f} MB/s, raw {raw['rate'] / 1e6:.0f} MB/s"
                 self.verdict(bar, text, node["bytes"] / raw["rate"], share)
+                print(f"|  | on new space {node['new'] / 1e6:.0f} MB/s | {node['new'] / raw['rate']:.2f} | | of raw |")
 
     def p4(self):
         self.of_raw("P4", 0.4)
