@@ -23,8 +23,10 @@ pub(super) struct Base {
     pub taken: Tail,
     /// Cuts that are not durable yet.
     pub cuts: u32,
-    /// As a leader it waits until then for somebody sound to lead instead.
+    /// As a leader it waits until then for another one, that lost less, to lead instead.
     pub hands_over_until: Option<Ticks>,
+    /// How often it did so since it was last compared.
+    pub hand_overs: u32,
     pub lease_until: Ticks,
     pub state: State,
     #[cfg(test)]

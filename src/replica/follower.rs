@@ -164,6 +164,7 @@ impl Follower {
             && durable.offset >= told.offset
             && cx.log.vouched() == cx.log.end().at
         {
+            base.hand_overs = 0;
             cx.out.push(Effect::Cleared);
         }
     }

@@ -359,7 +359,7 @@ impl Leader {
             && are_listed
         {
             self.phase = Phase::Open;
-            base.hands_over_until = None;
+            (base.hands_over_until, base.hand_overs) = (None, 0);
             base.go(Trigger::TailCommitted);
             self.commit_mark = None;
             tracing::info!(epoch = self.epoch.0, at = base.committed.offset, "the epoch is open");

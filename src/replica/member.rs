@@ -62,6 +62,7 @@ impl Member {
             taken: Tail::START,
             cuts: 0,
             hands_over_until: None,
+            hand_overs: 0,
             lease_until: Ticks(0),
             state: State::Idle,
             #[cfg(test)]

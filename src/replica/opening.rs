@@ -11,7 +11,9 @@
 //! something that was complete once
 //! somebody alone in the ISR who only cut a torn tail    its log: what was in flight at a crash, or failed, was never acknowledged
 //! the highest lacks what somebody knows committed       the same
-//! a suspect itself, and somebody in sync is not         it resigns, and goes on only when nobody takes over for long
+//! a suspect itself, and somebody in sync is not; or it  it resigns, and goes on only when nobody takes over for long, or when it comes
+//! lost something that was complete once, and all        back to it again and again
+//! others are suspect, too
 //! ```
 //! What the leader vouched for may turn out damaged once it is read for the others. When nobody has it for as long as a write waits,
 //! the leader asks for another epoch, and answers for less there. So a tail that only it had, which nobody was told to be committed,
@@ -33,6 +35,9 @@ use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
 use crate::base::Position;
 use crate::log::state::Doubt;
+
+/// How often a replica lets others lead that are suspect, too, before it takes the lead with what it has.
+const HAND_OVERS_MAX: u32 = 8;
 
 impl Leader {
     /// Something of the log became durable.
@@ -102,7 +107,11 @@ impl Leader {
             self.loss = Some(Loss { kind: LossKind::Tail, from: end, to });
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
-        if own.suspect && heard.iter().any(|(_, s)| !s.suspect) && self.hands_over(base, cx) {
+        let is_sound_there = heard.iter().any(|(_, s)| !s.suspect);
+        // Of those that are suspect, too, most have merely cut a torn tail, and have all channels. Which ones does not stand in what they
+        // say: whoever lost as much hands over in turn.
+        let may_lack_less = cx.log.doubt() == Doubt::Lost && !heard.is_empty() && self.accepts_loss.is_none();
+        if (own.suspect && is_sound_there || may_lack_less) && self.hands_over(base, cx, is_sound_there) {
             return;
         }
         // Who is alone keeps what stands behind its damage.
@@ -126,12 +135,19 @@ impl Leader {
     }
 
     /// What a suspect lost may be more than its log shows: the last word on its channels above all, which a leader gives to everybody.
-    /// So it asks for another leader, and waits for one; not for ever, as there may be nobody who names one.
-    fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>) -> bool {
+    /// So it asks for another leader, and waits for one; not for ever: there may be nobody who names one, or all may have lost something.
+    fn hands_over(&self, base: &mut Base, cx: &mut Cx<'_>, to_sound: bool) -> bool {
+        if base.hands_over_until.is_none() {
+            if !to_sound && base.hand_overs >= HAND_OVERS_MAX {
+                return false;
+            }
+            base.hand_overs += 1;
+        }
         let patience = base.options.write_limit + base.options.follower_limit;
         let until = *base.hands_over_until.get_or_insert(cx.now + patience);
         if cx.now < until {
-            tracing::warn!(epoch = self.epoch.0, "something was lost here, and another in-sync replica is sound: it should lead");
+            let others = if to_sound { "is sound" } else { "may have lost less" };
+            tracing::warn!(epoch = self.epoch.0, "something was lost here, and another in-sync replica {others}: it should lead");
             cx.out.push(Effect::Resign);
         }
         cx.now < until
