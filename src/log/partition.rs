@@ -126,6 +126,8 @@ pub struct PartitionLog {
     pub dir: Arc<PartitionDir>,
     // ---- the log
     pub start: Position,
+    /// Header crc of the batch before the start that recovery found, should that lie within a segment.
+    pub start_crc: u32,
     pub collect_start: Position,
     pub low_water: Position,
     /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
@@ -218,6 +220,7 @@ impl PartitionLog {
         let nothing = RecoveredPartition {
             topic: Arc::new(topic),
             start: Position::START,
+            start_crc: 0,
             end: Position::START,
             collect_start: Position::START,
             chain_crc: 0,
@@ -277,6 +280,7 @@ impl PartitionLog {
         let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch, unix_ns: r.last_unix_ns };
         PartitionLog {
             start: r.start,
+            start_crc: r.start_crc,
             collect_start: r.collect_start,
             low_water: r.start,
             agreed_start: i64::MAX,

@@ -44,6 +44,8 @@ pub struct RecoveredPartition {
     pub topic: TopicRef,
     /// First position still stored.
     pub start: Position,
+    /// Header crc of the batch before it; zero at the very start, and where damage took what told it.
+    pub start_crc: u32,
     /// Where the next batch goes.
     pub end: Position,
     /// Where the topic's next first channel starts.

@@ -102,7 +102,8 @@ impl<'a> View<'a> {
     /// First position still stored, and the header crc of the batch before it (zero where damage took what told it).
     pub fn start(&self) -> (Position, u32) {
         let first = &self.part.segments[0].meta;
-        let crc = if first.base == self.part.start { first.prev_crc } else { 0 };
+        // A crash may come before the segment that begins there has a file.
+        let crc = if first.base == self.part.start { first.prev_crc } else { self.part.start_crc };
         (self.part.start, crc)
     }
 

@@ -583,6 +583,22 @@ impl Partition {
         Ok(())
     }
 
+    /// Of the batch that ends at the start. That may lie within the last segment: retention let go of all that was there, and there was
+    /// no file yet of the one that would have gone on behind it. A replica that begins there takes only what is chained to it.
+    fn start_crc(&self, cx: &mut Context<'_>) -> Result<u32, RecoverError> {
+        let Some(first) = self.segments.first() else { return Ok(self.chain_crc) };
+        if first.base == self.start {
+            return Ok(first.prev_crc);
+        }
+        if self.start == self.end {
+            return Ok(self.chain_crc);
+        }
+        let (base, start) = (first.base.offset, self.start);
+        let before = commit_index(cx.storage, &self.dir, base, start.offset)?.checked_sub(1);
+        let record = before.map(|index| commit_record_at(cx.storage, &self.dir, base, index)).transpose()?.flatten();
+        Ok(record.filter(|r| r.end() == start).map_or(0, |r| r.batch_crc.get()))
+    }
+
     fn into_recovered(self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
         let (mut tail, mut commit_tail) = (vec![], vec![]);
         if let (Some(segment), Some(commit), Some(last)) = (self.segment_file(), self.commit_file(), self.segments.last()) {
@@ -593,12 +609,14 @@ impl Partition {
             commit_tail = read_range(cx.storage, &commit, at, len)?;
             debug_assert!(commit_tail.len() % COMMIT_RECORD_LEN == 0);
         }
+        let start_crc = self.start_crc(cx)?;
         let committed = self.committed_end();
         let counted = self.counted_behind(cx, committed.offset)?;
         Ok(RecoveredPartition {
             dir: self.dir,
             topic: self.topic,
             start: self.start,
+            start_crc,
             end: self.end,
             collect_start: self.collect_start,
             chain_crc: self.chain_crc,

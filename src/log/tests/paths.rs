@@ -398,6 +398,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
     let recovered = state::RecoveredPartition {
         topic: Arc::new(TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 }),
         start: s.start,
+        start_crc: 0,
         end: s.end,
         collect_start: s.collect_start,
         chain_crc: s.chain_crc,

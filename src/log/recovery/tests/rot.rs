@@ -153,3 +153,32 @@ fn only_a_newer_batch_of_this_very_place_halts_a_start() {
     }
     assert!(matches!(newer(end, dir.topic_id), Err(RecoverError::Unknown { .. })));
 }
+
+/// Retention let go of everything, and no batch came behind that for which there would be another segment: who begins there as a replica
+/// has to know what the next batch is chained to.
+#[test]
+fn a_start_within_a_segment_tells_the_batch_before_it() {
+    let (mut engine, _) = three_behind(3);
+    let (start, chain_crc) = (engine.parts[0].end, engine.parts[0].chain_crc);
+    let gone = engine.position_fact(0, RecordKind::Start, start);
+    engine.write(0, &[gone]).expect("no fault was asked for");
+    let told = |disk: &mut SimDisk, seed: u64| {
+        let recovered = recover(disk, &options(1, seed)).expect("it is whole");
+        let part = recovered.partitions[0].clone();
+        assert!(part.segments[0].base.offset < start.offset && chain_crc != 0, "{part:?}");
+        let log = crate::log::partition::PartitionLog::new(part.clone(), Epoch(9), 5);
+        assert_eq!(crate::log::view::View::new(&log).start(), (start, chain_crc));
+        (recovered, part.end)
+    };
+    let mut disk = engine.disk;
+    let (recovered, end) = told(&mut disk, 3);
+    assert_eq!(end, start);
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    engine.reserve(0, 64 * 1024).expect("no fault was asked for");
+    engine.admit(0, 1000).expect("no fault was asked for");
+    let batch = engine.make_batch(0, &[vec![9; 500]]);
+    let fact = engine.batch_fact(0, &batch);
+    engine.write(0, &[fact]).expect("no fault was asked for");
+    let (_, end) = told(&mut engine.disk, 4);
+    assert_eq!(end, batch.header.end());
+}
