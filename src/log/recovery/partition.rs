@@ -2,7 +2,7 @@
 //! then finished: everything synced, a snapshot that contains it all, and what the engine takes over.
 //!
 //! Reads the snapshot slots, the first block of the last segment and of those that its table does not name ([`headers`]), and of
-//! the last segment the end and the record before it; more only where these do not agree.
+//! the last segment the end and the last block of records before it; more only where these do not agree.
 
 use super::cuts::Cut;
 use super::headers::{self, HeaderAction};
@@ -14,7 +14,7 @@ use super::{RecoverError, channels, node, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::epochs::Epochs;
-use crate::log::format::COMMIT_RECORD_LEN;
+use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
 use crate::log::producers::{ProducerLimits, Producers};
 use crate::log::snapshot::Snapshot;
 use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
@@ -22,6 +22,7 @@ use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use zerocopy::FromBytes;
 
 finding! {
     /// First block of the last segment's commit log.
@@ -29,11 +30,11 @@ finding! {
 }
 
 finding! {
-    /// The record before the end that the snapshot gives.
+    /// The record before the end that the snapshot gives, and those before it in its block.
     CommitEnd {
         /// It is the last batch's, or the segment begins at the end.
         Agrees,
-        /// It is missing, damaged, or another batch's.
+        /// One is missing, damaged, or another batch's.
         Differs,
     }
 }
@@ -297,7 +298,8 @@ impl Partition {
             0 => None,
             _ => commit_record_at(cx.storage, &self.dir, base.offset, index - 1)?,
         };
-        let agrees = last.is_some_and(|r| r.end() == self.end && r.batch_crc.get() == self.chain_crc);
+        let agrees = last.is_some_and(|r| r.end() == self.end && r.batch_crc.get() == self.chain_crc)
+            && last_records_hold(cx.storage, &self.dir, base.offset, index)?;
         let header = headers::read(cx.storage, &self.dir, base.offset)?;
         let header = if header.spare.is_some() { CommitHeader::Holds } else { CommitHeader::Fails };
         let end = if agrees { CommitEnd::Agrees } else { CommitEnd::Differs };
@@ -641,6 +643,21 @@ impl Partition {
             last_unix_ns: self.last_unix_ns,
         })
     }
+}
+
+/// Whether all records in the last block of a commit log that holds `count` of them stand there, one behind the other. The writer goes
+/// on in this block with what is read of it, so no scrubber would ever find it other than it was written.
+fn last_records_hold(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64, count: u64) -> Result<bool, RecoverError> {
+    let (to, mut next) = (commit_at(count), None);
+    let at = block_down(to - 1).max(commit_at(0));
+    let bytes = read_range(storage, &FileId::Commit(dir.clone(), base), at, (to - at) as usize)?;
+    let hold = bytes.chunks_exact(COMMIT_RECORD_LEN).all(|record| {
+        let record = CommitRecord::read_from_bytes(record).ok().filter(|r| r.is_valid(dir.topic_id, dir.partition));
+        let follows = record.is_some_and(|r| next.is_none_or(|at| r.position() == at));
+        next = record.map(|r| r.end());
+        follows
+    });
+    Ok(hold && bytes.len() as u64 == to - at)
 }
 
 #[cfg(test)]

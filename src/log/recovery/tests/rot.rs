@@ -154,6 +154,27 @@ fn only_a_newer_batch_of_this_very_place_halts_a_start() {
     assert!(matches!(newer(end, dir.topic_id), Err(RecoverError::Unknown { .. })));
 }
 
+/// The writer goes on in the last block with what is read of it: what is rotten there would be written again with each batch.
+#[test]
+fn rot_among_the_last_records_of_a_commit_log_is_mended_at_once() {
+    for bytes in [12, 4, 60] {
+        let (engine, _) = three_behind(2);
+        let mut disk = engine.disk;
+        let found = recover(&mut disk, &options(1, 3)).expect("it is whole");
+        let part = &found.partitions[0];
+        let base = part.segments.last().expect("it has a segment").base.offset;
+        let commit = FileId::Commit(part.dir.clone(), base).to_string();
+        disk.flip(&commit, commit_at(1) + bytes, 3);
+        assert!(log_of(&disk, part).is_err());
+        let found = recover(&mut disk, &options(1, 4)).expect("it goes on");
+        assert!(!found.report.has_damage() && found.partitions[0].doubt == part.doubt, "{:?}", found.report);
+        assert!(found.report.findings.iter().any(|f| f.file.to_string() == commit), "{:?}", found.report);
+        assert_eq!(log_of(&disk, &found.partitions[0]).map(|log| log.len()), Ok(4));
+        let again = recover(&mut disk, &options(1, 5)).expect("it goes on");
+        assert!(again.report.findings.is_empty(), "{:?}", again.report);
+    }
+}
+
 /// Retention let go of everything, and no batch came behind that for which there would be another segment: who begins there as a replica
 /// has to know what the next batch is chained to.
 #[test]
