@@ -20,6 +20,7 @@ mod node;
 
 use node::{Chance, Client, Node, command_with_body, multi_publish};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::DirEntry;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirEntryExt as _;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 const CHANNELS: [&str; 2] = ["left", "right"];
 const OLD_TOPICS: usize = 4;
@@ -433,21 +434,22 @@ fn run(node: &mut Node, rounds: u64, limit: Duration, seed: u64) -> Result<(), S
     }
 }
 
-/// Files of segments that retention let go, by inode, and those of them that were seen again as segments.
+/// Files of segments that retention let go, by inode and time of birth, and those of them that were seen again as segments.
 #[derive(Default)]
 struct Reused {
-    spare: HashSet<u64>,
-    again: HashSet<u64>,
+    spare: HashSet<(u64, SystemTime)>,
+    again: HashSet<(u64, SystemTime)>,
 }
 
 impl Reused {
     fn look(&mut self, data: &Path) {
         let files = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-        self.spare.extend(files(data.join("spare")).map(|file| file.ino()));
+        let about = |file: DirEntry| Some((file.ino(), file.metadata().ok()?.created().ok()?));
+        self.spare.extend(files(data.join("spare")).filter_map(about));
         let partitions = files(data.join("topics")).flat_map(|topic| files(topic.path())).filter(|entry| entry.path().is_dir());
         let segments = partitions.flat_map(|partition| files(partition.path()));
-        let segments = segments.filter(|file| file.path().extension().is_some_and(|e| e == "segment")).map(|file| file.ino());
-        self.again.extend(segments.filter(|inode| self.spare.contains(inode)));
+        let segments = segments.filter(|file| file.path().extension().is_some_and(|e| e == "segment")).filter_map(about);
+        self.again.extend(segments.filter(|file| self.spare.contains(file)));
     }
 }
 

@@ -135,6 +135,7 @@ fn the_promise_holds_with_a_metadata_store() {
     assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
     assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.probes > 1_000, "{total:?}");
     assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
+    assert!(total.reused > 200, "segments that begin on the space of others: {total:?}");
     assert!(total.lent > 500, "payloads that are received to where they stay: {total:?}");
     assert!(total.lent_cut > 2, "connections that end meanwhile: {total:?}");
     assert!(total.paused > 25 && total.removed > 100 && total.operated_looked_for > 100, "an operator's: {total:?}");

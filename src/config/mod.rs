@@ -164,7 +164,7 @@ settings! {
              and at once when the disk is full; 0: always at once";
         spare_bytes: u64 = 1024 * MIB, Unit::Bytes, 0, 64 * TIB, "spare-bytes",
             "Segments that retention lets go are kept for new ones, up to so many bytes for the whole node, since space that was written \
-             before is written faster; given back when the disk is full. 0 keeps none";
+             before is written faster; given back when the disk is full. Less than --max-bytes-per-file keeps none";
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],

@@ -76,7 +76,9 @@ pub fn allocate(data: &Path, file: &FileId, len: u64, spares: Option<&Spares>) -
 pub fn allocate_segment(data: &Path, file: &FileId, (len, max): (u64, u64), spares: Option<&Spares>) -> Result<u64, DiskError> {
     let path = paths::path_of(data, file);
     let folder = path.parent().unwrap_or(data);
-    let taken = spares.filter(|_| !path.exists() && create_folders(folder).is_ok()).and_then(|s| s.take(&path, len, max));
+    let FileId::Segment(dir, base) = file else { unreachable!("a segment is allocated") };
+    let free = spares.filter(|_| !path.exists() && create_folders(folder).is_ok());
+    let taken = free.and_then(|spares| spares.take(&path, (dir, *base), (len, max)));
     // also where one was taken: it makes the name durable
     allocate(data, file, len, spares)?;
     Ok(taken.unwrap_or(len))
@@ -85,7 +87,9 @@ pub fn allocate_segment(data: &Path, file: &FileId, (len, max): (u64, u64), spar
 /// See `DiskOp::Retire`.
 pub fn retire(data: &Path, segment: FileId, commit: FileId, spares: Option<&Spares>) -> Result<bool, DiskError> {
     let path = paths::path_of(data, &segment);
-    let Some((spares, moved)) = spares.and_then(|s| Some((s, s.move_in(&path)?))) else {
+    let FileId::Segment(dir, base) = &segment else { unreachable!("a segment is retired") };
+    forget_name(&path);
+    let Some((spares, moved)) = spares.and_then(|s| Some((s, s.move_in(&path, dir, *base)?))) else {
         return remove(data, &[segment, commit]).map(|()| false);
     };
     // Not before the name is gone durably is anything in it changed.

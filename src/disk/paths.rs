@@ -1,6 +1,7 @@
 //! Where a [`FileId`] is below the data path, and what a found file name says.
 
-use crate::base::{CoreId, FileId, PartitionDir};
+use super::spares::Name;
+use crate::base::{CoreId, FileId, PartitionDir, PartitionId, TopicId};
 use std::path::{Path, PathBuf};
 
 /// Held exclusively by the process that uses the data path.
@@ -28,11 +29,15 @@ pub fn journal_of(name: &str) -> Option<CoreId> {
     (core.to_string() == name).then_some(CoreId(core))
 }
 
-/// The number of a file of kept space, and whether its first block is zeroed: `7`, `7~`.
-pub fn spare_of(name: &str) -> Option<(u64, bool)> {
-    let digits = name.strip_suffix('~').unwrap_or(name);
-    let number = digits.parse::<u64>().ok().filter(|n| n.to_string() == digits)?;
-    Some((number, digits == name))
+/// What the name of a file of kept space says, and whether its first block is zeroed: without a `~`.
+pub fn spare_of(name: &str) -> Option<(Name, bool)> {
+    let kept = name.strip_suffix('~').unwrap_or(name);
+    let mut parts = kept.split('-');
+    let mut next = || parts.next();
+    let (number, topic, partition, base) = (next()?.parse().ok()?, next()?, next()?.parse().ok()?, next()?.parse().ok()?);
+    let topic_id = TopicId(u128::from_str_radix(topic, 16).ok()?.to_be_bytes());
+    let found = Name { number, topic_id, partition: PartitionId(partition), base };
+    (found.to_string() == kept).then_some((found, kept == name))
 }
 
 /// The base offset in `<20 digits>.<extension>`.
@@ -48,8 +53,16 @@ mod tests {
     #[test]
     fn found_names_are_taken_only_as_we_write_them() {
         assert_eq!(journal_of("7"), Some(CoreId(7)));
-        assert_eq!((spare_of("12"), spare_of("12~")), (Some((12, true)), Some((12, false))));
-        assert_eq!((spare_of("012"), spare_of("1~~"), spare_of("~")), (None, None, None));
+        let id = "0102030405060708090a0b0c0d0e0f10";
+        let spare =
+            Name { number: 7, topic_id: TopicId(std::array::from_fn(|i| i as u8 + 1)), partition: PartitionId(3), base: 42 };
+        assert_eq!(spare_of(&format!("7-{id}-3-42")), Some((spare, true)));
+        assert_eq!(spare_of(&format!("7-{id}-3-42~")), Some((spare, false)));
+        for name in
+            [format!("07-{id}-3-42"), format!("7-{id}-3"), format!("7-{id}-3-42-1"), format!("7-{}-3-42", &id[1..]), "7~".into()]
+        {
+            assert_eq!(spare_of(&name), None, "{name}");
+        }
         assert_eq!((journal_of("07"), journal_of("7~bad"), journal_of("+7")), (None, None, None));
         assert_eq!(base_of("00000000000000000042.segment", "segment"), Some(42));
         assert_eq!(base_of("00000000000000000042.commit", "segment"), None);

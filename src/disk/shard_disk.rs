@@ -332,7 +332,11 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             let folder = [dir.to_string()];
             inner.files.begin_removal(&folder);
             evict(inner, &inner.files.below(&folder[0])).await;
-            let done = blocking(inner, move |data, _| files::remove_partition(data, &dir).map(|()| DiskDone::Done)).await;
+            let remove = move |data: &Path, spares: Option<&Spares>| {
+                spares.iter().for_each(|spares| spares.forget(&dir));
+                files::remove_partition(data, &dir)
+            };
+            let done = blocking(inner, move |data, spares| remove(data, spares).map(|()| DiskDone::Done)).await;
             inner.files.end_removal(&folder);
             done
         }

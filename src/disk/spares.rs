@@ -1,22 +1,29 @@
-//! Segments that retention let go, kept for the next ones: space that was written before takes durable writes about half as fast again as
-//! space that the file system has just given out (docs/benchmarks.md), and giving space back costs a file system that discards it more.
+//! Segments that retention let go, kept for the next ones: space that was written before takes durable writes about half as fast
+//! again as space that the file system has just given out (docs/decisions/spares.md), and giving it back costs one that discards more.
 //!
 //! They lie in `spare/`, each with its first block zeroed, durably; behind it stands what stood there, which is nobody's: no header names
 //! it, and what a start finds behind the end of a log counts only if it continues that log ([`crate::log::recovery::scan`]).
 //! ```text
-//! topics/t/0/N.segment -> spare/7~ -> the old folder is synced -> first block zeroed, synced -> spare/7 -> topics/u/3/M.segment
+//! topics/t/0/N.segment -> spare/7-T-0-N~ -> the old folder is synced -> first block zeroed, synced -> spare/7-T-0-N
+//!   -> topics/u/3/M.segment
 //! ```
-//! What a crash leaves as `7~` the next start removes. Where space is short they are given back, one after the other.
+//! Their names tell what they were (number, topic id, partition, base): to its own partition one goes only where all that it holds
+//! lies before the new segment, and it is deleted with its partition. What a crash leaves with a `~` the next start removes. Where
+//! space is short they are given back.
+//! Nothing that is wrong here is worth more than a line in the log.
 
 use super::blocking::AlignedBuffer;
-use super::paths;
-use crate::base::BLOCK;
+use super::{lock, paths};
+use crate::base::{BLOCK, PartitionDir, PartitionId, TopicId};
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fmt;
+use std::fs::{self, File, Metadata};
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Shared by the cores of a node.
 pub struct Spares {
@@ -27,50 +34,84 @@ pub struct Spares {
     kept: Mutex<Kept>,
 }
 
-/// A file that is neither in its old folder nor free for others.
-pub(super) struct Moved {
-    number: u64,
+/// What a file's name says: its number, and the segment that it was.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Name {
+    pub number: u64,
+    pub topic_id: TopicId,
+    pub partition: PartitionId,
+    pub base: i64,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}-{}", self.number, self.topic_id, self.partition.0, self.base)
+    }
+}
+
+impl Name {
+    fn is_of(&self, dir: &PartitionDir) -> bool {
+        (self.topic_id, self.partition) == (dir.topic_id, dir.partition)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Spare {
+    name: Name,
     len: u64,
 }
 
 #[derive(Default)]
 struct Kept {
-    /// Number and length, the oldest first.
-    free: VecDeque<(u64, u64)>,
+    /// The oldest first.
+    free: VecDeque<Spare>,
     /// Of those, and of what is about to be kept.
     bytes: u64,
+    /// About to be kept.
+    moving: usize,
     next: u64,
 }
 
+/// A file that is neither in its old folder nor free for others.
+pub(super) struct Moved(Spare);
+
 impl Spares {
     /// Takes what an earlier start has left, as far as it is of use; the rest is removed. `segment_bytes`: of a full segment.
-    pub fn open(data: &Path, max_bytes: u64, segment_bytes: u64) -> io::Result<Spares> {
+    pub fn open(data: &Path, max_bytes: u64, segment_bytes: u64) -> Spares {
         let folder = data.join(paths::SPARES);
         let spares = Spares { folder, max_bytes, segment_bytes, kept: Mutex::default() };
         let entries = match fs::read_dir(&spares.folder) {
             Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(spares),
-            Err(e) => return Err(e),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return spares,
+            Err(e) => {
+                tracing::warn!(folder = %spares.folder.display(), "the space of removed segments is not kept: {e}");
+                return Spares { max_bytes: 0, ..spares };
+            }
         };
         let mut found = vec![];
-        for entry in entries {
-            let entry = entry?;
-            let number = entry.file_name().to_str().and_then(paths::spare_of);
-            match number {
-                Some((number, true)) => found.push((number, entry.metadata()?.len())),
-                Some((_, false)) => fs::remove_file(entry.path())?,
-                None => tracing::warn!(file = %entry.path().display(), "not a file of ours: it is left alone"),
+        let mut kept = spares.kept();
+        for entry in entries.filter_map(Result::ok) {
+            let about = fs::symlink_metadata(entry.path()).ok().filter(|about| about.is_file());
+            let Some((name, is_free, about)) =
+                entry.file_name().to_str().and_then(paths::spare_of).and_then(|(name, is_free)| Some((name, is_free, about?)))
+            else {
+                tracing::warn!(file = %entry.path().display(), "not a file of ours: it is left alone");
+                continue;
+            };
+            kept.next = kept.next.max(name.number.saturating_add(1));
+            if is_free && spares.is_of_use(&about) {
+                found.push(Spare { name, len: about.len() });
+            } else {
+                remove(&entry.path());
             }
         }
-        found.sort_unstable();
-        let mut kept = spares.kept();
-        for (number, len) in found {
-            kept.next = number + 1;
-            if spares.is_of_use(len) && kept.bytes + len <= max_bytes {
-                kept.bytes += len;
-                kept.free.push_back((number, len));
+        found.sort_unstable_by_key(|spare| spare.name);
+        for spare in found {
+            if kept.bytes + spare.len <= max_bytes {
+                kept.bytes += spare.len;
+                kept.free.push_back(spare);
             } else {
-                fs::remove_file(spares.path(number))?;
+                remove(&spares.path(&spare));
             }
         }
         if !kept.free.is_empty() {
@@ -81,7 +122,7 @@ impl Spares {
             );
         }
         drop(kept);
-        Ok(spares)
+        spares
     }
 
     /// Of files that are kept.
@@ -90,14 +131,13 @@ impl Spares {
     }
 
     /// Takes a segment's file, which nobody has open, out of its folder; the caller makes that durable. `None`: it stays.
-    pub(super) fn move_in(&self, segment: &Path) -> Option<Moved> {
-        let len = fs::metadata(segment).ok()?.len();
-        let number = self.reserve(len)?;
-        let moved = Moved { number, len };
+    pub(super) fn move_in(&self, segment: &Path, dir: &PartitionDir, base: i64) -> Option<Moved> {
+        let about = fs::symlink_metadata(segment).ok()?;
+        let moved = self.reserve(&about, dir, base)?;
         let renamed = fs::create_dir_all(&self.folder).and_then(|()| fs::rename(segment, self.path_of(&moved)));
         if let Err(e) = renamed {
             tracing::warn!(file = %segment.display(), "the space of a removed segment is not kept: {e}");
-            self.kept().bytes -= len;
+            self.moved(moved, false);
             return None;
         }
         Some(moved)
@@ -106,46 +146,59 @@ impl Spares {
     /// It is out of its folder durably: its space is free for others. False: it could not be kept.
     pub(super) fn keep(&self, moved: Moved) -> bool {
         let new = self.path_of(&moved);
-        match zero_first_block(&new).and_then(|()| fs::rename(&new, self.path(moved.number))) {
-            Ok(()) => {
-                self.kept().free.push_back((moved.number, moved.len));
-                true
-            }
+        let zeroed = zero_first_block(&new).and_then(|()| fs::rename(&new, self.path(&moved.0)));
+        match &zeroed {
+            Ok(()) => self.moved(moved, true),
             Err(e) => {
                 tracing::warn!(file = %new.display(), "the space of a removed segment is not kept: {e}");
                 self.drop(moved);
-                false
             }
         }
+        zeroed.is_ok()
     }
 
     pub(super) fn drop(&self, moved: Moved) {
-        let _ = fs::remove_file(self.path_of(&moved)); // else the next start does
-        self.kept().bytes -= moved.len;
+        remove(&self.path_of(&moved)); // else the next start does
+        self.moved(moved, false);
     }
 
-    fn reserve(&self, len: u64) -> Option<u64> {
+    fn reserve(&self, about: &Metadata, dir: &PartitionDir, base: i64) -> Option<Moved> {
         let mut kept = self.kept();
-        if !self.is_of_use(len) || kept.bytes + len > self.max_bytes {
+        let len = about.len();
+        if !self.is_of_use(about) || kept.bytes + len > self.max_bytes {
             return None;
         }
+        let name = Name { number: kept.next, topic_id: dir.topic_id, partition: dir.partition, base };
+        kept.next = kept.next.checked_add(1)?;
         kept.bytes += len;
-        kept.next += 1;
-        Some(kept.next - 1)
+        kept.moving += 1;
+        Some(Moved(Spare { name, len }))
     }
 
-    /// Puts one of `min` to `max` bytes to this place, where nothing is; its length. The caller makes the name durable.
-    pub fn take(&self, to: &Path, min: u64, max: u64) -> Option<u64> {
+    fn moved(&self, Moved(spare): Moved, is_kept: bool) {
         let mut kept = self.kept();
-        let i = kept.free.iter().position(|(_, len)| (min..=max).contains(len))?;
-        let (number, len) = kept.free.remove(i)?;
-        kept.bytes -= len;
+        kept.moving -= 1;
+        match is_kept {
+            true => kept.free.push_back(spare),
+            false => kept.bytes -= spare.len,
+        }
+    }
+
+    /// Puts one of `min` to `max` bytes to this place, where nothing is, for the segment of this base; its length. The caller makes the
+    /// name durable.
+    pub fn take(&self, to: &Path, (dir, base): (&PartitionDir, i64), (min, max): (u64, u64)) -> Option<u64> {
+        // Whose own log has begun anew further back would find its old batches at their old places.
+        let is_past = |s: &Spare| !s.name.is_of(dir) || s.name.base.saturating_add_unsigned(s.len) <= base;
+        let mut kept = self.kept();
+        let i = kept.free.iter().position(|s| (min..=max).contains(&s.len) && is_past(s))?;
+        let spare = kept.free.remove(i)?;
+        kept.bytes -= spare.len;
         drop(kept);
-        match fs::rename(self.path(number), to) {
-            Ok(()) => Some(len),
+        match fs::rename(self.path(&spare), to) {
+            Ok(()) => Some(spare.len),
             Err(e) => {
-                tracing::warn!(from = %self.path(number).display(), to = %to.display(), "kept space is not used: {e}");
-                let _ = fs::remove_file(self.path(number));
+                tracing::warn!(from = %self.path(&spare).display(), to = %to.display(), "kept space is not used: {e}");
+                remove(&self.path(&spare));
                 None
             }
         }
@@ -154,28 +207,47 @@ impl Spares {
     /// Gives the oldest one back to the file system. False: there is none.
     pub fn give_back(&self) -> bool {
         let mut kept = self.kept();
-        let Some((number, len)) = kept.free.pop_front() else { return false };
-        kept.bytes -= len;
+        let Some(spare) = kept.free.pop_front() else {
+            // One that is about to be kept is there in a moment.
+            let is_one_coming = kept.moving > 0;
+            drop(kept);
+            if is_one_coming {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            return is_one_coming;
+        };
+        kept.bytes -= spare.len;
         drop(kept);
-        match fs::remove_file(self.path(number)) {
-            Ok(()) => tracing::info!(bytes = len, "space is short: that of a removed segment, kept for a new one, is given back"),
-            Err(e) => tracing::warn!(file = %self.path(number).display(), "kept space was not given back: {e}"),
-        }
+        tracing::info!(bytes = spare.len, "space is short: that of a removed segment, kept for a new one, is given back");
+        remove(&self.path(&spare));
         true
     }
 
-    /// A full segment, or nearly: one that ended early would be a short one again.
-    fn is_of_use(&self, len: u64) -> bool {
-        (self.segment_bytes / 2..=self.segment_bytes).contains(&len) && len.is_multiple_of(BLOCK as u64) && len > BLOCK as u64
+    /// A partition is deleted: with it goes what it let go before.
+    pub fn forget(&self, dir: &PartitionDir) {
+        let mut kept = self.kept();
+        let (of_it, others) = std::mem::take(&mut kept.free).into_iter().partition(|spare| spare.name.is_of(dir));
+        kept.free = others;
+        let of_it: VecDeque<Spare> = of_it;
+        kept.bytes -= of_it.iter().map(|spare| spare.len).sum::<u64>();
+        drop(kept);
+        of_it.iter().for_each(|spare| remove(&self.path(spare)));
+    }
+
+    /// A full segment, or nearly (one that ended early would be a short one again), that has no other name and no hole.
+    fn is_of_use(&self, about: &Metadata) -> bool {
+        let len = about.len();
+        let is_long = (self.segment_bytes / 2..=self.segment_bytes).contains(&len) && len > BLOCK as u64;
+        is_long && len.is_multiple_of(BLOCK as u64) && about.is_file() && about.nlink() == 1 && about.blocks() * 512 >= len
     }
 
     /// Until its first block is zeros.
-    fn path_of(&self, moved: &Moved) -> PathBuf {
-        self.folder.join(format!("{}~", moved.number))
+    fn path_of(&self, Moved(spare): &Moved) -> PathBuf {
+        self.folder.join(format!("{}~", spare.name))
     }
 
-    fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(number.to_string())
+    fn path(&self, spare: &Spare) -> PathBuf {
+        self.folder.join(spare.name.to_string())
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -184,8 +256,19 @@ impl Spares {
     }
 }
 
+fn remove(path: &Path) {
+    if let Err(e) = fs::remove_file(path)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!(file = %path.display(), "kept space was not given back: {e}");
+    }
+}
+
 fn zero_first_block(path: &Path) -> io::Result<()> {
     let file = File::options().write(true).custom_flags(libc::O_DIRECT | libc::O_CLOEXEC).open(path)?;
+    if !lock::try_flock(file.as_raw_fd())? {
+        return Err(io::Error::other("a write of a process that was killed is still under way"));
+    }
     file.write_all_at(&AlignedBuffer::zeroed(BLOCK), 0)?;
     file.sync_all()
 }

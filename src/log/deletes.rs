@@ -86,8 +86,7 @@ impl Store {
             && let Some(old) = self.retention.deletes.next(now.ticks, rate)
         {
             let (segment, commit) = self.files_of(old);
-            // A segment of nobody: nothing that stands in it has a place behind the start.
-            let request = match is_hurried {
+            let request = match self.is_short_of_space() {
                 true => DiskOp::Remove { files: vec![segment, commit] },
                 false => DiskOp::Retire { segment, commit },
             };

@@ -95,7 +95,8 @@ impl Space {
         };
         Space {
             base,
-            segment: file(segment_len, SEGMENT_STEP_MIN, SEGMENT_STEP_MAX),
+            // as if it had grown to that
+            segment: file(segment_len, segment_len.clamp(SEGMENT_STEP_MIN, SEGMENT_STEP_MAX), SEGMENT_STEP_MAX),
             commit: file(commit_len, COMMIT_STEP_MIN, COMMIT_STEP_MAX),
             snapshots: [snapshot(0), snapshot(1)],
             is_full: false,

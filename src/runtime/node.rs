@@ -9,7 +9,7 @@ use super::turn::Place;
 use crate::config::Settings;
 use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::spares::Spares;
-use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock, paths};
+use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::net::{self, NetError, NetOptions, Reserved};
@@ -117,9 +117,7 @@ pub fn run_node<M: Machine + 'static>(
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
     let coordinator = Coordinator::open(&settings)?;
 
-    let spares = Spares::open(data, settings.spare_bytes, settings.max_bytes_per_file);
-    let spares = spares.map_err(|source| NodeError::DataPath { path: data.join(paths::SPARES).display().to_string(), source })?;
-    let spares = Arc::new(spares);
+    let spares = Arc::new(Spares::open(data, settings.spare_bytes, settings.max_bytes_per_file));
     let mut storage = BlockingStorage::new(data).with_spares(spares.clone());
     let recovering = Recovering {
         storage: &mut storage,

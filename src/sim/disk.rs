@@ -13,6 +13,8 @@
 //!
 //! Never used by a running node.
 
+mod spares;
+
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, READ_BYTES_MAX, Rng,
     TopicName,
@@ -111,7 +113,7 @@ pub struct SimDisk {
     pub faults: Faults,
     pub counts: Counts,
     /// Retired segments.
-    spares: Vec<File>,
+    spares: Vec<(FileId, File)>,
     sparing: Rng,
     rng: Rng,
     /// What lands of a write that fails.
@@ -235,36 +237,10 @@ impl SimDisk {
                 self.tick()?;
                 let prefix = format!("topics/{}/{}/", dir.topic, dir.partition);
                 self.files.retain(|name, _| !name.starts_with(&prefix));
+                self.spares.retain(|(was, _)| !was.to_string().starts_with(&prefix));
                 Ok(DiskDone::Done)
             }
         }
-    }
-
-    fn retire(&mut self, segment: FileId, commit: FileId) -> Result<bool, DiskError> {
-        self.tick()?;
-        let spare = self.files.remove(&segment.to_string());
-        Storage::remove(self, &[commit])?;
-        let Some(mut spare) = spare.filter(|f| f.image.len() > BLOCK && self.sparing.chance(0.5)) else { return Ok(false) };
-        spare.put(0, &[0; BLOCK]);
-        spare.make_durable(0, (BLOCK / SECTOR) as u64);
-        spare.doubtful.clear();
-        self.spares.push(spare);
-        Ok(true)
-    }
-
-    fn allocate_segment(&mut self, file: &FileId, len: u64, max: u64) -> Result<u64, DiskError> {
-        let fits = |f: &File| (len..=max).contains(&(f.image.len() as u64));
-        let is_there = self.files.contains_key(&file.to_string());
-        match self.spares.iter().position(fits).filter(|_| !is_there) {
-            None => Storage::allocate(self, file, len)?,
-            Some(i) => {
-                self.tick()?;
-                self.counts.reused += 1;
-                let spare = self.spares.remove(i);
-                self.files.insert(file.to_string(), spare);
-            }
-        }
-        Ok(self.len_of(&file.to_string()))
     }
 
     // ---- the end of a machine or a process
@@ -287,7 +263,7 @@ impl SimDisk {
             }
         }
         let rng = &mut self.rng;
-        for f in self.files.values_mut().chain(&mut self.spares) {
+        for f in self.files.values_mut().chain(self.spares.iter_mut().map(|(_, f)| f)) {
             self.counts.torn_sectors += f.crash(rng);
         }
         (self.crashed, self.faults.crash_after) = (false, None);
