@@ -185,8 +185,9 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
     Ok(())
 }
 
-/// See `DiskOp::RemovePartition`.
-pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>) -> Result<(), DiskError> {
+/// See `DiskOp::RemovePartition`. What the partition let go before goes with it.
+pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>, spares: Option<&Spares>) -> Result<(), DiskError> {
+    spares.iter().for_each(|spares| spares.forget(dir));
     let folder = paths::folder_of(data, dir);
     let file = FileId::Topic(dir.clone());
     forget_name(&folder);

@@ -301,8 +301,8 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             if let Some(error) = started.used().poisoned() {
                 return Err(error);
             }
-            let allocate = move |data: &Path, spares: Option<&Spares>| files::allocate_segment(data, &file, (len, max), spares);
-            blocking(inner, move |data, spares| allocate(data, spares).map(DiskDone::Allocated)).await
+            let lens = (len, max);
+            blocking(inner, move |data, spares| files::allocate_segment(data, &file, lens, spares).map(DiskDone::Allocated)).await
         }
         DiskOp::Retire { segment, commit } => {
             let paths = [segment.to_string(), commit.to_string()];
@@ -332,11 +332,8 @@ async fn carry_out(inner: &Rc<Inner>, started: &Started, request: DiskOp) -> Res
             let folder = [dir.to_string()];
             inner.files.begin_removal(&folder);
             evict(inner, &inner.files.below(&folder[0])).await;
-            let remove = move |data: &Path, spares: Option<&Spares>| {
-                spares.iter().for_each(|spares| spares.forget(&dir));
-                files::remove_partition(data, &dir)
-            };
-            let done = blocking(inner, move |data, spares| remove(data, spares).map(|()| DiskDone::Done)).await;
+            let done =
+                blocking(inner, move |data, spares| files::remove_partition(data, &dir, spares).map(|()| DiskDone::Done)).await;
             inner.files.end_removal(&folder);
             done
         }

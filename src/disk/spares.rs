@@ -126,6 +126,7 @@ impl Spares {
     }
 
     /// Of files that are kept.
+    #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.kept().bytes
     }

@@ -85,12 +85,12 @@ impl Store {
         while (rate == 0 || !self.ops.is_any(|op| matches!(op, Op::Remove(_))))
             && let Some(old) = self.retention.deletes.next(now.ticks, rate)
         {
-            let (segment, commit) = self.files_of(old);
-            let request = match self.is_short_of_space() {
-                true => DiskOp::Remove { files: vec![segment, commit] },
-                false => DiskOp::Retire { segment, commit },
-            };
-            self.ops.issue(io, request, Op::Remove(old.p));
+            if self.is_short_of_space() {
+                self.delete(old, io);
+            } else {
+                let (segment, commit) = self.files_of(old);
+                self.ops.issue(io, DiskOp::Retire { segment, commit }, Op::Remove(old.p));
+            }
         }
     }
 
