@@ -17,7 +17,7 @@ const TOPIC: TopicId = TopicId([1; 16]);
 const SHAPES: [(usize, usize); 4] = [(1, 100), (200, 100), (200, 1024), (16, 64 << 10)];
 
 fn build((builder, memory): &mut (BatchBuilder, BatchMemory), (count, len): (usize, usize), body: &[u8]) -> Batch {
-    builder.reserve(128 + count * (12 + len), 0);
+    builder.reserve(128 + count * (12 + len));
     (0..count).for_each(|n| builder.push(n as i64, body));
     let stamp = Stamp { topic_id: TOPIC, partition: PartitionId(0), epoch: Epoch(1), at: Position::START, prev_crc: 0 };
     builder.seal_in(stamp, memory)

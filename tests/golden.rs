@@ -434,7 +434,7 @@ fn batches_that_share_memory_are_as_those_that_do_not() {
         // around the length from which on a batch has memory of its own, and around what a piece has left
         let len = [0, 100, 3000, 8051, 8052, 8053, 20_000][n % 7];
         for builder in [&mut alone, &mut shared] {
-            builder.reserve(len, 0);
+            builder.reserve(len);
             builder.push(5, &vec![n as u8; len]);
         }
         kept.push((alone.seal(stamp()).bytes, shared.seal_in(stamp(), &mut memory).bytes));

@@ -4,16 +4,13 @@
 //! comes is not copied.
 
 use super::frame::{FrameError, HEADER_LEN, Header};
-use crate::base::{BLOCK, Lent};
+use crate::base::Lent;
 
 /// What a payload of somebody who may be anybody reserves before its bytes are there.
 const RESERVE_FIRST: usize = 64 * 1024;
 
 /// What it reserves of what a payload before it really brought.
 const RESERVE_KNOWN: usize = 1024 * 1024;
-
-/// A shorter payload begins anywhere.
-const PLACED_MIN: usize = 16 * BLOCK;
 
 /// What it reserves then, beside each byte that came.
 const RESERVE_FACTOR: usize = 3;
@@ -26,8 +23,6 @@ pub struct Input {
     room: usize,
     /// What a payload reserves before its bytes are there.
     reserve: usize,
-    /// Where in a block of memory the next payload is to begin, if its memory need not grow.
-    pub place: Option<usize>,
     /// Header and metadata, as far as they came.
     head: Vec<u8>,
     body: Option<Body>,
@@ -40,8 +35,6 @@ struct Body {
     head: Vec<u8>,
     /// Empty when the payload is dropped.
     payload: Vec<u8>,
-    /// Bytes in front of the room.
-    before: usize,
     missing: usize,
     kept: bool,
     /// The payload's memory is lent, so long when it was.
@@ -68,13 +61,11 @@ pub struct Frame<'a> {
     pub metadata: &'a [u8],
     /// The room's zeros, then the payload; empty when there is none, or when it was dropped.
     pub payload: Vec<u8>,
-    /// Zeros in front of that, for the sake of [`Input::place`].
-    pub before: usize,
 }
 
 impl Input {
     pub fn new(max: usize, room: usize) -> Input {
-        Input { max, room, reserve: RESERVE_FIRST, place: None, head: Vec::new(), body: None }
+        Input { max, room, reserve: RESERVE_FIRST, head: Vec::new(), body: None }
     }
 
     /// Of somebody who is known: a payload gets so much at once.
@@ -108,13 +99,13 @@ impl Input {
 
     /// True: the payload is whole, and was given away with its frame.
     fn end_of_payload(&mut self, each: &mut dyn FnMut(Frame<'_>)) -> bool {
-        let Some(Body { header, head, payload, before, kept, .. }) = self.body.take_if(|body| body.missing == 0) else {
+        let Some(Body { header, head, payload, kept, .. }) = self.body.take_if(|body| body.missing == 0) else {
             return false;
         };
         if kept {
             self.reserve = self.reserve.max(header.payload_len.min(RESERVE_KNOWN));
         }
-        each(Frame { header, metadata: &head[HEADER_LEN..], payload, before });
+        each(Frame { header, metadata: &head[HEADER_LEN..], payload });
         true
     }
 
@@ -156,7 +147,7 @@ impl Input {
         {
             // the common case of small requests: nothing is copied
             *bytes = &bytes[header.frame_len()..];
-            each(Frame { header, metadata, payload: Vec::new(), before: 0 });
+            each(Frame { header, metadata, payload: Vec::new() });
             return Ok(true);
         }
         loop {
@@ -170,22 +161,17 @@ impl Input {
             match Header::parse(&self.head, self.max)? {
                 Some((header, _)) if header.payload_len == 0 => {
                     let head = std::mem::take(&mut self.head);
-                    each(Frame { header, metadata: &head[HEADER_LEN..], payload: Vec::new(), before: 0 });
+                    each(Frame { header, metadata: &head[HEADER_LEN..], payload: Vec::new() });
                     return Ok(true);
                 }
                 Some((header, _)) => {
                     let (head, kept) = (std::mem::take(&mut self.head), keeps(&header));
-                    let (mut payload, mut before) = (Vec::new(), 0);
+                    let mut payload = Vec::new();
                     if kept {
-                        let place = self.place.take().filter(|_| header.payload_len >= PLACED_MIN);
-                        let block = if place.is_some() { BLOCK } else { 0 };
-                        payload.reserve_exact(block + self.room + header.payload_len.min(self.reserve));
-                        if let Some(place) = place {
-                            before = (place % BLOCK + BLOCK - (payload.as_ptr() as usize + self.room) % BLOCK) % BLOCK;
-                        }
-                        payload.resize(before + self.room, 0);
+                        payload.reserve_exact(self.room + header.payload_len.min(self.reserve));
+                        payload.resize(self.room, 0);
                     }
-                    self.body = Some(Body { header, head, payload, before, missing: header.payload_len, kept, lent: None });
+                    self.body = Some(Body { header, head, payload, missing: header.payload_len, kept, lent: None });
                     return Ok(true);
                 }
                 None if bytes.is_empty() => return Ok(false),
@@ -294,13 +280,9 @@ mod tests {
                 let (mut now, after) = rest.split_at((1 + rng.below(most) as usize).min(rest.len()));
                 rest = after;
                 let mut each = |f: Frame<'_>| {
-                    let at = f.before + if f.payload.is_empty() { 0 } else { ROOM };
-                    let (len, place) = (f.payload.len() - at, (f.payload.as_ptr() as usize + at) % BLOCK);
-                    assert!(place == 77 || !(PLACED_MIN..=1 << 20).contains(&len), "{len}");
-                    found.push(f.payload[at..].to_vec());
+                    found.push(f.payload.get(ROOM..).unwrap_or_default().to_vec());
                 };
                 while !now.is_empty() {
-                    input.place = Some(77);
                     if input.is_lendable(LENT_MIN) && rng.chance(0.7) {
                         let mut memory = input.lend(LENT_MIN).expect("it is lendable");
                         assert!(memory.wanted >= LENT_MIN && !input.is_lendable(1) && input.lend(1).is_none());
@@ -315,31 +297,5 @@ mod tests {
             assert!(input.is_idle() && found == expected);
         }
         assert!(lent > 100, "{lent}");
-    }
-
-    #[test]
-    fn a_long_payload_begins_where_it_is_to_begin_in_a_block() {
-        for (place, len) in [(0, 70_000), (1, 70_000), (4095, 65_536), (77, 65_535), (77, 200_000)] {
-            let (mut stream, payload) = (vec![], (0..len).map(|n| n as u8).collect::<Vec<u8>>());
-            encode(&mut stream, 2, 1, &[0; 8], len, payload_crc(&payload));
-            stream.extend_from_slice(&payload);
-            let mut input = Input::new(1 << 20, 0).reserving(100_000);
-            let mut found = 0;
-            for _ in 0..2 {
-                input.place = Some(place);
-                for mut part in stream.chunks(16_384) {
-                    while !part.is_empty() {
-                        let mut each = |f: Frame<'_>| {
-                            assert!(f.payload[f.before..] == payload && f.before < BLOCK);
-                            let is_placed = (f.payload.as_ptr() as usize + f.before) % BLOCK == place;
-                            assert!(is_placed || !(PLACED_MIN..=100_000).contains(&len));
-                            found += 1;
-                        };
-                        input.next(&mut part, |_| true, &mut each).unwrap();
-                    }
-                }
-            }
-            assert_eq!(found, 2);
-        }
     }
 }

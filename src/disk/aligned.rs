@@ -1,16 +1,12 @@
-//! Memory for O_DIRECT: aligned to blocks, of whole blocks. It may go to another thread, so that what was read into it is
+//! Memory for O_DIRECT: aligned to blocks, of whole blocks; long stretches are of huge pages ([`super::blocks`]). It may go to another thread, so that what was read into it is
 //! shared without a copy.
 
-use super::blocks::Block;
+use super::blocks::{Block, WRITE_BLOCK_MIN};
 use crate::base::BLOCK;
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
-use std::ops::Range;
 use std::ptr::NonNull;
-
-/// Shorter stretches are cheaper to copy than to name.
-const LENT_MIN: usize = 16 * BLOCK;
 
 pub(super) struct Aligned {
     data: NonNull<u8>,
@@ -39,8 +35,11 @@ impl Aligned {
 
     /// The parts, one after the other; together they are whole blocks.
     pub fn of(parts: &[Bytes], len: usize) -> Aligned {
-        // SAFETY: all of it is written below.
-        let aligned = unsafe { Aligned::uninit(len) };
+        let aligned = match Block::for_write(len) {
+            Some(block) => Aligned { data: block.as_ptr(), len, block: Some(block) },
+            // SAFETY: all of it is written below.
+            None => unsafe { Aligned::uninit(len) },
+        };
         let mut at = 0;
         for part in parts {
             assert!(part.len() <= len - at, "the parts are as long as was said");
@@ -64,110 +63,45 @@ impl Aligned {
 
 /// What the kernel writes to a file: whole blocks.
 pub(super) enum Writable {
-    One(Stretch),
-    Several {
-        stretches: Vec<Stretch>,
-        /// Their places.
-        vectors: Vec<libc::iovec>,
-    },
-}
-
-/// Whole blocks that stand together.
-pub(super) enum Stretch {
-    /// Of one part, which stands as O_DIRECT wants it.
+    /// One part, short, that stands as O_DIRECT wants it.
     Lent(Bytes),
     Copied(Aligned),
 }
 
-impl Stretch {
+impl Writable {
+    /// The parts, one after the other; together they are whole blocks.
+    ///
+    /// A long write is always copied: on pages of 4 KiB from all over the memory it takes the kernel and the device longer than the
+    /// copy and a write out of a block.
+    pub fn of(parts: &[Bytes], len: usize) -> Writable {
+        match parts {
+            [part] if part.len() == len && len < WRITE_BLOCK_MIN && is_aligned(part) => Writable::Lent(part.clone()),
+            _ => Writable::Copied(Aligned::of(parts, len)),
+        }
+    }
+
     fn as_ptr(&self) -> *const u8 {
         match self {
-            Stretch::Lent(part) => part.as_ptr(),
-            Stretch::Copied(memory) => memory.as_ptr(),
+            Writable::Lent(part) => part.as_ptr(),
+            Writable::Copied(memory) => memory.as_ptr(),
         }
-    }
-
-    fn len(&self) -> usize {
-        match self {
-            Stretch::Lent(part) => part.len(),
-            Stretch::Copied(memory) => memory.len(),
-        }
-    }
-}
-
-impl Writable {
-    /// The parts, one after the other; together they are whole blocks. What of a long part stands in memory as it does in its block
-    /// of the file is not copied.
-    pub fn of(parts: &[Bytes], len: usize) -> Writable {
-        let (mut stretches, mut at, mut from) = (vec![], 0, 0);
-        for part in parts {
-            let lent = lendable(part, at);
-            if !lent.is_empty() && (lent.len() >= LENT_MIN || parts.len() == 1) {
-                let (start, end) = (at + lent.start, at + lent.end);
-                if from < start {
-                    stretches.push(Stretch::Copied(Aligned::of(&cut(parts, from, start), start - from)));
-                }
-                stretches.push(Stretch::Lent(part.slice(lent)));
-                from = end;
-            }
-            at += part.len();
-        }
-        assert_eq!(at, len, "the parts are as long as was said");
-        if stretches.is_empty() {
-            return Writable::One(Stretch::Copied(Aligned::of(parts, len)));
-        }
-        if from < len {
-            stretches.push(Stretch::Copied(Aligned::of(&cut(parts, from, len), len - from)));
-        }
-        if stretches.len() == 1
-            && let Some(one) = stretches.pop()
-        {
-            return Writable::One(one);
-        }
-        let vector = |s: &Stretch| libc::iovec { iov_base: s.as_ptr().cast_mut().cast(), iov_len: s.len() };
-        let vectors = stretches.iter().map(vector).collect();
-        Writable::Several { stretches, vectors }
     }
 
     pub fn len(&self) -> usize {
         match self {
-            Writable::One(stretch) => stretch.len(),
-            Writable::Several { stretches, .. } => stretches.iter().map(Stretch::len).sum(),
+            Writable::Lent(part) => part.len(),
+            Writable::Copied(memory) => memory.len(),
         }
     }
 
     /// The operation that writes it, which must not outlive it; durable when it completes, if `flags` say so.
     pub fn entry(&self, fd: types::Fd, at: u64, flags: i32) -> squeue::Entry {
-        match self {
-            Writable::One(stretch) => {
-                opcode::Write::new(fd, stretch.as_ptr(), stretch.len() as u32).offset(at).rw_flags(flags).build()
-            }
-            Writable::Several { vectors, .. } => {
-                opcode::Writev::new(fd, vectors.as_ptr(), vectors.len() as u32).offset(at).rw_flags(flags).build()
-            }
-        }
+        opcode::Write::new(fd, self.as_ptr(), self.len() as u32).offset(at).rw_flags(flags).build()
     }
 }
 
-/// The whole blocks of a part that begins `at` bytes behind a block's start in the file and that stand likewise in memory.
-fn lendable(part: &Bytes, at: usize) -> Range<usize> {
-    let start = at.next_multiple_of(BLOCK) - at;
-    let blocks = part.len().saturating_sub(start) / BLOCK * BLOCK;
-    let is_aligned = (part.as_ptr() as usize + start).is_multiple_of(BLOCK);
-    if is_aligned { start..start + blocks } else { 0..0 }
-}
-
-/// The bytes `from..to` of the parts.
-fn cut(parts: &[Bytes], from: usize, to: usize) -> Vec<Bytes> {
-    let (mut at, mut found) = (0, vec![]);
-    for part in parts {
-        let range = from.saturating_sub(at).min(part.len())..to.saturating_sub(at).min(part.len());
-        if !range.is_empty() {
-            found.push(part.slice(range));
-        }
-        at += part.len();
-    }
-    found
+fn is_aligned(part: &Bytes) -> bool {
+    (part.as_ptr() as usize).is_multiple_of(BLOCK) && part.len().is_multiple_of(BLOCK)
 }
 
 /// Memory that the kernel fills. Only what it says it has filled is ever looked at.
@@ -175,7 +109,7 @@ pub(super) struct Unfilled(Aligned);
 
 impl Unfilled {
     pub fn new(len: usize) -> Unfilled {
-        if let Some(block) = Block::take(len) {
+        if let Some(block) = Block::for_read(len) {
             return Unfilled(Aligned { data: block.as_ptr(), len, block: Some(block) });
         }
         // SAFETY: nobody can look before `filled`.
@@ -250,54 +184,30 @@ mod tests {
         Aligned::of(&[Bytes::from_static(b"x")], BLOCK);
     }
 
-    fn written(writable: &Writable) -> Vec<u8> {
-        // SAFETY: they stand while the writable does.
-        let bytes = |s: &Stretch| unsafe { std::slice::from_raw_parts(s.as_ptr(), s.len()) }.to_vec();
-        match writable {
-            Writable::One(stretch) => bytes(stretch),
-            Writable::Several { stretches, vectors, .. } => {
-                assert!(stretches.iter().zip(vectors).all(|(s, v)| s.as_ptr() == v.iov_base.cast() && s.len() == v.iov_len));
-                stretches.iter().flat_map(bytes).collect()
-            }
-        }
-    }
-
-    fn stretches(writable: &Writable) -> Vec<&Stretch> {
-        match writable {
-            Writable::One(stretch) => vec![stretch],
-            Writable::Several { stretches, .. } => stretches.iter().collect(),
-        }
-    }
-
     #[test]
-    fn what_stands_in_memory_as_in_its_block_is_lent() {
-        let mut rng = crate::base::Rng::new(3);
-        let mut lent_at_all = 0;
-        for _ in 0..300 {
-            let memory = Aligned::of(&[vec![7; 64 * BLOCK].into()], 64 * BLOCK);
-            // SAFETY: all of it was written.
-            let memory = unsafe { Unfilled(memory).filled(64 * BLOCK) };
-            let (mut parts, mut len) = (vec![], 0);
-            for n in 0..rng.below(4) {
-                if rng.chance(0.3) {
-                    parts.push(Bytes::from(vec![n as u8; rng.below(9000) as usize]));
-                } else {
-                    // congruent, most of the time
-                    let start = len % BLOCK + if rng.chance(0.2) { 1 } else { 0 };
-                    parts.push(memory.slice(start..start + rng.below(60 * BLOCK as u64) as usize));
-                }
-                len = parts.iter().map(Bytes::len).sum();
-            }
-            let padding = len.next_multiple_of(BLOCK) - len + if len == 0 { BLOCK } else { 0 };
-            parts.push(vec![9; padding].into());
+    fn only_a_short_write_of_one_aligned_part_is_not_copied() {
+        let memory = |len: usize| {
+            let mut memory = crate::base::block_memory(len + 1);
+            memory.extend((0..len + 1).map(|n| ((n * 7) >> 3) as u8));
+            memory.freeze()
+        };
+        let short = memory(BLOCK);
+        let halves =
+            [memory(WRITE_BLOCK_MIN).slice(..WRITE_BLOCK_MIN / 2), memory(WRITE_BLOCK_MIN).slice(1..WRITE_BLOCK_MIN / 2 + 1)];
+        let cases: [(&[Bytes], bool); 5] = [
+            (&[short.slice(..BLOCK)], true),
+            (&[short.slice(1..BLOCK + 1)], false),
+            (&[short.slice(..100), short.slice(..BLOCK - 100)], false),
+            (&[memory(WRITE_BLOCK_MIN).slice(..WRITE_BLOCK_MIN)], false),
+            (&halves, false),
+        ];
+        for (parts, is_lent) in cases {
             let expected = parts.concat();
-            let writable = Writable::of(&parts, expected.len());
-            assert!(written(&writable) == expected && writable.len() == expected.len());
-            for stretch in stretches(&writable) {
-                assert!((stretch.as_ptr() as usize).is_multiple_of(BLOCK) && stretch.len().is_multiple_of(BLOCK));
-                lent_at_all += matches!(stretch, Stretch::Lent(_)) as u32;
-            }
+            let writable = Writable::of(parts, expected.len());
+            // SAFETY: it stands while the writable does.
+            let seen = unsafe { std::slice::from_raw_parts(writable.as_ptr(), writable.len()) };
+            assert!(seen == expected && (writable.as_ptr() as usize).is_multiple_of(BLOCK));
+            assert_eq!(matches!(writable, Writable::Lent(_)), is_lent);
         }
-        assert!(lent_at_all > 100, "{lent_at_all}");
     }
 }

@@ -1,10 +1,11 @@
-//! Memory for long reads: blocks of huge pages, which a thread keeps for its next reads.
+//! Memory for long reads and writes: blocks of huge pages, which a thread keeps for its next ones.
 //!
 //! Who reads a backlog reads into a megabyte after the other. On pages of 4 KiB the kernel looks up 256 of them for each and
 //! names each to the device; a block of a huge page is one stretch. Where the system has no huge pages these are
-//! ordinary ones. A block is as long as [`read_memory`] says, which is what the reader counts.
+//! ordinary ones. A block for a read is as long as [`read_memory`] says, which is what the reader counts; one for a write, a power
+//! of two, from [`WRITE_BLOCK_MIN`] to the longest write.
 
-use crate::base::{READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
+use crate::base::{IO_BYTES_MAX, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,6 +13,10 @@ use std::sync::Arc;
 /// A huge page.
 const REGION: usize = 2 * 1024 * 1024;
 const _: () = assert!(REGION.is_multiple_of(READ_BLOCK_SHORT) && REGION.is_multiple_of(READ_BLOCK_LONG));
+const _: () = assert!(REGION.is_multiple_of(IO_BYTES_MAX) && IO_BYTES_MAX.is_power_of_two());
+
+/// A shorter write gains less than it wastes.
+pub(super) const WRITE_BLOCK_MIN: usize = 64 * 1024;
 
 /// Bytes of free blocks that a thread keeps.
 const FREE_MAX: usize = 8 * 1024 * 1024;
@@ -87,11 +92,17 @@ thread_local! {
 
 impl Block {
     /// For a read of so many bytes; none, where it is too short to gain, or there is no memory.
-    pub fn take(bytes: usize) -> Option<Block> {
+    pub fn for_read(bytes: usize) -> Option<Block> {
         let len = read_memory(bytes);
-        if len != READ_BLOCK_SHORT && len != READ_BLOCK_LONG {
-            return None;
-        }
+        if len == READ_BLOCK_SHORT || len == READ_BLOCK_LONG { Self::take(len) } else { None }
+    }
+
+    /// For a write of so many bytes, likewise.
+    pub fn for_write(bytes: usize) -> Option<Block> {
+        if (WRITE_BLOCK_MIN..=IO_BYTES_MAX).contains(&bytes) { Self::take(bytes.next_power_of_two()) } else { None }
+    }
+
+    fn take(len: usize) -> Option<Block> {
         FREE.with_borrow_mut(|free| {
             // the last one that was given back is likeliest to be in the CPU's caches
             if let Some(at) = free.parts.iter().rposition(|part| part.len == len) {
@@ -136,11 +147,16 @@ mod tests {
 
     #[test]
     fn blocks_do_not_overlap_and_are_used_again() {
-        assert!(Block::take(4096).is_none() && Block::take(READ_BLOCK_LONG + 4096).is_none());
+        assert!(Block::for_read(4096).is_none() && Block::for_read(READ_BLOCK_LONG + 4096).is_none());
         let mut blocks = vec![];
         for n in 0..40 {
-            let bytes = if n % 3 == 0 { READ_BLOCK_SHORT } else { READ_BLOCK_SHORT + 4096 };
-            let block = Block::take(bytes).expect("there is memory");
+            let (bytes, take): (usize, fn(usize) -> Option<Block>) = match n % 4 {
+                0 => (READ_BLOCK_SHORT, Block::for_read),
+                1 => (READ_BLOCK_SHORT + 4096, Block::for_read),
+                2 => (WRITE_BLOCK_MIN, Block::for_write),
+                _ => (IO_BYTES_MAX / 2 + 4096, Block::for_write),
+            };
+            let block = take(bytes).expect("there is memory");
             // SAFETY: that long, and nobody else's.
             unsafe { block.as_ptr().write_bytes(n, bytes) };
             blocks.push((n, bytes, block));
@@ -153,7 +169,7 @@ mod tests {
         let last = blocks.pop().expect("forty").2;
         let at = last.as_ptr();
         drop(last);
-        assert_eq!(Block::take(READ_BLOCK_SHORT).expect("it was given back").as_ptr(), at);
+        assert_eq!(Block::for_read(READ_BLOCK_SHORT).expect("it was given back").as_ptr(), at);
         drop(blocks);
         FREE.with_borrow(|free| {
             assert!(free.bytes <= FREE_MAX && free.bytes == free.parts.iter().map(|part| part.len).sum::<usize>());
@@ -162,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_block_may_be_dropped_by_another_thread() {
-        let block = Block::take(READ_BLOCK_LONG).expect("there is memory");
+        let block = Block::for_read(READ_BLOCK_LONG).expect("there is memory");
         // SAFETY: that long, and nobody else's.
         unsafe { block.as_ptr().write_bytes(1, READ_BLOCK_LONG) };
         std::thread::spawn(move || drop(block)).join().unwrap();

@@ -34,6 +34,11 @@ pub const DEPTH: usize = 4;
 const SPARE_MIN: usize = 16 * 1024;
 const SPARE_MAX: usize = 256 * 1024;
 
+/// A longer write is given to the disk in parts, and payloads from so many bytes on are not copied: the disk puts the parts together
+/// in memory that suits long writes.
+const WHOLE_MAX: usize = 64 * 1024;
+const PART_MIN: usize = 4 * 1024;
+
 /// Index of a directory entry that has no place yet.
 const UNPLACED: u32 = u32::MAX;
 
@@ -66,7 +71,9 @@ struct Place {
 struct InFlight<N> {
     notes: Vec<N>,
     is_complete: bool,
-    bytes: Bytes,
+    len: u64,
+    /// All of it but the payloads that are parts.
+    own: Bytes,
 }
 
 /// See the module's description. `N` is what the owner wants to hear back per record.
@@ -186,7 +193,7 @@ impl<N: Copy> Ring<N> {
             return true;
         }
         let waiting = self.queued_cost + more;
-        let carried: u64 = self.in_flight.iter().map(|write| write.bytes.len() as u64).sum();
+        let carried: u64 = self.in_flight.iter().map(|write| write.len).sum();
         self.in_flight.len() < DEPTH && waiting >= (carried / 2).min(self.write_max as u64 / 8)
     }
 
@@ -235,8 +242,13 @@ impl<N: Copy> Ring<N> {
         };
         self.assert_free(place, len);
 
-        let mut bytes = self.take_memory(len as usize);
+        let part_min = if len as usize > WHOLE_MAX { PART_MIN } else { usize::MAX };
+        let payloads = self.queue.iter().take(count).map(|record| record.payload.len());
+        let parts_len: usize = payloads.filter(|len| *len >= part_min).sum();
+        let mut bytes = self.take_memory(len as usize - parts_len);
         bytes.resize(head_len, 0);
+        // the payloads that are parts, and what stands before each in `bytes`
+        let mut long: Vec<(usize, Bytes)> = vec![];
         let mut directory = std::mem::take(&mut self.spare_directory);
         directory.clear();
         let mut notes = std::mem::take(&mut self.spare_notes);
@@ -254,23 +266,34 @@ impl<N: Copy> Ring<N> {
                 None => directory.push(entry),
             }
             bytes.extend_from_slice(record.header.as_bytes());
-            bytes.extend_from_slice(&record.payload);
             let padding = record.header.padded_len() - record.header.len.get() as usize;
+            if record.payload.len() < part_min {
+                bytes.extend_from_slice(&record.payload);
+            } else {
+                long.push((bytes.len(), record.payload));
+            }
             bytes.extend_from_slice(&[0; 8][..padding]);
             packed(place.sequence, record.note);
             notes.push(record.note);
         }
         assert_eq!(directory.len(), entries, "the directory is as measured");
-        assert_eq!(bytes.len(), head_len + records_len, "the records are as measured");
-        bytes.resize(len as usize, 0);
+        assert_eq!(bytes.len() + parts_len, head_len + records_len, "the records are as measured");
+        bytes.resize(len as usize - parts_len, 0);
         self.write_head(&mut bytes[..head_len], place, len, &directory, count, records_len);
 
-        let bytes = bytes.freeze();
+        let own = bytes.freeze();
+        let mut parts = Vec::with_capacity(2 * long.len() + 1);
+        let mut from = 0;
+        for (at, payload) in long {
+            parts.extend([own.slice(from..at), payload]);
+            from = at;
+        }
+        parts.push(own.slice(from..));
         self.spare_directory = std::mem::replace(&mut self.previous, directory);
-        self.in_flight.push_back(InFlight { notes, is_complete: false, bytes: bytes.clone() });
+        self.in_flight.push_back(InFlight { notes, is_complete: false, len, own });
         self.writes.push_back(place);
         self.head = self.normal(Place { sequence: place.sequence + 1, lap: place.lap, position: place.position + len });
-        let (file, parts) = (FileId::Journal(self.core.0), vec![bytes]);
+        let file = FileId::Journal(self.core.0);
         Some((place.sequence, DiskOp::Write { file, at: place.position, parts, durability: Durability::Durable }))
     }
 
@@ -385,10 +408,10 @@ impl<N: Copy> Ring<N> {
     /// Makes the next write durable, if it and all before it are complete: its notes, in order. Hand them back with
     /// [`Ring::recycle`].
     pub fn next_durable(&mut self) -> Option<Vec<N>> {
-        let InFlight { notes, bytes, .. } = self.in_flight.pop_front_if(|write| write.is_complete)?;
+        let InFlight { notes, own, .. } = self.in_flight.pop_front_if(|write| write.is_complete)?;
         self.durable += 1;
         // Unless the disk still has it.
-        if let Ok(mut memory) = bytes.try_into_mut()
+        if let Ok(mut memory) = own.try_into_mut()
             && (self.spare_memory.capacity()..=SPARE_MAX).contains(&memory.capacity())
         {
             memory.clear();

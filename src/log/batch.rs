@@ -14,8 +14,8 @@
 
 use super::format::{Bad, VERSION};
 use super::memory::{BatchMemory, COPIED_MAX};
-use crate::base::{BLOCK, Epoch, LogId, PartitionId, Position, TopicId};
-use bytes::{Buf, Bytes};
+use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
+use bytes::Bytes;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -23,8 +23,6 @@ pub const BATCH_MAGIC: [u8; 4] = *b"RQB1";
 pub const BATCH_HEADER_LEN: usize = size_of::<BatchHeader>();
 /// A body is never longer; a length read from disk is held against it before it is believed.
 pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
-/// A shorter batch begins anywhere in memory.
-const PLACED_MIN: usize = 16 * BLOCK;
 /// What one message costs beside its body, when it has no option.
 pub const MESSAGE_OVERHEAD: usize = 12;
 
@@ -99,11 +97,6 @@ impl BatchHeader {
             .is_ok_and(|(h, _)| h.topic_id == topic_id.0 && h.partition.get() == partition.0 && h.offset.get() == offset)
     }
 
-    /// The offset that a header at the start of `bytes` says. Not verified.
-    pub fn stored_at(bytes: &[u8]) -> Option<i64> {
-        Some(BatchHeader::ref_from_prefix(bytes).ok()?.0.offset.get())
-    }
-
     pub fn seal(&mut self) {
         super::format::seal(self);
     }
@@ -148,9 +141,7 @@ pub struct Stamp {
 /// stand behind each other ([`BatchMemory`]); a longer one keeps the memory it was built in.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
-    /// Behind `before` zeros.
     bytes: Vec<u8>,
-    before: usize,
     /// Length of the last batch: the next one is expected to be like it.
     last_len: usize,
     num: u32,
@@ -168,17 +159,13 @@ impl BatchBuilder {
 
     /// Bytes so far, header included.
     pub fn len(&self) -> usize {
-        self.bytes.len() - self.before
+        self.bytes.len()
     }
 
-    /// Makes room for a batch that is about to begin with so many bytes, `place` bytes behind a block's start in its segment: a long one
-    /// stands so in memory, too, so that it is written from there.
-    pub fn reserve(&mut self, bytes: usize, place: usize) {
+    /// Makes room for a batch that is about to begin with so many bytes.
+    pub fn reserve(&mut self, bytes: usize) {
         let like_last = self.last_len.min(2 * COPIED_MAX);
-        let is_placed = bytes >= PLACED_MIN;
-        self.bytes.reserve_exact(bytes.max(like_last + like_last / 8) + if is_placed { BLOCK } else { 0 });
-        self.before = if is_placed { (place + BLOCK - self.bytes.as_ptr() as usize % BLOCK) % BLOCK } else { 0 };
-        self.bytes.resize(self.before, 0);
+        self.bytes.reserve_exact(bytes.max(like_last + like_last / 8));
     }
 
     /// Gives back memory that was kept for batches to come.
@@ -191,7 +178,7 @@ impl BatchBuilder {
     /// Appends a message without options.
     pub fn push(&mut self, unix_ns: i64, body: &[u8]) {
         if self.num == 0 {
-            self.bytes.resize(self.before + BATCH_HEADER_LEN, 0);
+            self.bytes.resize(BATCH_HEADER_LEN, 0);
             self.base_unix_ns = unix_ns;
         }
         self.num += 1;
@@ -206,9 +193,7 @@ impl BatchBuilder {
     /// Fills in the header and hands out the finished bytes, in memory of their own; the builder is empty afterwards.
     pub fn seal(&mut self, stamp: Stamp) -> Batch {
         let header = self.finish(stamp);
-        let mut bytes = Bytes::from(std::mem::take(&mut self.bytes));
-        bytes.advance(std::mem::take(&mut self.before));
-        Batch { header, bytes }
+        Batch { header, bytes: Bytes::from(std::mem::take(&mut self.bytes)) }
     }
 
     /// As [`Self::seal`]; a small batch stands in `memory`.
@@ -217,16 +202,15 @@ impl BatchBuilder {
             return self.seal(stamp);
         }
         let header = self.finish(stamp);
-        let bytes = memory.keep(&self.bytes[self.before..]);
+        let bytes = memory.keep(&self.bytes);
         self.bytes.clear();
-        self.before = 0;
         Batch { header, bytes }
     }
 
     fn finish(&mut self, stamp: Stamp) -> BatchHeader {
         assert!(self.num > 0, "an empty batch has no meaning");
         let num = std::mem::take(&mut self.num);
-        let bytes = &mut self.bytes[self.before..];
+        let bytes = &mut self.bytes[..];
         self.last_len = bytes.len();
         let body_crc = crc32fast::hash(&bytes[BATCH_HEADER_LEN..]);
         let header = stamp.header(bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));

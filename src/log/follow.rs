@@ -5,13 +5,13 @@
 //! metadata's; the node's generation stays that of files and records.
 
 use super::batch::{BATCH_HEADER_LEN, Batch};
-use super::format::{FILE_HEADER_LEN, RawPosition};
+use super::format::RawPosition;
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
 use super::partition::Shared;
 use super::state::Doubt;
 use super::store::{Store, batch_cost};
 use super::view::View;
-use crate::base::{BLOCK, Epoch, Position};
+use crate::base::{Epoch, Position};
 use crate::journal::format::RecordKind;
 use bytes::Bytes;
 use zerocopy::IntoBytes;
@@ -72,11 +72,6 @@ impl Store {
         self.has_sealed = true;
         self.mark_unsealed(p);
         Ok(ticket)
-    }
-
-    /// How much further a byte of the log stands in its segment than its offset says, as far as blocks go; of what is appended next.
-    pub fn segment_shift(&self, p: PartitionIdx) -> usize {
-        (FILE_HEADER_LEN as i64 - self.part(p).active().meta.base.offset).rem_euclid(BLOCK as i64) as usize
     }
 
     /// The sealed batches in memory from `from` to `end`, for a frame; both are borders of batches there. Each begins with its

@@ -331,8 +331,7 @@ impl Store {
                 self.has_sealed = true;
             }
             part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            let place = part.end.at.offset - part.active().meta.base.offset;
-            part.builder.reserve(len, place as usize % BLOCK);
+            part.builder.reserve(len);
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();

@@ -2,17 +2,15 @@
 
 use super::nodes::Place;
 use super::{DATA_UNSENT_MAX, LinkOptions};
-use crate::base::{BLOCK, CoreId, Lent, Peer, Ticks};
+use crate::base::{CoreId, Lent, Peer, Ticks};
 use crate::codec::frame::FrameError;
 use crate::codec::input::{self, Input};
 use crate::codec::output::Output;
 use crate::codec::peer::frame::{FRAME_MAX, Header};
-use crate::codec::peer::{
-    Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, batches_from, check_payload,
-};
+use crate::codec::peer::{Addressed, Encoder, Frame, Lanes, Malformed, RejectCode, SequenceError, Sequences, check_payload};
 use crate::log::cursor::CursorImage;
 use crate::replica::message::{APPEND_BYTES_MAX, Append, Body, Lane, Message};
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -97,8 +95,6 @@ pub(super) struct Conn {
     pub early_bytes: usize,
     input: Input,
     pub seen: Sequences,
-    /// Of the log whose batches come on it.
-    shift: Option<usize>,
     pub heard_at: Ticks,
     // ---- output
     pub encoder: Encoder,
@@ -128,7 +124,6 @@ impl Conn {
             early_bytes: 0,
             input: Input::new(FRAME_MAX, 0).reserving(RESERVE),
             seen: Sequences::default(),
-            shift: None,
             heard_at: now,
             encoder: Encoder::default(),
             pieces: vec![],
@@ -173,22 +168,10 @@ impl Conn {
         &mut self,
         from: impl FnOnce(&mut Input, &mut dyn FnMut(input::Frame<'_>)) -> Result<(), FrameError>,
     ) -> Result<Option<Got>, Fault> {
-        let Conn { input, seen, shift, .. } = self;
-        let (mut got, mut place) = (None, None);
-        from(input, &mut |raw| {
-            let payload = payload_of(raw.payload, raw.before);
-            got = Some(look_at(seen, &raw.header, raw.metadata, &payload));
-            place = shift.and_then(|shift| place_behind(shift, &raw.header, &payload));
-        })?;
-        if place.is_some() {
-            input.place = place;
-        }
+        let Conn { input, seen, .. } = self;
+        let mut got = None;
+        from(input, &mut |raw| got = Some(look_at(seen, &raw.header, raw.metadata, &raw.payload.into())))?;
         got.transpose()
-    }
-
-    /// In a follower's segment a byte of the log at this offset stands so much further, as far as blocks go.
-    pub fn note_shift(&mut self, shift: usize) {
-        self.shift = Some(shift);
     }
 
     pub fn queue(&mut self, lane: Lane, message: Addressed) {
@@ -280,18 +263,6 @@ pub(super) fn weight(message: &Message) -> usize {
             Body::Standing(m) => m.epochs.len() * 48,
             _ => 0,
         }
-}
-
-fn payload_of(memory: Vec<u8>, before: usize) -> Bytes {
-    let mut payload = Bytes::from(memory);
-    payload.advance(before);
-    payload
-}
-
-/// Where in a block the batches will stand that come behind these: if that is where they stand in memory, they are written from there.
-fn place_behind(shift: usize, header: &Header, payload: &Bytes) -> Option<usize> {
-    let from = batches_from(header, payload)?;
-    Some((from as usize).wrapping_add(payload.len()).wrapping_add(shift) % BLOCK)
 }
 
 /// Of a frame that came whole.

@@ -121,15 +121,6 @@ impl Links {
         self.touch(conn);
     }
 
-    /// What this node sends to catch up with goes to a file where a byte of the log stands so much further than its offset, as far
-    /// as blocks go. Its memory is taken accordingly, so that it is written from there.
-    pub fn note_shift(&mut self, from: NodeId, route: Route, shift: usize) {
-        let conn = self.nodes.get(&from).and_then(|node| node.link_for(route)).and_then(|link| link.conn(Lane::CatchUp));
-        if let Some(c) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
-            c.note_shift(shift);
-        }
-    }
-
     /// Whether messages reach the node.
     pub fn is_connected(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)

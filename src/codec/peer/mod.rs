@@ -25,7 +25,6 @@ pub use generated::ringmq::peer::RejectCode;
 pub use handshake::{Agreed, ClusterId, Hello, Layout, Reject, Version};
 
 use crate::codec::frame::{FrameError, Header};
-use crate::log::batch::BatchHeader;
 use crate::replica::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
@@ -74,11 +73,6 @@ pub fn check_payload(header: &Header, payload: &[u8]) -> Result<bool, FrameError
         kind::APPENDS | kind::PULLED => batches::check(header, payload),
         _ => header.check_payload(payload).map(|()| false),
     }
-}
-
-/// Where the batches of such a frame begin in their log, as they say. Not verified.
-pub fn batches_from(header: &Header, payload: &[u8]) -> Option<i64> {
-    if header.kind == kind::APPENDS { BatchHeader::stored_at(payload) } else { None }
 }
 
 /// A message and the replica that it is for.

@@ -1,7 +1,7 @@
 //! What is written once: long batches, and a stream of shorter ones.
 
 use super::*;
-use crate::base::{BLOCK, Durability};
+use crate::base::{Durability};
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
@@ -79,33 +79,4 @@ fn what_streams_is_written_once_until_hardly_anything_waits() {
     let lasted = direct(&rig) - streamed;
     assert!((10..=16).contains(&lasted), "some more, as what streamed may have paused: {lasted}");
     assert_eq!(rig.read_all(p).len(), 31);
-}
-
-#[test]
-fn a_long_batch_stands_in_memory_as_in_its_segment() {
-    let mut rig = Rig::new(roomy());
-    let p = rig.create("t");
-    rig.publish(p, &vec![1; 40_001]);
-    rig.settle();
-    let mut long = 0;
-    for n in 0..3u8 {
-        while rig.append(p, &[&vec![n; 300_001]]).is_err() {
-            rig.settle();
-        }
-        rig.turn_end();
-        for (_, op) in &rig.disk.pending {
-            let DiskOp::Write { file: FileId::Segment(..), at, parts, .. } = op else { continue };
-            let mut at = *at as usize;
-            for part in parts {
-                if part.len() > 64 * 1024 {
-                    assert_eq!(part.as_ptr() as usize % BLOCK, at % BLOCK);
-                    long += 1;
-                }
-                at += part.len();
-            }
-        }
-        rig.settle();
-    }
-    assert!(long >= 3, "{long}");
-    assert_eq!(rig.read_all(p).iter().map(Vec::len).collect::<Vec<_>>(), [40_001, 300_001, 300_001, 300_001]);
 }

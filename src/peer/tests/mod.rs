@@ -4,7 +4,7 @@ mod meeting;
 mod strangers;
 
 use super::*;
-use crate::base::{BLOCK, ConnId, Epoch, Lent, LogId, Now, PartitionId, Peer, Position, Rng, Ticks, TopicId};
+use crate::base::{ConnId, Epoch, Lent, LogId, Now, PartitionId, Peer, Position, Rng, Ticks, TopicId};
 use crate::log::batch::{Batch, BatchBuilder, Stamp};
 use crate::replica::message::{Append, Batches, Body, EpochsAsk, Head, Message, Route, Session};
 use crate::shard::cluster::ClusterNode;

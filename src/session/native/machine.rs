@@ -254,7 +254,7 @@ impl NativeSession {
     }
 
     fn frame(&mut self, now: Now, frame: Frame<'_>, host: &mut impl NativeHost) {
-        let Frame { header, metadata, payload, .. } = frame;
+        let Frame { header, metadata, payload } = frame;
         let request = match Request::decode(header.kind, metadata) {
             Ok(request) => request,
             Err(error) => {

@@ -235,13 +235,7 @@ impl Engine {
     pub(in crate::shard) fn on_peer_message(&mut self, now: Now, from: NodeId, addressed: Addressed) {
         let Addressed { route, message } = addressed;
         match self.member_at(route) {
-            Some(idx) => {
-                let is_append = matches!(message.body, Body::Append(_));
-                self.tell_member(now, idx, Event::Message { from, message });
-                if is_append && let Some(links) = &mut self.links {
-                    links.note_shift(from, route, self.store.segment_shift(idx));
-                }
-            }
+            Some(idx) => self.tell_member(now, idx, Event::Message { from, message }),
             // It may be on its way: the leader asks again.
             None => self.refuse_unknown(from, route, message),
         }
