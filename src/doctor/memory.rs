@@ -1,4 +1,4 @@
-//! Limits of the process: locked memory, open files.
+//! Limits of the process (locked memory, open files), and the system's huge pages.
 
 use super::Finding;
 use crate::config::Settings;
@@ -96,6 +96,31 @@ fn judge_open_files(limit: u64, cores: u64, connections: u64) -> Finding {
     Finding::ok(NAME, format!("{limit} may be open: room for {} clients", limit - own))
 }
 
+/// Long reads and writes go through huge pages, where there are some: `src/disk/blocks.rs` asks for them.
+pub(super) fn huge_pages() -> Finding {
+    const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+    match fs::read_to_string(ENABLED) {
+        Ok(text) => judge_huge_pages(&text),
+        Err(e) => judge_huge_pages(&format!("not known ({ENABLED}: {e})")),
+    }
+}
+
+/// `enabled` as the kernel says it: the choice in force stands in brackets.
+fn judge_huge_pages(enabled: &str) -> Finding {
+    const NAME: &str = "huge pages";
+    match enabled.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+        Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("to be had ({choice})")),
+        choice => Finding::warn(
+            NAME,
+            format!(
+                "{}: long reads and writes go through small pages and cost more",
+                choice.map_or(enabled.trim(), |(choice, _)| choice)
+            ),
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or transparent_hugepage=madvise for the kernel",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Level;
@@ -111,5 +136,10 @@ mod tests {
         assert_eq!(judge_open_files(1024, 2, 0).level, Level::Warn);
         assert_eq!(judge_open_files(20_000, 2, 10_000).level, Level::Ok);
         assert_eq!(judge_open_files(20_000, 2, 100_000).level, Level::Warn);
+        assert_eq!(judge_huge_pages("always [madvise] never\n").to_string(), "ok    huge pages: to be had (madvise)");
+        assert_eq!(judge_huge_pages("[always] madvise never\n").level, Level::Ok);
+        for text in ["always madvise [never]\n", "not known (no such file)"] {
+            assert_eq!(judge_huge_pages(text).level, Level::Warn);
+        }
     }
 }

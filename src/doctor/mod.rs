@@ -66,7 +66,7 @@ impl fmt::Display for Finding {
 /// All checks, in the order in which they are worth reading.
 pub fn check(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![system::kernel(), system::io_uring(), system::cpus(settings)];
-    findings.extend([memory::memlock(settings), memory::open_files(settings)]);
+    findings.extend([memory::memlock(settings), memory::open_files(settings), memory::huge_pages()]);
     findings.extend(tls::check(settings, UnixTime::now()));
     findings.extend(storage::check(settings));
     findings.extend(cluster::check(settings));

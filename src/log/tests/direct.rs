@@ -1,7 +1,7 @@
 //! What is written once: long batches, and a stream of shorter ones.
 
 use super::*;
-use crate::base::{Durability};
+use crate::base::Durability;
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
