@@ -1,8 +1,8 @@
-//! Memory for O_DIRECT: aligned to blocks, of whole blocks; long stretches are of huge pages ([`super::blocks`]). It may go to another thread, so that what was read into it is
-//! shared without a copy.
+//! Memory for O_DIRECT: aligned to blocks, of whole blocks; long stretches are of huge pages ([`super::blocks`]). It may go to another
+//! thread, so that what was read into it is shared without a copy.
 
-use super::blocks::{Block, WRITE_BLOCK_MIN};
-use crate::base::BLOCK;
+use super::blocks::Block;
+use crate::base::{BLOCK, LONG_WRITE_MIN};
 use bytes::Bytes;
 use io_uring::{opcode, squeue, types};
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -75,7 +75,7 @@ impl Writable {
     /// copy and a write out of a block.
     pub fn of(parts: &[Bytes], len: usize) -> Writable {
         match parts {
-            [part] if part.len() == len && len < WRITE_BLOCK_MIN && is_aligned(part) => Writable::Lent(part.clone()),
+            [part] if part.len() == len && len < LONG_WRITE_MIN && is_aligned(part) => Writable::Lent(part.clone()),
             _ => Writable::Copied(Aligned::of(parts, len)),
         }
     }
@@ -193,12 +193,12 @@ mod tests {
         };
         let short = memory(BLOCK);
         let halves =
-            [memory(WRITE_BLOCK_MIN).slice(..WRITE_BLOCK_MIN / 2), memory(WRITE_BLOCK_MIN).slice(1..WRITE_BLOCK_MIN / 2 + 1)];
+            [memory(LONG_WRITE_MIN).slice(..LONG_WRITE_MIN / 2), memory(LONG_WRITE_MIN).slice(1..LONG_WRITE_MIN / 2 + 1)];
         let cases: [(&[Bytes], bool); 5] = [
             (&[short.slice(..BLOCK)], true),
             (&[short.slice(1..BLOCK + 1)], false),
             (&[short.slice(..100), short.slice(..BLOCK - 100)], false),
-            (&[memory(WRITE_BLOCK_MIN).slice(..WRITE_BLOCK_MIN)], false),
+            (&[memory(LONG_WRITE_MIN).slice(..LONG_WRITE_MIN)], false),
             (&halves, false),
         ];
         for (parts, is_lent) in cases {

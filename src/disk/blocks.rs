@@ -3,9 +3,9 @@
 //! Who reads a backlog reads into a megabyte after the other. On pages of 4 KiB the kernel looks up 256 of them for each and
 //! names each to the device; a block of a huge page is one stretch. Where the system has no huge pages these are
 //! ordinary ones. A block for a read is as long as [`read_memory`] says, which is what the reader counts; one for a write, a power
-//! of two, from [`WRITE_BLOCK_MIN`] to the longest write.
+//! of two, from twice [`LONG_WRITE_MIN`] to the longest write.
 
-use crate::base::{IO_BYTES_MAX, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
+use crate::base::{IO_BYTES_MAX, LONG_WRITE_MIN, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,9 +14,6 @@ use std::sync::Arc;
 const REGION: usize = 2 * 1024 * 1024;
 const _: () = assert!(REGION.is_multiple_of(READ_BLOCK_SHORT) && REGION.is_multiple_of(READ_BLOCK_LONG));
 const _: () = assert!(REGION.is_multiple_of(IO_BYTES_MAX) && IO_BYTES_MAX.is_power_of_two());
-
-/// A shorter write gains less than it wastes.
-pub(super) const WRITE_BLOCK_MIN: usize = 64 * 1024;
 
 /// Bytes of free blocks that a thread keeps.
 const FREE_MAX: usize = 8 * 1024 * 1024;
@@ -72,18 +69,76 @@ struct Part {
     len: usize,
 }
 
-impl Part {
-    /// Its memory goes at once; the mapping, with its last part.
-    fn give_back(self) {
-        // SAFETY: within the region, and nobody else's; nobody looks at it again.
-        unsafe { libc::madvise(self.region.0.add(self.at).as_ptr().cast(), self.len, libc::MADV_DONTNEED) };
+/// The parts of one region that are free here.
+struct FreeParts {
+    region: Arc<Region>,
+    /// Of each part.
+    len: usize,
+    at: Vec<usize>,
+}
+
+impl FreeParts {
+    fn bytes(&self) -> usize {
+        self.at.len() * self.len
     }
 }
 
+/// What a thread keeps. A part that is given back alone splits a huge page, so whole regions go first, and parts are taken where
+/// the fewest are left, so that others become whole.
 #[derive(Default)]
 struct Free {
-    parts: Vec<Part>,
+    regions: Vec<FreeParts>,
     bytes: usize,
+}
+
+impl Free {
+    fn take(&mut self, len: usize) -> Option<Part> {
+        let fitting = self.regions.iter().enumerate().filter(|(_, free)| free.len == len);
+        let index = match fitting.min_by_key(|(_, free)| free.at.len()) {
+            Some((index, _)) => index,
+            None => {
+                let at = (0..REGION / len).rev().map(|n| n * len).collect();
+                self.regions.push(FreeParts { region: Arc::new(Region::new()?), len, at });
+                self.bytes += REGION;
+                self.regions.len() - 1
+            }
+        };
+        let free = &mut self.regions[index];
+        let part = Part { region: free.region.clone(), at: free.at.pop()?, len };
+        self.bytes -= len;
+        if free.at.is_empty() {
+            self.regions.swap_remove(index);
+        }
+        Some(part)
+    }
+
+    fn put(&mut self, part: Part) {
+        let Part { region, at, len } = part;
+        self.bytes += len;
+        match self.regions.iter_mut().find(|free| Arc::ptr_eq(&free.region, &region)) {
+            Some(free) => free.at.push(at),
+            None => self.regions.push(FreeParts { region, len, at: vec![at] }),
+        }
+        while self.bytes > FREE_MAX {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        let Some(index) = (0..self.regions.len()).max_by_key(|&index| self.regions[index].bytes()) else { return };
+        let free = &mut self.regions[index];
+        if free.bytes() == REGION {
+            self.bytes -= REGION;
+            self.regions.swap_remove(index);
+        } else if let Some(at) = free.at.pop() {
+            // SAFETY: within the region, and nobody else's; nobody looks at it again. The mapping goes with the last part.
+            unsafe { libc::madvise(free.region.0.add(at).as_ptr().cast(), free.len, libc::MADV_DONTNEED) };
+            self.bytes -= free.len;
+            if free.at.is_empty() {
+                self.regions.swap_remove(index);
+            }
+        }
+    }
 }
 
 thread_local! {
@@ -99,22 +154,12 @@ impl Block {
 
     /// For a write of so many bytes, likewise.
     pub fn for_write(bytes: usize) -> Option<Block> {
-        if (WRITE_BLOCK_MIN..=IO_BYTES_MAX).contains(&bytes) { Self::take(bytes.next_power_of_two()) } else { None }
+        let len = bytes.next_power_of_two().max(2 * LONG_WRITE_MIN);
+        if (LONG_WRITE_MIN..=IO_BYTES_MAX).contains(&bytes) { Self::take(len) } else { None }
     }
 
     fn take(len: usize) -> Option<Block> {
-        FREE.with_borrow_mut(|free| {
-            // the last one that was given back is likeliest to be in the CPU's caches
-            if let Some(at) = free.parts.iter().rposition(|part| part.len == len) {
-                free.bytes -= len;
-                return Some(Block(Some(free.parts.remove(at))));
-            }
-            let region = Arc::new(Region::new()?);
-            let part = |at: usize| Part { region: region.clone(), at, len };
-            free.parts.extend((1..REGION / len).map(|n| part(n * len)));
-            free.bytes += REGION - len;
-            Some(Block(Some(part(0))))
-        })
+        FREE.with_borrow_mut(|free| Some(Block(Some(free.take(len)?))))
     }
 
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -128,16 +173,7 @@ impl Drop for Block {
     fn drop(&mut self) {
         let Some(part) = self.0.take() else { return };
         // a thread that ends keeps nothing
-        let _ = FREE.try_with(|free| {
-            let mut free = free.borrow_mut();
-            free.bytes += part.len;
-            free.parts.push(part);
-            while free.bytes > FREE_MAX {
-                let part = free.parts.remove(0);
-                free.bytes -= part.len;
-                part.give_back();
-            }
-        });
+        let _ = FREE.try_with(|free| free.borrow_mut().put(part));
     }
 }
 
@@ -153,7 +189,7 @@ mod tests {
             let (bytes, take): (usize, fn(usize) -> Option<Block>) = match n % 4 {
                 0 => (READ_BLOCK_SHORT, Block::for_read),
                 1 => (READ_BLOCK_SHORT + 4096, Block::for_read),
-                2 => (WRITE_BLOCK_MIN, Block::for_write),
+                2 => (LONG_WRITE_MIN, Block::for_write),
                 _ => (IO_BYTES_MAX / 2 + 4096, Block::for_write),
             };
             let block = take(bytes).expect("there is memory");
@@ -169,10 +205,23 @@ mod tests {
         let last = blocks.pop().expect("forty").2;
         let at = last.as_ptr();
         drop(last);
-        assert_eq!(Block::for_read(READ_BLOCK_SHORT).expect("it was given back").as_ptr(), at);
+        assert_eq!(Block::for_write(IO_BYTES_MAX / 2 + 4096).expect("it was given back").as_ptr(), at);
+        // what is given back of a region takes nothing from its other parts
+        let mut n = 0;
+        blocks.retain(|_| {
+            n += 1;
+            n % 3 == 0
+        });
+        for (n, bytes, block) in &blocks {
+            // SAFETY: written above.
+            let seen = unsafe { std::slice::from_raw_parts(block.as_ptr().as_ptr(), *bytes) };
+            assert!(seen.iter().all(|byte| byte == n), "{n}");
+        }
         drop(blocks);
         FREE.with_borrow(|free| {
-            assert!(free.bytes <= FREE_MAX && free.bytes == free.parts.iter().map(|part| part.len).sum::<usize>());
+            let bytes: usize = free.regions.iter().map(FreeParts::bytes).sum();
+            assert!(free.bytes <= FREE_MAX && free.bytes == bytes && bytes > 0);
+            assert!(free.regions.iter().all(|free| !free.at.is_empty()));
         });
     }
 

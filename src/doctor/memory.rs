@@ -98,24 +98,28 @@ fn judge_open_files(limit: u64, cores: u64, connections: u64) -> Finding {
 
 /// Long reads and writes go through huge pages, where there are some: `src/disk/blocks.rs` asks for them.
 pub(super) fn huge_pages() -> Finding {
-    const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
-    match fs::read_to_string(ENABLED) {
-        Ok(text) => judge_huge_pages(&text),
-        Err(e) => judge_huge_pages(&format!("not known ({ENABLED}: {e})")),
-    }
+    const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
+    // Linux 6.8 and later have a choice for each size, too
+    let own = fs::read_to_string(format!("{FOLDER}/hugepages-2048kB/enabled")).ok().filter(|text| !text.contains("[inherit]"));
+    judge_huge_pages(own.map_or_else(|| fs::read_to_string(format!("{FOLDER}/enabled")), Ok))
 }
 
 /// `enabled` as the kernel says it: the choice in force stands in brackets.
-fn judge_huge_pages(enabled: &str) -> Finding {
+fn judge_huge_pages(enabled: io::Result<String>) -> Finding {
     const NAME: &str = "huge pages";
+    const SLOWER: &str = "long reads and writes go through small pages and cost more";
+    let enabled = match enabled {
+        Ok(enabled) => enabled,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            return Finding::warn(NAME, format!("this kernel shows none: {SLOWER}"), "a kernel with CONFIG_TRANSPARENT_HUGEPAGE");
+        }
+        Err(e) => return Finding::warn(NAME, format!("not known: {e}"), "look at /sys/kernel/mm/transparent_hugepage/enabled"),
+    };
     match enabled.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
         Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("to be had ({choice})")),
-        choice => Finding::warn(
+        _ => Finding::warn(
             NAME,
-            format!(
-                "{}: long reads and writes go through small pages and cost more",
-                choice.map_or(enabled.trim(), |(choice, _)| choice)
-            ),
+            format!("switched off ({}): {SLOWER}", enabled.trim()),
             "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or transparent_hugepage=madvise for the kernel",
         ),
     }
@@ -136,10 +140,9 @@ mod tests {
         assert_eq!(judge_open_files(1024, 2, 0).level, Level::Warn);
         assert_eq!(judge_open_files(20_000, 2, 10_000).level, Level::Ok);
         assert_eq!(judge_open_files(20_000, 2, 100_000).level, Level::Warn);
-        assert_eq!(judge_huge_pages("always [madvise] never\n").to_string(), "ok    huge pages: to be had (madvise)");
-        assert_eq!(judge_huge_pages("[always] madvise never\n").level, Level::Ok);
-        for text in ["always madvise [never]\n", "not known (no such file)"] {
-            assert_eq!(judge_huge_pages(text).level, Level::Warn);
-        }
+        let huge = |enabled: &str| judge_huge_pages(Ok(enabled.into()));
+        assert_eq!(huge("always [madvise] never\n").to_string(), "ok    huge pages: to be had (madvise)");
+        assert_eq!((huge("[always] madvise never\n").level, huge("always madvise [never]\n").level), (Level::Ok, Level::Warn));
+        assert_eq!(judge_huge_pages(Err(io::ErrorKind::NotFound.into())).level, Level::Warn);
     }
 }

@@ -17,7 +17,9 @@
 //! when it was issued.
 
 use super::format::*;
-use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, Position, TopicId, block_memory, block_up};
+use crate::base::{
+    BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, LONG_WRITE_MIN, Position, TopicId, block_memory, block_up,
+};
 use crate::log::format::VERSION;
 use crate::log::state::JournalIdentity;
 use bytes::{Bytes, BytesMut};
@@ -34,9 +36,7 @@ pub const DEPTH: usize = 4;
 const SPARE_MIN: usize = 16 * 1024;
 const SPARE_MAX: usize = 256 * 1024;
 
-/// A longer write is given to the disk in parts, and payloads from so many bytes on are not copied: the disk puts the parts together
-/// in memory that suits long writes.
-const WHOLE_MAX: usize = 64 * 1024;
+/// A payload of so many bytes is not copied into a long write but given to the disk as a part, since the disk copies that write once more.
 const PART_MIN: usize = 4 * 1024;
 
 /// Index of a directory entry that has no place yet.
@@ -144,6 +144,15 @@ impl<N: Copy> Ring<N> {
         self.write_max / 2
     }
 
+    /// From which length on a write has parts, and the shortest part. A small ring, as tests have, has them likewise.
+    fn long_min(&self) -> usize {
+        LONG_WRITE_MIN.min(self.write_max / 8)
+    }
+
+    fn part_min(&self) -> usize {
+        PART_MIN.min(self.write_max / 64)
+    }
+
     /// Partitions in one write; so that two directories leave room for the longest record.
     fn directory_max(&self) -> usize {
         self.write_max / 8 / size_of::<DirectoryEntry>()
@@ -242,7 +251,7 @@ impl<N: Copy> Ring<N> {
         };
         self.assert_free(place, len);
 
-        let part_min = if len as usize > WHOLE_MAX { PART_MIN } else { usize::MAX };
+        let part_min = if len as usize >= self.long_min() { self.part_min() } else { usize::MAX };
         let payloads = self.queue.iter().take(count).map(|record| record.payload.len());
         let parts_len: usize = payloads.filter(|len| *len >= part_min).sum();
         let mut bytes = self.take_memory(len as usize - parts_len);
@@ -608,5 +617,39 @@ mod tests {
             assert!(ring.used() <= ring.capacity());
         }
         assert!(full > 100 && wrapped > 20, "{full} {wrapped}");
+    }
+
+    #[test]
+    fn a_long_write_in_parts_has_the_bytes_of_its_records() {
+        let journal = JournalIdentity { journal_id: [3; 16], generation: 2, file_len: 64 << 20, slot_sequence: 6 };
+        let (mut ring, mut rng) = (Ring::new(CoreId(1), journal), Rng::new(9));
+        let lengths = [0, 1, 7, 200, PART_MIN - 1, PART_MIN, PART_MIN + 1, 30_001, ring.payload_max()];
+        let (mut n, mut in_parts) = (0, 0);
+        let mut written: Vec<(DiskOp, Vec<u8>)> = vec![];
+        while ring.used() * 4 < ring.capacity() * 3 {
+            for _ in 0..1 + rng.below(40) {
+                n += 1;
+                ring.queue(record(rng.below(9) as u32, n, lengths[rng.below(lengths.len() as u64) as usize]));
+            }
+            while let Some((sequence, op)) = ring.pack(|_, _| {}) {
+                let DiskOp::Write { parts, .. } = &op else { panic!("a ring writes") };
+                let (count, bytes) = (parts.len(), parts.concat());
+                let head = WriteHeader::parse(&bytes, &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap();
+                assert_eq!((head.header.len.get() as usize, bytes.len() % BLOCK), (bytes.len(), 0));
+                for found in Records::new(&head, &bytes) {
+                    let (_, header, payload) = found.unwrap();
+                    assert!(payload.iter().all(|byte| *byte == header.sequence.get() as u8));
+                }
+                assert!(bytes.len() >= LONG_WRITE_MIN || count == 1);
+                in_parts += (count > 1) as u32;
+                written.push((op, bytes));
+                ring.wrote(sequence);
+                while let Some(notes) = ring.next_durable() {
+                    ring.recycle(notes);
+                }
+            }
+        }
+        // the memory of a write that the disk still has is not used again
+        assert!(written.iter().all(|(op, expected)| bytes(op).1 == *expected) && in_parts > 50, "{in_parts}");
     }
 }

@@ -121,6 +121,7 @@ fn what_catches_up_is_received_where_it_stays() {
             assert!(*heard.parts == [batch.bytes], "{n}");
             at = batch.header.end();
         }
+        assert_eq!(world.lent > 0, lends);
     }
 }
 
