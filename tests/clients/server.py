@@ -15,16 +15,24 @@ import time
 import urllib.request
 
 
-def free_port():
-    """Free now, and outside the range from which the kernel takes ports for outgoing connections."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with socket.socket() as probe:
+class Ports:
+    """Four ports in a row, claimed as tests/node/mod.rs has it: no other test's as long as this lives."""
+
+    def __init__(self):
+        while True:
+            self.first = random.SystemRandom().randrange(10_000, 31_000, 4)
+            self.claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                probe.bind(("127.0.0.1", port))
-                return port
+                self.claim.bind("\0ringmq-test-ports-%d" % self.first)
+                for port in self:
+                    with socket.socket() as probe:
+                        probe.bind(("127.0.0.1", port))
+                return
             except OSError:
-                continue
+                self.claim.close()
+
+    def __iter__(self):
+        return iter(range(self.first, self.first + 4))
 
 
 PARTITION = """
@@ -46,8 +54,8 @@ class Server:
         if self.prepare():
             return
         for attempt in range(5):
-            # Another process may take a port between the look and the start.
-            self.tcp_port, self.http_port = free_port(), free_port()
+            # A process that claims no ports may take one between the look and the start.
+            self.claim_ports()
             try:
                 self.start()
                 return
@@ -59,6 +67,10 @@ class Server:
     def prepare(self):
         """True: whoever made it starts it."""
         return False
+
+    def claim_ports(self):
+        self.ports = Ports()
+        self.tcp_port, self.http_port, _, self.peer_port = self.ports
 
     @property
     def tcp(self):
@@ -129,7 +141,7 @@ class Member(Server):
     """A node of a cluster: its ports are chosen and its id is made before it starts."""
 
     def prepare(self):
-        self.tcp_port, self.http_port, self.peer_port = free_port(), free_port(), free_port()
+        self.claim_ports()
         self.file = os.path.join(self.folder, "cluster.toml")
         data = "--data-path=" + os.path.join(self.folder, "data")
         self.id = subprocess.run([self.binary, "node-id", data], check=True, capture_output=True, text=True).stdout.strip()

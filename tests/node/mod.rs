@@ -12,6 +12,8 @@ pub mod small_disk;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{self as unix, UnixDatagram};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +25,7 @@ pub struct Node {
     child: Option<Child>,
     folder: tempfile::TempDir,
     data: PathBuf,
-    /// NSQ, HTTP, native, peers.
-    ports: [u16; 4],
+    ports: Ports,
     /// It has a cluster file, which the test writes.
     is_clustered: bool,
     flags: Vec<String>,
@@ -55,16 +56,33 @@ impl Chance {
     }
 }
 
-/// Ports that are free now, outside the range from which the kernel takes them for outgoing connections.
-fn free_ports() -> [u16; 4] {
-    static SALT: AtomicU64 = AtomicU64::new(0);
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    let mut chance = Chance::new(since ^ (std::process::id() as u64) << 32 ^ SALT.fetch_add(1, Ordering::Relaxed) << 48);
-    loop {
-        let port = 10_000 + chance.below(5_250) as u16 * 4;
-        if (port..port + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) {
-            return [port, port + 1, port + 2, port + 3];
+/// Four ports in a row: NSQ, HTTP, native, peers. They are free now, outside the range from which the kernel takes them for
+/// outgoing connections, and no other test's, in this process or another, while this lives: also while the node is down.
+struct Ports {
+    first: u16,
+    /// A name that only one process can have, and that goes with it; tests/clients/server.py claims by it, too.
+    _claim: UnixDatagram,
+}
+
+impl Ports {
+    fn free() -> Ports {
+        static SALT: AtomicU64 = AtomicU64::new(0);
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+        let mut chance = Chance::new(since ^ (std::process::id() as u64) << 32 ^ SALT.fetch_add(1, Ordering::Relaxed) << 48);
+        loop {
+            let first = 10_000 + chance.below(5_250) as u16 * 4;
+            let claim = unix::SocketAddr::from_abstract_name(format!("ringmq-test-ports-{first}"))
+                .and_then(|name| UnixDatagram::bind_addr(&name));
+            if let Ok(_claim) = claim
+                && (first..first + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
+            {
+                return Ports { first, _claim };
+            }
         }
+    }
+
+    fn at(&self, n: u16) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.first + n))
     }
 }
 
@@ -86,7 +104,7 @@ impl Node {
     /// The data may be elsewhere: then it stays there.
     pub fn start_at(data: Option<PathBuf>, flags: &[&str]) -> Node {
         let mut node = Self::new(data, flags);
-        // Another process may have taken a port since it was looked at.
+        // A process that claims no ports may have taken one since it was looked at.
         for _ in 0..5 {
             node.spawn();
             match node.wait_ready() {
@@ -94,7 +112,7 @@ impl Node {
                 Err(error) => eprintln!("{error}; once more on other ports"),
             }
             node.kill();
-            node.ports = free_ports();
+            node.ports = Ports::free();
         }
         panic!("the node does not start:\n{}", node.log());
     }
@@ -103,7 +121,7 @@ impl Node {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
         let data = data.unwrap_or_else(|| folder.path().join("data"));
         let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        Node { child: None, folder, data, ports: free_ports(), flags, is_clustered: false }
+        Node { child: None, folder, data, ports: Ports::free(), flags, is_clustered: false }
     }
 
     /// One of a cluster, with folder and ports, and not started: its cluster file is not written yet.
@@ -137,14 +155,14 @@ impl Node {
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the folder is writable");
         std::fs::create_dir_all(&self.data).expect("the folder is writable");
         command.arg(format!("--data-path={}", self.data.display()));
-        command.arg(format!("--tcp-address=127.0.0.1:{}", self.ports[0]));
-        command.arg(format!("--http-address=127.0.0.1:{}", self.ports[1]));
+        command.arg(format!("--tcp-address={}", self.ports.at(0)));
+        command.arg(format!("--http-address={}", self.ports.at(1)));
         if !is_nsqd() {
-            command.arg(format!("--native-address=127.0.0.1:{}", self.ports[2]));
+            command.arg(format!("--native-address={}", self.ports.at(2)));
         }
         if self.is_clustered {
             command.arg(format!("--cluster-file={}", self.cluster_file().display()));
-            command.arg(format!("--peer-address=127.0.0.1:{}", self.ports[3]));
+            command.arg(format!("--peer-address={}", self.ports.at(3)));
         }
         command.args(&self.flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.child = Some(command.spawn().unwrap_or_else(|error| panic!("{}: {error}", path.display())));
@@ -205,21 +223,21 @@ impl Node {
     }
 
     pub fn tcp(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[0]))
+        self.ports.at(0)
     }
 
     pub fn http(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[1]))
+        self.ports.at(1)
     }
 
     /// Where the native protocol is spoken.
     pub fn native(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[2]))
+        self.ports.at(2)
     }
 
     /// Where other nodes of its cluster connect.
     pub fn peer(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[3]))
+        self.ports.at(3)
     }
 
     pub fn data_path(&self) -> PathBuf {
