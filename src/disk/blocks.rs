@@ -83,8 +83,8 @@ impl FreeParts {
     }
 }
 
-/// What a thread keeps. A part that is given back alone splits a huge page, so whole regions go first, and parts are taken where
-/// the fewest are left, so that others become whole.
+/// What a thread keeps. A part that is given back alone splits a huge page for good, so whole regions go first, then the parts of
+/// that region which is the nearest to its end; and parts are taken where the fewest are left, so that others become whole.
 #[derive(Default)]
 struct Free {
     regions: Vec<FreeParts>,
@@ -97,6 +97,10 @@ impl Free {
         let index = match fitting.min_by_key(|(_, free)| free.at.len()) {
             Some((index, _)) => index,
             None => {
+                // what is kept of other lengths makes room, and not this one when it comes back
+                while self.bytes > FREE_MAX - REGION {
+                    self.give_back();
+                }
                 let at = (0..REGION / len).rev().map(|n| n * len).collect();
                 self.regions.push(FreeParts { region: Arc::new(Region::new()?), len, at });
                 self.bytes += REGION;
@@ -125,12 +129,14 @@ impl Free {
     }
 
     fn give_back(&mut self) {
-        let Some(index) = (0..self.regions.len()).max_by_key(|&index| self.regions[index].bytes()) else { return };
-        let free = &mut self.regions[index];
-        if free.bytes() == REGION {
+        if let Some(whole) = self.regions.iter().position(|free| free.bytes() == REGION) {
             self.bytes -= REGION;
-            self.regions.swap_remove(index);
-        } else if let Some(at) = free.at.pop() {
+            self.regions.swap_remove(whole);
+            return;
+        }
+        let Some(index) = (0..self.regions.len()).min_by_key(|&index| self.regions[index].bytes()) else { return };
+        let free = &mut self.regions[index];
+        if let Some(at) = free.at.pop() {
             // SAFETY: within the region, and nobody else's; nobody looks at it again. The mapping goes with the last part.
             unsafe { libc::madvise(free.region.0.add(at).as_ptr().cast(), free.len, libc::MADV_DONTNEED) };
             self.bytes -= free.len;
@@ -223,6 +229,37 @@ mod tests {
             assert!(free.bytes <= FREE_MAX && free.bytes == bytes && bytes > 0);
             assert!(free.regions.iter().all(|free| !free.at.is_empty()));
         });
+    }
+
+    #[test]
+    fn what_a_burst_left_makes_room_for_another_length() {
+        let mut free = Free::default();
+        let burst: Vec<_> = (0..16).map(|_| free.take(IO_BYTES_MAX).expect("there is memory")).collect();
+        burst.into_iter().for_each(|part| free.put(part));
+        let mut kept = None;
+        for _ in 0..3 {
+            let part = free.take(IO_BYTES_MAX / 4).expect("there is memory");
+            let region = Arc::downgrade(&part.region);
+            assert!(kept.replace(region.clone()).is_none_or(|last| last.ptr_eq(&region)), "the same one");
+            free.put(part);
+            assert!(region.upgrade().is_some() && free.bytes <= FREE_MAX);
+        }
+    }
+
+    #[test]
+    fn regions_end_one_after_the_other() {
+        let (len, mut free) = (2 * LONG_WRITE_MIN, Free::default());
+        let in_region = REGION / len;
+        let regions = 2 * FREE_MAX / REGION;
+        let mut parts: Vec<_> = (0..regions * in_region).map(|_| free.take(len)).collect();
+        // one of each region in turn
+        for n in 0..parts.len() {
+            let part = parts[n % regions * in_region + n / regions].take();
+            free.put(part.expect("there was memory"));
+            assert!(free.bytes <= FREE_MAX);
+        }
+        let whole = free.regions.iter().filter(|free| free.bytes() == REGION).count();
+        assert!(whole >= FREE_MAX / REGION - 1, "{whole} of {} are whole", free.regions.len());
     }
 
     #[test]

@@ -100,12 +100,18 @@ fn judge_open_files(limit: u64, cores: u64, connections: u64) -> Finding {
 pub(super) fn huge_pages() -> Finding {
     const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
     // Linux 6.8 and later have a choice for each size, too
-    let own = fs::read_to_string(format!("{FOLDER}/hugepages-2048kB/enabled")).ok().filter(|text| !text.contains("[inherit]"));
-    judge_huge_pages(own.map_or_else(|| fs::read_to_string(format!("{FOLDER}/enabled")), Ok))
+    let (all, own) = (format!("{FOLDER}/enabled"), format!("{FOLDER}/hugepages-2048kB/enabled"));
+    let (path, enabled) = match fs::read_to_string(&own) {
+        Ok(enabled) if !enabled.contains("[inherit]") => (own, Ok(enabled)),
+        _ => (all.clone(), fs::read_to_string(&all)),
+    };
+    // SAFETY: a question without memory. 1: none at all, also where they are asked for.
+    let is_barred = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) } == 1;
+    judge_huge_pages(&path, enabled, is_barred)
 }
 
 /// `enabled` as the kernel says it: the choice in force stands in brackets.
-fn judge_huge_pages(enabled: io::Result<String>) -> Finding {
+fn judge_huge_pages(path: &str, enabled: io::Result<String>, is_barred: bool) -> Finding {
     const NAME: &str = "huge pages";
     const SLOWER: &str = "long reads and writes go through small pages and cost more";
     let enabled = match enabled {
@@ -113,14 +119,19 @@ fn judge_huge_pages(enabled: io::Result<String>) -> Finding {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Finding::warn(NAME, format!("this kernel shows none: {SLOWER}"), "a kernel with CONFIG_TRANSPARENT_HUGEPAGE");
         }
-        Err(e) => return Finding::warn(NAME, format!("not known: {e}"), "look at /sys/kernel/mm/transparent_hugepage/enabled"),
+        Err(e) => return Finding::warn(NAME, format!("not known: {e}"), format!("look at {path}")),
     };
     match enabled.split_once('[').and_then(|(_, rest)| rest.split_once(']')) {
+        Some(("always" | "madvise", _)) if is_barred => Finding::warn(
+            NAME,
+            format!("barred from this process by who started it (PR_SET_THP_DISABLE): {SLOWER}"),
+            "start it by other means, or have them not call prctl(PR_SET_THP_DISABLE)",
+        ),
         Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("to be had ({choice})")),
         _ => Finding::warn(
             NAME,
             format!("switched off ({}): {SLOWER}", enabled.trim()),
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, or transparent_hugepage=madvise for the kernel",
+            format!("echo madvise > {path}, or transparent_hugepage=madvise for the kernel"),
         ),
     }
 }
@@ -140,9 +151,11 @@ mod tests {
         assert_eq!(judge_open_files(1024, 2, 0).level, Level::Warn);
         assert_eq!(judge_open_files(20_000, 2, 10_000).level, Level::Ok);
         assert_eq!(judge_open_files(20_000, 2, 100_000).level, Level::Warn);
-        let huge = |enabled: &str| judge_huge_pages(Ok(enabled.into()));
+        let huge = |enabled: &str| judge_huge_pages("/sys/its/enabled", Ok(enabled.into()), false);
         assert_eq!(huge("always [madvise] never\n").to_string(), "ok    huge pages: to be had (madvise)");
         assert_eq!((huge("[always] madvise never\n").level, huge("always madvise [never]\n").level), (Level::Ok, Level::Warn));
-        assert_eq!(judge_huge_pages(Err(io::ErrorKind::NotFound.into())).level, Level::Warn);
+        assert!(huge("always madvise [never]\n").to_string().contains("echo madvise > /sys/its/enabled"));
+        assert_eq!(judge_huge_pages("", Err(io::ErrorKind::NotFound.into()), false).level, Level::Warn);
+        assert!(judge_huge_pages("", Ok("[always] madvise never".into()), true).to_string().contains("PR_SET_THP_DISABLE"));
     }
 }

@@ -4,8 +4,9 @@ use super::Finding;
 use crate::base::BLOCK;
 use crate::config::Settings;
 use crate::disk::blocking::AlignedBuffer;
+use crate::disk::paths::SPARES;
 use std::ffi::CString;
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -124,7 +125,7 @@ fn free_space(folder: &Path, settings: &Settings) -> Finding {
     let shards = (settings.shards as u64).max(1);
     let wanted = (shards * settings.journal_bytes + settings.max_bytes_per_file).max(FREE_MIN);
     match free_bytes(folder) {
-        Ok(free) => judge_free_space(free, wanted),
+        Ok(free) => judge_free_space(free, kept_space(&Path::new(&settings.data_path).join(SPARES)), wanted),
         Err(e) => Finding::warn("free space", e.to_string(), "look at df"),
     }
 }
@@ -134,10 +135,19 @@ pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
     statfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_bsize.unsigned_abs()))
 }
 
-fn judge_free_space(free: u64, wanted: u64) -> Finding {
+/// What the node has of removed segments (`spare-bytes`), and gives back before the disk is full.
+fn kept_space(folder: &Path) -> u64 {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).filter(Metadata::is_file).map(|found| found.blocks() * 512).sum()
+}
+
+fn judge_free_space(free: u64, kept: u64, wanted: u64) -> Finding {
     const NAME: &str = "free space";
-    let found = format!("{} MiB free", free >> 20);
-    if free < wanted {
+    let found = match kept >> 20 {
+        0 => format!("{} MiB free", free >> 20),
+        kept => format!("{} MiB free, and {kept} MiB in {SPARES}/, which goes before the disk is full", free >> 20),
+    };
+    if free.saturating_add(kept) < wanted {
         let remedy = format!("have {} MiB or more (the journals and a segment); a full disk refuses publishes", wanted >> 20);
         return Finding::warn(NAME, found, remedy);
     }
@@ -178,7 +188,8 @@ mod tests {
         for volatile in [0x0102_1994, 0x794c_7630, 0x6969, 0x42] {
             assert_eq!(judge_file_system(volatile).level, Level::Warn);
         }
-        assert_eq!((judge_free_space(9, 10).level, judge_free_space(10, 10).level), (Level::Warn, Level::Ok));
+        assert_eq!((judge_free_space(9, 0, 10).level, judge_free_space(9, 1, 10).level), (Level::Warn, Level::Ok));
+        assert!(judge_free_space(9 << 20, 3 << 20, 10).to_string().contains("9 MiB free, and 3 MiB in spare/"));
         let file = tempfile::NamedTempFile::new_in(".").unwrap();
         let data_path = file.path().join("below").to_str().unwrap().to_owned();
         let findings = check(&Settings { data_path, ..Settings::default() });
