@@ -387,9 +387,9 @@ class Bars:
                 out = consume(server, self.args, messages, 4, *native)["delivered"]["megabytes_per_second"]
                 peak, cores = server.rss_peak(), len(shard_cpus(self.args)) if kind == "ringmq" else 1
                 text = (f"{kind}: {messages} x 1 KiB in {filled['seconds']:.0f} s, out at {out:.0f} MB/s; "
-                        f"peak memory {after_fill / MIB:.0f} MiB filled, {peak / MIB:.0f} MiB drained, per core")
+                        f"peak memory {after_fill / MIB:.0f} MiB filled, {peak / MIB:.0f} MiB drained, {cores} cores")
                 if kind == "ringmq":
-                    self.verdict("P10", text + " (of 256)", peak / cores / MIB / 256, 1.0, at_least=False)
+                    self.verdict("P10", text + " (of 256 each)", peak / cores / MIB / 256, 1.0, at_least=False)
                     raw = raw_read(self.args)
                     self.verdict("P10", f"out at {out:.0f} MB/s, raw sequential read {raw:.0f} MB/s", out / raw, 0.6)
                 else:

@@ -83,15 +83,17 @@ fn main() {
     let raw = median(&raw);
     println!("| what | messages/s | p50 us | p99 us | us CPU | disk B | p50, of raw |");
     println!("|---|---|---|---|---|---|---|");
+    // a consumer has no latency of its own
+    let or_blank = |figure: f64, digits: usize| if figure.is_nan() { String::new() } else { format!("{figure:.digits$}") };
     let row = |name: &str, f: Figures| {
         println!(
-            "| {name} | {:.0} | {:.0} | {:.0} | {:.2} | {:.0} | {:.2} |",
+            "| {name} | {:.0} | {} | {} | {:.2} | {:.0} | {} |",
             f.per_second,
-            f.p50_us,
-            f.p99_us,
+            or_blank(f.p50_us, 0),
+            or_blank(f.p99_us, 0),
             f.cpu_us,
             f.disk_bytes,
-            f.p50_us / raw.p50_us
+            or_blank(f.p50_us / raw.p50_us, 2)
         );
     };
     row(&format!("pwrite + fdatasync of {RAW_WRITE} B, one at a time"), raw);

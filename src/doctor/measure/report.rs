@@ -170,7 +170,7 @@ impl Report {
             let rate = figures.as_ref().map_or("-".into(), |f| format!("{:.0}", f.megabytes_per_second));
             let _ = writeln!(out, "{name:<50} {rate:>9}");
         }
-        out += "\nA node has one journal write in flight (depth 1), up to 4 once 64 KiB wait. Depth n, plain, is n threads on that CPU.\n";
+        out += "\nA node has 1 to 4 journal writes in flight. Depth n, plain, is n threads on that CPU.\n";
         out += "Compare with: p50 of the plain 4 KiB write at depth 1, and the first sequential rate (ringmq load --raw).\n";
         out
     }
