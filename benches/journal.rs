@@ -22,7 +22,7 @@ fn main() {
     let rounds = if common::is_smoke() { 1 } else { 4 };
     let data = common::data_folder();
     let folder = data.path().to_owned();
-    let probe = Probe::start(&folder, cpu, Duration::ZERO, &StopHandle::new()).unwrap_or_else(|e| panic!("{e}"));
+    let probe = Probe::start(&folder, cpu, &StopHandle::new()).unwrap_or_else(|e| panic!("{e}"));
     let mut results = vec![(Samples::default(), Samples::default()); SIZES.len()];
     for _ in 0..rounds {
         for ((raw, disk), size) in results.iter_mut().zip(SIZES) {

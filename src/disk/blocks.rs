@@ -84,7 +84,7 @@ impl FreeParts {
 }
 
 /// What a thread keeps. A part that is given back alone splits a huge page for good, so whole regions go first, then the parts of
-/// that region which is the nearest to its end; and parts are taken where the fewest are left, so that others become whole.
+/// the region with the fewest free ones; and parts are taken where the fewest are left, so that others become whole.
 #[derive(Default)]
 struct Free {
     regions: Vec<FreeParts>,

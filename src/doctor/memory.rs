@@ -128,11 +128,7 @@ fn judge_huge_pages(path: &str, enabled: io::Result<String>, is_barred: bool) ->
             "start it by other means, or have them not call prctl(PR_SET_THP_DISABLE)",
         ),
         Some((choice @ ("always" | "madvise"), _)) => Finding::ok(NAME, format!("to be had ({choice})")),
-        _ => Finding::warn(
-            NAME,
-            format!("switched off ({}): {SLOWER}", enabled.trim()),
-            format!("echo madvise > {path}, or transparent_hugepage=madvise for the kernel"),
-        ),
+        _ => Finding::warn(NAME, format!("switched off ({}): {SLOWER}", enabled.trim()), format!("echo madvise > {path}")),
     }
 }
 

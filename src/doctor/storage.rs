@@ -4,9 +4,9 @@ use super::Finding;
 use crate::base::BLOCK;
 use crate::config::Settings;
 use crate::disk::blocking::AlignedBuffer;
-use crate::disk::paths::SPARES;
+use crate::disk::paths::{SPARES, spare_of};
 use std::ffi::CString;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -138,7 +138,10 @@ pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
 /// What the node has of removed segments (`spare-bytes`), and gives back before the disk is full.
 fn kept_space(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.filter_map(|file| file.metadata().ok()).filter(Metadata::is_file).map(|found| found.blocks() * 512).sum()
+    let ours = files.filter(|file| file.file_name().to_str().is_some_and(|name| spare_of(name).is_some()));
+    // one with a second name would free nothing
+    let found = ours.filter_map(|file| file.metadata().ok()).filter(|found| found.is_file() && found.nlink() == 1);
+    found.map(|found| found.blocks() * 512).sum()
 }
 
 fn judge_free_space(free: u64, kept: u64, wanted: u64) -> Finding {

@@ -110,14 +110,14 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// What a core of the node runs on: an executor that is pinned to `cpu`.
-pub fn executor(cpu: usize, spin_before_park: Duration) -> LocalExecutorBuilder {
-    let builder = LocalExecutorBuilder::new(Placement::Fixed(cpu))
+/// What a core of the node runs on: an executor that is pinned to `cpu`. It never spins: what it waits for are the kernel's workers,
+/// who may need this CPU; `--spin-before-park` is the core's own matter, before it sleeps in its own ring.
+pub fn executor(cpu: usize) -> LocalExecutorBuilder {
+    LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .preempt_timer(PREEMPT_TIMER)
         .ring_depth(RING_DEPTH)
         .io_memory(IO_MEMORY)
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS));
-    if spin_before_park.is_zero() { builder } else { builder.spin_before_park(spin_before_park) }
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
 }
 
 /// Starts a core per part and returns when all are up, or none is. `stop` is asked to stop when a core ends by itself.
@@ -152,7 +152,7 @@ pub fn run_cores<M: Machine + 'static>(
             coordinator: options.coordinator.clone(),
         };
         let ready = ready.clone();
-        let builder = executor(cpus[i % cpus.len()], options.spin_before_park).name(&format!("core-{}", core.0));
+        let builder = executor(cpus[i % cpus.len()]).name(&format!("core-{}", core.0));
         let spawned = builder.spawn(move || async move {
             let core = start.core(part).await?;
             let _ = ready.send(());

@@ -92,7 +92,7 @@ fn cores_start_and_stop() {
 fn blocking_calls_of_a_core_run_beside_each_other() {
     let running = Arc::new(AtomicUsize::new(0));
     let count = running.clone();
-    let all = executor(0, Duration::ZERO).spawn(move || async move {
+    let all = executor(0).spawn(move || async move {
         let begin = |_| {
             let count = count.clone();
             glommio::executor().spawn_blocking(move || {

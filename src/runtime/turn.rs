@@ -126,7 +126,7 @@ impl<M: Machine> Core<M> {
                 || (self.disk.pending() > 0 && (rounds >= ROUNDS || !ended.is_busy));
             if !is_reactor_due {
                 if !ended.is_busy {
-                    // a durable write ends in a worker of the kernel's, whose CPU may be this one
+                    // what the disk is doing ends in a worker of the kernel's, whose CPU may be this one
                     let spin = if self.disk.in_ring() == 0 { self.spin } else { Duration::ZERO };
                     self.net.park(spin, REACTOR_PAUSE)?;
                 }

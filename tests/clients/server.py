@@ -3,6 +3,7 @@
 The node is the binary that RINGMQ_BINARY names; its folder is made below RINGMQ_TEST_FOLDER (not a tmpfs: O_DIRECT).
 """
 
+import errno
 import json
 import os
 import random
@@ -28,8 +29,10 @@ class Ports:
                     with socket.socket() as probe:
                         probe.bind(("127.0.0.1", port))
                 return
-            except OSError:
+            except OSError as error:
                 self.claim.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise
 
     def __iter__(self):
         return iter(range(self.first, self.first + 4))

@@ -73,10 +73,12 @@ impl Ports {
             let first = 10_000 + chance.below(5_250) as u16 * 4;
             let claim = unix::SocketAddr::from_abstract_name(format!("ringmq-test-ports-{first}"))
                 .and_then(|name| UnixDatagram::bind_addr(&name));
-            if let Ok(_claim) = claim
-                && (first..first + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-            {
-                return Ports { first, _claim };
+            match claim {
+                Ok(_claim) if (first..first + 4).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok()) => {
+                    return Ports { first, _claim };
+                }
+                Err(e) if e.kind() != io::ErrorKind::AddrInUse => panic!("ports cannot be claimed: {e}"),
+                _ => {}
             }
         }
     }

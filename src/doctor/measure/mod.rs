@@ -93,10 +93,10 @@ pub struct Probe {
 
 impl Probe {
     /// Writes its files in `data`, or in the nearest folder above it. `doctor::check` found nothing that fails.
-    pub fn start(data: &Path, cpu: usize, spin_before_park: Duration, stop: &StopHandle) -> Result<Probe, MeasureError> {
+    pub fn start(data: &Path, cpu: usize, stop: &StopHandle) -> Result<Probe, MeasureError> {
         let scratch = Scratch::create(data, DISK_BYTES)?;
         let raw = Raw::start(scratch.folder(), cpu, stop.clone())?;
-        let node = NodePath::start(scratch.folder(), cpu, spin_before_park, stop.clone())?;
+        let node = NodePath::start(scratch.folder(), cpu, stop.clone())?;
         Ok(Probe { node, raw, scratch })
     }
 
@@ -184,8 +184,7 @@ pub fn measure(
     let cpu = *allowed_cpus().map_err(MeasureError::Cpus)?.first().expect("a running process has a CPU");
     let began_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     let (begun, ran_before) = (Instant::now(), scratch::is_node_running(data));
-    let spin = Duration::from_micros(settings.spin_before_park_us);
-    let probe = Probe::start(data, cpu, spin, stop)?;
+    let probe = Probe::start(data, cpu, stop)?;
     let mut groups = plan();
     run_rounds(&mut groups, &probe, begun, time, &mut progress)?;
     let node_ran = ran_before || scratch::is_node_running(data);

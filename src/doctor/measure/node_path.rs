@@ -38,7 +38,7 @@ struct Job {
 
 impl NodePath {
     /// `folder` is a scratch folder with the journal in it. io_uring was found to work: glommio ends the process otherwise.
-    pub fn start(folder: &Path, cpu: usize, spin: Duration, stop: StopHandle) -> Result<NodePath, MeasureError> {
+    pub fn start(folder: &Path, cpu: usize, stop: StopHandle) -> Result<NodePath, MeasureError> {
         files::write_probe(folder).map_err(|source| MeasureError::Io { path: folder.to_owned(), call: "write", source })?;
         let (jobs, todo) = mpsc::channel();
         let (results, done) = mpsc::channel();
@@ -68,7 +68,7 @@ impl NodePath {
             }
             writer.disk.stop().await;
         };
-        let spawned = executor(cpu, spin).name("measure").spawn(run);
+        let spawned = executor(cpu).name("measure").spawn(run);
         let thread = spawned.map_err(|e| MeasureError::Executor { cpu, what: e.to_string() })?;
         let path = NodePath { jobs: Some(jobs), done, thread: Some(thread) };
         path.answer(cpu)?;
