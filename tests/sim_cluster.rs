@@ -14,7 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Seeds that found something: they run each time, beside the fresh ones, and with so many of the faults [`LATER`] as there were then.
+/// Seeds that found something, or go where few do: they run each time, beside the fresh ones, and with so many of the faults
+/// [`LATER`] as there were then.
 type Kept = &'static [(usize, &'static [u64])];
 
 const KEPT_STORE: Kept = &[
@@ -29,6 +30,23 @@ const KEPT_STORE: Kept = &[
     (5, &[832]),
     (7, &[1404]),
     (8, &[1659, 700_001_006, 710_001_103, 710_001_999, 720_000_744, 3_621_132_795_115]),
+    // found nothing, but make transitions of a replica that one seed of 400 makes, or a dozen
+    (
+        8,
+        &[
+            266_357_054_025,
+            266_357_054_064,
+            266_357_054_093,
+            266_357_054_126,
+            266_357_054_142,
+            266_357_054_193,
+            1_643_923_689_036,
+            1_643_923_689_047,
+            1_643_923_689_080,
+            1_643_923_689_139,
+            1_643_923_689_188,
+        ],
+    ),
 ];
 const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284])];
 const KEPT_ALONE: Kept = &[(0, &[22])];
@@ -128,8 +146,7 @@ fn the_promise_holds_with_a_metadata_store() {
     }
     let missed = seen.missed();
     println!("{}", seen.text());
-    // six draws missed 27 to 34: a source of faults that is gone shows, a draw's luck does not
-    assert!(missed.len() <= 42, "the seeds reach less of the replica than they did: {missed:?}");
+    assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
     assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");
     assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
@@ -139,7 +156,7 @@ fn the_promise_holds_with_a_metadata_store() {
     assert!(total.reused > 200, "segments that begin on the space of others: {total:?}");
     assert!(total.lent > 500, "payloads that are received to where they stay: {total:?}");
     assert!(total.lent_cut > 2, "connections that end meanwhile: {total:?}");
-    assert!(total.paused > 10 && total.removed > 100 && total.operated_looked_for > 100, "an operator's: {total:?}");
+    assert!(total.paused > 25 && total.removed > 100 && total.operated_looked_for > 100, "an operator's: {total:?}");
 }
 
 #[test]

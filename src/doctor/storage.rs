@@ -193,6 +193,17 @@ mod tests {
         }
         assert_eq!((judge_free_space(9, 0, 10).level, judge_free_space(9, 1, 10).level), (Level::Warn, Level::Ok));
         assert!(judge_free_space(9 << 20, 3 << 20, 10).to_string().contains("9 MiB free, and 3 MiB in spare/"));
+        let folder = tempfile::tempdir_in(".").unwrap();
+        let spares = folder.path().join(SPARES);
+        assert_eq!(kept_space(&spares), 0);
+        fs::create_dir(&spares).unwrap();
+        let name = |number: u32| format!("{number}-{:032x}-0-0", 7);
+        for other in [name(1), name(2), "a-stranger".into()] {
+            fs::write(spares.join(other), [1; BLOCK]).unwrap();
+        }
+        fs::hard_link(spares.join(name(2)), folder.path().join("held")).unwrap();
+        let one = fs::metadata(spares.join(name(1))).unwrap().blocks() * 512;
+        assert!(one > 0 && kept_space(&spares) == one, "{name:?}", name = name(1));
         let file = tempfile::NamedTempFile::new_in(".").unwrap();
         let data_path = file.path().join("below").to_str().unwrap().to_owned();
         let findings = check(&Settings { data_path, ..Settings::default() });

@@ -53,6 +53,9 @@ fn check(path: &str, source: &str) -> BTreeSet<String> {
     if path.starts_with("src/disk") && made != count("detach") {
         complaints.insert("a task of the disk that is not detached ends with its handle, and its write goes on".into());
     }
+    if tokens(&code).windows(2).any(|w| *w == [Token::Word("spin_before_park".into()), Token::Mark('(')]) {
+        complaints.insert("an executor that spins keeps the kernel's workers, for whom it waits, from its CPU".into());
+    }
     let opens = count("dma_open") + code.matches("DmaFile::open").count() + code.matches("DmaFile::create").count();
     let may_open = match path {
         "src/disk/shard_disk.rs" | "src/disk/open_files.rs" => 1,
@@ -90,6 +93,7 @@ fn a_way_into_a_trap_is_found() {
         ("src/disk/open_files.rs", "use glommio::timer::Timer;"),
         ("src/runtime/node.rs", "fn f() { glommio::LocalExecutor::default() }"),
         ("src/runtime/turn.rs", "async fn f() { executor().yield_now().await }"),
+        ("src/runtime/cores.rs", "fn f(builder: LocalExecutorBuilder) { builder.spin_before_park(spin) }"),
         ("src/disk/shard_disk.rs", "async fn f() { select(write, timer).await }"),
         ("src/disk/shard_disk.rs", "fn f() { let task = glommio::spawn_local(async move {}); }"),
         ("src/disk/shard_disk.rs", "fn f() { DmaFile::open(probe); DmaFile::open(other); }"),
