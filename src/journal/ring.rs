@@ -182,6 +182,11 @@ impl<N: Copy> Ring<N> {
         self.used() * 2 >= self.capacity()
     }
 
+    /// Half of the way from there to where no publish is admitted.
+    pub fn is_filling(&self) -> bool {
+        self.used() * 8 >= self.capacity() * 5
+    }
+
     /// Every write up to this sequence is complete.
     pub fn durable(&self) -> u64 {
         self.durable

@@ -25,7 +25,10 @@ use std::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 /// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds the operations in flight.
-const ROUNDS_MAX: usize = 16;
+pub(super) const ROUNDS_MAX: usize = 16;
+/// As long as the journal has room. A checkpoint wants a round of every partition; many side by side take the core, its memory and the
+/// disk from what is published meanwhile: with 64 topics a p99.9 of 4.3 ms for 1.7.
+pub(super) const ROUNDS_CALM: usize = 4;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
 /// Of a round for direct batches, whose clients go on as its writes complete: with 2, 3, 4, 6 and 16 a stream of 16 x 4 batches of 205 kB
@@ -169,11 +172,18 @@ impl Store {
         if urgent { self.urgent.push_back(p) } else { self.flush_queue.push_back(p) }
     }
 
+    /// Rounds at a time that nobody waits for: few, until what they free is needed soon.
+    fn rounds_max(&self) -> usize {
+        let needs_memory = self.unflushed_bytes > self.ring.capacity();
+        let is_pressed = self.ring.is_filling() || self.room.ring || needs_memory || self.is_stopping();
+        if is_pressed { ROUNDS_MAX } else { ROUNDS_CALM }
+    }
+
     /// Begins the rounds that may begin.
     pub(super) fn start_rounds(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         loop {
-            let next =
-                self.urgent.pop_front().or_else(|| if self.rounds < ROUNDS_MAX { self.flush_queue.pop_front() } else { None });
+            let may_begin = self.rounds < self.rounds_max();
+            let next = self.urgent.pop_front().or_else(|| if may_begin { self.flush_queue.pop_front() } else { None });
             let Some(p) = next else { return };
             self.begin_round(now, p);
             self.proceed(now, p, cursors, io);
