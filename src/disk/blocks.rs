@@ -4,8 +4,11 @@
 //! names each to the device; a block of a huge page is one stretch. Where the system has no huge pages these are
 //! ordinary ones. A block for a read is as long as [`read_memory`] says, which is what the reader counts; one for a write, a power
 //! of two, from twice [`LONG_WRITE_MIN`] to the longest write.
+//!
+//! The kernel clears a page at its first use: a tenth of a millisecond for a huge one, and five where a virtual machine's host has yet
+//! to find memory for it. All of a core waits for that, so what it keeps is touched before it takes connections.
 
-use crate::base::{IO_BYTES_MAX, LONG_WRITE_MIN, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
+use crate::base::{BLOCK, IO_BYTES_MAX, LONG_WRITE_MIN, READ_BLOCK_LONG, READ_BLOCK_SHORT, read_memory};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -53,6 +56,16 @@ impl Region {
     }
 }
 
+impl Region {
+    /// Has the kernel clear it now.
+    fn touch(&self) {
+        for at in (0..REGION).step_by(BLOCK) {
+            // SAFETY: within the region, and nobody has a part of it yet.
+            unsafe { self.0.add(at).write_volatile(0) };
+        }
+    }
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: exactly what `new` kept; its blocks are gone.
@@ -78,6 +91,10 @@ struct FreeParts {
 }
 
 impl FreeParts {
+    fn whole(region: Arc<Region>, len: usize) -> FreeParts {
+        FreeParts { region, len, at: (0..REGION / len).rev().map(|n| n * len).collect() }
+    }
+
     fn bytes(&self) -> usize {
         self.at.len() * self.len
     }
@@ -96,16 +113,7 @@ impl Free {
         let fitting = self.regions.iter().enumerate().filter(|(_, free)| free.len == len);
         let index = match fitting.min_by_key(|(_, free)| free.at.len()) {
             Some((index, _)) => index,
-            None => {
-                // what is kept of other lengths makes room, and not this one when it comes back
-                while self.bytes > FREE_MAX - REGION {
-                    self.give_back();
-                }
-                let at = (0..REGION / len).rev().map(|n| n * len).collect();
-                self.regions.push(FreeParts { region: Arc::new(Region::new()?), len, at });
-                self.bytes += REGION;
-                self.regions.len() - 1
-            }
+            None => self.region_for(len)?,
         };
         let free = &mut self.regions[index];
         let part = Part { region: free.region.clone(), at: free.at.pop()?, len };
@@ -114,6 +122,36 @@ impl Free {
             self.regions.swap_remove(index);
         }
         Some(part)
+    }
+
+    /// The index of a whole region, of parts of this length from now on.
+    fn region_for(&mut self, len: usize) -> Option<usize> {
+        if let Some(whole) = self.regions.iter().position(|free| free.bytes() == REGION) {
+            let free = &mut self.regions[whole];
+            *free = FreeParts::whole(free.region.clone(), len);
+            return Some(whole);
+        }
+        // what is kept of other lengths makes room, and not this one when it comes back
+        while self.bytes > FREE_MAX - REGION {
+            self.give_back();
+        }
+        self.add(Region::new()?, len);
+        Some(self.regions.len() - 1)
+    }
+
+    fn add(&mut self, region: Region, len: usize) {
+        self.regions.push(FreeParts::whole(Arc::new(region), len));
+        self.bytes += REGION;
+    }
+
+    /// Has as much as is kept, from memory that was used.
+    fn fill(&mut self) {
+        while self.bytes + REGION <= FREE_MAX
+            && let Some(region) = Region::new()
+        {
+            region.touch();
+            self.add(region, IO_BYTES_MAX);
+        }
     }
 
     fn put(&mut self, part: Part) {
@@ -149,6 +187,11 @@ impl Free {
 
 thread_local! {
     static FREE: RefCell<Free> = RefCell::default();
+}
+
+/// Has this thread's blocks ready, so that nobody waits for the first ones.
+pub(super) fn fill() {
+    FREE.with_borrow_mut(Free::fill);
 }
 
 impl Block {
@@ -244,6 +287,22 @@ mod tests {
             free.put(part);
             assert!(region.upgrade().is_some() && free.bytes <= FREE_MAX);
         }
+    }
+
+    #[test]
+    fn what_is_filled_is_taken_for_any_length() {
+        let mut free = Free::default();
+        free.fill();
+        assert!(free.bytes == FREE_MAX && free.regions.len() == FREE_MAX / REGION);
+        let filled: Vec<_> = free.regions.iter().map(|free| Arc::downgrade(&free.region)).collect();
+        let lens = [2 * LONG_WRITE_MIN, READ_BLOCK_SHORT, IO_BYTES_MAX, 4 * LONG_WRITE_MIN];
+        let parts: Vec<_> = lens.into_iter().map(|len| free.take(len).expect("it is there")).collect();
+        let is_filled = |part: &Part| filled.iter().any(|region| std::ptr::eq(region.as_ptr(), Arc::as_ptr(&part.region)));
+        assert!(parts.iter().all(is_filled) && filled.iter().all(|region| region.upgrade().is_some()));
+        parts.into_iter().for_each(|part| free.put(part));
+        assert_eq!(free.bytes, FREE_MAX);
+        free.fill();
+        assert_eq!((free.bytes, free.regions.len()), (FREE_MAX, FREE_MAX / REGION), "no more than is kept");
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! - write a file again of which a write or a sync has failed. It is poisoned: further writes answer that error untried.
 
 use super::aligned::{Unfilled, Writable};
+use super::blocks;
 use super::files::{self, disk_errno};
 use super::open_files::{OpenFiles, Used};
 use super::paths;
@@ -81,6 +82,7 @@ impl ShardDisk {
     /// Must be the executor's first use of glommio's files. `bell` is rung whenever something is done.
     pub async fn start(data: &Path, options: DiskOptions, bell: Bell) -> Result<ShardDisk, DiskStartError> {
         probe(data).await?;
+        blocks::fill();
         let files = Rc::new(OpenFiles::new(data.to_owned(), options.open_files_max));
         let inner = Inner {
             data: data.to_owned(),
