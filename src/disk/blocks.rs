@@ -54,15 +54,15 @@ impl Region {
             NonNull::new(region).map(Region)
         }
     }
-}
 
-impl Region {
-    /// Has the kernel clear it now.
-    fn touch(&self) {
+    /// One that the kernel has cleared already.
+    fn touched() -> Option<Region> {
+        let region = Region::new()?;
         for at in (0..REGION).step_by(BLOCK) {
             // SAFETY: within the region, and nobody has a part of it yet.
-            unsafe { self.0.add(at).write_volatile(0) };
+            unsafe { region.0.add(at).write_volatile(0) };
         }
+        Some(region)
     }
 }
 
@@ -128,6 +128,7 @@ impl Free {
     fn region_for(&mut self, len: usize) -> Option<usize> {
         if let Some(whole) = self.regions.iter().position(|free| free.bytes() == REGION) {
             let free = &mut self.regions[whole];
+            debug_assert_eq!(Arc::strong_count(&free.region), 1, "nobody has a part of it");
             *free = FreeParts::whole(free.region.clone(), len);
             return Some(whole);
         }
@@ -144,12 +145,11 @@ impl Free {
         self.bytes += REGION;
     }
 
-    /// Has as much as is kept, from memory that was used.
+    /// Keeps as much as it may, of memory that was touched.
     fn fill(&mut self) {
         while self.bytes + REGION <= FREE_MAX
-            && let Some(region) = Region::new()
+            && let Some(region) = Region::touched()
         {
-            region.touch();
             self.add(region, IO_BYTES_MAX);
         }
     }
@@ -290,12 +290,30 @@ mod tests {
     }
 
     #[test]
+    fn parts_that_are_left_over_make_room_for_another_length() {
+        let mut free = Free::default();
+        let in_region = REGION / IO_BYTES_MAX;
+        let regions = FREE_MAX / REGION + 1;
+        let burst: Vec<_> = (0..regions * in_region).map(|n| (n, free.take(IO_BYTES_MAX).expect("there is memory"))).collect();
+        // one of each region
+        let (held, rest): (Vec<_>, Vec<_>) = burst.into_iter().partition(|(n, _)| n % in_region == 0);
+        rest.into_iter().for_each(|(_, part)| free.put(part));
+        assert!(free.bytes > FREE_MAX - REGION && free.regions.iter().all(|free| free.bytes() < REGION), "no whole one");
+        let part = free.take(IO_BYTES_MAX / 4).expect("there is memory");
+        assert!(free.bytes <= FREE_MAX && held.iter().all(|(_, other)| !Arc::ptr_eq(&other.region, &part.region)));
+        free.put(part);
+        held.into_iter().for_each(|(_, part)| free.put(part));
+        let bytes: usize = free.regions.iter().map(FreeParts::bytes).sum();
+        assert!(free.bytes == bytes && bytes <= FREE_MAX);
+    }
+
+    #[test]
     fn what_is_filled_is_taken_for_any_length() {
         let mut free = Free::default();
         free.fill();
         assert!(free.bytes == FREE_MAX && free.regions.len() == FREE_MAX / REGION);
         let filled: Vec<_> = free.regions.iter().map(|free| Arc::downgrade(&free.region)).collect();
-        let lens = [2 * LONG_WRITE_MIN, READ_BLOCK_SHORT, IO_BYTES_MAX, 4 * LONG_WRITE_MIN];
+        let lens = [2 * LONG_WRITE_MIN, READ_BLOCK_SHORT, READ_BLOCK_LONG, 4 * LONG_WRITE_MIN];
         let parts: Vec<_> = lens.into_iter().map(|len| free.take(len).expect("it is there")).collect();
         let is_filled = |part: &Part| filled.iter().any(|region| std::ptr::eq(region.as_ptr(), Arc::as_ptr(&part.region)));
         assert!(parts.iter().all(is_filled) && filled.iter().all(|region| region.upgrade().is_some()));

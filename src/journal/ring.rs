@@ -182,7 +182,7 @@ impl<N: Copy> Ring<N> {
         self.used() * 2 >= self.capacity()
     }
 
-    /// Half of the way from there to where no publish is admitted.
+    /// Half of the way from half full to where no publish is admitted.
     pub fn is_filling(&self) -> bool {
         self.used() * 8 >= self.capacity() * 5
     }

@@ -1,8 +1,8 @@
 //! The checkpoint: frees the ring behind what stands, synced, in the partitions' own files.
 //!
 //! It begins when the ring is half full, when a publish was refused because the ring is, or at a stop. It aims at the end of
-//! the complete journal writes; every partition with a record before that goes through a flush round with a snapshot,
-//! every `topic.meta` is written; then the slot is. What failed files still need stays in the ring: the slot never passes it.
+//! the complete journal writes; every partition with a record before that goes through a flush round with a snapshot, a few
+//! at a time, every `topic.meta` is written; then the slot is. What failed files still need stays in the ring: the slot never passes it.
 
 use super::notice::{Io, PartitionIdx};
 use super::store::{Op, Store};

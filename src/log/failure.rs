@@ -45,8 +45,8 @@ impl Store {
         tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
             "a write failed: the partition is read-only until a restart");
         part.poisoned = Some(error.to_string());
-        let (was_flushing, was_counted) = part.flush.give_up();
-        self.rounds -= was_flushing as usize;
+        self.rounds -= part.flush.uncount();
+        let was_counted = part.flush.give_up();
         if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
             running.left -= 1;
         }

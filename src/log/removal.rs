@@ -49,8 +49,8 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         part.is_leaving = true;
         part.poisoned = Some("its topic is being removed".into());
-        let (was_flushing, was_counted) = part.flush.give_up();
-        self.rounds -= was_flushing as usize;
+        self.rounds -= part.flush.uncount();
+        let was_counted = part.flush.give_up();
         if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
             running.left -= 1;
         }

@@ -19,6 +19,7 @@ mod mend;
 mod model;
 mod native;
 mod paths;
+mod rounds;
 mod tables;
 mod verbatim;
 

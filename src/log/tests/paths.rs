@@ -3,7 +3,6 @@
 use super::*;
 use crate::journal::format::WHOLE_TOPIC;
 use crate::log::cursor::Interval;
-use crate::log::flush::{ROUNDS_CALM, ROUNDS_MAX};
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
@@ -64,38 +63,6 @@ fn another_write_goes_beside_the_first_once_half_as_much_waits() {
     assert!(rig.notices.is_empty() && parts.iter().all(|&p| rig.store.durable_end(p).count == 0));
     rig.complete(0);
     assert!(parts.iter().all(|&p| rig.store.durable_end(p).count == 2));
-}
-
-#[test]
-fn a_checkpoint_flushes_few_partitions_at_a_time_until_the_ring_fills() {
-    let mut rig = Rig::new(options());
-    let parts: Vec<_> = (0..40).map(|n| rig.create(&format!("t{n}"))).collect();
-    let mut in_rounds = |goes_on: &dyn Fn(&Store) -> bool| {
-        let flushed = |op: &DiskOp| matches!(op, DiskOp::Write { file: FileId::Segment(..), .. });
-        let mut turns = 0;
-        while goes_on(&rig.store) && turns < 1000 {
-            for &p in &parts {
-                rig.append(p, &[&[7; 300]]).unwrap();
-            }
-            rig.turn_end();
-            while let Some(index) = rig.find(|op| !flushed(op)) {
-                rig.complete(index);
-            }
-            turns += 1;
-        }
-        let files: std::collections::BTreeSet<_> =
-            rig.disk.pending.iter().filter(|(_, op)| flushed(op)).filter_map(|(_, op)| op.file().cloned()).collect();
-        files.len()
-    };
-    assert_eq!(in_rounds(&|store| store.running.is_none()), ROUNDS_CALM);
-    assert_eq!(in_rounds(&|store| store.ring.used() * 16 < store.ring.capacity() * 9), ROUNDS_CALM, "there is time");
-    assert_eq!(in_rounds(&|store| store.rounds == ROUNDS_CALM), ROUNDS_MAX, "there is not");
-    rig.settle();
-    assert!(rig.store.rounds == 0 && rig.store.running.is_none());
-    for p in parts {
-        let durable = rig.store.durable_end(p).count as usize;
-        assert_eq!(rig.read_all(p).len(), durable);
-    }
 }
 
 #[test]
