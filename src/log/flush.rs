@@ -27,7 +27,8 @@ use zerocopy::IntoBytes;
 /// Rounds at a time that only bytes or a checkpoint drive; with [`OPS_MAX`] it bounds their operations in flight.
 pub(super) const ROUNDS_MAX: usize = 16;
 /// As long as nobody waits for what they free. A checkpoint wants a round of every partition; many side by side take the core, its
-/// memory and the disk from what is published meanwhile: with 64 topics a p99.9 of 1.7 ms instead of 4.3.
+/// memory and the disk from what is published meanwhile: with 64 topics a p99.9 of 3.0 ms instead of 5.5. Rounds for direct batches
+/// come on top, with the snapshot that the checkpoint wants of those partitions.
 pub(super) const ROUNDS_CALM: usize = 4;
 /// Operations of one round in flight.
 const OPS_MAX: usize = 4;
@@ -51,7 +52,7 @@ pub struct Flush {
     pub stage: Stage,
     /// In the store's queue.
     pub is_queued: bool,
-    /// This round is one of those that [`Store::rounds`] counts.
+    /// This round is one of those that [`Store::rounds`] counts: nobody waits for it, nor it for space.
     is_background: bool,
     /// A snapshot is wanted by the next round, and a checkpoint counts on it.
     wants_snapshot: bool,
@@ -192,11 +193,10 @@ impl Store {
         self.unflushed_bytes > self.ring.capacity()
     }
 
-    /// Rounds at a time that nobody waits for: few, until what they free is needed soon, or some of them cannot end.
+    /// Rounds at a time that nobody waits for: few, until what they free is needed soon.
     fn rounds_max(&self) -> usize {
         let needs_journal = self.ring.is_filling() || self.room.ring;
-        let needs_space = self.full_disk.is_short() || !self.stalled_snapshots.is_empty();
-        let is_pressed = needs_journal || needs_space || self.needs_memory() || self.is_stopping();
+        let is_pressed = needs_journal || self.full_disk.is_short() || self.needs_memory() || self.is_stopping();
         if is_pressed { ROUNDS_MAX } else { ROUNDS_CALM }
     }
 
@@ -551,6 +551,8 @@ impl Store {
                     tracing::warn!(%error, "no space for a snapshot: the checkpoint waits");
                 }
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
+                // It may take long, and what others free meanwhile may be what it waits for.
+                self.rounds -= part.flush.uncount();
                 self.stalled_snapshots.push(p);
             }
             Err(error) => self.poison_partition(p, &error),

@@ -165,7 +165,7 @@ pub struct Store {
     // ---- flush
     pub(super) urgent: VecDeque<PartitionIdx>,
     pub(super) flush_queue: VecDeque<PartitionIdx>,
-    /// Rounds under way that nobody waits for.
+    /// Rounds that go on and that nobody waits for.
     pub(super) rounds: usize,
     pub(super) running: Option<super::checkpoint::Running>,
     pub(super) poisoned: Vec<PartitionIdx>,
