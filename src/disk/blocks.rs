@@ -19,7 +19,7 @@ const _: () = assert!(REGION.is_multiple_of(READ_BLOCK_SHORT) && REGION.is_multi
 const _: () = assert!(REGION.is_multiple_of(IO_BYTES_MAX) && IO_BYTES_MAX.is_power_of_two());
 
 /// Bytes of free blocks that a thread keeps.
-const FREE_MAX: usize = 8 * 1024 * 1024;
+pub(super) const FREE_MAX: usize = 8 * 1024 * 1024;
 
 /// One mapping, gone with its last block.
 struct Region(NonNull<u8>);
@@ -192,6 +192,12 @@ thread_local! {
 /// Has this thread's blocks ready, so that nobody waits for the first ones.
 pub(super) fn fill() {
     FREE.with_borrow_mut(Free::fill);
+}
+
+/// Bytes that are ready for this thread.
+#[cfg(test)]
+pub(super) fn ready() -> usize {
+    FREE.with_borrow(|free| free.bytes)
 }
 
 impl Block {

@@ -4,7 +4,7 @@ mod spares;
 
 use super::aligned::Unfilled;
 use super::shard_disk::{Completion, DiskOptions, ShardDisk};
-use super::{BlockingStorage, files, lock};
+use super::{BlockingStorage, blocks, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::log::storage::Storage as _;
 use crate::ring::{Bell, Kind, Ring, WakeFd, of_user_data};
@@ -320,6 +320,13 @@ fn an_executor_refuses_a_probe_that_would_poison_the_device() {
     let start = executor.spawn(move || async move { ShardDisk::start(&data, DiskOptions::default(), Bell::new()).await.err() });
     let error = start.unwrap().join().unwrap().expect("an empty probe file is refused");
     assert!(error.to_string().contains("it has 0 bytes"), "{error}");
+}
+
+#[test]
+fn a_core_has_its_long_blocks_ready_before_anything_is_written() {
+    let temp = tempfile::tempdir_in(".").unwrap();
+    assert_eq!(blocks::ready(), 0, "of this thread, which is no core");
+    run(temp.path(), DiskOptions::default(), |_| async { assert_eq!(blocks::ready(), blocks::FREE_MAX) });
 }
 
 /// A full file system, a real one: an ext4 image on a loop device. Needs root; without it the test says so and fails.

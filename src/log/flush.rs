@@ -91,7 +91,7 @@ impl Flush {
         self.is_awaited |= awaited;
     }
 
-    /// The round is over: what it takes from [`Store::rounds`].
+    /// The round is over, or waits for space: what it takes from [`Store::rounds`].
     pub fn uncount(&mut self) -> usize {
         std::mem::take(&mut self.is_background) as usize
     }

@@ -267,7 +267,6 @@ impl Store {
     fn is_idle(&mut self, p: PartitionIdx) -> bool {
         let part = &mut self.partitions[p.0 as usize];
         if part.flush.break_off() {
-            self.rounds -= part.flush.uncount();
             part.dirty_after = None;
             self.stalled_snapshots.retain(|&q| q != p);
         }

@@ -1,5 +1,12 @@
 use super::*;
 
+/// A disk with a journal of so many blocks of zeros.
+fn with_journal(seed: u64, blocks: u64) -> SimDisk {
+    let mut disk = SimDisk::new(seed);
+    disk.allocate(&FileId::Journal(0), blocks * BLOCK as u64).unwrap();
+    disk
+}
+
 fn write(at: u64, byte: u8, durability: Durability) -> DiskOp {
     DiskOp::Write { file: FileId::Journal(0), at, parts: vec![vec![byte; BLOCK].into()], durability }
 }
@@ -8,8 +15,7 @@ fn write(at: u64, byte: u8, durability: Durability) -> DiskOp {
 fn only_what_is_durable_is_sure_to_survive() {
     let (mut kept, mut lost, mut torn) = (0, 0, 0);
     for seed in 0..200 {
-        let mut disk = SimDisk::new(seed);
-        disk.allocate(&FileId::Journal(0), 3 * BLOCK as u64).unwrap();
+        let mut disk = with_journal(seed, 3);
         disk.submit(OpId(1), write(0, 1, Durability::Durable));
         assert!(disk.complete().unwrap().1.is_ok());
         disk.submit(OpId(2), write(BLOCK as u64, 2, Durability::Later));
@@ -36,8 +42,7 @@ fn only_what_is_durable_is_sure_to_survive() {
 fn a_kill_leaves_what_was_written_and_a_later_crash_may_take_it() {
     let mut lost = 0;
     for seed in 0..50 {
-        let mut disk = SimDisk::new(seed);
-        disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+        let mut disk = with_journal(seed, 1);
         disk.submit(OpId(1), write(0, 1, Durability::Later));
         disk.kill();
         assert_eq!(disk.contents(&FileId::Journal(0)).unwrap()[0], 1);
@@ -51,8 +56,7 @@ fn a_kill_leaves_what_was_written_and_a_later_crash_may_take_it() {
 fn a_write_that_fails_lands_in_part_and_no_sync_covers_it_until_it_is_written_again() {
     let (mut whole, mut none, mut partly, mut lost) = (0, 0, 0, 0);
     for seed in 0..200 {
-        let mut disk = SimDisk::new(seed);
-        disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+        let mut disk = with_journal(seed, 1);
         disk.faults = match seed % 2 {
             0 => Faults { write_error: 1.0, ..Faults::default() },
             _ => Faults { short_write: 1.0, ..Faults::default() },
@@ -88,8 +92,7 @@ fn a_write_that_fails_lands_in_part_and_no_sync_covers_it_until_it_is_written_ag
 fn what_a_sync_that_failed_was_to_cover_is_not_covered_by_the_next_one() {
     let mut lost = 0;
     for seed in 0..50 {
-        let mut disk = SimDisk::new(seed);
-        disk.allocate(&FileId::Journal(0), BLOCK as u64).unwrap();
+        let mut disk = with_journal(seed, 1);
         disk.submit(OpId(1), write(0, 1, Durability::Later));
         assert!(disk.complete().unwrap().1.is_ok());
         disk.faults.sync_error = 1.0;
@@ -105,9 +108,8 @@ fn what_a_sync_that_failed_was_to_cover_is_not_covered_by_the_next_one() {
 
 #[test]
 fn completions_come_in_another_order_and_faults_as_asked() {
-    let mut disk = SimDisk::new(7);
+    let mut disk = with_journal(7, 40);
     disk.faults.late = 0.5;
-    disk.allocate(&FileId::Journal(0), 40 * BLOCK as u64).unwrap();
     for i in 0..20 {
         disk.submit(OpId(i), write(i * BLOCK as u64, 1, Durability::Later));
     }
