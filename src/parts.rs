@@ -29,7 +29,8 @@ fn front(settings: Arc<Settings>) -> Front {
     let waker = wake.clone();
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
-        let server = HttpServer::start(&settings, s.listener, s.cores, tcp_port, s.port, waker).map_err(|e| e.to_string())?;
+        let server = HttpServer::start(&settings, s.listener, s.cores, tcp_port, s.port, waker, s.spare_bytes)
+            .map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
     };

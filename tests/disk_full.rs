@@ -198,6 +198,23 @@ fn assert_answers(node: &Node) {
     assert!(stats.starts_with("HTTP/1.1 200"), "{stats}");
 }
 
+/// `spare_bytes` of /stats comes to be what lies in `spare/`, which is something.
+fn assert_says_what_it_keeps(node: &Node) {
+    let began = Instant::now();
+    loop {
+        let answer = node.get("/stats?format=json").expect("it answers HTTP");
+        let json: serde_json::Value =
+            answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok()).expect("JSON");
+        let files = std::fs::read_dir(node.data_path().join("spare")).into_iter().flatten();
+        let kept: u64 = files.filter_map(|file| Some(file.ok()?.metadata().ok()?.len())).sum();
+        if kept > 0 && json["spare_bytes"] == kept {
+            return;
+        }
+        assert!(began.elapsed() < HANG, "{kept} bytes are kept, and /stats says {}", json["spare_bytes"]);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// Whether /ping comes to say that the disk is full, within what a start takes to ask for space.
 fn says_full(node: &Node) -> bool {
     let began = Instant::now();
@@ -294,6 +311,49 @@ fn publishing_resumes_when_retention_makes_room() {
     topic.consume(&node, "a", true);
     topic.consume(&node, "b", true);
     topic.resumes(&node);
+}
+
+#[test]
+fn stats_say_how_much_is_kept_for_new_segments() {
+    let disk = SmallDisk::new(32 * MIB);
+    let node = disk.node(&FLAGS);
+    let mut topic = Topic::with_channels("kept", &node, &["a"]);
+    (0..80).for_each(|_| topic.publish(&node, 60_000).expect("there is room"));
+    topic.consume(&node, "a", true);
+    assert_says_what_it_keeps(&node);
+}
+
+/// A flush of each waits for room at once, more than go on side by side.
+#[test]
+fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
+    let disk = SmallDisk::new(32 * MIB);
+    let mut node = disk.node(&["--shards=1", KEEPING[1], KEEPING[2], KEEPING[3], KEEPING[4]]);
+    let mut topics: Vec<Topic> = (0..24).map(|n| Topic::with_channels(&format!("many-{n}"), &node, &["a"])).collect();
+    topics.iter_mut().for_each(|topic| topic.publish(&node, 20_000).expect("there is room"));
+    let filler = disk.filler("filler", u64::MAX);
+    // What the journal and the segments still hold goes; then nobody's does.
+    let began = Instant::now();
+    let mut refusals = 0;
+    for n in (0..topics.len()).cycle() {
+        match topics[n].publish(&node, 20_000) {
+            Ok(()) => refusals = 0,
+            Err(Refused::Full) => refusals += 1,
+            Err(Refused::Other(error)) => panic!("{}: not a clear error: {error}", topics[n].name),
+        }
+        if refusals > topics.len() {
+            break;
+        }
+        assert!(began.elapsed() < HANG, "the disk does not get full");
+    }
+    assert_answers(&node);
+    topics.iter().for_each(|topic| topic.consume(&node, "a", false));
+    let took = node.stop();
+    assert!(took < STOP_LIMIT, "it took {took:?} to stop");
+    restart(&mut node);
+    topics.iter().for_each(|topic| topic.consume(&node, "a", false));
+    std::fs::remove_file(filler).expect("it is there");
+    topics.iter_mut().for_each(|topic| topic.resumes(&node));
+    topics.iter().for_each(|topic| topic.consume(&node, "a", true));
 }
 
 #[test]

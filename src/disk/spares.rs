@@ -125,8 +125,7 @@ impl Spares {
         spares
     }
 
-    /// Of files that are kept.
-    #[cfg(test)]
+    /// Of files that are kept, or about to be.
     pub fn bytes(&self) -> u64 {
         self.kept().bytes
     }

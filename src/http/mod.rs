@@ -61,7 +61,8 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
+    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener, `spare_bytes` what /stats says of
+    /// the space that the node keeps for new segments.
     pub fn start(
         settings: &Settings,
         listener: TcpListener,
@@ -69,6 +70,7 @@ impl HttpServer {
         tcp_port: u16,
         port: HttpPort,
         wake: Arc<HttpWake>,
+        spare_bytes: Box<dyn Fn() -> u64 + Send>,
     ) -> Result<Self, HttpError> {
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
         listener.set_nonblocking(true).map_err(failed)?;
@@ -77,7 +79,7 @@ impl HttpServer {
         let stop = Arc::new(Notify::new());
         let (settings, stopping) = (settings.clone(), stop.clone());
         let serve = move || {
-            let node = Rc::new(Node::new(settings, Link::new(port, cores), tcp_port, address.port()));
+            let node = Rc::new(Node::new(settings, Link::new(port, cores), (tcp_port, address.port()), spare_bytes));
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, serve(node.clone(), listener, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
@@ -107,6 +109,7 @@ struct Node {
     link: Link,
     tcp_port: u16,
     http_port: u16,
+    spare_bytes: Box<dyn Fn() -> u64 + Send>,
     hostname: String,
     start_unix_s: i64,
     /// Kilobytes of bodies that may be held at a time.
@@ -117,12 +120,13 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: Link, tcp_port: u16, http_port: u16) -> Self {
+    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), spare_bytes: Box<dyn Fn() -> u64 + Send>) -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,
             tcp_port,
             http_port,
+            spare_bytes,
             hostname: hostname.trim().to_string(),
             start_unix_s: unix_s(),
             body_budget: Arc::new(Semaphore::new((settings.max_pub_waiting_size / body::PERMIT_BYTES) as usize)),

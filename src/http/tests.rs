@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+/// What the fake node keeps of its disk for new segments.
+const SPARE_BYTES: u64 = 12_345;
+
 /// What the fake cores do and have seen.
 #[derive(Default)]
 struct World {
@@ -165,7 +168,8 @@ impl Cores {
             .unzip();
         http_port.connect_wakers(&wakes, http_wake.clone());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let server = HttpServer::start(&settings, listener, CORES, 4150, http_port, http_wake).expect("it is given all");
+        let server = HttpServer::start(&settings, listener, CORES, 4150, http_port, http_wake, Box::new(|| SPARE_BYTES))
+            .expect("it is given all");
         let address = server.address();
         Cores { world, stop, threads, server, address }
     }
@@ -496,6 +500,9 @@ fn stats_and_info_have_nsqds_shape() {
     assert!(cores.get("/stats?format=json&topic=a%20b").body.contains(r#""topics":null"#));
     let text = cores.get("/stats").body;
     assert!(text.contains("   [a              ] depth: 1     be-depth: 1     msgs: 1        e2e%: \n"), "{text}");
+    assert!(answer.body.contains(&format!(r#","spare_bytes":{SPARE_BYTES}"#)), "{answer:?}");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("spare_bytes"));
+    assert_eq!(line.map(|line| line.trim().to_owned()), Some(SPARE_BYTES.to_string()), "{text}");
     assert!(text.contains("http_publish") && text.contains("count 1, p50"), "{text}");
     let info: serde_json::Value = serde_json::from_str(&cores.get("/info").body).expect("JSON");
     assert_eq!((&info["tcp_port"], &info["http_port"]), (&4150.into(), &cores.address.port().into()));

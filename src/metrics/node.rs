@@ -22,6 +22,8 @@ pub struct NodeFacts {
     pub now_unix_s: i64,
     /// `None`: memory was not asked for.
     pub resident_bytes: Option<u64>,
+    /// Space of segments that were removed, kept for new ones.
+    pub spare_bytes: u64,
     /// Lines of our own for the text form: name and value.
     pub extra: Vec<(&'static str, String)>,
 }
@@ -37,6 +39,8 @@ pub struct NodeStats {
     producers: Option<Vec<Client>>,
     /// Not in nsqd: what each core says of itself.
     cores: Vec<Core>,
+    /// Ours: of the disk, kept for new segments.
+    spare_bytes: u64,
     #[serde(skip)]
     now_unix_s: i64,
     #[serde(skip)]
@@ -199,6 +203,7 @@ impl NodeStats {
             producers: (!producers.is_empty()).then_some(producers),
             cores,
             now_unix_s: facts.now_unix_s,
+            spare_bytes: facts.spare_bytes,
             extra: facts.extra,
         }
     }
@@ -507,7 +512,14 @@ mod tests {
 
     fn facts() -> NodeFacts {
         let extra = vec![("http_publish", "none".to_string())];
-        NodeFacts { version: "0.1.0", start_unix_s: 1_795_286_029, now_unix_s: 1_795_286_031, resident_bytes: None, extra }
+        NodeFacts {
+            version: "0.1.0",
+            start_unix_s: 1_795_286_029,
+            now_unix_s: 1_795_286_031,
+            resident_bytes: None,
+            spare_bytes: 7,
+            extra,
+        }
     }
 
     fn merged(shards: Vec<ShardStats>, topic: Option<&str>, channel: Option<&str>, clients: bool) -> NodeStats {
@@ -515,8 +527,8 @@ mod tests {
         NodeStats::merge(shards, &filter, facts())
     }
 
-    /// The keys and their order are nsqd 1.3.0's own, but for `cores` at the end; the version and `backend_depth` (everything is
-    /// on disk here) differ.
+    /// The keys and their order are nsqd 1.3.0's own, but for `cores` and `spare_bytes` at the end; the version and
+    /// `backend_depth` (everything is on disk here) differ.
     #[test]
     fn the_json_is_nsqds() {
         const TLS: &str = r#""tls":false,"tls_cipher_suite":"","tls_version":"","tls_negotiated_protocol":"",
@@ -541,7 +553,8 @@ mod tests {
             r#"{{"version":"0.1.0","health":"OK","start_time":1795286029,"topics":[{{"topic_name":"pp",
             "channels":[{channel}],"depth":1,"backend_depth":1,"message_count":2,"message_bytes":2,"paused":false,{E2E}}}],
             "producers":[{producer}],"cores":[{{"core":0,"health":"OK","connections":1,
-            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0,"deleting_bytes":0}}]}}"#
+            "turns":{{"count":0,"p50_us":0,"p99_us":0,"p999_us":0,"max_us":0,"stalls":0}},"scrubs":0,"deleting_bytes":0}}],
+            "spare_bytes":7}}"#
         );
         let wanted: String = wanted.lines().map(str::trim).collect();
         assert_eq!(merged(vec![shard(0, 0)], Some("pp"), Some("ch"), true).json(), wanted);

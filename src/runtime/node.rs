@@ -57,7 +57,12 @@ pub struct FrontStart {
     pub listener: TcpListener,
     pub cores: u16,
     pub tcp_address: SocketAddr,
+    /// Bytes in `spare/`: of segments that were removed, kept for new ones.
+    pub spare_bytes: SpareBytes,
 }
+
+/// Says a figure that another room keeps.
+pub type SpareBytes = Box<dyn Fn() -> u64 + Send>;
 
 /// Ends the HTTP thread; returns when it takes no more and has answered.
 pub type StopFront = Box<dyn FnOnce()>;
@@ -138,6 +143,10 @@ pub fn run_node<M: Machine + 'static>(
     let [tcp_address, http_address] = [addresses.tcp.address(), addresses.http.address()];
     let [native, peers] = [&addresses.native, &addresses.peer].map(|a| a.as_ref().map(|a| a.address().to_string()));
     let Parts { parts, http_port, listener } = parts(addresses, builds, front.wake)?;
+    let spare_bytes: SpareBytes = Box::new({
+        let spares = spares.clone();
+        move || spares.bytes()
+    });
     let options = CoresOptions {
         data: data.to_owned(),
         net: NetOptions::default(),
@@ -150,7 +159,7 @@ pub fn run_node<M: Machine + 'static>(
         coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
     };
     let running = cores::run_cores(&options, parts, &stop)?;
-    let started = (front.start)(FrontStart { port: http_port, listener, cores, tcp_address });
+    let started = (front.start)(FrontStart { port: http_port, listener, cores, tcp_address, spare_bytes });
     if started.is_ok() {
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
