@@ -323,11 +323,11 @@ fn stats_say_how_much_is_kept_for_new_segments() {
     assert_says_what_it_keeps(&node);
 }
 
-/// A flush of each waits for room at once, more than go on side by side.
+/// Of more topics than are flushed side by side, what a checkpoint writes has become longer than the room it has.
 #[test]
 fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
     let disk = SmallDisk::new(32 * MIB);
-    let mut node = disk.node(&["--shards=1", KEEPING[1], KEEPING[2], KEEPING[3], KEEPING[4]]);
+    let mut node = disk.node(&["--shards=1", "--journal-bytes=8MiB", KEEPING[2], KEEPING[3], KEEPING[4]]);
     let mut topics: Vec<Topic> = (0..24).map(|n| Topic::with_channels(&format!("many-{n}"), &node, &["a"])).collect();
     topics.iter_mut().for_each(|topic| topic.publish(&node, 20_000).expect("there is room"));
     let filler = disk.filler("filler", u64::MAX);
@@ -346,6 +346,13 @@ fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
         assert!(began.elapsed() < HANG, "the disk does not get full");
     }
     assert_answers(&node);
+    for topic in &topics {
+        for n in 0..40 {
+            connect(&node)
+                .subscribe(&topic.name, &format!("a-channel-with-a-name-that-takes-some-room-{n}"), 1)
+                .expect("it takes no room");
+        }
+    }
     topics.iter().for_each(|topic| topic.consume(&node, "a", false));
     let took = node.stop();
     assert!(took < STOP_LIMIT, "it took {took:?} to stop");
@@ -354,6 +361,31 @@ fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
     std::fs::remove_file(filler).expect("it is there");
     topics.iter_mut().for_each(|topic| topic.resumes(&node));
     topics.iter().for_each(|topic| topic.consume(&node, "a", true));
+}
+
+/// The journal can hold no more, since no checkpoint finds room for what it would write.
+#[test]
+fn new_channels_are_refused_when_the_journal_cannot_be_freed() {
+    let disk = SmallDisk::new(32 * MIB);
+    let node = disk.node(&["--shards=1", KEEPING[1], KEEPING[2], KEEPING[3], KEEPING[4]]);
+    let mut topic = Topic::with_channels("crowded", &node, &["a"]);
+    topic.publish(&node, 20_000).expect("there is room");
+    let filler = disk.filler("filler", u64::MAX);
+    topic.fill(&node);
+    let subscribe = |n: usize| connect(&node).subscribe("crowded", &format!("a-channel-with-a-name-that-takes-some-room-{n}"), 1);
+    let refused = (0..2000).find_map(|n| subscribe(n).err()).expect("the journal has room for two hundred");
+    assert!(refused.to_string().contains("E_SUB_FAILED") && refused.to_string().contains("disk is full"), "{refused}");
+    let answer = node.post("/channel/create?topic=crowded&channel=another", b"").expect("it answers HTTP");
+    assert!(answer.starts_with("HTTP/1.1 507") && answer.contains("disk is full"), "{answer}");
+    // The channels that are there go on, and what is finished stays finished.
+    topic.consume(&node, "a", true);
+    connect(&node).subscribe("crowded", "of-a-moment#ephemeral", 1).expect("it needs no room");
+    std::fs::remove_file(filler).expect("it is there");
+    topic.resumes(&node);
+    let began = Instant::now();
+    while let Err(error) = connect(&node).subscribe("crowded", "another", 1) {
+        assert!(began.elapsed() < HANG, "there is room, and no channel is taken: {error}");
+    }
 }
 
 #[test]

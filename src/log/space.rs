@@ -218,6 +218,13 @@ impl Store {
         self.full_disk.is_short()
     }
 
+    /// Whether a new channel is taken. Not on a full disk that lets no checkpoint free the journal: what is left of that is for the
+    /// channels that are there, and who wants another would wait for as long as the disk is full.
+    pub fn takes_channels(&self) -> bool {
+        let has_space = !self.is_short_of_space() && self.stalled_snapshots.is_empty();
+        has_space || self.ring.admits(self.unpacked)
+    }
+
     /// Another core has no space, or has it again. While it lacks some, this one lets go of what it would keep otherwise.
     pub fn set_other_full(&mut self, core: CoreId, full: bool) {
         let was_short = self.full_disk.is_short();

@@ -117,6 +117,7 @@ impl Engine {
         if let Some(i) = self.partitions.get(idx).channel(&channel) {
             return Ok((i, first.unwrap_or_else(|| self.was_first(idx, i))));
         }
+        self.check_new_channel(&channel)?;
         let judges = first.is_none() && !is_alone;
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
         let flag = (!is_alone).then_some(is_first);
@@ -127,6 +128,12 @@ impl Engine {
             self.attaching.firsts.push(first);
         }
         Ok((i, is_first))
+    }
+
+    /// Whether a client's or an operator's new channel is taken; a first one, once partition 0 has it, comes to the others whatever
+    /// their disk says.
+    pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
+        if name.is_ephemeral() || self.store.takes_channels() { Ok(()) } else { Err(PublishError::DiskFull) }
     }
 
     /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.

@@ -179,7 +179,11 @@ impl Engine {
         }
         let (i, created) = match self.partitions.get(idx).channel(&channel) {
             Some(i) => (i, false),
-            None => (self.create_channel(now, idx, channel, begin, None, options.ordered).map_err(failure_of)?, true),
+            None => {
+                let taken = self.check_new_channel(&channel);
+                let created = taken.and_then(|()| self.create_channel(now, idx, channel, begin, None, options.ordered));
+                (created.map_err(failure_of)?, true)
+            }
         };
         let key = ChannelKey { partition: idx.0, channel: i };
         if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].is_uncertain {
