@@ -174,7 +174,16 @@ impl<N: Copy> Ring<N> {
     /// Whether publishes of this many bytes still fit, with a quarter of the ring kept for cursors, retention and
     /// what a lap's end wastes (rule 10).
     pub fn admits(&self, bytes: u64) -> bool {
-        self.used() + self.queued_cost + bytes + self.capacity() / 4 <= self.capacity()
+        self.leaves(self.capacity() / 4, bytes)
+    }
+
+    /// The same of what may take half of that quarter.
+    pub fn admits_changes(&self, bytes: u64) -> bool {
+        self.leaves(self.capacity() / 8, bytes)
+    }
+
+    fn leaves(&self, kept: u64, bytes: u64) -> bool {
+        self.used() + self.queued_cost + bytes + kept <= self.capacity()
     }
 
     /// Time for a checkpoint.

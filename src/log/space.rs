@@ -218,11 +218,20 @@ impl Store {
         self.full_disk.is_short()
     }
 
-    /// Whether a new channel is taken. Not on a full disk that lets no checkpoint free the journal: what is left of that is for the
-    /// channels that are there, and who wants another would wait for as long as the disk is full.
-    pub fn takes_channels(&self) -> bool {
-        let has_space = !self.is_short_of_space() && self.stalled_snapshots.is_empty();
-        has_space || self.ring.admits(self.unpacked)
+    /// A full disk may keep the journal from being freed, and what the journal admits no more would wait as long as that lasts: a publish,
+    /// or a new channel. The rest of it is for the channels that are there.
+    pub fn is_stuck(&self) -> bool {
+        self.checkpoints_may_wait() && !self.ring.admits(self.unpacked)
+    }
+
+    /// Whether an operator's change is taken, which may be what makes room: also by a journal that admits no publish.
+    pub fn takes_changes(&self) -> bool {
+        !self.checkpoints_may_wait() || self.ring.admits_changes(self.unpacked)
+    }
+
+    /// For space.
+    fn checkpoints_may_wait(&self) -> bool {
+        self.is_short_of_space() || !self.stalled_snapshots.is_empty()
     }
 
     /// Another core has no space, or has it again. While it lacks some, this one lets go of what it would keep otherwise.

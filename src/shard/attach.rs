@@ -133,7 +133,7 @@ impl Engine {
     /// Whether a client's or an operator's new channel is taken; a first one, once partition 0 has it, comes to the others whatever
     /// their disk says.
     pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
-        if name.is_ephemeral() || self.store.takes_channels() { Ok(()) } else { Err(PublishError::DiskFull) }
+        if self.store.is_stuck() && !name.is_ephemeral() { Err(PublishError::DiskFull) } else { Ok(()) }
     }
 
     /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.

@@ -418,13 +418,14 @@ impl Shard {
     fn expire_stalls(&mut self, now: Now) {
         self.engine.expire_parked(now);
         let limit = Duration::from_millis(self.engine.settings.pub_waiting_timeout_ms);
+        let error = self.engine.no_room();
         let e = &mut self.engine;
         for waiters in [&mut e.room_waiters, &mut e.remote_waiters] {
             waiters.retain(|&conn| {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
                 let is_late = now.ticks.since(since) >= limit;
                 if is_late {
-                    e.replies.push((conn, Heard::StallFailed(PublishError::TooMuchWaiting)));
+                    e.replies.push((conn, Heard::StallFailed(error)));
                 } else {
                     e.timers.at_most(Timer::Stalls, Some(since + limit));
                 }

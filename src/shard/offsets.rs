@@ -95,6 +95,9 @@ impl Engine {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(SetOffsetError::Failed(PublishError::ReadOnly));
         }
+        if !self.store.takes_changes() && !name.is_ephemeral() {
+            return Err(SetOffsetError::Failed(PublishError::DiskFull));
+        }
         Ok(ChannelKey { partition: idx.0, channel })
     }
 

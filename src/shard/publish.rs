@@ -60,6 +60,9 @@ impl Engine {
         if self.read_only.is_some() {
             return Err(PublishError::ReadOnly);
         }
+        if self.store.is_stuck() {
+            return Err(PublishError::DiskFull);
+        }
         let max = self.settings.max_topics;
         if max > 0 && self.topic_counts.values().sum::<u64>() >= max {
             return Err(PublishError::TooManyTopics);
@@ -319,12 +322,18 @@ impl Engine {
         }
     }
 
+    /// What a publish hears that waited too long for room.
+    pub fn no_room(&self) -> PublishError {
+        if self.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
+    }
+
     /// Publishes of other cores that waited too long for room.
     pub fn expire_parked(&mut self, now: Now) {
         let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
+        let error = self.no_room();
         while self.parked.front().is_some_and(|p| now.ticks.since(p.since) >= limit) {
             let p = self.parked.pop_front().expect("the front was looked at");
-            self.tell_publisher(p.publisher, Err(PublishError::TooMuchWaiting));
+            self.tell_publisher(p.publisher, Err(error));
         }
         if let Some(p) = self.parked.front() {
             self.timers.at_most(Timer::Stalls, Some(p.since + limit));
