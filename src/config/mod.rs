@@ -127,7 +127,7 @@ settings! {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
             "Bytes of publishes that wait for the disk; above it no further publish is read from the sockets";
         pub_waiting_timeout_ms: u64 = 3 * SECOND, Unit::Millis, 1, HOUR, "pub-waiting-timeout",
-            "How long a publish waits for room before its client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429)";
+            "How long a publish waits for room before its client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429), or hears that the disk is full";
         read_cache_bytes: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "read-cache-bytes",
             "Cache of what consumers that lag behind read from disk";
         tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",

@@ -174,16 +174,21 @@ impl<N: Copy> Ring<N> {
     /// Whether publishes of this many bytes still fit, with a quarter of the ring kept for cursors, retention and
     /// what a lap's end wastes (rule 10).
     pub fn admits(&self, bytes: u64) -> bool {
-        self.leaves(self.capacity() / 4, bytes)
+        self.has_free(bytes + self.capacity() / 4)
     }
 
-    /// The same of what may take half of that quarter.
-    pub fn admits_changes(&self, bytes: u64) -> bool {
-        self.leaves(self.capacity() / 8, bytes)
+    /// Whether FINs still fit that need not be journaled now, where the ring may not be freed for long.
+    pub fn admits_fins(&self) -> bool {
+        self.has_free(self.capacity() / 8)
     }
 
-    fn leaves(&self, kept: u64, bytes: u64) -> bool {
-        self.used() + self.queued_cost + bytes + kept <= self.capacity()
+    /// The same of operators' changes: the rest is for retention.
+    pub fn admits_changes(&self) -> bool {
+        self.has_free(self.capacity() / 16)
+    }
+
+    fn has_free(&self, bytes: u64) -> bool {
+        self.used() + self.queued_cost + bytes <= self.capacity()
     }
 
     /// Time for a checkpoint.

@@ -26,6 +26,8 @@ pub struct TopicFile {
     /// The file must not be written any more.
     pub failed: bool,
     retry_at: Option<Ticks>,
+    /// There was no space for it when it was asked for last.
+    lacks_space: bool,
 }
 
 impl TopicFile {
@@ -43,7 +45,7 @@ impl TopicFile {
     }
 
     pub fn waits_for_space(&self) -> bool {
-        self.retry_at.is_some()
+        self.lacks_space
     }
 }
 
@@ -160,7 +162,8 @@ impl Store {
 
         let dir = Arc::new(PartitionDir { topic: info.name.clone(), topic_id: info.id, partition: PartitionId(0) });
         let (block, failed) = (block.into(), false);
-        let file = TopicFile { dir, block, is_allocated: false, write_sequence: None, failed, retry_at: None };
+        let file =
+            TopicFile { dir, block, is_allocated: false, write_sequence: None, failed, retry_at: None, lacks_space: false };
         self.topics.insert(key, file);
         self.write_topic(key, io);
         ticket
@@ -187,11 +190,11 @@ impl Store {
                 self.finish_checkpoint(io);
             }
             Ok(_) => {
-                topic.is_allocated = true;
+                (topic.is_allocated, topic.lacks_space) = (true, false);
                 self.write_topic(key, io);
             }
             Err(error) if error.is_no_space() && !topic.is_allocated => {
-                topic.retry_at = Some(now.ticks + super::space::RETRY);
+                (topic.retry_at, topic.lacks_space) = (Some(now.ticks + super::space::RETRY), true);
             }
             Err(error) => {
                 tracing::error!(%error, topic = %topic.dir.topic, "topic.meta was not written: the journal keeps its record");

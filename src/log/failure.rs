@@ -30,7 +30,7 @@ impl Store {
         if let Some(&p) = self.full_disk.waiting.first() {
             let (n, dir) = (self.full_disk.waiting.len(), &self.partitions[p.0 as usize].dir);
             sick.push(format!("the disk is full: {n} partitions take no publish, the first is {dir}"));
-        } else if !self.stalled_snapshots.is_empty() || self.topics.values().any(|t| t.waits_for_space()) {
+        } else if self.checkpoint_lacks_space() {
             sick.push("the disk is full: the checkpoint waits for space".into());
         }
         sick
@@ -46,6 +46,7 @@ impl Store {
             "a write failed: the partition is read-only until a restart");
         part.poisoned = Some(error.to_string());
         self.rounds -= part.flush.uncount();
+        self.stalled_snapshots.retain(|&q| q != p);
         let was_counted = part.flush.give_up();
         if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
             running.left -= 1;

@@ -173,6 +173,10 @@ impl Store {
     /// Puts a partition in line; `urgent`: a publish waits for it.
     pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
         let part = &mut self.partitions[p.0 as usize];
+        if urgent && part.poisoned.is_none() && !part.is_busy() {
+            self.break_off_waiting(p);
+        }
+        let part = &mut self.partitions[p.0 as usize];
         if part.poisoned.is_some() || part.is_busy() || part.flush.stage != Stage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
@@ -186,6 +190,15 @@ impl Store {
         }
         part.flush.is_queued = true;
         if urgent { self.urgent.push_back(p) } else { self.flush_queue.push_back(p) }
+    }
+
+    /// A round that waits for space for its snapshot makes way for another, which takes one anew.
+    pub(super) fn break_off_waiting(&mut self, p: PartitionIdx) {
+        let part = &mut self.partitions[p.0 as usize];
+        if part.flush.break_off() {
+            part.dirty_after = None;
+            self.stalled_snapshots.retain(|&q| q != p);
+        }
     }
 
     /// More is in memory for its segments than the journal explains.
@@ -388,7 +401,9 @@ impl Store {
                 }
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
-                    f.is_told = false;
+                    if std::mem::take(&mut f.is_told) {
+                        self.stalled_snapshots.retain(|&q| q != p);
+                    }
                     let slot = ((part.snapshot_sequence + 1) % 2) as usize;
                     part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
                     let file = FileId::Snapshot(part.dir.clone(), slot as u8);
@@ -553,7 +568,11 @@ impl Store {
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
                 // It may take long, and what others free meanwhile may be what it waits for.
                 self.rounds -= part.flush.uncount();
-                self.stalled_snapshots.push(p);
+                if !self.stalled_snapshots.contains(&p) {
+                    self.stalled_snapshots.push(p);
+                }
+                // A direct batch that came meanwhile does not wait for the snapshot's space.
+                self.flush_if_due(p);
             }
             Err(error) => self.poison_partition(p, &error),
         }
@@ -562,11 +581,9 @@ impl Store {
 
     /// Tries the snapshots again that found no space.
     pub(super) fn retry_snapshots(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        for p in std::mem::take(&mut self.stalled_snapshots) {
+        for p in self.stalled_snapshots.clone() {
             let part = &mut self.partitions[p.0 as usize];
-            if part.flush.retry_at.is_some_and(|at| at > now.ticks) {
-                self.stalled_snapshots.push(p);
-            } else if part.poisoned.is_none() {
+            if part.flush.retry_at.is_some_and(|at| at <= now.ticks) {
                 part.flush.retry_at = None;
                 let slot = (part.snapshot_sequence + 1) % 2;
                 let file = FileId::Snapshot(part.dir.clone(), slot as u8);

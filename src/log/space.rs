@@ -218,20 +218,21 @@ impl Store {
         self.full_disk.is_short()
     }
 
-    /// A full disk may keep the journal from being freed, and what the journal admits no more would wait as long as that lasts: a publish,
-    /// or a new channel. The rest of it is for the channels that are there.
+    /// The checkpoint finds no space for what it has to write, so the journal is not freed.
+    pub fn checkpoint_lacks_space(&self) -> bool {
+        !self.stalled_snapshots.is_empty() || self.topics.values().any(|t| t.waits_for_space())
+    }
+
+    /// What the journal admits no more, a publish or a new channel, would wait for as long as the disk is full. The rest of the
+    /// journal is for the channels that are there.
     pub fn is_stuck(&self) -> bool {
-        self.checkpoints_may_wait() && !self.ring.admits(self.unpacked)
+        let is_full = self.room.ring || !self.ring.admits(self.unpacked);
+        is_full && !self.is_read_only() && self.checkpoint_lacks_space()
     }
 
-    /// Whether an operator's change is taken, which may be what makes room: also by a journal that admits no publish.
+    /// Whether an operator's change is taken, which may be what makes room: still, when FINs wait in their channels.
     pub fn takes_changes(&self) -> bool {
-        !self.checkpoints_may_wait() || self.ring.admits_changes(self.unpacked)
-    }
-
-    /// For space.
-    fn checkpoints_may_wait(&self) -> bool {
-        self.is_short_of_space() || !self.stalled_snapshots.is_empty()
+        self.is_read_only() || self.ring.admits_changes() || !self.checkpoint_lacks_space()
     }
 
     /// Another core has no space, or has it again. While it lacks some, this one lets go of what it would keep otherwise.

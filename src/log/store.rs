@@ -293,7 +293,8 @@ impl Store {
     /// Whether the ring has room for what waits for it. Without, facts that can wait stay where they are: a full disk may
     /// keep the ring from being freed for long. No publish is admitted then either. (A journal that failed drops them.)
     pub fn takes_facts(&self) -> bool {
-        self.ring.is_poisoned() || self.ring.used() + self.ring.queued_bytes() <= self.ring.capacity()
+        let has_room = self.ring.used() + self.ring.queued_bytes() <= self.ring.capacity();
+        self.ring.is_poisoned() || has_room && (self.ring.admits_fins() || !self.checkpoint_lacks_space())
     }
 
     /// Bytes of records that wait for a journal write.

@@ -265,11 +265,7 @@ impl Store {
 
     /// No round is under way.
     fn is_idle(&mut self, p: PartitionIdx) -> bool {
-        let part = &mut self.partitions[p.0 as usize];
-        if part.flush.break_off() {
-            part.dirty_after = None;
-            self.stalled_snapshots.retain(|&q| q != p);
-        }
+        self.break_off_waiting(p);
         self.part(p).flush.stage == FlushStage::Idle
     }
 

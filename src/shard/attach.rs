@@ -117,7 +117,9 @@ impl Engine {
         if let Some(i) = self.partitions.get(idx).channel(&channel) {
             return Ok((i, first.unwrap_or_else(|| self.was_first(idx, i))));
         }
-        self.check_new_channel(&channel)?;
+        if first.is_none() && self.cluster.is_none() {
+            self.check_new_channel(&channel)?;
+        }
         let judges = first.is_none() && !is_alone;
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
         let flag = (!is_alone).then_some(is_first);
@@ -130,8 +132,8 @@ impl Engine {
         Ok((i, is_first))
     }
 
-    /// Whether a client's or an operator's new channel is taken; a first one, once partition 0 has it, comes to the others whatever
-    /// their disk says.
+    /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
+    /// cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
         if self.store.is_stuck() && !name.is_ephemeral() { Err(PublishError::DiskFull) } else { Ok(()) }
     }

@@ -418,9 +418,10 @@ impl Shard {
     fn expire_stalls(&mut self, now: Now) {
         self.engine.expire_parked(now);
         let limit = Duration::from_millis(self.engine.settings.pub_waiting_timeout_ms);
-        let error = self.engine.no_room();
+        let here = self.engine.no_room();
         let e = &mut self.engine;
-        for waiters in [&mut e.room_waiters, &mut e.remote_waiters] {
+        // What another core lacks is not known here.
+        for (waiters, error) in [(&mut e.room_waiters, here), (&mut e.remote_waiters, PublishError::TooMuchWaiting)] {
             waiters.retain(|&conn| {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
                 let is_late = now.ticks.since(since) >= limit;

@@ -8,6 +8,10 @@ fn is_segment(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Segment(..), .. })
 }
 
+fn is_snapshot_space(op: &DiskOp) -> bool {
+    matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. })
+}
+
 /// Each has one message that stands in the journal and not in its segment.
 fn published(rig: &mut Rig, count: usize) -> Vec<PartitionIdx> {
     let parts: Vec<_> = (0..count).map(|n| rig.create(&format!("t{n}"))).collect();
@@ -29,7 +33,8 @@ fn append_direct(rig: &mut Rig, p: PartitionIdx) -> AppendTicket {
         match rig.append(p, &[&[1; 40 * 1024]]) {
             Ok(ticket) => break ticket,
             Err(Refusal::Busy) => {
-                let index = rig.find(|op| matches!(op, DiskOp::AllocateSegment { .. } | DiskOp::Allocate { .. }));
+                let index = rig
+                    .find(|op| matches!(op, DiskOp::AllocateSegment { .. } | DiskOp::Allocate { .. }) && !is_snapshot_space(op));
                 rig.complete(index.expect("it waits for space"));
             }
             Err(other) => panic!("{other}"),
@@ -72,19 +77,18 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     let mut rig = Rig::new(options());
     let parts = published(&mut rig, ROUNDS_MAX + 2);
     let (last, stuck) = parts.split_last().expect("some");
-    let is_snapshot = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. });
     for &p in stuck {
         rig.store.part_mut(p).snapshot_len = [0; 2];
         rig.store.part_mut(p).flush.want_snapshot(false);
         rig.store.want_flush(p, false);
     }
     rig.turn_end();
-    while let Some(index) = rig.find(|op| !is_snapshot(op)) {
+    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
         rig.complete(index);
     }
     assert_eq!((rig.disk.pending.len(), rig.store.rounds), (ROUNDS_CALM, ROUNDS_CALM), "these may end yet");
     while rig.store.stalled_snapshots.len() < stuck.len() {
-        match rig.find(is_snapshot) {
+        match rig.find(is_snapshot_space) {
             Some(index) => drop(rig.fail(index, true)),
             None => rig.complete(0),
         }
@@ -147,4 +151,73 @@ fn streams_of_direct_batches_leave_room_for_other_rounds() {
     assert_eq!((written(&rig).len(), rig.store.rounds), (2 * ROUNDS_CALM, ROUNDS_CALM));
     rig.settle();
     assert_eq!(rig.store.rounds, 0);
+}
+
+/// Its round asks for space for a snapshot.
+fn asks_for_space(rig: &mut Rig, p: PartitionIdx) {
+    rig.store.part_mut(p).snapshot_len = [0; 2];
+    rig.store.part_mut(p).flush.want_snapshot(false);
+    rig.store.want_flush(p, false);
+    rig.turn_end();
+    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
+        rig.complete(index);
+    }
+}
+
+fn no_space(rig: &mut Rig) {
+    let index = rig.find(is_snapshot_space).expect("it asks for space");
+    rig.fail(index, true);
+}
+
+/// All but what a snapshot asks for.
+fn others_end(rig: &mut Rig) {
+    rig.turn_end();
+    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
+        rig.complete(index);
+        rig.turn_end();
+    }
+}
+
+#[test]
+fn a_direct_batch_does_not_wait_for_the_space_of_a_snapshot() {
+    for comes_first in [false, true] {
+        let mut rig = Rig::new(options());
+        let p = published(&mut rig, 1)[0];
+        asks_for_space(&mut rig, p);
+        if !comes_first {
+            no_space(&mut rig);
+        }
+        let ticket = append_direct(&mut rig, p);
+        rig.turn_end();
+        if comes_first {
+            no_space(&mut rig);
+        }
+        others_end(&mut rig);
+        let is_acknowledged =
+            |n: &Notice| matches!(n, Notice::Durable { p: at, tickets_upto, .. } if *at == p && *tickets_upto == ticket);
+        assert!(rig.notices.iter().any(is_acknowledged), "before the stall: {comes_first}");
+        // The snapshot is not forgotten.
+        no_space(&mut rig);
+        assert_eq!((rig.store.stalled_snapshots.len(), rig.store.rounds), (1, 0));
+        rig.tick(1100);
+        rig.settle();
+        assert!(rig.store.rounds == 0 && rig.store.stalled_snapshots.is_empty());
+        assert_eq!(rig.read_all(p).len(), 2);
+    }
+}
+
+#[test]
+fn that_a_checkpoint_lacks_space_holds_until_there_is_some() {
+    let mut rig = Rig::new(options());
+    let p = published(&mut rig, 1)[0];
+    asks_for_space(&mut rig, p);
+    assert!(!rig.store.checkpoint_lacks_space(), "it may get some");
+    for _ in 0..3 {
+        no_space(&mut rig);
+        assert!(rig.store.checkpoint_lacks_space());
+        rig.tick(1100);
+        assert!(rig.store.checkpoint_lacks_space(), "also while it is asked for again");
+    }
+    rig.settle();
+    assert!(!rig.store.checkpoint_lacks_space());
 }
