@@ -45,7 +45,7 @@ impl TopicFile {
     }
 
     pub fn waits_for_space(&self) -> bool {
-        self.lacks_space
+        self.lacks_space && !self.failed
     }
 }
 

@@ -117,7 +117,7 @@ impl Engine {
         if let Some(i) = self.partitions.get(idx).channel(&channel) {
             return Ok((i, first.unwrap_or_else(|| self.was_first(idx, i))));
         }
-        if first.is_none() && self.cluster.is_none() {
+        if first.is_none() {
             self.check_new_channel(&channel)?;
         }
         let judges = first.is_none() && !is_alone;
@@ -135,7 +135,8 @@ impl Engine {
     /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
     /// cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
-        if self.store.is_stuck() && !name.is_ephemeral() { Err(PublishError::DiskFull) } else { Ok(()) }
+        let is_refused = self.cluster.is_none() && !name.is_ephemeral() && self.store.is_stuck();
+        if is_refused { Err(PublishError::DiskFull) } else { Ok(()) }
     }
 
     /// At partition 0's core: the topic's first channel (if it is this one) does not stand in all partitions yet.

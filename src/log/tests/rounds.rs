@@ -221,3 +221,20 @@ fn that_a_checkpoint_lacks_space_holds_until_there_is_some() {
     rig.settle();
     assert!(!rig.store.checkpoint_lacks_space());
 }
+
+#[test]
+fn a_topic_file_that_failed_lacks_no_space() {
+    let mut rig = Rig::new(options());
+    let d = dir("t");
+    let info = TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 };
+    rig.store.log_topic_create(&info, rig.now.unix_ns, &mut rig.io);
+    rig.turn_end();
+    let space = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Topic(_), .. });
+    for (no_space, lacks) in [(true, true), (true, true), (false, false)] {
+        let index = rig.find(space).expect("it is asked for");
+        rig.fail(index, no_space);
+        assert_eq!(rig.store.checkpoint_lacks_space(), lacks);
+        rig.tick(1100);
+        assert_eq!(rig.store.checkpoint_lacks_space(), lacks, "a second later");
+    }
+}
