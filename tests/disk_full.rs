@@ -181,6 +181,23 @@ impl Topic {
     }
 }
 
+/// Publishes to one after the other until each was refused twice in a row.
+fn fill_in_turns(topics: &mut [Topic], node: &Node, len: usize) {
+    let began = Instant::now();
+    let mut refusals = 0;
+    for n in (0..topics.len()).cycle() {
+        match topics[n].publish(node, len) {
+            Ok(()) => refusals = 0,
+            Err(Refused::Full) => refusals += 1,
+            Err(Refused::Other(error)) => panic!("{}: not a clear error: {error}", topics[n].name),
+        }
+        if refusals >= 2 * topics.len() {
+            return;
+        }
+        assert!(began.elapsed() < HANG, "the disk does not get full");
+    }
+}
+
 fn connect(node: &Node) -> Client {
     let mut client = Client::connect(node.tcp()).expect("it takes connections");
     client.set_read_timeout(HANG).expect("not zero");
@@ -331,20 +348,7 @@ fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
     let mut topics: Vec<Topic> = (0..24).map(|n| Topic::with_channels(&format!("many-{n}"), &node, &["a"])).collect();
     topics.iter_mut().for_each(|topic| topic.publish(&node, 20_000).expect("there is room"));
     let filler = disk.filler("filler", u64::MAX);
-    // What the journal and the segments still hold goes; then nobody's does.
-    let began = Instant::now();
-    let mut refusals = 0;
-    for n in (0..topics.len()).cycle() {
-        match topics[n].publish(&node, 20_000) {
-            Ok(()) => refusals = 0,
-            Err(Refused::Full) => refusals += 1,
-            Err(Refused::Other(error)) => panic!("{}: not a clear error: {error}", topics[n].name),
-        }
-        if refusals > topics.len() {
-            break;
-        }
-        assert!(began.elapsed() < HANG, "the disk does not get full");
-    }
+    fill_in_turns(&mut topics, &node, 20_000);
     assert_answers(&node);
     for topic in &topics {
         for n in 0..40 {
@@ -391,6 +395,7 @@ fn nobody_waits_for_a_journal_that_a_full_disk_keeps_full() {
     let began = Instant::now();
     while let Err(error) = connect(&node).subscribe("crowded", "another", 1) {
         assert!(began.elapsed() < HANG, "there is room, and no channel is taken: {error}");
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -400,19 +405,7 @@ fn topics_that_end_within_their_first_segment_do_not_lock_the_disk() {
     // As by default: a segment is larger than what each of many topics has.
     let node = disk.node(&[FLAGS[0], FLAGS[1], FLAGS[3], "--max-bytes-per-file=128MiB"]);
     let mut topics: Vec<Topic> = (0..6).map(|n| Topic::with_channels(&format!("short-{n}"), &node, &["a"])).collect();
-    let began = Instant::now();
-    let mut refusals = 0;
-    for n in (0..topics.len()).cycle() {
-        match topics[n].publish(&node, 50_000) {
-            Ok(()) => refusals = 0,
-            Err(Refused::Full) => refusals += 1,
-            Err(Refused::Other(error)) => panic!("not a clear error: {error}"),
-        }
-        if refusals >= 12 {
-            break;
-        }
-        assert!(began.elapsed() < HANG, "the disk does not get full");
-    }
+    fill_in_turns(&mut topics, &node, 50_000);
     topics.iter().for_each(|topic| topic.consume(&node, "a", true));
     for topic in &mut topics {
         topic.resumes(&node);

@@ -306,7 +306,7 @@ mod tests {
         rest.into_iter().for_each(|(_, part)| free.put(part));
         assert!(free.bytes > FREE_MAX - REGION && free.regions.iter().all(|free| free.bytes() < REGION), "no whole one");
         let part = free.take(IO_BYTES_MAX / 4).expect("there is memory");
-        assert!(free.bytes <= FREE_MAX);
+        assert!(free.bytes <= FREE_MAX && held.iter().all(|(_, other)| !Arc::ptr_eq(&other.region, &part.region)));
         free.put(part);
         held.into_iter().for_each(|(_, part)| free.put(part));
         let bytes: usize = free.regions.iter().map(FreeParts::bytes).sum();

@@ -19,6 +19,7 @@ mod tests;
 use crate::config::Settings;
 use crate::mesh::{HttpPort, Wake};
 use crate::metrics::Latency;
+use crate::metrics::node::SpareBytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use link::Link;
@@ -70,7 +71,7 @@ impl HttpServer {
         tcp_port: u16,
         port: HttpPort,
         wake: Arc<HttpWake>,
-        spare_bytes: Box<dyn Fn() -> u64 + Send>,
+        spare_bytes: SpareBytes,
     ) -> Result<Self, HttpError> {
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
         listener.set_nonblocking(true).map_err(failed)?;
@@ -109,7 +110,7 @@ struct Node {
     link: Link,
     tcp_port: u16,
     http_port: u16,
-    spare_bytes: Box<dyn Fn() -> u64 + Send>,
+    spare_bytes: SpareBytes,
     hostname: String,
     start_unix_s: i64,
     /// Kilobytes of bodies that may be held at a time.
@@ -120,7 +121,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), spare_bytes: Box<dyn Fn() -> u64 + Send>) -> Self {
+    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), spare_bytes: SpareBytes) -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,

@@ -33,16 +33,14 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
     let topic = filter.topic.as_deref().and_then(|name| TopicName::new(name).or_else(|_| TopicName::new(PROBE)).ok());
     let channel = filter.channel.as_deref().and_then(|name| ChannelName::new(name).ok());
     let shards = ask_all(node, topic, channel, filter.clients).await;
-    let spare_bytes = (node.spare_bytes)();
     let facts = NodeFacts {
         version: env!("CARGO_PKG_VERSION"),
         start_unix_s: node.start_unix_s,
         now_unix_s: unix_s(),
         resident_bytes: query.is_wanted("include_mem").then(resident_bytes),
-        spare_bytes,
+        spare_bytes: (node.spare_bytes)(),
         extra: vec![
             ("connections", shards.iter().map(|s| s.connections).sum::<u64>().to_string()),
-            ("spare_bytes", spare_bytes.to_string()),
             ("http_publish", node.publish_latency.borrow().to_string()),
         ],
     };

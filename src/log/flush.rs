@@ -172,12 +172,15 @@ impl Flush {
 impl Store {
     /// Puts a partition in line; `urgent`: a publish waits for it.
     pub(super) fn want_flush(&mut self, p: PartitionIdx, urgent: bool) {
-        let part = &mut self.partitions[p.0 as usize];
-        if urgent && part.poisoned.is_none() && !part.is_busy() {
+        let part = &self.partitions[p.0 as usize];
+        if part.poisoned.is_some() || part.is_busy() {
+            return;
+        }
+        if urgent {
             self.break_off_waiting(p);
         }
         let part = &mut self.partitions[p.0 as usize];
-        if part.poisoned.is_some() || part.is_busy() || part.flush.stage != Stage::Idle {
+        if part.flush.stage != Stage::Idle {
             // A round that ends looks for itself whether another is due.
             return;
         }

@@ -28,6 +28,9 @@ pub struct NodeFacts {
     pub extra: Vec<(&'static str, String)>,
 }
 
+/// Asks for [`NodeFacts::spare_bytes`].
+pub type SpareBytes = Box<dyn Fn() -> u64 + Send>;
+
 #[derive(Serialize)]
 pub struct NodeStats {
     version: &'static str,
@@ -228,10 +231,8 @@ impl NodeStats {
         if let Some(memory) = &self.memory {
             writeln!(out, "\nMemory:\n   {:<25}\t{}", "resident_bytes", memory.heap_in_use_bytes)?;
         }
-        if !self.extra.is_empty() {
-            writeln!(out, "\nNode:")?;
-            self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
-        }
+        writeln!(out, "\nNode:\n   {:<25}\t{}", "spare_bytes", self.spare_bytes)?;
+        self.extra.iter().try_for_each(|(name, value)| writeln!(out, "   {name:<25}\t{value}"))?;
         writeln!(out, "\nCores:")?;
         for Core { core, health, connections, turns: t, scrubs, deleting_bytes, links } in &self.cores {
             let times = format!("p50 {} p99 {} p99.9 {} max {} us", t.p50_us, t.p99_us, t.p999_us, t.max_us);
@@ -570,6 +571,7 @@ mod tests {
             "Health: OK",
             "",
             "Node:",
+            "   spare_bytes              \t7",
             "   http_publish             \tnone",
             "",
             "Cores:",

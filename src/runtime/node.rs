@@ -12,6 +12,7 @@ use crate::disk::spares::Spares;
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
 use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
+use crate::metrics::node::SpareBytes;
 use crate::net::{self, NetError, NetOptions, Reserved};
 use crate::ring::WakeFd;
 use crate::tls::{PeerTerms, Terms, TlsError};
@@ -60,9 +61,6 @@ pub struct FrontStart {
     /// Bytes in `spare/`: of segments that were removed, kept for new ones.
     pub spare_bytes: SpareBytes,
 }
-
-/// Says a figure that another room keeps.
-pub type SpareBytes = Box<dyn Fn() -> u64 + Send>;
 
 /// Ends the HTTP thread; returns when it takes no more and has answered.
 pub type StopFront = Box<dyn FnOnce()>;

@@ -27,6 +27,19 @@ fn written(rig: &Rig) -> BTreeSet<FileId> {
     rig.disk.pending.iter().filter(|(_, op)| is_segment(op)).filter_map(|(_, op)| op.file().cloned()).collect()
 }
 
+/// Their rounds, as many as may begin, ask for space for a snapshot.
+fn ask_for_space(rig: &mut Rig, parts: &[PartitionIdx]) {
+    for &p in parts {
+        rig.store.part_mut(p).snapshot_len = [0; 2];
+        rig.store.part_mut(p).flush.want_snapshot(false);
+        rig.store.want_flush(p, false);
+    }
+    rig.turn_end();
+    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
+        rig.complete(index);
+    }
+}
+
 /// Appends what is long enough to go straight to its segment.
 fn append_direct(rig: &mut Rig, p: PartitionIdx) -> AppendTicket {
     loop {
@@ -77,15 +90,7 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     let mut rig = Rig::new(options());
     let parts = published(&mut rig, ROUNDS_MAX + 2);
     let (last, stuck) = parts.split_last().expect("some");
-    for &p in stuck {
-        rig.store.part_mut(p).snapshot_len = [0; 2];
-        rig.store.part_mut(p).flush.want_snapshot(false);
-        rig.store.want_flush(p, false);
-    }
-    rig.turn_end();
-    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
-        rig.complete(index);
-    }
+    ask_for_space(&mut rig, stuck);
     assert_eq!((rig.disk.pending.len(), rig.store.rounds), (ROUNDS_CALM, ROUNDS_CALM), "these may end yet");
     while rig.store.stalled_snapshots.len() < stuck.len() {
         match rig.find(is_snapshot_space) {
@@ -153,17 +158,6 @@ fn streams_of_direct_batches_leave_room_for_other_rounds() {
     assert_eq!(rig.store.rounds, 0);
 }
 
-/// Its round asks for space for a snapshot.
-fn asks_for_space(rig: &mut Rig, p: PartitionIdx) {
-    rig.store.part_mut(p).snapshot_len = [0; 2];
-    rig.store.part_mut(p).flush.want_snapshot(false);
-    rig.store.want_flush(p, false);
-    rig.turn_end();
-    while let Some(index) = rig.find(|op| !is_snapshot_space(op)) {
-        rig.complete(index);
-    }
-}
-
 fn no_space(rig: &mut Rig) {
     let index = rig.find(is_snapshot_space).expect("it asks for space");
     rig.fail(index, true);
@@ -183,7 +177,7 @@ fn a_direct_batch_does_not_wait_for_the_space_of_a_snapshot() {
     for comes_first in [false, true] {
         let mut rig = Rig::new(options());
         let p = published(&mut rig, 1)[0];
-        asks_for_space(&mut rig, p);
+        ask_for_space(&mut rig, &[p]);
         if !comes_first {
             no_space(&mut rig);
         }
@@ -210,7 +204,7 @@ fn a_direct_batch_does_not_wait_for_the_space_of_a_snapshot() {
 fn that_a_checkpoint_lacks_space_holds_until_there_is_some() {
     let mut rig = Rig::new(options());
     let p = published(&mut rig, 1)[0];
-    asks_for_space(&mut rig, p);
+    ask_for_space(&mut rig, &[p]);
     assert!(!rig.store.checkpoint_lacks_space(), "it may get some");
     for _ in 0..3 {
         no_space(&mut rig);
