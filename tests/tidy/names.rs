@@ -78,11 +78,13 @@ fn cells(page: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn promise_md_names_what_is_there() {
+fn the_tests_that_documents_name_are_there() {
     let (named, mut complaints) = (Named::of_the_repository(), Vec::new());
-    let page = fs::read_to_string(root().join("docs/promise.md")).expect("it is there");
-    assert!(cells(&page).count() > 30, "the tables were not found");
-    cells(&page).for_each(|cell| named.check(cell, &mut complaints));
+    for (document, rows_min) in [("docs/promise.md", 30), ("docs/rules.md", 15)] {
+        let page = fs::read_to_string(root().join(document)).expect("it is there");
+        assert!(cells(&page).count() > rows_min, "the tables of {document} were not found");
+        cells(&page).for_each(|cell| named.check(cell, &mut complaints));
+    }
     fail_on(complaints);
 }
 
