@@ -7,6 +7,9 @@
 //! A follower gets the whole list when it becomes live; what changes then follows in order. A message
 //! that stays without answer ends the session, and the next one begins with a list, so nothing is ever missing for long.
 //!
+//! **A follower joins the ISR with every channel complete.** An operation that a follower clamps, or that fails, leaves the channel
+//! incomplete there, whether the operation waits for this follower or not: the channel is sent with each interval until an answer is OK.
+//!
 //! **What retention may remove is agreed on.** A place before which the leader gives nothing to a new channel any more (its collect
 //! start) is told to all; when every member of the required set has it durable, it is the *agreed start*: the leader removes what lies
 //! before, and tells the followers that they may. So whoever leads next gives no channel what another replica has removed.
@@ -28,7 +31,17 @@ enum Sent {
     /// With the collect start that it brings.
     List(Position),
     Moved(Position, Vec<ChannelName>),
-    Operation(u64),
+    Operation {
+        request: u64,
+        channel: ChannelName,
+        deletes: bool,
+    },
+}
+
+impl Sent {
+    fn is_operation(&self, number: u64) -> bool {
+        matches!(self, Sent::Operation { request, .. } if *request == number)
+    }
 }
 
 /// The cursors of one session.
@@ -37,6 +50,8 @@ pub(super) struct CursorLink {
     seq: u64,
     sent: VecDeque<(u64, Sent)>,
     list: List,
+    /// Channels of which it may lack what was acknowledged: each until a later number brought it, and was answered with OK.
+    incomplete: BTreeMap<ChannelName, u64>,
     /// The collect start that it has, durably.
     collects: Position,
 }
@@ -54,7 +69,7 @@ enum List {
 
 impl Default for CursorLink {
     fn default() -> Self {
-        CursorLink { seq: 0, sent: VecDeque::new(), list: List::None, collects: Position::START }
+        CursorLink { seq: 0, sent: VecDeque::new(), list: List::None, incomplete: BTreeMap::new(), collects: Position::START }
     }
 }
 
@@ -72,9 +87,24 @@ impl CursorLink {
         matches!(self.list, List::Sent | List::Confirmed)
     }
 
-    /// Whether this follower has all channels, as far as they were sent.
+    /// Whether this follower has all channels, durably, as far as somebody was told that they are so.
     pub fn is_complete(&self) -> bool {
-        self.list == List::Confirmed && self.sent.is_empty()
+        self.list == List::Confirmed && self.sent.is_empty() && self.incomplete.is_empty()
+    }
+
+    /// What was sent so far does not count for this channel.
+    fn doubt(&mut self, channel: &ChannelName) {
+        if self.is_listed() {
+            self.incomplete.insert(channel.clone(), self.seq);
+        }
+    }
+
+    /// The incomplete channels that are not on their way.
+    fn to_repeat(&self) -> impl Iterator<Item = &ChannelName> {
+        let is_under_way = |name: &ChannelName, after: u64| {
+            self.sent.iter().any(|(seq, s)| *seq > after && matches!(s, Sent::Moved(_, names) if names.contains(name)))
+        };
+        self.incomplete.iter().filter(move |(name, after)| !is_under_way(name, **after)).map(|(name, _)| name)
     }
 }
 
@@ -83,6 +113,15 @@ enum What {
     Set(CursorImage),
     /// With the collect start that goes with it.
     Delete(ChannelName, Option<Position>),
+}
+
+impl What {
+    fn channel(&self) -> &ChannelName {
+        match self {
+            What::Set(image) => &image.name,
+            What::Delete(channel, _) => channel,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -225,7 +264,8 @@ impl CursorSync {
             deleted,
             producers: vec![],
         };
-        send(cx, peer, leading, Sent::Operation(request), message);
+        let (channel, deletes) = (what.channel().clone(), matches!(what, What::Delete(..)));
+        send(cx, peer, leading, Sent::Operation { request, channel, deletes }, message);
     }
 
     pub fn on_ack(&mut self, cx: &mut Cx<'_>, peer: &mut Peer, leading: &Leading<'_>, seq: u64, result: Result<(), PeerError>) {
@@ -239,6 +279,7 @@ impl CursorSync {
         match (sent, result) {
             (Sent::List(_), Ok(())) => {
                 (peer.cursors.list, peer.was_listed) = (List::Confirmed, true);
+                peer.cursors.incomplete.retain(|_, after| *after > seq);
                 // It may have missed those in the sessions before.
                 let missed: Vec<u64> =
                     self.operations.iter().filter(|(_, o)| o.waits_for.contains(&peer.node)).map(|(r, _)| *r).collect();
@@ -254,16 +295,22 @@ impl CursorSync {
                 self.moved.extend(names);
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
-            (Sent::Moved(..), Ok(())) => {}
-            // What supersedes it came from this leader, later.
-            (Sent::Operation(request), Ok(()) | Err(PeerError::Superseded)) => {
+            (Sent::Moved(_, names), Ok(())) => {
+                peer.cursors.incomplete.retain(|name, after| *after > seq || !names.contains(name));
+            }
+            // What supersedes it came from this leader, later, and is durable there.
+            (Sent::Operation { request, channel, deletes }, Ok(()) | Err(PeerError::Superseded)) => {
+                if deletes {
+                    peer.cursors.incomplete.remove(&channel);
+                }
                 if let Some(operation) = self.operations.get_mut(&request) {
                     operation.waits_for.retain(|n| *n != peer.node);
                     self.finish(cx);
                 }
             }
             // It is not that far: again with the next interval.
-            (Sent::Operation(_), Err(_)) => {
+            (Sent::Operation { channel, .. }, Err(_)) => {
+                peer.cursors.incomplete.insert(channel, seq);
                 self.next_at.get_or_insert(cx.now + leading.interval);
             }
         }
@@ -297,6 +344,9 @@ impl CursorSync {
         let now = cx.now;
         self.operations.retain(|&request, o| {
             if o.until <= now {
+                // Some have it and some do not; what it was before is told to all under a higher generation.
+                peers.iter_mut().for_each(|p| p.cursors.doubt(o.what.channel()));
+                self.next_at.get_or_insert(now + leading.interval);
                 cx.out.push(Effect::CursorDone { request, result: Err(ReplicaError::NotConfirmed) });
             }
             o.until > now
@@ -312,12 +362,17 @@ impl CursorSync {
             if !peer.cursors.is_listed() {
                 continue;
             }
-            if !names.is_empty() || has_start {
+            let mut wanted = names.clone();
+            wanted.extend(peer.cursors.to_repeat().filter(|name| !names.contains(name)).cloned());
+            if !wanted.is_empty() || has_start {
                 let (to, session) = (peer.node, peer.session);
-                cx.out.push(Effect::CollectCursors { to, session, channels: Channels::Some(names.clone()) });
+                cx.out.push(Effect::CollectCursors { to, session, channels: Channels::Some(wanted) });
+            }
+            if !peer.cursors.incomplete.is_empty() {
+                self.next_at = Some(now + leading.interval);
             }
             for (request, operation) in &self.operations {
-                let is_under_way = peer.cursors.sent.iter().any(|(_, s)| *s == Sent::Operation(*request));
+                let is_under_way = peer.cursors.sent.iter().any(|(_, s)| s.is_operation(*request));
                 if operation.waits_for.contains(&peer.node) && !is_under_way {
                     self.send_operation(cx, peer, leading, *request, &operation.what);
                 }

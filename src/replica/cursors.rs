@@ -1,7 +1,7 @@
 //! A follower's cursors (rule 3): which of what the leader says is news, what has to wait for the log, what is applied.
 //!
 //! ```text
-//! (epoch, generation, log id) of what came     lower epoch or generation than here: superseded
+//! (epoch, generation, log id) of what came     lower epoch or generation than here: superseded; than what is kept: clamped
 //!                                              same, and not beyond: old news, nothing to do
 //! confirmed, or an interval, beyond the end    kept, the largest of a channel wins, until a flush moves the end
 //!                                              with the flush flag: the end moves now; what is still beyond is applied up to it
@@ -25,8 +25,7 @@ pub(super) struct FollowerCursors {
     end: Position,
     cached: BTreeMap<ChannelName, CursorImage>,
     last_seq: u64,
-    /// All channels were named in this session.
-    has_list: bool,
+    list: List,
     next_number: u64,
     /// Being made durable: number, and the answer that then goes out. Those of older sessions have none.
     applying: VecDeque<(u64, Option<CursorsAck>)>,
@@ -38,11 +37,21 @@ impl Default for FollowerCursors {
             end: Position::START,
             cached: BTreeMap::new(),
             last_seq: 0,
-            has_list: false,
+            list: List::Missing,
             next_number: 0,
             applying: VecDeque::new(),
         }
     }
+}
+
+/// All channels of the leader, in this session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum List {
+    /// Not named, or some lay beyond the end.
+    Missing,
+    /// Being made durable under this number.
+    Applying(u64),
+    Durable,
 }
 
 type Key = (Epoch, u64, LogId);
@@ -70,13 +79,13 @@ impl Changes {
 impl FollowerCursors {
     /// A session begins: numbers begin anew, and nobody waits for what was before.
     pub fn begin(&mut self) {
-        (self.last_seq, self.has_list) = (0, false);
+        (self.last_seq, self.list) = (0, List::Missing);
         self.applying.iter_mut().for_each(|a| a.1 = None);
     }
 
-    /// It has heard of every channel of this leader.
+    /// It has every channel of this leader, unclamped and durable.
     pub fn has_list(&self) -> bool {
-        self.has_list
+        self.list == List::Durable
     }
 
     /// The log ends elsewhere now, and this is what of it is committed.
@@ -101,7 +110,7 @@ impl FollowerCursors {
             result = self.judge(cx, image, message.flush, &mut changes).and(result);
         }
         if message.is_all {
-            self.has_list = true;
+            self.list = List::Missing;
             let mut here = vec![];
             cx.log.channels(&mut here);
             changes.deleted.extend(here.into_iter().filter(|c| !names.contains(c)));
@@ -114,10 +123,17 @@ impl FollowerCursors {
         let ack = CursorsAck { seq: message.seq, result };
         changes.starts = (message.collect_start, message.agreed_start);
         changes.producers = message.producers;
+        let is_had = message.is_all && result.is_ok();
         if changes.is_empty() && self.applying.is_empty() {
+            if is_had {
+                self.list = List::Durable;
+            }
             return cx.send(from, head, Body::CursorsAck(ack));
         }
         self.apply(cx, changes, Some(ack));
+        if is_had {
+            self.list = List::Applying(self.next_number);
+        }
     }
 
     /// The log's end for cursors may have moved.
@@ -133,6 +149,9 @@ impl FollowerCursors {
     }
 
     pub fn on_applied(&mut self, cx: &mut Cx<'_>, leader: NodeId, head: Head, number: u64) {
+        if matches!(self.list, List::Applying(n) if n <= number) {
+            self.list = List::Durable;
+        }
         while self.applying.front().is_some_and(|a| a.0 <= number) {
             if let Some((_, Some(ack))) = self.applying.pop_front() {
                 cx.send(leader, head, Body::CursorsAck(ack));
@@ -174,7 +193,8 @@ impl FollowerCursors {
         if let Some((epoch, generation, _)) = newest.max(kept)
             && (image.epoch, image.generation) < (epoch, generation)
         {
-            return Err(PeerError::Superseded);
+            // What is kept is in memory alone: until it is applied, nothing of the two is here.
+            return Err(if kept.is_some() { PeerError::Clamped } else { PeerError::Superseded });
         }
         if newest.is_some_and(|n| key(&image) < n) {
             return Ok(());

@@ -290,9 +290,12 @@ impl Follower {
     }
 
     /// What the leader still waits for is answered, as far as it can be.
-    pub fn on_applied(&mut self, cx: &mut Cx<'_>, number: u64) {
+    pub fn on_applied(&mut self, base: &mut Base, cx: &mut Cx<'_>, number: u64) {
         if let Some(leader) = self.leader {
             self.cursors.on_applied(cx, leader, self.head, number);
+        }
+        if self.phase == Phase::Aligned {
+            self.follow_committed(base, cx);
         }
     }
 

@@ -181,7 +181,7 @@ impl Member {
             (Role::Follower(f), Event::Durable | Event::EpochDurable { .. }) => f.go_on(base, cx),
             (Role::Follower(f), Event::Truncated) => f.on_truncated(base, cx),
             (Role::Follower(f), Event::LogRead { to, session, from, result, .. }) => f.on_read(cx, to, session, from, result),
-            (Role::Follower(f), Event::Cursor(CursorEvent::Applied { number })) => f.on_applied(cx, number),
+            (Role::Follower(f), Event::Cursor(CursorEvent::Applied { number })) => f.on_applied(base, cx, number),
             (_, Event::Cursor(CursorEvent::Sync { request, .. } | CursorEvent::Delete { request, .. })) => {
                 let error = self.check_write(cx.now).err().unwrap_or(ReplicaError::Opening);
                 cx.out.push(Effect::CursorDone { request, result: Err(error) });

@@ -3,7 +3,7 @@
 use super::rig::{Rig, cursor, log_of, run_of};
 use crate::base::{ChannelName, Position};
 use crate::log::cursor::{CursorImage, Interval};
-use crate::replica::message::{Ack, Body, Cursors, CursorsAck};
+use crate::replica::message::{Ack, Aligned, Body, Cursors, CursorsAck};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{Operation, Out};
 use crate::replica::{CursorEvent, Effect, Event, LogView, NodeId, PeerError, ReplicaOptions};
@@ -314,4 +314,122 @@ fn who_was_not_told_of_what_is_removed_joins_no_isr() {
     let said = cursors_said(&mut rig).pop().expect("the follower is told");
     rig.hear(2, 5, session, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
     assert!(proposed(&mut rig));
+}
+
+/// Node 3 is in step and has the list, but is not in the ISR. Its session.
+fn third(rig: &mut Rig) -> u32 {
+    let session = rig.session(3);
+    let standing = Rig::standing(&rig.node.log, Position::START, false);
+    rig.hear(3, 5, session, Body::Standing(standing));
+    let at = rig.end();
+    rig.hear(3, 5, session, Body::Aligned(Aligned { at }));
+    session
+}
+
+fn said_to_third(rig: &mut Rig) -> Cursors {
+    let mut said = rig.said(3).into_iter().filter_map(|m| if let Body::Cursors(c) = m.body { Some(c) } else { None });
+    said.next_back().expect("node 3 is told")
+}
+
+fn proposes(rig: &mut Rig) -> bool {
+    rig.effects().iter().any(|e| matches!(e, Effect::Propose { .. }))
+}
+
+fn answer(rig: &mut Rig, from: u8, session: u32, seq: u64, result: Result<(), PeerError>) {
+    rig.hear(from, 5, session, Body::CursorsAck(CursorsAck { seq, result }));
+}
+
+/// The operation waits for node 2 alone. Node 3 holds it in memory, beyond its end: it could lead without it.
+#[test]
+fn who_clamped_an_operation_joins_the_isr_when_it_has_the_channel() {
+    let (mut rig, session) = leader();
+    let third_session = third(&mut rig);
+    let list = said_to_third(&mut rig);
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    let (seq, first) = (cursors_said(&mut rig).pop().expect("sent").seq, said_to_third(&mut rig));
+    answer(&mut rig, 2, session, seq, Ok(()));
+    assert!(done(&rig));
+    answer(&mut rig, 3, third_session, first.seq, Err(PeerError::Clamped));
+    answer(&mut rig, 3, third_session, list.seq, Ok(()));
+    rig.ack(3, 5, third_session);
+    assert!(!proposes(&mut rig), "it has the channel in memory alone");
+    for result in [Err(PeerError::Clamped), Ok(())] {
+        rig.wait(ReplicaOptions::default().cursor_interval);
+        assert!(!proposes(&mut rig));
+        let again = said_to_third(&mut rig);
+        assert_eq!(again.cursors.len(), 1, "the channel is sent again");
+        answer(&mut rig, 3, third_session, again.seq, result);
+    }
+    assert!(proposes(&mut rig), "every channel is complete");
+}
+
+/// What an operation that failed has left behind at a follower must not lead.
+#[test]
+fn who_may_have_a_failed_operation_joins_when_it_has_what_holds_again() {
+    let (mut rig, _) = leader();
+    let third_session = third(&mut rig);
+    rig.metadata(5, 1, &[1, 2]);
+    let list = said_to_third(&mut rig);
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    let operation = said_to_third(&mut rig);
+    answer(&mut rig, 3, third_session, list.seq, Ok(()));
+    // Node 2 stays silent while the others are in step.
+    let until = rig.now + ReplicaOptions::default().write_limit;
+    answer(&mut rig, 3, third_session, operation.seq, Ok(()));
+    while rig.now < until {
+        rig.wait(ReplicaOptions::default().heartbeat / 2);
+        rig.ack(3, 5, third_session);
+    }
+    assert_eq!(here(&rig, "c"), Some((5, 2, Position::START)), "it was taken back");
+    rig.effects();
+    rig.metadata(5, 1, &[1]);
+    rig.ack(3, 5, third_session);
+    assert!(!proposes(&mut rig), "it may have what was taken back");
+}
+
+#[test]
+fn what_is_kept_in_memory_supersedes_nothing() {
+    let (mut rig, leader) = follower();
+    let committed = place(&leader, 2);
+    tell(&mut rig, 1, committed, true, vec![cursor("c", 5, 1, place(&leader, 1))]).unwrap();
+    assert_eq!(tell(&mut rig, 2, committed, false, vec![cursor("c", 5, 3, place(&leader, 4))]), Err(PeerError::Clamped));
+    let older = cursor("c", 5, 2, place(&leader, 2));
+    assert_eq!(tell(&mut rig, 3, committed, true, vec![older.clone()]), Err(PeerError::Clamped), "neither is durable here");
+    tell(&mut rig, 4, leader.end().at, true, vec![]).unwrap();
+    assert_eq!(here(&rig, "c"), Some((5, 3, place(&leader, 4))));
+    assert_eq!(tell(&mut rig, 5, committed, true, vec![older]), Err(PeerError::Superseded));
+}
+
+/// A list of which something is beyond the end, or not durable, is not had: who lost its channels must not give them to anybody.
+#[test]
+fn a_list_that_was_clamped_clears_no_suspicion() {
+    let (mut rig, leader) = follower();
+    rig.node.log.lose();
+    rig.settle();
+    let (committed, end) = (place(&leader, 2), leader.end().at);
+    let list = |seq, at, confirmed| Cursors {
+        seq,
+        committed: at,
+        flush: false,
+        is_all: true,
+        collect_start: None,
+        agreed_start: None,
+        cursors: vec![cursor("c", 5, 1, confirmed)],
+        deleted: vec![],
+        producers: vec![],
+    };
+    rig.hear(2, 5, 1, Body::Cursors(list(1, committed, place(&leader, 4))));
+    rig.settle();
+    assert_eq!(rig.last(2), Body::CursorsAck(CursorsAck { seq: 1, result: Err(PeerError::Clamped) }));
+    rig.hear(2, 5, 1, run_of(&leader, 4, committed));
+    rig.settle();
+    assert!(rig.node.log.doubt().is_suspect(), "the channel is in memory alone");
+    rig.hear(2, 5, 1, run_of(&leader, 4, end));
+    rig.settle();
+    rig.hear(2, 5, 1, Body::Cursors(list(2, end, place(&leader, 4))));
+    assert!(rig.node.log.doubt().is_suspect(), "it is not durable");
+    rig.settle();
+    assert!(!rig.node.log.doubt().is_suspect());
 }
