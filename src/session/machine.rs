@@ -239,6 +239,10 @@ impl Session {
             }
             Command::Identify(json) => self.identify(now, json),
             Command::Nop => {}
+            Command::Unsupported(name) => {
+                let text = format!("{name} is not supported by this version: nothing of it was done");
+                self.answer_error(&ClientError::passing("E_INVALID", text));
+            }
         }
         true
     }

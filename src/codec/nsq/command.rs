@@ -57,6 +57,8 @@ pub enum Command<'a> {
     Close,
     /// Also RDY after CLS.
     Nop,
+    /// A command of nsqd's that this version does not carry out, with its body: the client hears so, and goes on.
+    Unsupported(&'static str),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -192,9 +194,7 @@ fn command<'a>(
         }
         b"PUB" => publish(params.next(), only(&mut params), body, context.limits),
         b"MPUB" => multi_publish(params.next(), only(&mut params), body, progress, context.limits),
-        // Deferred publishes come with the durable delayed store. Until then the client must hear that its message was not
-        // taken; where its body ends is not looked at, so the connection closes as for any unknown command.
-        b"DPUB" => Err(invalid("DPUB is not supported by this version").into()),
+        b"DPUB" => deferred_publish(params.next(), params.next(), body, context.limits),
         b"NOP" => Ok((Command::Nop, end)),
         b"TOUCH" => Ok((Command::Touch(in_flight_id("TOUCH", subscribed, &mut params, 1)?.0), end)),
         b"SUB" => Ok((subscribe([params.next(), params.next(), only(&mut params)], false, context)?, end)),
@@ -332,16 +332,45 @@ fn publish<'a>(
     let topic = valid_name(topic)
         .ok_or_else(|| ClientError::fatal("E_BAD_TOPIC", format!("PUB topic name {} is not valid", quoted(topic))))?;
     let partition = partition(number)?;
+    let (bytes, end) = one_message("PUB", body, limits)?;
+    Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
+}
+
+/// Deferred publishes come with the durable delayed store. Until then the client hears that its message was not taken. What
+/// nsqd refuses is refused as there; a whole command is read to its end, so that the connection, and what else is in flight
+/// on it, lives on.
+fn deferred_publish<'a>(
+    topic: Option<&'a [u8]>,
+    delay: Option<&'a [u8]>,
+    body: Body<'a>,
+    limits: &Limits,
+) -> Result<(Command<'a>, usize), Stop> {
+    let (Some(topic), Some(delay)) = (topic, delay) else {
+        return Err(invalid("DPUB insufficient number of parameters").into());
+    };
+    if valid_name(topic).is_none() {
+        return Err(ClientError::fatal("E_BAD_TOPIC", format!("DPUB topic name {} is not valid", quoted(topic))).into());
+    }
+    let delay_ms = digits(delay).ok_or_else(|| invalid_echo("DPUB could not parse timeout", delay))?;
+    let delay_max_ms = limits.max_req_timeout_ms;
+    if delay_ms > delay_max_ms {
+        return Err(invalid(format!("DPUB timeout {delay_ms} out of range 0-{delay_max_ms}")).into());
+    }
+    let (_, end) = one_message("DPUB", body, limits)?;
+    Ok((Command::Unsupported("DPUB"), end))
+}
+
+/// The body of one message, and where it ends.
+fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop> {
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_MESSAGE", text);
     if size <= 0 {
-        return Err(bad(format!("PUB invalid message body size {size}")).into());
+        return Err(bad(format!("{name} invalid message body size {size}")).into());
     }
     if size as usize > limits.max_msg_size {
-        return Err(bad(format!("PUB message too big {size} > {}", limits.max_msg_size)).into());
+        return Err(bad(format!("{name} message too big {size} > {}", limits.max_msg_size)).into());
     }
-    let (bytes, end) = body.sized(size as usize)?;
-    Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
+    body.sized(size as usize)
 }
 
 /// The messages are found by their count, as nsqd does; the body size that was announced only has to pass the limit.
