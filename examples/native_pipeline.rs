@@ -53,7 +53,7 @@ async fn pipeline(address: String, from: String, to: String) -> Result<(), Error
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().unwrap_or("127.0.0.1:4160".into());
+    let address = arguments.next().unwrap_or("127.0.0.1:4153".into());
     let from = arguments.next().unwrap_or("example".into());
     let to = arguments.next().unwrap_or("example-upper".into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -37,7 +37,7 @@ async fn produce(address: String, topic: String, messages: u64) -> Result<(), Er
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().unwrap_or("127.0.0.1:4160".into());
+    let address = arguments.next().unwrap_or("127.0.0.1:4153".into());
     let topic = arguments.next().unwrap_or("example".into());
     let messages = arguments.next().map_or(Ok(1_000_000), |n| n.parse())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

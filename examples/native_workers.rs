@@ -63,7 +63,7 @@ async fn run(address: String, topic: String, jobs: u64) -> Result<(), Error> {
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
-    let address = arguments.next().unwrap_or("127.0.0.1:4160".into());
+    let address = arguments.next().unwrap_or("127.0.0.1:4153".into());
     let topic = arguments.next().unwrap_or("example-jobs".into());
     let jobs = arguments.next().map_or(Ok(1000), |n| n.parse())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -5,6 +5,7 @@
 mod node;
 
 use node::{Chance, Client, Node};
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -58,8 +59,8 @@ fn an_address_that_any_process_has_is_said_before_anything_is_made() {
                 let (folder, mut addresses) = (folder(), anywhere());
                 addresses[i] = taken.clone();
                 let said = refused(&folder.path().join("data"), &addresses);
-                assert!(said.contains(&format!("{taken} is in use: another process listens there")), "{said}");
-                assert!(said.contains("waiting for who has it to end"), "it is said before the wait: {said}");
+                assert!(said.contains(&format!("{taken} is in use: pid {} (", std::process::id())), "{said}");
+                assert!(!said.contains("waiting"), "who lives is not waited for: {said}");
                 assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
             });
         }
@@ -68,7 +69,7 @@ fn an_address_that_any_process_has_is_said_before_anything_is_made() {
 
 #[test]
 fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_with_a_second() {
-    let node = Node::start(&["--shards=2"]);
+    let node = &Node::start(&["--shards=2"]);
     let taken = [node.tcp(), node.http(), node.native()];
     std::thread::scope(|scope| {
         for (i, address) in taken.iter().enumerate() {
@@ -76,8 +77,8 @@ fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_wi
                 let (folder, mut addresses) = (folder(), anywhere());
                 addresses[i] = address.to_string();
                 let said = refused(&folder.path().join("data"), &addresses);
-                assert!(said.contains(&format!("{address} is in use")), "{said}");
-                assert!(said.contains("waiting for who has it to end"), "it is said before the wait: {said}");
+                assert!(said.contains(&format!("{address} is in use: pid {} (ringmq)", node.pid())), "{said}");
+                assert!(!said.contains("waiting"), "who lives is not waited for: {said}");
                 assert!(folder.path().read_dir().expect("it is there").next().is_none(), "{}: something was made", FLAGS[i]);
             });
         }
@@ -86,6 +87,30 @@ fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_wi
         let mut client = Client::connect(node.tcp()).expect("every connection is the first node's");
         client.publish("t", &[i]).expect("it takes publishes");
     }
+}
+
+/// Its default is one address for all of the machine: this test holds it, unless somebody else does already.
+#[test]
+fn a_native_address_that_nobody_gave_is_done_without_when_it_is_taken() {
+    let _other = TcpListener::bind("0.0.0.0:4153");
+    let folder = folder();
+    let mut command = Command::new(node::binary());
+    command.arg("serve").arg(format!("--data-path={}", folder.path().join("data").display()));
+    command.args(["--shards=1", "--journal-bytes=1MiB", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]);
+    let mut node = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    let log = BufReader::new(node.stderr.take().expect("it is piped"));
+    let mut said = vec![];
+    for line in log.lines().map_while(Result::ok) {
+        let is_ready = line.contains(" ready ");
+        said.push(line);
+        if is_ready {
+            // SAFETY: a signal to our own child, which was not waited for yet.
+            unsafe { libc::kill(node.id() as i32, libc::SIGTERM) };
+        }
+    }
+    assert!(node.wait().expect("our own child").success(), "{said:#?}");
+    let warned: Vec<_> = said.iter().filter(|line| line.contains("4153")).collect();
+    assert!(warned.len() == 1 && warned[0].contains("WARN") && warned[0].contains("Give another --native-address"), "{said:#?}");
 }
 
 #[test]

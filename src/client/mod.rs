@@ -4,7 +4,7 @@
 //! # async fn f() -> Result<(), ringmq::client::Error> {
 //! use ringmq::client::Client;
 //!
-//! let client = Client::builder().address("127.0.0.1:4160").connect().await?;
+//! let client = Client::builder().address("127.0.0.1:4153").connect().await?;
 //! let producer = client.producer("orders").build().await?;
 //! producer.send(b"one").await?.await?;
 //!
@@ -75,7 +75,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// Host and port of the node's native protocol. `127.0.0.1:4160`.
+    /// Host and port of the node's native protocol. `127.0.0.1:4153`.
     pub fn address(mut self, address: impl Into<Arc<str>>) -> Self {
         self.config.address = address.into();
         self
@@ -150,7 +150,7 @@ impl Client {
             heartbeat: Duration::ZERO,
         };
         let config = node::Config {
-            address: "127.0.0.1:4160".into(),
+            address: "127.0.0.1:4153".into(),
             intro,
             connect_limit: Duration::from_secs(10),
             pause: Duration::from_millis(20),

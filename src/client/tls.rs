@@ -22,7 +22,7 @@ use tokio_rustls::TlsConnector;
 ///
 /// // `identity` only for a node with --native-tls-client-ca
 /// let tls = Tls::with_ca("ca.pem").identity("client.pem", "client.key");
-/// let client = Client::builder().address("mq.example.org:4160").tls(tls).connect().await?;
+/// let client = Client::builder().address("mq.example.org:4153").tls(tls).connect().await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_host_of_an_address_is_what_stands_in_certificates() {
-        for (address, expected) in [("mq:4160", "mq"), ("10.0.0.1:4160", "10.0.0.1"), ("[::1]:4160", "::1"), ("mq", "mq")] {
+        for (address, expected) in [("mq:4153", "mq"), ("10.0.0.1:4153", "10.0.0.1"), ("[::1]:4153", "::1"), ("mq", "mq")] {
             assert_eq!(host(address), expected);
             assert!(server_name(host(address)).is_ok(), "{address}");
         }

@@ -37,6 +37,7 @@ pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileErr
             apply_topics(value, settings)?;
         } else if let Some(row) = find(key) {
             (row.set)(settings, read(row, key, value)?);
+            settings.given.insert(row.name);
         } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| is_key_of(name, key)) {
             without_effect.push(format!("{name}: {why}"));
         } else if let Some(why) = missing(key) {

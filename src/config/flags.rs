@@ -116,6 +116,7 @@ pub fn load(
         if let Some(text) = matches.get_one::<String>(row.name) {
             let bad = |reason| BadValue { written: format!("--{}={text}", row.name), reason };
             (row.set)(&mut settings, row.parse(text).map_err(bad)?);
+            settings.given.insert(row.name);
         }
     }
     for (name, why) in super::IGNORED {
@@ -174,6 +175,16 @@ mod tests {
         let file = Some("shards = 7\nmax_rdy_count = 9");
         let settings = asked(&["--config=x", "--shards=2"], file).unwrap().settings;
         assert_eq!((settings.shards, settings.max_rdy_count), (2, 9));
+    }
+
+    #[test]
+    fn a_native_address_that_nobody_gave_may_be_done_without() {
+        let is_optional = |args: &[&str], file| asked(args, file).unwrap().settings.is_native_optional();
+        assert!(is_optional(&["--tcp-address=:5150"], None));
+        assert!(is_optional(&["--config=x"], Some("tcp_address = \":5150\"")));
+        assert!(!is_optional(&["--native-address=0.0.0.0:4153"], None), "the default, and yet it was asked for");
+        assert!(!is_optional(&["--config=x"], Some("native_address = \"0.0.0.0:4153\"")));
+        assert!(!is_optional(&["--native-tls-cert=c", "--native-tls-key=k"], None));
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod value;
 
 pub use flags::{Asked, ConfigError, Surroundings, load};
 use row::{Field, Setting, Unit, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -34,11 +34,13 @@ macro_rules! settings {
             $($( #[doc = $about] pub $field: $type, )*)*
             /// What a single topic has otherwise: the `[topics.<name>]` tables of the file.
             pub topics: BTreeMap<String, TopicSettings>,
+            /// Names of the settings that a flag or the file gave.
+            pub given: BTreeSet<&'static str>,
         }
 
         impl Default for Settings {
             fn default() -> Self {
-                Settings { $($( $field: $default, )*)* topics: BTreeMap::new() }
+                Settings { $($( $field: $default, )*)* topics: BTreeMap::new(), given: BTreeSet::new() }
             }
         }
 
@@ -66,8 +68,9 @@ settings! {
             "Where NSQ clients connect";
         http_address: String = "0.0.0.0:4151".into(), Unit::Address, 0, 0, "http-address",
             "Where HTTP clients connect";
-        native_address: String = "0.0.0.0:4160".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4160; empty: none"],
-            "Where clients of the native protocol connect (docs/native.md)";
+        native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
+            "Where clients of the native protocol connect (docs/native.md). When nobody gives it and another process has it, the node \
+             starts without";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
             "PEM file of the node's certificate and those that lead from it to its CA. The native port then speaks TLS only";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
@@ -341,6 +344,12 @@ impl Settings {
         !self.cluster_file.is_empty()
     }
 
+    /// Whether the node starts without the native protocol when its address is taken: nobody asked for it.
+    pub fn is_native_optional(&self) -> bool {
+        let asked = ["native-address", "native-tls-cert"];
+        !asked.iter().any(|name| self.given.contains(name)) && self.native_address == Settings::default().native_address
+    }
+
     fn check_cluster(&self) -> Result<(), ConfigError> {
         let show = |name: &str, n| find(name).map(|row| row.show(&Value::Number(n))).unwrap_or_default();
         let (limit, write_limit) = (self.follower_limit_ms, self.replica_write_limit_ms);
@@ -465,7 +474,7 @@ mod tests {
                 native_tls_cert: text(cert, "c.pem"),
                 native_tls_key: text(key, "k.pem"),
                 native_tls_client_ca: text(ca, "ca.pem"),
-                native_address: text(address, "0.0.0.0:4160"),
+                native_address: text(address, "0.0.0.0:4153"),
                 ..Settings::default()
             };
             settings.check().map_err(|e| e.to_string())

@@ -55,7 +55,7 @@ impl Protocol {
     fn address(self) -> &'static str {
         match self {
             Protocol::Nsq => "127.0.0.1:4150",
-            Protocol::Native => "127.0.0.1:4160",
+            Protocol::Native => "127.0.0.1:4153",
         }
     }
 }
@@ -139,7 +139,7 @@ pub fn command() -> Command {
         .subcommand(report)
         .args_conflicts_with_subcommands(true)
         .next_help_heading("Load")
-        .arg(flag("address", "host:port", "The node [default: 127.0.0.1:4150; with --protocol=native 127.0.0.1:4160]"))
+        .arg(flag("address", "host:port", "The node [default: 127.0.0.1:4150; with --protocol=native 127.0.0.1:4153]"))
         .arg(flag("protocol", "name", "What to speak").value_parser(["nsq", "native"]).default_value("nsq"))
         .arg(flag("mode", "name", "What to do").value_parser(["produce", "consume", "both"]).default_value("produce"))
         .arg(
@@ -398,7 +398,7 @@ mod tests {
         let Ok(Asked::Run(options, _)) = parsed(&["--protocol=native", "--partitions=3"]) else { panic!("it is valid") };
         assert_eq!(
             (options.protocol, options.address.as_str(), options.partitions),
-            (Protocol::Native, "127.0.0.1:4160", Some(3))
+            (Protocol::Native, "127.0.0.1:4153", Some(3))
         );
         let Ok(Asked::Run(options, _)) = parsed(&["--mode=consume", "--partition=2", "--ordered"]) else { panic!("it is valid") };
         assert_eq!((options.partition, options.ordered), (Some(PartitionId(2)), true));

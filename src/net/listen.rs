@@ -1,6 +1,7 @@
 //! Opens sockets that listen or are about to connect, and asks sockets who is at the other end. Blocking set-up calls only.
 
-use super::NetError;
+use super::holder::holder;
+use super::{Holder, NetError};
 use crate::base::Peer;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -33,7 +34,11 @@ pub(super) fn in_full(address: &str) -> String {
 pub(super) fn error_of(address: &str, failed: io::Error) -> NetError {
     let address = address.to_owned();
     match failed.raw_os_error() {
-        Some(libc::EADDRINUSE) => NetError::InUse { address },
+        Some(libc::EADDRINUSE) => {
+            let taken = in_full(&address).to_socket_addrs().into_iter().flatten();
+            let holder = taken.map(holder).find(|holder| *holder != Holder::Nobody).unwrap_or(Holder::Nobody);
+            NetError::InUse { address, holder }
+        }
         Some(libc::EACCES) => NetError::Forbidden { address },
         Some(libc::EADDRNOTAVAIL) => NetError::NotHere { address },
         _ => NetError::Listen { address, cause: failed },

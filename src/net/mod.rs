@@ -30,11 +30,13 @@
 //! | buffers, memory | receive buffers that the kernel picks from |
 //! | timer | one timeout operation for all deadlines |
 //! | listen | listening and dialling sockets, socket options |
+//! | holder | whose an address is that is taken |
 //! | reserve | an address that is this process's alone before it listens |
 
 mod buffers;
 mod conn;
 mod engine;
+mod holder;
 mod listen;
 mod memory;
 mod pieces;
@@ -43,6 +45,7 @@ mod reserve;
 mod timer;
 
 pub use engine::Net;
+pub use holder::Holder;
 pub use listen::{keep_alive, listen};
 pub use reserve::Reserved;
 
@@ -97,8 +100,8 @@ pub enum NetEvent<'a> {
 pub enum NetError {
     #[error("{address} is not an address to listen on ({cause}): give host:port, for example 0.0.0.0:4150")]
     Address { address: String, cause: io::Error },
-    #[error("{address} is in use: another process listens there (see `ss -ltnp`); stop it or choose another address")]
-    InUse { address: String },
+    #[error("{address} is in use: {holder}; stop it or choose another address")]
+    InUse { address: String, holder: Holder },
     #[error("listening on {address} is not permitted: use a port of 1024 or more, or give the process CAP_NET_BIND_SERVICE")]
     Forbidden { address: String },
     #[error("{address} is not an address of this machine: see `ip address`")]

@@ -11,8 +11,8 @@
 //! ```
 //! Between two nodes that start at the same time one wins: `listen` is the kernel's to decide.
 
-use super::NetError;
 use super::listen::{BACKLOG, check, error_of, in_full, listen_at, open, set_to};
+use super::{Holder, NetError};
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -27,20 +27,24 @@ pub struct Reserved {
 
 impl Reserved {
     /// Takes `host:port`, as [`super::listen`] reads it, waiting up to `wait` for a killed process whose ring still holds its
-    /// listeners. Port 0 is a free one.
+    /// listeners. A process that lives is not waited for. Port 0 is a free one.
     pub fn take(address: &str, wait: Duration) -> Result<Reserved, NetError> {
         let deadline = Instant::now() + wait;
         let mut is_told = false;
         loop {
             let failed = match Self::try_take(address) {
-                Err(e @ NetError::InUse { .. }) => e,
+                Err(e @ NetError::InUse { holder: Holder::Nobody, .. }) => e,
                 other => return other,
             };
             if Instant::now() >= deadline {
                 return Err(failed);
             }
             if !std::mem::replace(&mut is_told, true) {
-                tracing::warn!(address, ?wait, "the address is in use: waiting for who has it to end");
+                tracing::warn!(
+                    address,
+                    ?wait,
+                    "the address is in use by a process that has ended, or is not to be seen: waiting"
+                );
             }
             std::thread::sleep(RETRY);
         }
@@ -115,6 +119,7 @@ mod tests {
     use super::*;
     use std::io::ErrorKind;
     use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
 
     const NOW: Duration = Duration::ZERO;
 
@@ -172,9 +177,41 @@ mod tests {
     }
 
     #[test]
-    fn what_another_process_holds_is_waited_for() {
+    fn a_process_that_lives_is_named_and_not_waited_for() {
+        const FOR_EVER: Duration = Duration::from_secs(3600);
         for holder in [listen("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()] {
             let address = holder.local_addr().unwrap().to_string();
+            let said = Reserved::take(&address, FOR_EVER).err().unwrap().to_string();
+            assert!(said.starts_with(&format!("{address} is in use: pid {} (", std::process::id())), "{said}");
+        }
+    }
+
+    /// No process has the socket, as when a killed one's ring still does: it is on its way through another socket.
+    fn on_its_way(listener: TcpListener) -> (UnixStream, UnixStream) {
+        let (from, to) = UnixStream::pair().unwrap();
+        let mut byte = [0u8];
+        let mut io = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+        let mut control = [0u64; 8];
+        // SAFETY: the message points to live memory that is long and aligned enough for one descriptor.
+        unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            (message.msg_iov, message.msg_iovlen) = (&mut io, 1);
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(size_of::<i32>() as u32) as _;
+            let part = libc::CMSG_FIRSTHDR(&message);
+            ((*part).cmsg_level, (*part).cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+            (*part).cmsg_len = libc::CMSG_LEN(size_of::<i32>() as u32) as _;
+            libc::CMSG_DATA(part).cast::<i32>().write_unaligned(listener.as_raw_fd());
+            assert_eq!(libc::sendmsg(from.as_raw_fd(), &message, 0), 1);
+        }
+        (from, to)
+    }
+
+    #[test]
+    fn what_a_process_leaves_behind_is_waited_for() {
+        for listener in [listen("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap()] {
+            let address = listener.local_addr().unwrap().to_string();
+            let holder = on_its_way(listener);
             assert!(is_in_use(Reserved::take(&address, NOW)));
             let release = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));

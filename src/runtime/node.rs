@@ -236,9 +236,26 @@ impl Addresses {
         Ok(Addresses {
             tcp: take(&settings.tcp_address)?,
             http: take(&settings.http_address)?,
-            native: Some(&settings.native_address).filter(|a| !a.is_empty()).map(take).transpose()?,
+            native: native(settings, take)?,
             peer: settings.is_clustered().then(|| take(&settings.peer_address)).transpose()?,
         })
+    }
+}
+
+fn native(settings: &Settings, take: impl Fn(&String) -> Result<Reserved, NetError>) -> Result<Option<Reserved>, NetError> {
+    let address = &settings.native_address;
+    if address.is_empty() {
+        return Ok(None);
+    }
+    match take(address) {
+        Err(NetError::InUse { address, holder }) if settings.is_native_optional() => {
+            tracing::warn!(
+                "the native protocol is not served: its default address {address} is in use ({holder}). Give another \
+                 --native-address, or an empty one to do without"
+            );
+            Ok(None)
+        }
+        taken => taken.map(Some),
     }
 }
 

@@ -168,7 +168,7 @@ fn the_largest_answers_fit_a_frame() {
         filled += topic.encoded_bytes();
         topics.push(topic);
     }
-    let nodes = vec![NodeInfo { id: [1; 16], address: "a.host.of.a.usual.length:4160" }; 100];
+    let nodes = vec![NodeInfo { id: [1; 16], address: "a.host.of.a.usual.length:4153" }; 100];
     Encoder::default().reply(&mut bytes, 1, &Reply::Topics(Topics { topics, nodes, more: true }), Payload::NONE);
     let names = vec![name.as_str(); TOPICS_MAX];
     Encoder::default().request(&mut bytes, 1, &Request::GetTopics { topics: names, after: "" }, Payload::NONE);
