@@ -27,6 +27,8 @@ pub(super) struct Base {
     pub hands_over_until: Option<Ticks>,
     /// How often it did so since it was last compared.
     pub hand_overs: u32,
+    /// The highest epoch that anybody spoke of while this node led a lower one. No epoch up to it is opened.
+    pub heard: Epoch,
     pub lease_until: Ticks,
     pub state: State,
     #[cfg(test)]

@@ -351,7 +351,8 @@ impl std::fmt::Display for Loss {
 pub enum Alarm {
     #[error("every in-sync replica that answered lost something at its recovery: start the others, or accept the loss")]
     OnlySuspects,
-    #[error("no in-sync replica has all that was committed (up to offset {}): start the others, or accept the loss", committed.offset)]
+    #[error("the log to go on with lacks what was committed (up to offset {}): keep and start the in-sync replicas, or accept the loss",
+        committed.offset)]
     CommittedMissing { committed: Position },
     #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
     BelowCommitted { committed: Position },

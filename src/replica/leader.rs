@@ -67,6 +67,9 @@ pub(super) struct Leader {
     damaged_since: Option<Ticks>,
     /// What going on would lose, while an alarm says that.
     pub loss: Option<Loss>,
+    /// This ISR member knows this to be committed, and this log lacks it or has something else there. Until the two are in step nobody
+    /// is removed from the ISR, and no opening goes on with a log that ends before it.
+    pub missing: Option<(NodeId, Position)>,
     /// An operator accepted that the log ends there, or later.
     pub accepts_loss: Option<Position>,
     /// Who must have a batch durable, this node aside.
@@ -87,6 +90,7 @@ impl Leader {
             alarmed: None,
             damaged_since: None,
             loss: None,
+            missing: None,
             accepts_loss: None,
             required: vec![],
             cursors: CursorSync::default(),
@@ -127,6 +131,7 @@ impl Leader {
         if self.proposal.as_ref().is_some_and(|p| membership.version > p.version) {
             self.proposal = None;
         }
+        self.missing.take_if(|(witness, _)| !membership.is_in_sync(*witness));
         self.count_required(membership, me);
         let required = std::mem::take(&mut self.required);
         self.cursors.settle(cx, &required);
@@ -153,12 +158,6 @@ impl Leader {
         let head = message.head;
         let epoch = self.epoch;
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == from) else { return };
-        if let Body::Refused(PeerError::StaleEpoch { promised }) = message.body
-            && promised > epoch
-        {
-            // Somebody leads in a higher epoch, or this node did and forgot it.
-            return cx.out.push(Effect::Refresh);
-        }
         if (head != Head { epoch, session: peer.session }) || matches!(self.phase, Phase::Closed { .. }) {
             return;
         }
@@ -170,6 +169,7 @@ impl Leader {
             Body::Pulled(pulled) => self.on_pulled(base, cx, from, pulled),
             Body::Aligned(aligned) if peer.link == Link::Aligning => {
                 peer.aligned(cx, aligned.at);
+                self.missing.take_if(|(witness, _)| *witness == from);
                 self.commit(base, cx);
                 self.pump(base, cx);
             }
@@ -216,6 +216,11 @@ impl Leader {
 
     fn on_refused(&mut self, base: &mut Base, cx: &mut Cx<'_>, from: NodeId, error: PeerError) {
         let options = base.options;
+        if let PeerError::BelowCommitted { committed } = error
+            && self.contradicts(base, cx, from, Alarm::BelowCommitted { committed })
+        {
+            return;
+        }
         let Some(peer) = self.peer(from) else { return };
         if error.leaves_isr() {
             peer.left = true;
@@ -253,15 +258,21 @@ impl Leader {
     }
 
     /// Orders a follower that has said where it stands to become a prefix of this log.
-    pub fn align(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId) {
+    pub fn align(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
         let (epoch, committed) = (self.epoch, base.committed);
-        let Some(peer) = self.peer(node) else { return };
+        let Some(peer) = self.peers.iter_mut().find(|p| p.node == node) else { return };
         let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == Link::Asked) else { return };
         let head = peer.head(epoch);
         if standing.committed.offset > cx.log.end().at.offset {
             // It knows more to be committed than this log has: nothing there is cut.
-            cx.out.push(Effect::Alarm(Alarm::CommittedMissing { committed: standing.committed }));
-            return peer.part(cx.now, base.options.follower_limit);
+            let alarm = Alarm::CommittedMissing { committed: standing.committed };
+            if !self.contradicts(base, cx, node, alarm) {
+                cx.out.push(Effect::Alarm(alarm));
+                if let Some(peer) = self.peer(node) {
+                    peer.part(cx.now, base.options.follower_limit);
+                }
+            }
+            return;
         }
         let (start, start_crc) = cx.log.start();
         let align = match common(cx.log, standing, Whose::Leader) {
@@ -276,6 +287,45 @@ impl Leader {
         (peer.link, peer.standing) = (Link::Aligning, None);
         peer.retry_at = cx.now + base.options.retry;
         cx.send(node, head, Body::Align(align));
+    }
+
+    /// A replica says that this log lacks what is committed. Of a member of the ISR that is believed: it has what this node lost, so it
+    /// must not go, nothing more is taken, and another epoch decides again. Whether it was believed; it is not where an operator
+    /// accepted the loss.
+    fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
+        let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
+        let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));
+        if !in_sync || self.accepts_loss.is_some() || !matches!(self.phase, Phase::Settling { .. } | Phase::Open) {
+            return false;
+        }
+        let limit = base.options.follower_limit;
+        if let Some(peer) = self.peer(node) {
+            peer.part(cx.now, limit);
+        }
+        self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
+        tracing::error!(
+            epoch = self.epoch.0, witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
+            "an in-sync replica has what is committed and not in this leader's log: keep that replica; who leads is decided anew"
+        );
+        cx.out.push(Effect::Alarm(alarm));
+        if matches!(alarm, Alarm::BelowCommitted { .. }) {
+            // This log is long enough and another one: no opening by this node sees that.
+            cx.out.push(Effect::Resign);
+        }
+        if matches!(self.phase, Phase::Open) {
+            self.shut(base, cx);
+        } else {
+            cx.out.push(Effect::AskEpoch { above: base.fence() });
+        }
+        true
+    }
+
+    /// No write any more in this epoch; another one is asked for.
+    fn shut(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
+        self.close(base, cx, ReplicaError::OutcomeUnknown);
+        self.phase = Phase::Closed { ask_at: cx.now + base.options.follower_limit };
+        base.go(Trigger::Unknown);
+        cx.out.push(Effect::AskEpoch { above: base.fence() });
     }
 
     /// Sends what may be sent, to all.
@@ -392,7 +442,8 @@ impl Leader {
     /// Members that lag beyond the limit, or that have left, are proposed for removal, where that leaves enough.
     fn shrink(&mut self, base: &Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
-        if self.proposal.is_some() || !matches!(self.phase, Phase::Open | Phase::Settling { .. }) || cx.now < self.propose_at {
+        let may_shrink = matches!(self.phase, Phase::Open | Phase::Settling { .. }) && self.missing.is_none();
+        if self.proposal.is_some() || !may_shrink || cx.now < self.propose_at {
             return;
         }
         let limit = base.options.follower_limit;
@@ -503,7 +554,8 @@ impl Leader {
             let node = self.peers[index].node;
             self.grow(base, cx, node);
         }
-        if let Some(proposal) = self.proposal.as_mut().filter(|p| cx.now >= p.retry_at) {
+        let may_repeat = self.missing.is_none();
+        if let Some(proposal) = self.proposal.as_mut().filter(|p| may_repeat && cx.now >= p.retry_at) {
             proposal.retry_at = cx.now + base.options.retry;
             cx.out.push(Effect::Propose { version: proposal.version, isr: proposal.isr.clone() });
         }
@@ -512,10 +564,7 @@ impl Leader {
         self.peers = peers;
         let is_late = self.commit_mark.is_some_and(|(_, since)| cx.now >= since + base.options.write_limit);
         if is_late && matches!(self.phase, Phase::Open) {
-            self.close(base, cx, ReplicaError::OutcomeUnknown);
-            self.phase = Phase::Closed { ask_at: cx.now + base.options.follower_limit };
-            base.go(Trigger::Unknown);
-            cx.out.push(Effect::AskEpoch { above: base.fence() });
+            self.shut(base, cx);
         }
         self.look_at_tail(base, cx);
     }
@@ -576,8 +625,8 @@ impl Leader {
             let at = if p.left { self.propose_at } else { lags_at.min(unlisted_at) };
             at.max(self.propose_at)
         });
-        let shrinks = limits.filter(|_| self.proposal.is_none()).min();
-        let proposal = self.proposal.as_ref().map(|p| p.retry_at);
+        let shrinks = limits.filter(|_| self.proposal.is_none() && self.missing.is_none()).min();
+        let proposal = self.proposal.as_ref().filter(|_| self.missing.is_none()).map(|p| p.retry_at);
         let damaged = self.damaged_since.filter(|_| !is_open).map(|since| since + options.write_limit);
         let others = [late, shrinks, proposal, damaged, self.cursors.deadline()];
         peers.chain(others.into_iter().flatten()).min()

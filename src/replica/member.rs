@@ -63,6 +63,7 @@ impl Member {
             cuts: 0,
             hands_over_until: None,
             hand_overs: 0,
+            heard: Epoch(0),
             lease_until: Ticks(0),
             state: State::Idle,
             #[cfg(test)]
@@ -190,7 +191,26 @@ impl Member {
         }
     }
 
+    /// Somebody has promised, or leads in, a higher epoch than this leader's: it stops leading at once, whatever its lease says, and
+    /// leads again only in an epoch above that one.
+    fn hear_epoch(&mut self, cx: &mut Cx<'_>, message: &Message) {
+        let heard = match message.body {
+            Body::Refused(PeerError::StaleEpoch { promised }) => promised.max(message.head.epoch),
+            _ => message.head.epoch,
+        };
+        if let Role::Leader(leader) = &self.role
+            && heard > leader.epoch
+        {
+            tracing::warn!(epoch = leader.epoch.0, heard = heard.0, "a higher epoch was heard of: this node leads no longer");
+            self.base.heard = self.base.heard.max(heard);
+            cx.out.push(Effect::Refresh);
+            self.follow(cx, heard, None);
+            self.ask_epoch(cx);
+        }
+    }
+
     fn on_message(&mut self, cx: &mut Cx<'_>, from: NodeId, message: Message) {
+        self.hear_epoch(cx, &message);
         let base = &mut self.base;
         let is_question = matches!(message.body, Body::Inquire(_) | Body::Append(_));
         match &mut self.role {
@@ -272,7 +292,7 @@ impl Member {
         }
         match &mut self.role {
             Role::Leader(l) if l.epoch >= epoch => l.on_membership(base, cx),
-            _ if epoch > base.promised => {
+            _ if epoch > base.promised.max(base.heard) => {
                 // What the last epoch left open is decided by this one.
                 if let Role::Leader(l) = &mut self.role
                     && !matches!(l.phase, Phase::Closed { .. })
@@ -282,12 +302,16 @@ impl Member {
                 base.go(Trigger::ToLead);
                 base.promise(epoch, cx.out);
                 let mut leader = Box::new(Leader::new(epoch, cx.now));
+                if let Role::Leader(before) = &self.role {
+                    leader.missing = before.missing;
+                }
                 leader.on_membership(base, cx);
                 leader.go_on(base, cx);
                 self.role = Role::Leader(leader);
             }
             _ => {
-                // It was opened before, perhaps by this node in an earlier life: nothing may be written in it again.
+                // It was opened before, perhaps by this node in an earlier life, or a higher one was heard of: nothing may be written
+                // in it again.
                 self.follow(cx, epoch, None);
                 self.ask_epoch(cx);
             }
@@ -296,7 +320,7 @@ impl Member {
 
     fn ask_epoch(&mut self, cx: &mut Cx<'_>) {
         self.ask_at = Some(cx.now + self.base.options.follower_limit);
-        cx.out.push(Effect::AskEpoch { above: self.base.fence() });
+        cx.out.push(Effect::AskEpoch { above: self.base.fence().max(self.base.heard) });
     }
 
     fn follow(&mut self, cx: &mut Cx<'_>, epoch: Epoch, leader: Option<NodeId>) {

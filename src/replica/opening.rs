@@ -94,8 +94,13 @@ impl Leader {
         let compared = !own.suspect || heard.iter().any(|(_, s)| !s.suspect) || is_compared_with_all;
         let rank = |s: &Standing| (s.last_epoch, s.durable.offset);
         let best = heard.iter().copied().max_by_key(|(_, s)| rank(s)).filter(|(_, s)| rank(s) > rank(&own));
-        let known =
-            heard.iter().map(|(_, s)| s.committed).chain([own.committed]).max_by_key(|c| c.offset).unwrap_or(own.committed);
+        let known = heard
+            .iter()
+            .map(|(_, s)| s.committed)
+            .chain(self.missing.map(|(_, m)| m))
+            .chain([own.committed])
+            .max_by_key(|c| c.offset)
+            .unwrap_or(own.committed);
         let (last_epoch, end) = best.map_or((own.last_epoch, own.durable), |(_, s)| (s.last_epoch, s.durable));
         let accepts_loss = is_alone || self.accepts_loss.is_some_and(|from| end.offset >= from.offset);
         let to = if known.offset > end.offset { known } else { end };
@@ -261,6 +266,7 @@ impl Leader {
         }
         base.taken = cx.log.end();
         (self.alarmed, self.loss) = (None, None);
+        self.missing.take_if(|_| self.accepts_loss.is_some());
         self.phase = Phase::Settling { tail };
         self.settling_since = cx.now;
         base.go(trigger);

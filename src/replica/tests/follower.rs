@@ -166,7 +166,7 @@ fn only_the_leader_of_the_metadata_is_heard() {
     rig.lead(6);
     rig.hear(3, 7, 1, inquire());
     assert_eq!(rig.refusal(3), PeerError::ForeignLeader);
-    assert_eq!(rig.state(), State::Open, "its own metadata decides");
+    assert_eq!(rig.state(), State::Apart, "it neither leads nor follows before its own metadata decides");
     assert!(rig.effects().iter().any(|e| matches!(e, Effect::Refresh)));
 }
 

@@ -329,3 +329,99 @@ fn errors_carry_their_retry_rule() {
     assert_eq!(ReplicaError::NotLeader { leader: None }.client_code().code(), "E_FAILED_ON_NOT_LEADER");
     assert_eq!(ReplicaError::OutcomeUnknown.client_code().code(), "E_FAILED_ON_NOT_WRITABLE");
 }
+
+/// A leader of an ISR with node 2 that opened alone, as one is enough; node 2 has not said where it stands.
+fn settling_alone(batches: usize) -> (Rig, u32) {
+    let mut rig = Rig::with_batches(batches);
+    let m = rig.membership(5, 1, &[1, 2]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    rig.settle();
+    assert_eq!(rig.state(), State::Settling);
+    let session = rig.session(2);
+    rig.effects();
+    (rig, session)
+}
+
+fn opens_again_only_with(rig: &mut Rig, witness: &crate::replica::model::log::ModelLog) {
+    let m = rig.membership(6, 1, &[1, 2]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    rig.settle();
+    assert_eq!(rig.state(), State::Asking, "one would be enough, but lacks what the other has");
+    let session = rig.session(2);
+    rig.hear(2, 6, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
+    assert_eq!(rig.state(), State::Fetching);
+}
+
+#[test]
+fn who_has_what_the_leader_lost_is_not_removed_and_the_opening_begins_anew() {
+    let (mut rig, session) = settling_alone(1);
+    let full = log_of(&[1, 1, 1]);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&full, full.end().at, false)));
+    let effects = rig.effects();
+    let is_alarm = |e: &Effect| matches!(e, Effect::Alarm(crate::replica::Alarm::CommittedMissing { .. }));
+    assert!(effects.iter().any(is_alarm));
+    assert!(effects.iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+    // It dies, and nobody takes that for a lagging member.
+    for _ in 0..8 {
+        rig.wait(ReplicaOptions::default().follower_limit);
+        assert!(proposals(&mut rig).is_empty(), "its removal would make the loss final");
+    }
+    assert_eq!(rig.state(), State::Settling);
+    opens_again_only_with(&mut rig, &full);
+}
+
+#[test]
+fn an_open_leader_that_hears_it_lacks_what_is_committed_takes_nothing_more() {
+    let mut rig = Rig::with_batches(1);
+    let session = rig.lead(5);
+    rig.hear(2, 5, session, Body::Refused(PeerError::BelowCommitted { committed: rig.end() }));
+    assert_eq!(rig.state(), State::Closed);
+    assert!(rig.node.member.check_write(rig.now).is_err());
+    let effects = rig.effects();
+    assert!(effects.iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+    assert!(effects.iter().any(|e| matches!(e, Effect::Resign)), "another one should lead");
+    for _ in 0..8 {
+        rig.wait(ReplicaOptions::default().follower_limit);
+        assert!(proposals(&mut rig).is_empty());
+    }
+}
+
+#[test]
+fn a_loss_that_was_accepted_is_not_asked_about_again() {
+    let (mut rig, session) = settling_alone(1);
+    let full = log_of(&[1, 1, 1]);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&full, full.end().at, false)));
+    let m = rig.membership(6, 1, &[1, 2]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    rig.settle();
+    let loss = rig.node.member.loss().expect("it is named");
+    assert_eq!((loss.from, loss.to), (rig.end(), full.end().at));
+    rig.give(Event::AcceptLoss { from: loss.from });
+    assert_eq!(rig.state(), State::Settling);
+    rig.effects();
+    rig.wait(ReplicaOptions::default().follower_limit);
+    assert_eq!(proposals(&mut rig), vec![(rig.version, vec![1])], "now it may go");
+}
+
+#[test]
+fn a_higher_epoch_that_anybody_speaks_of_stops_a_leader_whatever_its_lease_says() {
+    let stale = Body::Refused(PeerError::StaleEpoch { promised: Epoch(9) });
+    for (from, epoch, body) in [(3, 9, super::rig::inquire()), (3, 5, stale.clone()), (2, 5, stale)] {
+        let mut rig = Rig::with_batches(1);
+        rig.lead(5);
+        assert_eq!(rig.node.member.check_read(rig.now), Ok(()));
+        rig.effects();
+        rig.hear(from, epoch, 1, body);
+        assert_eq!(rig.node.member.check_read(rig.now), Err(ReplicaError::NotLeader { leader: Some(n(1)) }));
+        assert!(rig.node.member.check_write(rig.now).is_err());
+        let effects = rig.effects();
+        assert!(effects.iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(9) })));
+        rig.give(Event::Lease { until: Ticks(u64::MAX) });
+        for epoch in [5, 8, 9] {
+            rig.metadata(epoch, 1, &[1, 2]);
+            assert_eq!(rig.state(), State::Apart, "epoch {epoch} may be another's");
+        }
+        rig.metadata(10, 1, &[1, 2]);
+        assert_eq!(rig.state(), State::Claiming);
+    }
+}
