@@ -1,4 +1,5 @@
-//! The report: one HTML page that needs nothing but itself. Plots, then a table, of one run or several side by side.
+//! The report: one HTML page that needs nothing but itself. A table of figures, errors, then plots, of one run or several
+//! side by side.
 
 use super::plot::{self, Axis, Line};
 use super::raw::Raw;
@@ -31,6 +32,9 @@ pub fn page(runs: &[Run]) -> String {
     }
     out += "</style></head><body>\n<h1>ringmq load</h1>\n";
     out += &key(runs);
+    out += "<h2>Figures</h2>\n";
+    out += &figures(runs);
+    out += &trouble(runs);
     out += &latency_plot(runs, "Latency of publishing", "From when a publish was due to its answer.", |run| {
         run.publish_latency.as_ref()
     });
@@ -39,10 +43,7 @@ pub fn page(runs: &[Run]) -> String {
     });
     out += &rate_plot(runs);
     out += &tail_plot(runs);
-    out += "<h2>Figures</h2>\n";
-    out += &figures(runs);
     out += &ramps(runs);
-    out += &trouble(runs);
     out + "</body></html>\n"
 }
 

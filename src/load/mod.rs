@@ -99,7 +99,19 @@ pub fn report(options: &ReportOptions) -> Result<(), LoadError> {
         }
         runs.push(run);
     }
+    tell_apart(&mut runs);
     Output::open(&options.out)?.write(&html::page(&runs))
+}
+
+/// Numbers the labels that several runs share, so that a reader can tell their lines apart.
+fn tell_apart(runs: &mut [Run]) {
+    let labels: Vec<String> = runs.iter().map(|run| run.label.clone()).collect();
+    for (i, run) in runs.iter_mut().enumerate() {
+        let is_same = |label: &&String| **label == labels[i];
+        if labels.iter().filter(is_same).count() > 1 {
+            run.label = format!("{} #{}", labels[i], labels[..=i].iter().filter(is_same).count());
+        }
+    }
 }
 
 fn file_error(path: &Path, reason: impl ToString) -> LoadError {
@@ -110,6 +122,25 @@ fn file_error(path: &Path, reason: impl ToString) -> LoadError {
 mod tests {
     use super::*;
     use options::Mode;
+
+    #[test]
+    fn runs_of_one_label_are_numbered() {
+        let run = |label: &str| -> Run {
+            serde_json::from_value(serde_json::json!({
+                "format": 1, "label": label, "started_unix_ms": 0, "seconds": 1.0, "behind": 0, "errors": [], "series": [],
+                "target": { "address": "a", "protocol": "nsq", "version": null },
+                "setup": {
+                    "mode": "produce", "rate": null, "size": "100", "batch": 1, "connections": 1, "consumers": 0, "in_flight": 1,
+                    "topics": 1, "channels": 1, "rdy": 1, "warm_up_seconds": 0.0, "threads": 1
+                },
+                "generator": { "cpu_seconds": 0.0, "busy": 0.0 }
+            }))
+            .expect("it is a result")
+        };
+        let mut runs = [run("a"), run("b"), run("a")];
+        tell_apart(&mut runs);
+        assert_eq!(runs.map(|run| run.label), ["a #1", "b", "a #2"]);
+    }
 
     #[test]
     fn errors_and_nothing_else_are_a_failure() {

@@ -324,7 +324,9 @@ async fn ask<T>(
     // where that fails, reading says why: a server that closes may have said so
     let _ = wire.flush().await;
     loop {
-        if let Some(Frame { reply, len, .. }) = frame(wire.unread()).map_err(|e| format!("{what}: {}", wire.unless_tls(e)))? {
+        if let Some(Frame { reply, len, .. }) =
+            frame(wire.unread()).map_err(|e| format!("{what}: {}", wire.name_other_protocol(e)))?
+        {
             let Some(reply) = reply else {
                 wire.took(len);
                 continue;

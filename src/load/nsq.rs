@@ -66,7 +66,9 @@ impl Nsq {
         // where that fails, reading says why: a server that closes may have said so
         let _ = wire.flush().await;
         loop {
-            if let Some((frame, len)) = frame::decode(wire.unread()).map_err(|e| format!("{what}: {}", wire.unless_tls(e)))? {
+            if let Some((frame, len)) =
+                frame::decode(wire.unread()).map_err(|e| format!("{what}: {}", wire.name_other_protocol(e)))?
+            {
                 let answer = match frame {
                     Frame::Response(HEARTBEAT) => None,
                     Frame::Response(data) => Some(Ok(data.to_vec())),

@@ -82,13 +82,18 @@ impl Wire {
     /// What an error of the connection means that came before the server's first answer.
     pub fn explain(&self, error: &io::Error) -> String {
         let tls = self.secure.as_ref().and_then(|secure| secure.explain(error));
-        tls.map_or_else(|| self.unless_tls(error), |why| format!("no TLS: {why}"))
+        tls.map_or_else(|| self.name_other_protocol(error), |why| format!("no TLS: {why}"))
     }
 
-    /// An error before the server's first answer, unless that is TLS and the connection is plain.
-    pub fn unless_tls(&self, error: impl ToString) -> String {
+    /// The text of an error before the server's first answer. Names the protocol of the port where the answer shows that it
+    /// is another one: TLS on a plain connection, or HTTP.
+    pub fn name_other_protocol(&self, error: impl ToString) -> String {
         if self.secure.is_none() && self.unread().starts_with(&TLS_ALERT) {
             "the server speaks TLS on this port: --protocol=native with --tls-ca, the CA that has signed its certificate".into()
+        } else if self.unread().starts_with(b"HTTP/") {
+            "the server speaks HTTP on this port: give the port of NSQ clients (4150 by default), or with --protocol=native \
+             that of native clients (4153)"
+                .into()
         } else {
             error.to_string()
         }

@@ -255,6 +255,13 @@ impl Session {
         });
         match negotiated {
             Ok((request, new, answer)) => {
+                if let Some(features) = request.refused_features() {
+                    let (client, address) = (&request.client_id, &self.peer.0);
+                    tracing::warn!(
+                        client, %address, features,
+                        "a client asked for features that are not there: its connection stays plain, as the answer to IDENTIFY says"
+                    );
+                }
                 let changed = new.heartbeat_interval_ms != self.negotiated.heartbeat_interval_ms;
                 self.negotiated = new;
                 if changed {

@@ -156,6 +156,13 @@ impl Request {
         Ok(new)
     }
 
+    /// The features that the client asked for and the answer refuses; `None`: it asked for none of them.
+    pub fn refused_features(&self) -> Option<String> {
+        let asked = [(self.tls_v1, "tls_v1"), (self.snappy, "snappy"), (self.deflate, "deflate")];
+        let names: Vec<&str> = asked.into_iter().filter_map(|(asked, name)| asked.then_some(name)).collect();
+        (self.feature_negotiation && !names.is_empty()).then(|| names.join(", "))
+    }
+
     /// The response frame's data: `OK` without feature negotiation, else the JSON.
     /// TLS, compression and AUTH are not available yet: all are answered with false, which clients respect.
     pub fn answer(&self, new: &Negotiated, limits: &Limits) -> Result<Vec<u8>, ClientError> {

@@ -286,6 +286,16 @@ fn identify_negotiates() {
 }
 
 #[test]
+fn a_client_that_asks_for_what_is_not_there_is_named_in_the_log() {
+    use crate::codec::nsq::identify::Request;
+    let refused = |json: &str| Request::parse(json.as_bytes()).expect("it is JSON").refused_features();
+    let asked = r#"{"feature_negotiation":true,"tls_v1":true,"snappy":true}"#;
+    assert_eq!(refused(asked).as_deref(), Some("tls_v1, snappy"));
+    assert_eq!(refused(r#"{"feature_negotiation":true,"deflate":false}"#), None);
+    assert_eq!(refused(r#"{"tls_v1":true}"#), None, "no answer tells it anything");
+}
+
+#[test]
 fn identify_without_negotiation_is_ok() {
     good("", identify("{}"), &[], &["= OK"]);
     good("", identify(" null "), &[], &["= OK"]);
