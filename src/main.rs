@@ -6,9 +6,10 @@
 mod parts;
 mod seeds;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Command};
 use ringmq::config::{self, Asked, Surroundings};
-use ringmq::inspect::InspectOptions;
+use ringmq::inspect::{Format, InspectOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,7 +20,17 @@ const MISUSED: u8 = 2;
 
 fn main() -> ExitCode {
     let args = config::flags::normalise(as_serve_when_named_nsqd(std::env::args().collect()));
-    let matches = command().get_matches_from(args);
+    let matches = match command().try_get_matches_from(args) {
+        Ok(matches) => matches,
+        Err(error) => {
+            end_quietly_when_the_pipe_closes();
+            without_far_tips(error).exit()
+        }
+    };
+    // A node must not end because somebody closed the pipe of its log; `load` goes on measuring.
+    if !matches!(matches.subcommand_name(), Some("serve" | "load")) {
+        end_quietly_when_the_pipe_closes();
+    }
     match matches.subcommand() {
         Some(("serve", matches)) => with_settings(matches, serve),
         Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
@@ -29,6 +40,38 @@ fn main() -> ExitCode {
         Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
+}
+
+/// Gives SIGPIPE its default action, which Rust's runtime takes away: a command whose output goes to a closed pipe
+/// (`ringmq inspect ... | head`) ends without a word, as other Unix tools do.
+fn end_quietly_when_the_pipe_closes() {
+    // SAFETY: no other thread runs yet, and SIG_DFL is a valid disposition.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// Drops the tips of clap that name something unlike what was written (`--node-id` for `--nope`).
+fn without_far_tips(mut error: clap::Error) -> clap::Error {
+    let is_far = |written: Option<&ContextValue>, tip: Option<&ContextValue>| {
+        let (Some(ContextValue::String(written)), Some(tip)) = (written, tip) else { return false };
+        let tips = match tip {
+            ContextValue::String(tip) => std::slice::from_ref(tip),
+            ContextValue::Strings(tips) => tips,
+            _ => return false,
+        };
+        let name = |text: &str| text.trim_start_matches('-').to_owned();
+        let written = name(written.split('=').next().unwrap_or_default());
+        !tips.iter().any(|tip| strsim::damerau_levenshtein(&written, &name(tip)) <= (written.len() / 3).max(1))
+    };
+    for (written, tip) in
+        [(ContextKind::InvalidArg, ContextKind::SuggestedArg), (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand)]
+    {
+        if is_far(error.get(written), error.get(tip)) {
+            error.remove(tip);
+        }
+    }
+    // Says that a flag can be passed as a value, which no command here has a use for.
+    error.remove(ContextKind::Suggested);
+    error
 }
 
 /// A link of the name `nsqd` makes the binary a stand-in for nsqd: its flags come right behind the name.
@@ -109,6 +152,12 @@ fn command() -> Command {
                 .help("Only this partition of each topic"),
         )
         .arg(Arg::new("records").long("records").action(clap::ArgAction::SetTrue).help("Print every record, batch and cursor"))
+        .arg(
+            Arg::new("json")
+                .long("json")
+                .action(clap::ArgAction::SetTrue)
+                .help("Print an object of JSON on each line; the last one has the verdict"),
+        )
         .after_help(
             "A data path that a running node owns is read too, and nothing of it is taken away: a first and a last line say WARNING, \
              what is found there may be half written.\n\
@@ -149,7 +198,7 @@ fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> Ex
             then(settings)
         }
         Err(error) => {
-            eprintln!("ringmq: {error}");
+            error.lines().for_each(|line| eprintln!("ringmq: {line}"));
             ExitCode::from(MISUSED)
         }
     }
@@ -219,6 +268,7 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
         topic: matches.get_one::<String>("topic").cloned(),
         partition: matches.get_one::<u16>("partition").copied(),
         records: matches.get_flag("records"),
+        format: if matches.get_flag("json") { Format::Json } else { Format::Text },
     };
     match (matches.get_flag("compare"), &data_paths[..]) {
         (true, [_, _, ..]) => parts::inspect(|out| ringmq::inspect::compare::run(&data_paths, &options, out)),
@@ -250,6 +300,28 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         command().debug_assert();
+    }
+
+    #[test]
+    fn a_tip_names_something_alike() {
+        let told = |args: &[&str]| {
+            let error = command().try_get_matches_from(args).expect_err("there is no such flag or command");
+            without_far_tips(error).to_string()
+        };
+        for (args, tip) in [
+            (&["ringmq", "serve", "--joournal-bytes=1"][..], Some("--journal-bytes")),
+            (&["ringmq", "serve", "--tcp-adress"], Some("--tcp-address")),
+            (&["ringmq", "serve", "--nope"], None),
+            (&["ringmq", "inspect", "--nope"], None),
+            (&["ringmq", "doctr"], Some("doctor")),
+            (&["ringmq", "start"], None),
+        ] {
+            let text = told(args);
+            match tip {
+                Some(tip) => assert!(text.contains("tip:") && text.contains(tip), "{text}"),
+                None => assert!(!text.contains("tip:"), "{text}"),
+            }
+        }
     }
 
     #[test]

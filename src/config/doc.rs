@@ -10,7 +10,8 @@ pub fn settings_md() -> String {
          Generated from the table in src/config/mod.rs by `UPDATE_DOCS=1 cargo test --test tidy`; do not edit.\n\n\
          A setting is a flag (`--name=value`, `--name value`, `-name value`) or a key of the TOML file that `--config` names\n\
          (`-` or `_` in the name); flags win. Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry their unit as in Go\n\
-         (`250ms`, `1m30s`); a plain integer in the file is milliseconds. A node takes a new value when it starts.\n",
+         (`250ms`, `1m30s`), or in days and weeks (`1d`, `2w`); a plain integer in the file is milliseconds. A node\n\
+         takes a new value when it starts.\n",
     );
     let mut group = "";
     for row in TABLE {
@@ -24,7 +25,7 @@ pub fn settings_md() -> String {
     out.push_str(
         "\n## Per topic\n\n\
          In the file alone; what a topic does not say is the node's.\n\n\
-         ```toml\n[topics.orders]\nretention = \"168h\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
+         ```toml\n[topics.orders]\nretention = \"1w\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
          ## nsqd's settings without effect here\n\n\
          They are accepted, so that an nsqd's flags or file need fewer changes, and named in the log.\n\n\
          | setting | why |\n|---|---|\n",
@@ -34,13 +35,14 @@ pub fn settings_md() -> String {
     }
     out.push_str(
         "\n## nsqd's settings that are not supported (yet)\n\n\
-         They are refused, as a flag and in the file: who gives one relies on it. A value that asks for nothing is taken, and named in\n\
-         the log: an empty one, an empty list, `false` or `0`, and any value of `max-deflate-level` and of the `statsd-` settings but\n\
-         `statsd-address`, which only say how.\n\n| setting | what there is |\n|---|---|\n",
+         They are refused, as a flag and in the file: an operator who gives one relies on it. A value that asks for nothing is\n\
+         accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`, and any value of\n\
+         `max-deflate-level` and of the `statsd-` settings but `statsd-address`, which only give details.\n\n\
+         | setting | what there is |\n|---|---|\n",
     );
-    for (name, why, instead) in MISSING {
-        let instead = if instead.is_empty() { String::new() } else { format!(" `{instead}`") };
-        let _ = writeln!(out, "| `{name}` | {why}{instead}. |");
+    for flag in MISSING {
+        let instead = if flag.instead.is_empty() { String::new() } else { format!(" `{}`", flag.instead) };
+        let _ = writeln!(out, "| `{}` | {}{instead}. |", flag.name, flag.why);
     }
     out
 }

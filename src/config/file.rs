@@ -24,34 +24,45 @@ pub enum FileError {
     BadTopic { name: String, reason: String },
 }
 
-/// Puts what the file says into `settings`; answers what of it has no effect here, for the log.
-pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, FileError> {
-    let table: Table = text.parse().map_err(|e: toml::de::Error| FileError::Syntax(e.to_string().trim().replace('\n', " ")))?;
+/// Puts the values of the file into `settings` and returns a line for the log for each key that has no effect here.
+/// Returns every error of the file, so that an operator mends the file once.
+pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, Vec<FileError>> {
+    let syntax = |e: toml::de::Error| vec![FileError::Syntax(e.to_string().trim().replace('\n', " "))];
+    let table: Table = text.parse().map_err(syntax)?;
     let mut without_effect = Vec::new();
+    let mut errors = Vec::new();
     let mut seen: BTreeMap<String, &str> = BTreeMap::new();
     for (key, value) in &table {
         if let Some(first) = seen.insert(key.replace('_', "-"), key) {
-            return Err(FileError::Twice(first.into(), key.clone()));
-        }
-        if key == "topics" {
-            apply_topics(value, settings)?;
-        } else if let Some(row) = find(key) {
-            (row.set)(settings, read(row, key, value)?);
-            settings.given.insert(row.name);
-        } else if let Some((name, why)) = IGNORED.iter().find(|(name, _)| is_key_of(name, key)) {
-            without_effect.push(format!("{name}: {why}"));
-        } else if let Some(why) = missing(key) {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            if asks_for_nothing(key, &text) {
-                without_effect.push(format!("{key}: {why}"));
-                continue;
-            }
-            return Err(FileError::Missing { key: key.clone(), why });
+            errors.push(FileError::Twice(first.into(), key.clone()));
+        } else if key == "topics" {
+            errors.extend(apply_topics(value, settings));
         } else {
-            return Err(FileError::UnknownKey(key.clone()));
+            match apply_key(key, value, settings) {
+                Ok(note) => without_effect.extend(note),
+                Err(error) => errors.push(error),
+            }
         }
     }
-    Ok(without_effect)
+    if errors.is_empty() { Ok(without_effect) } else { Err(errors) }
+}
+
+/// Puts one key into `settings`, or returns the line for the log of a key that has no effect here.
+fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<String>, FileError> {
+    if let Some(row) = find(key) {
+        (row.set)(settings, read(row, key, value)?);
+        settings.given.insert(row.name);
+        return Ok(None);
+    }
+    if let Some((name, why)) = IGNORED.iter().find(|(name, _)| is_key_of(name, key)) {
+        return Ok(Some(format!("{name}: {why}")));
+    }
+    let why = missing(key).ok_or_else(|| FileError::UnknownKey(key.into()))?;
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match asks_for_nothing(key, &text) {
+        true => Ok(Some(format!("{key}: {why}"))),
+        false => Err(FileError::Missing { key: key.into(), why }),
+    }
 }
 
 /// A list has its flag's name in the plural in nsqd's file.
@@ -69,34 +80,42 @@ fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
     result.map_err(|reason| BadValue { written: format!("{key} = {value}"), reason })
 }
 
-fn apply_topics(topics: &Toml, settings: &mut Settings) -> Result<(), FileError> {
+/// Puts the `[topics.<name>]` tables into `settings` and returns their errors.
+fn apply_topics(topics: &Toml, settings: &mut Settings) -> Vec<FileError> {
     let Toml::Table(topics) = topics else {
-        return Err(FileError::UnknownKey("topics (it is a table: [topics.<name>])".into()));
+        return vec![FileError::UnknownKey("topics (it is a table: [topics.<name>])".into())];
     };
+    let mut errors = Vec::new();
     for (name, own) in topics {
-        let bad = |reason: String| FileError::BadTopic { name: name.clone(), reason };
-        TopicName::new(name).map_err(|e| bad(e.to_string()))?;
-        let Toml::Table(own) = own else { return Err(bad("must be a table".into())) };
-        let mut topic = TopicSettings::default();
-        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
-        for (key, value) in own {
-            // `retention_ms` says the unit of an integer; `retention` is the name that the node-wide setting has.
-            let (row_name, slot) = match key.replace('-', "_").as_str() {
-                "retention" | "retention_ms" => ("retention", &mut topic.retention_ms),
-                "retention_bytes" => ("retention-bytes", &mut topic.retention_bytes),
-                _ => return Err(bad(format!("unknown key `{key}`: a topic has retention and retention_bytes"))),
-            };
-            if let Some(first) = seen.insert(row_name, key) {
-                return Err(bad(FileError::Twice(first.into(), key.clone()).to_string()));
-            }
-            let row = find(row_name).expect("both names are rows of the table");
-            if let Value::Number(number) = read(row, key, value).map_err(|e| bad(e.to_string()))? {
-                *slot = Some(number);
-            }
+        match topic_settings(name, own) {
+            Ok(topic) => drop(settings.topics.insert(name.clone(), topic)),
+            Err(reason) => errors.push(FileError::BadTopic { name: name.clone(), reason }),
         }
-        settings.topics.insert(name.clone(), topic);
     }
-    Ok(())
+    errors
+}
+
+fn topic_settings(name: &str, own: &Toml) -> Result<TopicSettings, String> {
+    TopicName::new(name).map_err(|e| e.to_string())?;
+    let Toml::Table(own) = own else { return Err("must be a table".into()) };
+    let mut topic = TopicSettings::default();
+    let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+    for (key, value) in own {
+        // `retention_ms` says the unit of an integer; `retention` is the name that the node-wide setting has.
+        let (row_name, slot) = match key.replace('-', "_").as_str() {
+            "retention" | "retention_ms" => ("retention", &mut topic.retention_ms),
+            "retention_bytes" => ("retention-bytes", &mut topic.retention_bytes),
+            _ => return Err(format!("unknown key `{key}`: a topic has retention and retention_bytes")),
+        };
+        if let Some(first) = seen.insert(row_name, key) {
+            return Err(FileError::Twice(first.into(), key.clone()).to_string());
+        }
+        let row = find(row_name).expect("both names are rows of the table");
+        if let Value::Number(number) = read(row, key, value).map_err(|e| e.to_string())? {
+            *slot = Some(number);
+        }
+    }
+    Ok(topic)
 }
 
 #[cfg(test)]
@@ -105,7 +124,8 @@ mod tests {
 
     fn applied(text: &str) -> Result<Settings, String> {
         let mut settings = Settings::default();
-        apply(text, &mut settings).map(|_| settings).map_err(|e| e.to_string())
+        let joined = |errors: Vec<FileError>| errors.iter().map(FileError::to_string).collect::<Vec<_>>().join("; ");
+        apply(text, &mut settings).map(|_| settings).map_err(joined)
     }
 
     #[test]
@@ -124,9 +144,21 @@ mod tests {
     #[test]
     fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
         let text = "tls_cert = \"\"\ntls_required = false\nnsqlookupd_tcp_addresses = []\nstatsd_interval = \"60s\"\n\
-                    deflate = false\nmax_deflate_level = 6\ne2e_processing_latency_percentiles = [\"0.99\"]";
-        let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(noted.len(), 7, "{noted:?}");
+                    deflate = false\nmax_deflate_level = 6\ne2e_processing_latency_percentiles = [\"0.99\"]\n\
+                    snappy = true\noutput_buffer_timeout = \"250ms\"\nmin_output_buffer_timeout = \"0.025s\"";
+        let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e:?}"));
+        assert_eq!(noted.len(), 10, "{noted:?}");
+    }
+
+    #[test]
+    fn every_error_of_a_file_is_told() {
+        let text = "snappy = \"maybe\"\ntls_cert = \"c\"\nshards = -1\nnope = 1\n[topics.a]\nx = 1\n[topics.\"b c\"]";
+        let errors = apply(text, &mut Settings::default()).expect_err("nothing of it is right");
+        let told = errors.iter().map(FileError::to_string).collect::<Vec<_>>();
+        assert_eq!(errors.len(), 6, "{told:?}");
+        for wanted in ["`snappy`", "`tls_cert`", "shards = -1", "`nope`", "[topics.a]", "[topics.b c]"] {
+            assert!(told.iter().any(|error| error.contains(wanted)), "no {wanted} in {told:?}");
+        }
     }
 
     #[test]
@@ -140,7 +172,7 @@ mod tests {
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
             ("tls_cert = \"c.pem\"", "`tls_cert` is nsqd's and is not supported (yet): NSQ clients are served without TLS"),
             ("nsqlookupd_tcp_addresses = [\"h:1\"]", "`nsqlookupd_tcp_addresses` is nsqd's"),
-            ("snappy = true", "`snappy` is nsqd's"),
+            ("snappy = \"maybe\"", "`snappy` is nsqd's"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
             ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),
             ("[topics.a]\nretention = \"1s\"\nretention_ms = 5", "[topics.a]: `retention` and `retention_ms` are the same"),

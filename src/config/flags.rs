@@ -32,6 +32,25 @@ pub enum ConfigError {
     Contradiction(String),
 }
 
+/// Everything that is wrong with the flags and the file, a line each.
+#[derive(Debug)]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        ConfigErrors(vec![error])
+    }
+}
+
+impl std::fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(ConfigError::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
 /// Go accepts one dash before a long name; clap wants two. What stands behind `--` is left alone.
 pub fn normalise(args: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut literal = false;
@@ -64,8 +83,9 @@ pub fn add_flags(command: Command) -> Command {
         }
     });
     // Known, so that they are refused by name; some are booleans, which have no value behind them.
-    let missing =
-        super::MISSING.iter().map(|(name, ..)| Arg::new(*name).long(*name).hide(true).num_args(0..=1).action(ArgAction::Append));
+    let missing = super::MISSING
+        .iter()
+        .map(|flag| Arg::new(flag.name).long(flag.name).hide(true).num_args(0..=1).action(ArgAction::Append));
     let settings = TABLE.iter().map(|row| {
         let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
         Arg::new(row.name)
@@ -88,36 +108,56 @@ fn go_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Flags over the file over the defaults. `read_file` gives the text of the file at a path, or says why not.
+/// Reads the settings: a flag wins over the file, and the file over the default. `read_file` returns the text of the file at
+/// a path, or the reason why it cannot be read. Every wrong flag and key is told at once.
 pub fn load(
     matches: &ArgMatches,
     surroundings: &Surroundings,
     read_file: impl FnOnce(&str) -> Result<String, String>,
-) -> Result<Asked, ConfigError> {
+) -> Result<Asked, ConfigErrors> {
     let is_given = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
+    let mut errors = Vec::new();
     let mut inert = Vec::new();
-    for &(name, ..) in super::MISSING.iter().filter(|(name, ..)| is_given(name)) {
-        let mut values = matches.get_many::<String>(name).unwrap_or_default().peekable();
+    for name in super::MISSING.iter().map(|flag| flag.name).filter(|name| is_given(name)) {
+        let mut values = matches.get_many::<String>(name).unwrap_or_default().map(String::as_str).peekable();
         let why = super::missing(name).unwrap_or_default();
-        // a boolean without a value is on
-        if values.peek().is_none() || !values.all(|value| super::asks_for_nothing(name, value)) {
-            return Err(ConfigError::Missing { name, why });
+        // A boolean flag without a value means true.
+        let is_inert = match values.peek() {
+            None => super::asks_for_nothing(name, "true"),
+            Some(_) => values.all(|value| super::asks_for_nothing(name, value)),
+        };
+        match is_inert {
+            true => inert.push(format!("--{name}: {why}")),
+            false => errors.push(ConfigError::Missing { name, why }),
         }
-        inert.push(format!("--{name}: {why}"));
     }
     let mut settings = Settings::default();
     let mut without_effect = Vec::new();
     if let Some(path) = matches.get_one::<String>("config") {
-        let path = path.clone();
-        let text = read_file(&path).map_err(|reason| ConfigError::Unreadable { path: path.clone(), reason })?;
-        without_effect = file::apply(&text, &mut settings).map_err(|error| ConfigError::File { path, error })?;
+        match read_file(path) {
+            Err(reason) => errors.push(ConfigError::Unreadable { path: path.clone(), reason }),
+            Ok(text) => match file::apply(&text, &mut settings) {
+                Ok(notes) => without_effect = notes,
+                Err(wrong) => {
+                    errors.extend(wrong.into_iter().map(|error| ConfigError::File { path: path.clone(), error }));
+                }
+            },
+        }
     }
     for row in TABLE {
-        if let Some(text) = matches.get_one::<String>(row.name) {
-            let bad = |reason| BadValue { written: format!("--{}={text}", row.name), reason };
-            (row.set)(&mut settings, row.parse(text).map_err(bad)?);
-            settings.given.insert(row.name);
+        let Some(text) = matches.get_one::<String>(row.name) else { continue };
+        match row.parse(text) {
+            Ok(value) => {
+                (row.set)(&mut settings, value);
+                settings.given.insert(row.name);
+            }
+            Err(reason) => {
+                errors.push(ConfigError::Flag(BadValue { written: format!("--{}={text}", row.name), reason }));
+            }
         }
+    }
+    if !errors.is_empty() {
+        return Err(ConfigErrors(errors));
     }
     for (name, why) in super::IGNORED {
         let is_off = *name == "verbose" && matches.get_one::<bool>(name) == Some(&false);
@@ -221,8 +261,8 @@ mod tests {
             (&["-tls-cert", "c.pem"], "for native ones there is --native-tls-cert"),
             (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
             (&["--statsd-address", "h:1"], "ask /stats?format=json"),
-            (&["-snappy", "--shards=2"], "--snappy is nsqd's"),
-            (&["-deflate=true"], "--deflate is nsqd's"),
+            (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
+            (&["-deflate=maybe"], "--deflate is nsqd's"),
             (&["--lookupd-tcp-address=", "--lookupd-tcp-address=h:1"], "--lookupd-tcp-address is nsqd's"),
             (&["--tls-required"], "--tls-required is nsqd's"),
         ] {
@@ -230,8 +270,25 @@ mod tests {
             assert!(error.contains(wanted), "{args:?}: {error}");
         }
         // What asks for nothing has no effect, and the log says so.
-        let off = ["-deflate=false", "-snappy=0", "--tls-cert=", "--statsd-prefix=nsq.%s", "--max-channel-consumers=0"];
+        let off = [
+            "-deflate=false",
+            "-snappy",
+            "--tls-cert=",
+            "--statsd-prefix=nsq.%s",
+            "--max-channel-consumers=0",
+            "-output-buffer-timeout=250ms",
+            "-min-output-buffer-timeout=25000us",
+            "-max-deflate-level=6",
+        ];
         assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
+        assert!(asked(&["-snappy=true", "-snappy=0", "-deflate=T"], None).is_ok(), "nsqd's defaults");
+    }
+
+    #[test]
+    fn every_wrong_flag_and_key_is_told_at_once() {
+        let file = Some("tls_cert = \"c\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let error = asked(&["--config=x", "--auth-http-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
+        assert_eq!(error.lines().count(), 7, "{error}");
     }
 
     #[test]

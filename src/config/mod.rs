@@ -70,7 +70,7 @@ settings! {
             "Where HTTP clients connect";
         native_address: String = "0.0.0.0:4153".into(), Unit::Text, 0, 0, "native-address", ["0.0.0.0:4153; empty: none"],
             "Where clients of the native protocol connect (docs/native.md). When nobody gives it and another process has it, the node \
-             starts without";
+             starts without, unless the cluster file lists it";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
             "PEM file of the node's certificate and those that lead from it to its CA. The native port then speaks TLS only";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
@@ -224,8 +224,8 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("sync-timeout", "every acknowledged message is synced"),
     ("queue-scan-selection-count", "timeouts are exact, there is no scan"),
     ("queue-scan-worker-pool-max", "timeouts are exact, there is no scan"),
-    ("node-id", "message ids come from the partition's log"),
-    ("worker-id", "message ids come from the partition's log"),
+    ("node-id", "message ids come from the topic's random id and the partition's log"),
+    ("worker-id", "message ids come from the topic's random id and the partition's log"),
     ("log-prefix", "log lines are structured"),
     ("verbose", "use log-level"),
     ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
@@ -234,54 +234,100 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("http-client-request-timeout", "the node asks nobody over HTTP"),
 ];
 
-const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
+/// A setting of nsqd 1.3 for a feature that is not there (yet).
+pub struct Unsupported {
+    /// nsqd's flag without its dashes.
+    pub name: &'static str,
+    /// Value that nsqd takes where nobody gives one.
+    pub default: &'static str,
+    pub why: &'static str,
+    /// Setting of this node that comes nearest; empty: there is none.
+    pub instead: &'static str,
+}
 
-/// Flags of nsqd 1.3 for what is not there (yet), and what stands in their place. They are refused: who gives one relies on it; but for
-/// values that ask for nothing ([`asks_for_nothing`]), which are taken and named in the log. A list has another name in nsqd's file:
-/// [`missing`].
-pub static MISSING: &[(&str, &str, &str)] = &[
-    ("auth-http-address", "nobody is asked who a client is. Native clients can show a certificate:", "native-tls-client-ca"),
-    ("broadcast-http-port", "the node registers nowhere, /info tells the port that it listens on", ""),
-    ("broadcast-tcp-port", "the node registers nowhere, /info tells the port that it listens on", ""),
-    ("deflate", "nothing is compressed, and clients are told so", ""),
-    ("https-address", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
-    (
+const fn unsupported(name: &'static str, default: &'static str, why: &'static str, instead: &'static str) -> Unsupported {
+    Unsupported { name, default, why, instead }
+}
+
+const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
+const NO_COMPRESSION: &str = "nothing is compressed, and clients are told so";
+const NO_STATSD: &str = "nothing is pushed: ask /stats?format=json";
+const NOT_REGISTERED: &str = "the node registers nowhere, /info tells the port that it listens on";
+
+/// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
+/// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
+pub static MISSING: &[Unsupported] = &[
+    unsupported(
+        "auth-http-address",
+        "",
+        "nobody is asked who a client is. Native clients can show a certificate:",
+        "native-tls-client-ca",
+    ),
+    unsupported("broadcast-http-port", "0", NOT_REGISTERED, ""),
+    unsupported("broadcast-tcp-port", "0", NOT_REGISTERED, ""),
+    unsupported("deflate", "true", NO_COMPRESSION, ""),
+    unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
+    unsupported(
         "lookupd-tcp-address",
+        "",
         "the node registers with no nsqlookupd: consumers are given the address itself, that of",
         "tcp-address",
     ),
-    (
+    unsupported(
         "max-channel-consumers",
+        "0",
         "a channel takes any number of consumers. Connections of the whole node are bounded by",
         "max-connections",
     ),
-    ("max-deflate-level", "nothing is compressed, and clients are told so", ""),
-    ("min-output-buffer-timeout", "it is 25ms. The longest that a client may ask for is", "max-output-buffer-timeout"),
-    (
-        "output-buffer-timeout",
-        "it is 250ms for who does not ask. The longest that a client may ask for is",
+    unsupported("max-deflate-level", "6", NO_COMPRESSION, ""),
+    unsupported(
+        "min-output-buffer-timeout",
+        "25ms",
+        "it is 25ms. The longest that a client may ask for is",
         "max-output-buffer-timeout",
     ),
-    ("snappy", "nothing is compressed, and clients are told so", ""),
-    ("statsd-address", "nothing is pushed: ask /stats?format=json", ""),
-    ("statsd-exclude-ephemeral", "nothing is pushed: ask /stats?format=json", ""),
-    ("statsd-interval", "nothing is pushed: ask /stats?format=json", ""),
-    ("statsd-mem-stats", "nothing is pushed: ask /stats?format=json", ""),
-    ("statsd-prefix", "nothing is pushed: ask /stats?format=json", ""),
-    ("statsd-udp-packet-size", "nothing is pushed: ask /stats?format=json", ""),
-    ("tls-cert", NO_TLS, "native-tls-cert"),
-    ("tls-client-auth-policy", NO_TLS, "native-tls-client-ca"),
-    ("tls-key", NO_TLS, "native-tls-key"),
-    ("tls-min-version", NO_TLS, "native-tls-min-version"),
-    ("tls-required", "NSQ clients are served without TLS. The native port speaks TLS alone with", "native-tls-cert"),
-    ("tls-root-ca-file", NO_TLS, "native-tls-client-ca"),
+    unsupported(
+        "output-buffer-timeout",
+        "250ms",
+        "it is 250ms for a client that does not ask. The longest that a client may ask for is",
+        "max-output-buffer-timeout",
+    ),
+    unsupported("snappy", "true", NO_COMPRESSION, ""),
+    unsupported("statsd-address", "", NO_STATSD, ""),
+    unsupported("statsd-exclude-ephemeral", "false", NO_STATSD, ""),
+    unsupported("statsd-interval", "60s", NO_STATSD, ""),
+    unsupported("statsd-mem-stats", "true", NO_STATSD, ""),
+    unsupported("statsd-prefix", "nsq.%s", NO_STATSD, ""),
+    unsupported("statsd-udp-packet-size", "508", NO_STATSD, ""),
+    unsupported("tls-cert", "", NO_TLS, "native-tls-cert"),
+    unsupported("tls-client-auth-policy", "", NO_TLS, "native-tls-client-ca"),
+    unsupported("tls-key", "", NO_TLS, "native-tls-key"),
+    unsupported("tls-min-version", "769", NO_TLS, "native-tls-min-version"),
+    unsupported(
+        "tls-required",
+        "false",
+        "NSQ clients are served without TLS. The native port speaks TLS alone with",
+        "native-tls-cert",
+    ),
+    unsupported("tls-root-ca-file", "", NO_TLS, "native-tls-client-ca"),
 ];
 
-/// Values by which nsqd is told to leave one of [`MISSING`] alone: they ask for nothing.
+/// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, a value that turns the feature off, or a
+/// detail of a feature that another setting turns on.
 pub fn asks_for_nothing(name: &str, value: &str) -> bool {
     let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
-    let is_pushed = name.starts_with("statsd-") && name != "statsd-address";
-    is_pushed || name == "max-deflate-level" || matches!(value.as_str(), "" | "false" | "f" | "0" | "[]")
+    let is_detail = name == "max-deflate-level" || (name.starts_with("statsd-") && name != "statsd-address");
+    let is_off = matches!(value.as_str(), "" | "false" | "f" | "0" | "[]");
+    is_detail || is_off || MISSING.iter().any(|flag| flag.name == name && is_same_value(flag.default, &value))
+}
+
+/// Compares as Go reads values: `true`, `t` and `1`, and durations by their length.
+fn is_same_value(default: &str, value: &str) -> bool {
+    let is_true = |text: &str| matches!(text, "true" | "t" | "1");
+    let duration = |text: &str| value::parse_duration_ns(text).ok();
+    default == value
+        || (default == "true" && is_true(value))
+        || (duration(default).is_some() && duration(default) == duration(value))
 }
 
 /// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
@@ -291,9 +337,9 @@ pub fn missing(name: &str) -> Option<String> {
         "auth-http-addresses" => "auth-http-address".to_owned(),
         other => other.to_owned(),
     };
-    let (_, why, instead) = MISSING.iter().find(|(missing, ..)| *missing == name)?;
-    let instead = if instead.is_empty() { String::new() } else { format!(" --{instead}") };
-    Some(format!("is nsqd's and is not supported (yet): {why}{instead}"))
+    let flag = MISSING.iter().find(|flag| flag.name == name)?;
+    let instead = if flag.instead.is_empty() { String::new() } else { format!(" --{}", flag.instead) };
+    Some(format!("is nsqd's and is not supported (yet): {}{instead}", flag.why))
 }
 
 /// What a topic may have of its own. `None`: as the node has it.
@@ -451,7 +497,7 @@ mod tests {
 
     #[test]
     fn what_stands_in_the_place_of_a_missing_flag_is_a_setting() {
-        for (name, why, instead) in MISSING {
+        for Unsupported { name, why, instead, .. } in MISSING {
             assert!(find(name).is_none() && IGNORED.iter().all(|(other, _)| other != name), "{name}");
             assert!(instead.is_empty() || find(instead).is_some(), "{name}: --{instead}");
             assert!(why.len() > 20 && !why.ends_with('.'), "{name}");

@@ -1,5 +1,5 @@
-//! Durations and sizes as people write them: Go durations as nsqd reads them (`1m30s`, `250ms`), sizes in plain bytes
-//! or with a binary unit (`64MiB`).
+//! Durations and sizes as people write them: Go durations as nsqd reads them (`1m30s`, `250ms`), with days and weeks besides
+//! (`1d12h`, `2w`); sizes in plain bytes or with a binary unit (`64MiB`).
 
 const NS: u128 = 1;
 const US: u128 = 1_000;
@@ -7,14 +7,18 @@ const MS: u128 = 1_000_000;
 const S: u128 = 1_000_000_000;
 const M: u128 = 60 * S;
 const H: u128 = 60 * M;
+const D: u128 = 24 * H;
+const W: u128 = 7 * D;
 
 /// Shown largest first; a value is printed in the largest unit that it is a whole number of.
-const TIME_UNITS: [(&str, u128); 7] = [("h", H), ("m", M), ("s", S), ("ms", MS), ("us", US), ("µs", US), ("ns", NS)];
+const TIME_UNITS: [(&str, u128); 9] =
+    [("w", W), ("d", D), ("h", H), ("m", M), ("s", S), ("ms", MS), ("us", US), ("µs", US), ("ns", NS)];
 const SIZE_UNITS: [(&str, u64); 5] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("", 1)];
 
-/// Nanoseconds of a Go duration: a sequence of decimal numbers, each with its unit. `0` needs none.
+/// Nanoseconds of a duration: a sequence of decimal numbers, each with its unit. `0` needs none.
+/// A day is 24 hours and a week 7 days.
 pub fn parse_duration_ns(text: &str) -> Result<u128, String> {
-    const WANTED: &str = "a duration is a number with a unit, such as 250ms, 60s, 1m30s, 2h";
+    const WANTED: &str = "a duration is a number with a unit, such as 250ms, 60s, 1m30s, 2h, 1d, 2w";
     if text == "0" {
         return Ok(0);
     }
@@ -65,7 +69,7 @@ pub fn show_duration_ns(ns: u128) -> String {
     if ns == 0 {
         return "0".into();
     }
-    let (name, scale) = TIME_UNITS.iter().find(|(_, s)| ns.is_multiple_of(*s)).unwrap_or(&TIME_UNITS[6]);
+    let (name, scale) = TIME_UNITS.iter().find(|(_, s)| ns.is_multiple_of(*s)).unwrap_or(&TIME_UNITS[8]);
     format!("{}{name}", ns / scale)
 }
 
@@ -75,7 +79,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_are_gos_with_days_and_weeks() {
         for (text, ns) in [
             ("0", 0),
             ("60s", 60 * S),
@@ -87,6 +91,9 @@ mod tests {
             ("10µs", 10 * US),
             (".5s", S / 2),
             ("7ns", 7),
+            ("1d", 24 * H),
+            ("2w", 14 * 24 * H),
+            ("1d12h", 36 * H),
         ] {
             assert_eq!(parse_duration_ns(text), Ok(ns), "{text}");
         }

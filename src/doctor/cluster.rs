@@ -15,6 +15,9 @@ pub fn check(settings: &Settings) -> Option<Finding> {
             let (path, name, version) = (&settings.cluster_file, file.name(coordinator.me()), file.version);
             let (nodes, topics) = (file.nodes.len(), file.topics.len());
             let found = format!("{path}: version {version}, this node is {name} of {nodes}, {topics} topics");
+            if let [damage, ..] = coordinator.damage() {
+                return Some(Finding::warn(NAME, format!("{found}; {damage}"), "the device may be failing: look at its log"));
+            }
             Some(match file.resting() {
                 resting if resting.is_empty() => Finding::ok(NAME, found),
                 resting => Finding::warn(NAME, format!("{found}; {}", resting.join("; ")), "no publish is taken there"),

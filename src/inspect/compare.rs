@@ -12,21 +12,24 @@
 
 use super::files::Files;
 use super::partition::show;
-use super::{InspectError, InspectOptions, NEWER, Verdict, data_path_files, under_warning};
-use crate::base::{BLOCK, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
+use super::report::Report;
+use super::{InspectError, InspectOptions, NEWER, Verdict, check_names, data_path_files, under_warning};
+use crate::base::{FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::coordinator::copy;
 use crate::coordinator::file::ClusterFile;
 use crate::journal::replay::{self, ReplayError, WriteAction};
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::Bad;
-use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::meta::TopicMeta;
+use crate::log::recovery::node::{newest, read_both};
 use crate::log::recovery::scan::{commit_index, commit_record_at, segment_at};
 use crate::log::recovery::snapshots::{Pair, newer_slot, read_slots};
-use crate::log::recovery::topics::dir;
+use crate::log::recovery::topics::{self, dir};
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::{Storage, read_range};
 use crate::replica::NodeId;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
@@ -44,15 +47,21 @@ pub fn run(paths: &[String], options: &InspectOptions, out: &mut dyn Write) -> R
     let (mut cluster, mut unread): (Option<ClusterFile>, _) = (None, vec![]);
     for path in paths {
         match copy::read(Path::new(path)) {
-            Ok(file) => cluster = std::cmp::max_by_key(cluster, file, |file| file.as_ref().map(|f| f.version)),
-            Err(error) => unread.push(format!("{path}: its copy of the cluster file says nothing: {error}")),
+            Ok(in_force) => {
+                unread.extend(in_force.damage.iter().map(|damage| format!("{path}: its copy of the cluster file: {damage}")));
+                cluster = std::cmp::max_by_key(cluster, in_force.file, |file| file.as_ref().map(|f| f.version));
+            }
+            Err(error) => unread.push(format!("{path}: its copies of the cluster file say nothing: {error}")),
         }
     }
     let mut files = paths.iter().map(|path| data_path_files(Path::new(path))).collect::<Result<Vec<Files>, _>>()?;
+    let mut named: Vec<(String, &mut Files)> = paths.iter().cloned().zip(&mut files).collect();
+    check_names(&mut named, options)?;
     let each = paths.iter().zip(&mut files);
     let sides = each.map(|(path, files)| Side { label: path.clone(), storage: files as &mut dyn Storage }).collect();
     let data_paths: Vec<&Path> = paths.iter().map(Path::new).collect();
-    under_warning(&data_paths, out, |out| compare_all(sides, cluster.as_ref(), &unread, options, out))
+    let mut report = Report::new(out, options.format);
+    under_warning(&data_paths, &mut report, |report| compare_all(sides, cluster.as_ref(), &unread, options, report))
 }
 
 /// Topic, its id, number of the partition.
@@ -65,7 +74,7 @@ pub fn compare(
     options: &InspectOptions,
     out: &mut dyn Write,
 ) -> Result<Verdict, InspectError> {
-    compare_all(sides, cluster, &[], options, out)
+    compare_all(sides, cluster, &[], options, &mut Report::new(out, options.format))
 }
 
 /// `unread`: what is wrong with copies of the cluster file. Each is a difference.
@@ -74,11 +83,11 @@ fn compare_all(
     cluster: Option<&ClusterFile>,
     unread: &[String],
     options: &InspectOptions,
-    out: &mut dyn Write,
+    report: &mut Report,
 ) -> Result<Verdict, InspectError> {
-    let mut comparison = Comparison { sides, out, differences: unread.len() as u64, newer: 0, unread: BTreeSet::new() };
+    let mut comparison = Comparison { sides, report, differences: unread.len() as u64, newer: 0, unread: BTreeSet::new() };
     for what in unread {
-        writeln!(comparison.out, "{what}")?;
+        comparison.report.note("difference", what, Value::Null)?;
     }
     let mut found: BTreeMap<Key, Vec<(usize, Replica)>> = BTreeMap::new();
     let mut nodes = vec![];
@@ -95,10 +104,9 @@ fn compare_all(
                 if node.is_none_or(|id| file.node(id).is_none()) {
                     comparison.differences += 1;
                     let label = &side.label;
-                    writeln!(
-                        comparison.out,
-                        "{label}: whose data path this is cannot be told, or the cluster file does not name that node"
-                    )?;
+                    let what =
+                        format!("{label}: whose data path this is cannot be told, or the cluster file does not name that node");
+                    comparison.report.note("difference", what, json!({ "data_path": label }))?;
                 }
             }
             by_file(file, &nodes, options)
@@ -117,14 +125,19 @@ fn compare_all(
     }
     if compared == 0 && comparison.newer == 0 {
         comparison.differences += 1;
-        writeln!(comparison.out, "nothing was compared: no partition is in two of the data paths")?;
+        let what = "nothing was compared: no partition is in two of the data paths";
+        comparison.report.note("difference", what, Value::Null)?;
     }
-    match (comparison.differences, comparison.newer) {
-        (0, 0) => writeln!(comparison.out, "identical: {compared} partitions")?,
-        (n, 0) => writeln!(comparison.out, "{n} differences")?,
-        (n, m) => writeln!(comparison.out, "{n} differences in what can be read; {m} places {NEWER}")?,
-    }
-    Ok(Verdict::of(comparison.differences, comparison.newer))
+    let (differences, newer) = (comparison.differences, comparison.newer);
+    let what = match (differences, newer) {
+        (0, 0) => format!("identical: {compared} partitions"),
+        (n, 0) => format!("{n} differences"),
+        (n, m) => format!("{n} differences in what can be read; {m} places {NEWER}"),
+    };
+    let verdict = Verdict::of(differences, newer);
+    let values = json!({ "verdict": verdict.word(), "partitions": compared, "differences": differences, "newer": newer });
+    comparison.report.note("verdict", what, values)?;
+    Ok(verdict)
 }
 
 /// Which sides should have each partition, of which at least one of them is a replica.
@@ -170,9 +183,9 @@ impl Replica {
     }
 }
 
-struct Comparison<'a, 'b> {
+struct Comparison<'a, 'b, 'c> {
     sides: Vec<Side<'a>>,
-    out: &'b mut dyn Write,
+    report: &'b mut Report<'c>,
     differences: u64,
     /// Places that a newer version wrote.
     newer: u64,
@@ -180,28 +193,27 @@ struct Comparison<'a, 'b> {
     unread: BTreeSet<(usize, TopicName)>,
 }
 
-impl Comparison<'_, '_> {
+impl Comparison<'_, '_, '_> {
     /// What only a journal holds is not compared: says so. Returns whose data path this is.
     fn stopped_well(&mut self, side: usize) -> Result<Option<NodeId>, InspectError> {
         let Side { label, storage } = &mut self.sides[side];
-        let meta = read_range(*storage, &FileId::Node, 0, NODE_META_LEN as usize)?;
-        let slots = (0..2).filter_map(|slot| NodeMeta::decode(meta.get(slot * BLOCK..)?).ok());
-        let newest = slots.max_by_key(|m| m.sequence);
+        let newest = newest(&read_both(*storage)?);
         let generation = newest.as_ref().map_or(0, |m| m.generation);
         for core in storage.journals()? {
             match records_to_redo(*storage, core, generation) {
                 Ok(0) => {}
                 Ok(n) => {
                     self.differences += 1;
-                    writeln!(
-                        self.out,
+                    let what = format!(
                         "{label}: {n} records stand in journal {core} alone and are not compared; start the node and stop it by SIGTERM"
-                    )?;
+                    );
+                    self.report.note("difference", what, json!({ "data_path": label, "journal": core, "records": n }))?;
                 }
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
                 Err(ReplayError::Unknown { at, .. }) => {
                     self.newer += 1;
-                    writeln!(self.out, "{label}: journal {core} at byte {at}: NEWER: {NEWER}")?;
+                    let what = format!("{label}: journal {core} at byte {at}: NEWER: {NEWER}");
+                    self.report.note("newer", what, json!({ "data_path": label, "journal": core, "byte": at }))?;
                 }
             }
         }
@@ -215,19 +227,25 @@ impl Comparison<'_, '_> {
             if options.topic.as_ref().is_some_and(|t| *t != *name) {
                 continue;
             }
-            let file = FileId::Topic(dir(&name, TopicId::default(), PartitionId(0)));
-            let info = match TopicMeta::decode(&read_range(*storage, &file, 0, BLOCK)?) {
+            let file = |copy: usize| FileId::Topic(dir(&name, TopicId::default(), PartitionId(0)), copy as u8);
+            let both = topics::read_both(*storage, &name)?;
+            if let Some((copy, bad)) = newer_version(&both) {
+                self.newer += 1;
+                let file = file(copy).to_string();
+                let what = format!("{label}: {file}: NEWER: {bad}: {NEWER}");
+                self.report.note("newer", what, json!({ "data_path": label, "file": file }))?;
+                self.unread.insert((side, name));
+                continue;
+            }
+            let [first, second] = both;
+            let info = match first.or(second) {
                 Ok(meta) => meta.info,
-                Err(bad @ Bad::Version(_)) => {
-                    self.newer += 1;
-                    writeln!(self.out, "{label}: {file}: NEWER: {bad}: {NEWER}")?;
-                    self.unread.insert((side, name));
-                    continue;
-                }
                 Err(bad) => {
+                    let file = file(0);
                     if !storage.partitions(&name)?.is_empty() {
                         self.differences += 1;
-                        writeln!(self.out, "{label}: {file}: {bad}, so nobody knows which topic this is")?;
+                        let what = format!("{label}: {file}: {bad}, so nobody knows which topic this is");
+                        self.report.note("difference", what, json!({ "data_path": label, "file": file.to_string() }))?;
                         self.unread.insert((side, name));
                     }
                     continue;
@@ -242,7 +260,8 @@ impl Comparison<'_, '_> {
                 if pair == Pair::Unknown {
                     self.newer += 1;
                     let file = newer_slot(*storage, &dir)?;
-                    writeln!(self.out, "{label}: {file}: NEWER: {NEWER}")?;
+                    let what = format!("{label}: {file}: NEWER: {NEWER}");
+                    self.report.note("newer", what, json!({ "data_path": label, "file": file.to_string() }))?;
                     self.unread.insert((side, name.clone()));
                     continue;
                 }
@@ -256,13 +275,23 @@ impl Comparison<'_, '_> {
     fn partition(&mut self, key: &Key, replicas: &[(usize, Replica)], missing: &[usize]) -> Result<(), InspectError> {
         let (topic, id, number) = key;
         let what = format!("topic {topic} ({id}) partition {number}");
+        // Every line about the partition has these values.
+        let of = |values: Value| {
+            let mut of = json!({ "topic": topic.to_string(), "topic_id": id.to_string(), "partition": number });
+            if let (Value::Object(of), Value::Object(values)) = (&mut of, values) {
+                of.extend(values);
+            }
+            of
+        };
         for side in missing {
             self.differences += 1;
-            writeln!(self.out, "{what}: MISSING in {}", self.sides[*side].label)?;
+            let label = &self.sides[*side].label;
+            self.report.note("difference", format!("{what}: MISSING in {label}"), of(json!({ "data_path": label })))?;
         }
         let [_, _, ..] = replicas else {
             if let [(only, _)] = replicas {
-                writeln!(self.out, "{what}: only in {}", self.sides[*only].label)?;
+                let label = &self.sides[*only].label;
+                self.report.note("found", format!("{what}: only in {label}"), of(json!({ "data_path": label })))?;
             }
             return Ok(());
         };
@@ -272,22 +301,25 @@ impl Comparison<'_, '_> {
         let range = format!("from offset {} to {}", from.offset, to.offset);
         if from.offset >= to.offset {
             // nothing to compare is told where all ends are the same: nothing was published, or all of it was removed
-            if replicas
-                .iter()
-                .any(|(_, r)| r.committed().offset != from.offset || r.snapshot.is_none() != replicas[0].1.snapshot.is_none())
-            {
-                self.differences += 1;
-            }
-            writeln!(self.out, "{what}: nothing is committed that all of them hold ({range})")?;
+            let is_different =
+                |r: &Replica| r.committed().offset != from.offset || r.snapshot.is_none() != replicas[0].1.snapshot.is_none();
+            let differs = replicas.iter().any(|(_, r)| is_different(r));
+            self.differences += differs as u64;
+            let kind = if differs { "difference" } else { "found" };
+            let text = format!("{what}: nothing is committed that all of them hold ({range})");
+            self.report.note(kind, text, of(json!({ "from": from.offset, "to": to.offset })))?;
         } else {
             match self.first_difference(replicas, from.offset, to.offset)? {
                 None => {
                     let (places, messages) = (replicas.len(), to.count - from.count);
-                    writeln!(self.out, "{what}: identical in {places} data paths {range}, {messages} messages")?;
+                    let text = format!("{what}: identical in {places} data paths {range}, {messages} messages");
+                    let values = json!({ "from": from.offset, "to": to.offset, "messages": messages });
+                    self.report.note("found", text, of(values))?;
                 }
                 Some(at) => {
                     self.differences += 1;
-                    writeln!(self.out, "{what}: DIFFERS at offset {at} ({range} was compared)")?;
+                    let text = format!("{what}: DIFFERS at offset {at} ({range} was compared)");
+                    self.report.note("difference", text, of(json!({ "from": from.offset, "to": to.offset, "at": at })))?;
                     self.look_into(replicas, at)?;
                 }
             }
@@ -295,11 +327,13 @@ impl Comparison<'_, '_> {
         for (side, r) in replicas {
             let label = &self.sides[*side].label;
             match &r.snapshot {
-                None => writeln!(self.out, "  {label}: no snapshot")?,
+                None => self.report.note("found", format!("  {label}: no snapshot"), of(json!({ "data_path": label })))?,
                 Some(s) => {
                     let (start, committed, end) = (s.start.offset, s.committed.offset, s.end.offset);
                     let suspect = if s.doubt.is_suspect() { ", suspect" } else { "" };
-                    writeln!(self.out, "  {label}: start {start}, committed {committed}, end {end}{suspect}")?;
+                    let text = format!("  {label}: start {start}, committed {committed}, end {end}{suspect}");
+                    let values = json!({ "data_path": label, "start": start, "committed": committed, "end": end });
+                    self.report.note("found", text, of(values))?;
                 }
             }
         }
@@ -384,7 +418,8 @@ impl Comparison<'_, '_> {
                 }
                 None => "no segment".into(),
             };
-            writeln!(self.out, "  {}: {place}, {batch}", self.sides[replica.0].label)?;
+            let label = &self.sides[replica.0].label;
+            self.report.note("found", format!("  {label}: {place}, {batch}"), json!({ "data_path": label }))?;
         }
         Ok(())
     }
@@ -394,7 +429,7 @@ impl Comparison<'_, '_> {
         let all: Vec<Vec<CursorImage>> = replicas.iter().map(|(_, r)| channels(r)).collect();
         let names: BTreeSet<_> = all.iter().flatten().map(|c| c.name.clone()).collect();
         for name in names {
-            writeln!(self.out, "  channel {name}")?;
+            self.report.note("found", format!("  channel {name}"), json!({ "channel": name.to_string() }))?;
             for ((side, _), channels) in replicas.iter().zip(&all) {
                 let shown = match channels.iter().find(|c| c.name == name) {
                     None => "not there".into(),
@@ -408,11 +443,18 @@ impl Comparison<'_, '_> {
                         )
                     }
                 };
-                writeln!(self.out, "    {}: {shown}", self.sides[*side].label)?;
+                let label = &self.sides[*side].label;
+                let values = json!({ "data_path": label, "channel": name.to_string() });
+                self.report.note("found", format!("    {label}: {shown}"), values)?;
             }
         }
         Ok(())
     }
+}
+
+fn newer_version(both: &[Result<TopicMeta, Bad>; 2]) -> Option<(usize, Bad)> {
+    let mut bad = both.iter().enumerate().filter_map(|(copy, found)| Some((copy, *found.as_ref().err()?)));
+    bad.find(|(_, bad)| matches!(bad, Bad::Version(_)))
 }
 
 fn records_to_redo(storage: &mut dyn Storage, core: u16, generation: u64) -> Result<usize, ReplayError> {

@@ -22,11 +22,11 @@ impl Files {
         let entries = match fs::read_dir(self.root.join(folder)) {
             Ok(entries) => entries,
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-            Err(e) => return Err(error(&FileId::Node, "read_dir", e)),
+            Err(e) => return Err(error(&FileId::Node(0), "read_dir", e)),
         };
         let mut names = Vec::new();
         for entry in entries {
-            let entry = entry.map_err(|e| error(&FileId::Node, "read_dir", e))?;
+            let entry = entry.map_err(|e| error(&FileId::Node(0), "read_dir", e))?;
             names.extend(entry.file_name().into_string());
         }
         names.sort_unstable();
@@ -123,11 +123,11 @@ impl Storage for Files {
     }
 
     fn remove(&mut self, _: &[FileId]) -> Result<(), DiskError> {
-        self.refuse(&FileId::Node)
+        self.refuse(&FileId::Node(0))
     }
 
     fn set_aside_topic(&mut self, _: &TopicName, _: &str) -> Result<(), DiskError> {
-        self.refuse(&FileId::Node)
+        self.refuse(&FileId::Node(0))
     }
 
     fn set_aside(&mut self, file: &FileId, _: &str) -> Result<(), DiskError> {

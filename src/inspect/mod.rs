@@ -11,6 +11,9 @@
 pub mod compare;
 mod files;
 mod partition;
+mod report;
+
+pub use report::Format;
 
 use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::disk::lock;
@@ -18,14 +21,17 @@ use crate::journal::format::{RecordKind, WHOLE_TOPIC};
 use crate::journal::replay::{self, Record, ReplayError, WriteAction};
 use crate::log::batch::BatchHeader;
 use crate::log::format::{Bad, RawPosition};
-use crate::log::meta::{NODE_META_LEN, NodeMeta, TopicMeta};
+use crate::log::meta::TopicMeta;
 use crate::log::producers::Producer;
 use crate::log::recovery::RecoverError;
 use crate::log::recovery::cuts::Cuts;
-use crate::log::recovery::topics::dir;
+use crate::log::recovery::node::{newest, read_both};
+use crate::log::recovery::topics::{self, dir};
 use crate::log::state::SegmentMeta;
 use crate::log::storage::{Storage, read_range};
 use files::Files;
+use report::{Report, place, position, record_words};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -40,6 +46,7 @@ pub struct InspectOptions {
     pub partition: Option<u16>,
     /// Every record, batch and cursor; a summary of each file otherwise.
     pub records: bool,
+    pub format: Format,
 }
 
 /// What was found in all.
@@ -61,6 +68,15 @@ impl Verdict {
         }
     }
 
+    /// The verdict in JSON.
+    fn word(self) -> &'static str {
+        match self {
+            Verdict::Clean => "clean",
+            Verdict::Damaged => "damaged",
+            Verdict::Newer => "newer",
+        }
+    }
+
     /// Of the process.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -78,6 +94,10 @@ const NEWER: &str = "written by a newer version of ringmq than this one: use tha
 pub enum InspectError {
     #[error("{path} is not a data path: it has no node.meta, journal or topics")]
     NotADataPath { path: String },
+    #[error("there is no topic {topic} in {path}: {there}")]
+    NoSuchTopic { topic: String, path: String, there: String },
+    #[error("there is no partition {partition} in {path}{of}")]
+    NoSuchPartition { partition: u16, path: String, of: String },
     #[error(transparent)]
     Disk(#[from] DiskError),
     #[error(transparent)]
@@ -89,24 +109,59 @@ pub enum InspectError {
 /// Prints to `out`.
 pub fn run(data_path: &Path, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
     let mut files = data_path_files(data_path)?;
-    under_warning(&[data_path], out, |out| whole(&mut files, options, out))
+    check_names(&mut [(data_path.display().to_string(), &mut files)], options)?;
+    let mut report = Report::new(out, options.format);
+    under_warning(&[data_path], &mut report, |report| whole(&mut files, options, report))
 }
 
-fn whole(files: &mut Files, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
+fn whole(files: &mut Files, options: &InspectOptions, report: &mut Report) -> Result<Verdict, InspectError> {
     for name in files.names("topics")?.into_iter().filter(|n| n.contains('~')) {
-        writeln!(out, "topics/{name}: set aside by an earlier recovery")?;
+        report.note("found", format!("topics/{name}: set aside by an earlier recovery"), json!({ "set_aside": name }))?;
     }
-    inspect(files, options, out)
+    look(files, options, report)
 }
+
+/// Refuses a topic or a partition that none of the data paths has: a misspelt name must not read as "clean".
+fn check_names(paths: &mut [(String, &mut Files)], options: &InspectOptions) -> Result<(), InspectError> {
+    let (mut names, mut has_partition) = (vec![], false);
+    for (_, files) in &mut *paths {
+        for name in files.topics()? {
+            if options.topic.as_ref().is_none_or(|topic| *topic == *name) {
+                has_partition |= files.partitions(&name)?.iter().any(|p| options.partition.is_none_or(|asked| asked == p.0));
+            }
+            names.push(name.to_string());
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    let path = paths.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>().join(", ");
+    if let Some(topic) = options.topic.clone().filter(|topic| !names.contains(topic)) {
+        let there = match names.len() {
+            0 => "it has no topics".into(),
+            n if n <= NAMES_SHOWN_MAX => format!("its topics are {}", names.join(", ")),
+            n => format!("its {n} topics begin with {}", names[..NAMES_SHOWN_MAX].join(", ")),
+        };
+        return Err(InspectError::NoSuchTopic { topic, path, there });
+    }
+    match options.partition {
+        Some(partition) if !has_partition => {
+            let of = options.topic.as_ref().map_or(String::new(), |topic| format!(" of the topic {topic}"));
+            Err(InspectError::NoSuchPartition { partition, path, of })
+        }
+        _ => Ok(()),
+    }
+}
+
+const NAMES_SHOWN_MAX: usize = 20;
 
 /// Looks, and says before and behind what it prints which of the data paths a node owns. It is no error: the rest may still
 /// tell what was asked for.
 fn under_warning(
     data_paths: &[&Path],
-    out: &mut dyn Write,
-    look: impl FnOnce(&mut dyn Write) -> Result<Verdict, InspectError>,
+    report: &mut Report,
+    look: impl FnOnce(&mut Report) -> Result<Verdict, InspectError>,
 ) -> Result<Verdict, InspectError> {
-    let warn = |out: &mut dyn Write, was: &[bool]| -> Result<Vec<bool>, InspectError> {
+    let warn = |report: &mut Report, was: &[bool]| -> Result<Vec<bool>, InspectError> {
         let mut owned = vec![];
         for (i, path) in data_paths.iter().enumerate() {
             // Who may not open the lock is told of what else cannot be read.
@@ -119,20 +174,21 @@ fn under_warning(
             if !who.is_empty() {
                 let what =
                     "what is read may be half written, and what looks like damage or a difference need not be: stop the node";
-                writeln!(out, "{}: WARNING: {who}: {what}", path.join("LOCK").display())?;
+                let lock = path.join("LOCK").display().to_string();
+                report.note("warning", format!("{lock}: WARNING: {who}: {what}"), json!({ "data_path": path, "pid": owner }))?;
             }
             owned.push(owner.is_some());
         }
         Ok(owned)
     };
-    let was = warn(out, &[])?;
-    let verdict = look(out);
-    warn(out, &was)?;
+    let was = warn(report, &[])?;
+    let verdict = look(report);
+    warn(report, &was)?;
     verdict
 }
 
 fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
-    let is_one = ["node.meta", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
+    let is_one = ["node.meta.0", "node.meta.1", "journal", "topics"].iter().any(|n| data_path.join(n).exists());
     if !is_one {
         return Err(InspectError::NotADataPath { path: data_path.display().to_string() });
     }
@@ -141,31 +197,38 @@ fn data_path_files(data_path: &Path) -> Result<Files, InspectError> {
 
 /// The same over any storage.
 pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dyn Write) -> Result<Verdict, InspectError> {
+    look(storage, options, &mut Report::new(out, options.format))
+}
+
+fn look(storage: &mut dyn Storage, options: &InspectOptions, report: &mut Report) -> Result<Verdict, InspectError> {
     let (cuts, redo) = (Cuts::default(), Redo::default());
-    let mut view = View { storage, options, out, damage: 0, newer: 0, cuts, limit: None, redo, segments: BTreeMap::new() };
+    let mut view = View { storage, options, report, damage: 0, newer: 0, cuts, limit: None, redo, segments: BTreeMap::new() };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
     }
     if view.newer > 0 {
-        writeln!(view.out, "topics are not looked at: what the journals say of them cannot be read")?;
+        let what = "topics are not looked at: what the journals say of them cannot be read";
+        view.report.note("found", what, Value::Null)?;
     } else {
         view.topics(journals)?;
     }
     let verdict = Verdict::of(view.damage, view.newer);
-    match (view.damage, view.newer) {
-        (0, 0) => writeln!(view.out, "clean")?,
-        (n, 0) => writeln!(view.out, "{n} damaged places")?,
-        (0, n) => writeln!(view.out, "{n} places {NEWER}")?,
-        (n, m) => writeln!(view.out, "{n} damaged places, and {m} {NEWER}")?,
-    }
+    let (damaged, newer) = (view.damage, view.newer);
+    let what = match (damaged, newer) {
+        (0, 0) => "clean".into(),
+        (n, 0) => format!("{n} damaged places"),
+        (0, n) => format!("{n} places {NEWER}"),
+        (n, m) => format!("{n} damaged places, and {m} {NEWER}"),
+    };
+    view.report.note("verdict", what, json!({ "verdict": verdict.word(), "damaged": damaged, "newer": newer }))?;
     Ok(verdict)
 }
 
-pub(crate) struct View<'a> {
+struct View<'a, 'b> {
     pub storage: &'a mut dyn Storage,
     pub options: &'a InspectOptions,
-    pub out: &'a mut dyn Write,
+    report: &'a mut Report<'b>,
     pub damage: u64,
     /// Places that a newer version wrote.
     pub newer: u64,
@@ -227,11 +290,10 @@ impl Redo {
     }
 }
 
-impl View<'_> {
+impl View<'_, '_> {
     pub fn damage(&mut self, file: &FileId, at: u64, what: impl std::fmt::Display) -> Result<(), InspectError> {
         self.damage += 1;
-        writeln!(self.out, "{file}: DAMAGE at byte {at}: {what}")?;
-        Ok(())
+        Ok(self.report.damage(file, at, what)?)
     }
 
     /// What does not hold: damage, as `what` says, or a newer version.
@@ -244,33 +306,44 @@ impl View<'_> {
 
     pub fn newer(&mut self, file: &FileId, at: u64, what: impl std::fmt::Display) -> Result<(), InspectError> {
         self.newer += 1;
-        writeln!(self.out, "{file}: NEWER at byte {at}: {what}: {NEWER}")?;
-        Ok(())
+        Ok(self.report.newer(file, at, format!("{what}: {NEWER}"))?)
     }
 
     pub fn say(&mut self, file: &FileId, what: impl std::fmt::Display) -> Result<(), InspectError> {
-        writeln!(self.out, "{file}: {what}")?;
-        Ok(())
+        self.tell(file, what, Value::Null)
+    }
+
+    /// The same with the values that the words tell, for programs.
+    pub fn tell(&mut self, file: &FileId, what: impl std::fmt::Display, values: Value) -> Result<(), InspectError> {
+        Ok(self.report.found(Some(file), what, values)?)
     }
 
     /// The node's generation and how many journals must be there, as far as that is known.
     fn node(&mut self) -> Result<(u64, u16), InspectError> {
-        let file = FileId::Node;
-        let bytes = read_range(self.storage, &file, 0, NODE_META_LEN as usize)?;
-        let mut newest: Option<NodeMeta> = None;
-        for slot in 0..2 {
-            match NodeMeta::decode(bytes.get(slot * BLOCK..).unwrap_or(&[])) {
+        let both = read_both(self.storage)?;
+        for (slot, found) in both.iter().enumerate() {
+            let file = FileId::Node(slot as u8);
+            match found {
                 Ok(m) => {
-                    newest = newest.filter(|n| n.sequence > m.sequence).or(Some(m));
                     let id: String = m.node_id.iter().map(|b| format!("{b:02x}")).collect();
                     let journals = if m.journals == 0 { "not named".into() } else { m.journals.to_string() };
-                    let what = format!("generation {}, sequence {}, journals {journals}", m.generation, m.sequence);
-                    self.say(&file, format!("slot {slot}: node {id}, {what}"))?;
+                    let cluster = match m.cluster_version {
+                        0 => String::new(),
+                        version => format!(", cluster file of version {version}"),
+                    };
+                    let what = format!("generation {}, sequence {}, journals {journals}{cluster}", m.generation, m.sequence);
+                    let values = json!({
+                        "node_id": id, "generation": m.generation, "sequence": m.sequence, "journals": m.journals,
+                        "cluster_version": m.cluster_version
+                    });
+                    self.tell(&file, format!("node {id}, {what}"), values)?;
                 }
-                Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
-                Err(bad) => self.bad(&file, (slot * BLOCK) as u64, bad, format!("slot {slot}: {bad}"))?,
+                Err(Bad::Zero) if newest(&both).is_none_or(|m| m.sequence <= 1) => self.say(&file, "not written yet")?,
+                Err(Bad::Zero) => self.damage(&file, 0, "it is missing, or zeros")?,
+                Err(bad) => self.bad(&file, 0, *bad, bad)?,
             }
         }
+        let newest = newest(&both);
         Ok(newest.map_or((0, 0), |n| (n.generation, n.journals)))
     }
 
@@ -280,12 +353,16 @@ impl View<'_> {
         for slot in 0..2u64 {
             let block = read_range(self.storage, &file, slot * BLOCK as u64, BLOCK)?;
             match replay::parse_slot(&block, core, slot, len) {
-                Ok(c) => self.say(
+                Ok(c) => self.tell(
                     &file,
                     format!(
-                        "slot {slot}: generation {}, slot sequence {}, redo from write {} at byte {}, complete up to {}",
+                        "slot {slot}: generation {}, slot sequence {}, redo from write {} at byte {}, complete up to write {}",
                         c.generation, c.slot_sequence, c.sequence, c.position, c.durable
                     ),
+                    json!({
+                        "slot": slot, "generation": c.generation.get(), "slot_sequence": c.slot_sequence.get(),
+                        "redo_write": c.sequence.get(), "redo_byte": c.position.get(), "complete_write": c.durable.get()
+                    }),
                 )?,
                 Err(Bad::Zero | Bad::Short) => self.say(&file, format!("slot {slot}: not written yet"))?,
                 Err(bad) => self.bad(&file, slot * BLOCK as u64, bad, format!("slot {slot}: {bad}"))?,
@@ -332,7 +409,9 @@ impl View<'_> {
                     self.damage(&file, at, format!("write {sequence} was complete once: {bad}"))?;
                     for e in &write.directory {
                         let (id, end) = (TopicId(e.topic_id), crate::base::Position::from(e.end));
-                        self.say(&file, format!("  it touched topic {id} partition {}, up to {end:?}", e.partition))?;
+                        let what = format!("  it touched topic {id} partition {}, up to {}", e.partition, place(end));
+                        let values = json!({ "topic_id": id.to_string(), "partition": e.partition.get(), "end": position(end) });
+                        self.tell(&file, what, values)?;
                     }
                     sequence += 1;
                 }
@@ -343,16 +422,16 @@ impl View<'_> {
                 }
             }
         }
-        self.say(&file, format!("{writes} writes with {records} records to redo, {len} bytes long"))
+        let values = json!({ "writes": writes, "records": records, "bytes": len });
+        self.tell(&file, format!("{writes} writes with {records} records to redo, {len} bytes long"), values)
     }
 
     fn records(&mut self, file: &FileId, write: &replay::Write) -> Result<(), InspectError> {
-        self.say(file, format!("write {} at byte {}", write.sequence, write.at.unwrap_or(0)))?;
+        let values = json!({ "write": write.sequence, "byte": write.at, "records": write.records.len() });
+        self.tell(file, format!("write {} at byte {}", write.sequence, write.at.unwrap_or(0)), values)?;
         for r in &write.records {
-            let place = match r.header.partition.get() {
-                WHOLE_TOPIC => String::new(),
-                p => format!(" partition {p}"),
-            };
+            let partition = Some(r.header.partition.get()).filter(|p| *p != WHOLE_TOPIC);
+            let of = partition.map_or(String::new(), |p| format!(" partition {p}"));
             let id = TopicId(r.header.topic_id);
             let what = match r.kind {
                 RecordKind::Batch | RecordKind::DirectBatch => partition::batch_line(&r.payload, id, r.header.partition.get()),
@@ -367,7 +446,10 @@ impl View<'_> {
                 RecordKind::Producers => format!("{} producers", Producer::decode_all(&r.payload).map_or(0, |list| list.len())),
                 RecordKind::TopicDelete => String::new(),
             };
-            self.say(file, format!("  {:?} topic {id}{place} sequence {}: {what}", r.kind, r.header.sequence))?;
+            let (kind, sequence) = (record_words(r.kind), r.header.sequence.get());
+            let values =
+                json!({ "record": kind, "topic_id": id.to_string(), "partition": partition, "sequence": sequence, "what": what });
+            self.tell(file, format!("  {kind}, topic {id}{of}, sequence {sequence}: {what}"), values)?;
         }
         Ok(())
     }
@@ -386,21 +468,24 @@ impl View<'_> {
     }
 
     fn topic(&mut self, name: &TopicName) -> Result<(), InspectError> {
-        let file = FileId::Topic(dir(name, TopicId::default(), PartitionId(0)));
-        let block = read_range(self.storage, &file, 0, BLOCK)?;
-        let info = match TopicMeta::decode(&block) {
-            Ok(m) if m.info.name != *name => {
-                self.damage(&file, 44, format!("it is the topic {}", m.info.name))?;
-                return Ok(());
+        let both = topics::read_both(self.storage, name)?;
+        let file = |copy: usize| FileId::Topic(dir(name, TopicId::default(), PartitionId(0)), copy as u8);
+        let whole: Vec<&TopicMeta> = both.iter().flatten().collect();
+        if both.iter().all(|found| *found == Err(Bad::Zero)) && self.storage.partitions(name)?.is_empty() {
+            return self.say(&file(0), "not written yet");
+        }
+        for (copy, found) in both.iter().enumerate() {
+            match found {
+                Ok(m) if m.info.name != *name => self.damage(&file(copy), 44, format!("it is the topic {}", m.info.name))?,
+                Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "it says something else than the other copy")?,
+                Ok(_) => {}
+                Err(Bad::Zero) => self.damage(&file(copy), 0, "it is missing, or zeros")?,
+                Err(bad) => self.bad(&file(copy), 0, *bad, bad)?,
             }
-            Ok(m) => m.info,
-            Err(Bad::Zero | Bad::Short) if self.storage.partitions(name)?.is_empty() => {
-                return self.say(&file, "not written yet");
-            }
-            Err(Bad::Zero | Bad::Short) => return self.damage(&file, 0, "it is missing, and partitions are there"),
-            Err(bad) => return self.bad(&file, 0, bad, bad),
-        };
-        self.say(&file, format!("topic {} with {} partitions", info.id, info.partitions))?;
+        }
+        let Some(info) = whole.first().map(|m| m.info.clone()).filter(|info| info.name == *name) else { return Ok(()) };
+        let values = json!({ "topic": name.to_string(), "topic_id": info.id.to_string(), "partitions": info.partitions });
+        self.tell(&file(0), format!("topic {} with {} partitions", info.id, info.partitions), values)?;
         for partition in self.storage.partitions(name)? {
             if self.options.partition.is_none_or(|p| p == partition.0) {
                 let dir: Arc<PartitionDir> = dir(name, info.id, partition);

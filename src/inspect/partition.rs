@@ -1,5 +1,6 @@
 //! Inspects one partition: its snapshots, then every batch of every segment beside its commit record.
 
+use super::report::{batch_words, place, position};
 use super::{InspectError, View};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, ProducerId, TopicId};
 use crate::log::batch::BatchHeader;
@@ -12,11 +13,12 @@ use crate::log::recovery::scan::{
 use crate::log::segment_table::{SegmentTable, TABLE_AT};
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::read_range;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
 
-impl View<'_> {
+impl View<'_, '_> {
     pub fn partition(&mut self, dir: &Arc<PartitionDir>) -> Result<(), InspectError> {
         let newer = self.newer;
         let mut newest = self.snapshots(dir)?;
@@ -30,7 +32,8 @@ impl View<'_> {
         self.limit = lowest.map(|c| c.to.offset);
         if let Some(cut) = lowest {
             let (file, verb) = (FileId::Snapshot(dir.clone(), 0), if cut.is_restart { "drops" } else { "cuts" });
-            self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {:?}", cut.to))?;
+            let to = place(cut.to);
+            self.say(&file, format!("a record that no snapshot contains {verb} the log: it goes on at {to}"))?;
             if cut.is_restart {
                 return Ok(());
             }
@@ -60,7 +63,7 @@ impl View<'_> {
             self.damage(
                 &file,
                 segment_at(s.segment_base.min(end), end),
-                format!("the snapshot knows of batches up to {:?}", s.end),
+                format!("the snapshot knows of batches up to {}", place(s.end)),
             )?;
         }
         Ok(())
@@ -76,43 +79,7 @@ impl View<'_> {
             let bytes = if wanted > first.len() { read_range(self.storage, &file, 0, wanted)? } else { first };
             match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
                 Ok(s) => {
-                    self.say(
-                        &file,
-                        format!(
-                            "sequence {}, records up to {}, start {:?}, end {:?}, {} channels, {} producers{}",
-                            s.sequence,
-                            s.applied,
-                            s.start,
-                            s.end,
-                            s.channels.len(),
-                            s.producers.len(),
-                            if s.doubt.is_suspect() { ", suspect" } else { "" }
-                        ),
-                    )?;
-                    if s.promised > Epoch(0) {
-                        let (promised, committed) = (s.promised.0, s.committed);
-                        self.say(
-                            &file,
-                            format!("one replica of several: epoch {promised} is promised, committed up to {committed:?}"),
-                        )?;
-                    }
-                    if let Some(vouched) = s.vouched {
-                        self.say(&file, format!("damage begins at {:?}", vouched.at))?;
-                    }
-                    if self.options.records {
-                        for c in &s.channels {
-                            self.say(&file, format!("  {}", show_cursor(c)))?;
-                        }
-                        for e in s.epochs.iter().flatten() {
-                            self.say(&file, format!("  epoch {} ends at {:?}, crc {:08x}", e.epoch.0, e.end, e.chain_crc))?;
-                        }
-                        for p in &s.producers {
-                            self.say(
-                                &file,
-                                format!("  producer {}: next sequence {}, {} places", p.id, p.next, p.places().len()),
-                            )?;
-                        }
-                    }
+                    self.snapshot(&file, &s)?;
                     if newest.as_ref().is_none_or(|n| n.sequence < s.sequence) {
                         newest = Some(s);
                     }
@@ -122,6 +89,48 @@ impl View<'_> {
             }
         }
         Ok(newest)
+    }
+
+    /// What a snapshot that holds says.
+    fn snapshot(&mut self, file: &FileId, s: &Snapshot) -> Result<(), InspectError> {
+        let (channels, producers, is_suspect) = (s.channels.len(), s.producers.len(), s.doubt.is_suspect());
+        let what = format!(
+            "sequence {}, records up to {}, start at {}, end at {}, {channels} channels, {producers} producers{}",
+            s.sequence,
+            s.applied,
+            place(s.start),
+            place(s.end),
+            if is_suspect { ", suspect" } else { "" }
+        );
+        let values = json!({
+            "sequence": s.sequence, "applied": s.applied, "start": position(s.start), "end": position(s.end),
+            "committed": position(s.committed), "promised_epoch": s.promised.0, "channels": channels,
+            "producers": producers, "is_suspect": is_suspect
+        });
+        self.tell(file, what, values)?;
+        if s.promised > Epoch(0) {
+            let (promised, committed) = (s.promised.0, place(s.committed));
+            self.say(file, format!("one replica of several: epoch {promised} is promised, committed up to {committed}"))?;
+        }
+        if let Some(vouched) = s.vouched {
+            self.say(file, format!("damage begins at {}", place(vouched.at)))?;
+        }
+        if !self.options.records {
+            return Ok(());
+        }
+        for c in &s.channels {
+            self.tell(file, format!("  {}", show_cursor(c)), cursor_values(c))?;
+        }
+        for e in s.epochs.iter().flatten() {
+            let values = json!({ "epoch": e.epoch.0, "end": position(e.end), "crc": e.chain_crc });
+            self.tell(file, format!("  epoch {} ends at {}, crc {:08x}", e.epoch.0, place(e.end), e.chain_crc), values)?;
+        }
+        for p in &s.producers {
+            let (id, places) = (p.id.to_string(), p.places().len());
+            let what = format!("  producer {id}: next sequence {}, {places} places", p.next);
+            self.tell(file, what, json!({ "producer": id, "next_sequence": p.next, "places": places }))?;
+        }
+        Ok(())
     }
 
     /// Where the segment's batches end, the crc there, and whether the chain begins anew. `redo` says from where on a start
@@ -185,7 +194,8 @@ impl View<'_> {
         if let Some((end, crc, was_open)) = before {
             let is_redone = end != at && redo.is_some_and(|from| from <= end.offset);
             if !is_redone && (end != at || !(was_open || crc == chain)) {
-                self.damage(&segment, 0, format!("it begins at {at:?}; the segment before ends at {end:?}"))?;
+                let (at, end) = (place(at), place(end));
+                self.damage(&segment, 0, format!("it begins at {at}; the segment before ends at {end}"))?;
             }
             open = was_open;
         }
@@ -197,20 +207,20 @@ impl View<'_> {
             }
             let expected = Expected { at: walk.at, chain: if open { None } else { Some(chain) }, epoch: walk.epoch };
             let (found, h) = batches.judge(self.storage, walk.at.offset, Some(&expected))?;
-            let place = segment_at(base, walk.at.offset);
+            let byte = segment_at(base, walk.at.offset);
             match (found, h) {
                 (BatchFound::Whole | BatchFound::BodyBad, Some(h)) => {
                     if found == BatchFound::BodyBad && walk.at.offset < promised {
-                        self.damage(&segment, place + 128, format!("the body of the batch {} does not hold", show(&h)))?;
+                        self.damage(&segment, byte + 128, format!("the body of the batch {} does not hold", show(&h)))?;
                     } else if found == BatchFound::BodyBad {
                         break;
                     }
                     if h.is_lost() {
-                        self.damage(&segment, place, format!("lost before, {} messages, {} bytes", h.num, h.body_len))?;
+                        self.damage(&segment, byte, format!("lost before, {} messages, {} bytes", h.num, h.body_len))?;
                         walk.lost += 1;
                     }
                     if self.options.records {
-                        self.say(&segment, format!("  byte {place}: {}", show(&h)))?;
+                        self.tell(&segment, format!("  byte {byte}: {}", show(&h)), batch_values(byte, &h))?;
                     }
                     let record = commit_record_at(self.storage, dir, base, walk.batches)?;
                     let is_indexed = h.end().offset <= records.last().map_or(base, |r| r.end().offset)
@@ -225,17 +235,18 @@ impl View<'_> {
                     (walk.at, chain, open) = (h.end(), h.header_crc.get(), h.is_lost());
                 }
                 (BatchFound::Unknown, _) => {
-                    self.newer(&segment, place, "a batch of a version that is not known to this build")?;
+                    self.newer(&segment, byte, "a batch of a version that is not known to this build")?;
                     return Ok(None);
                 }
                 _ if walk.at.offset < promised => {
                     let again = batches.find(self.storage, walk.at, promised)?.map(|h| h.start());
                     let to = again.map_or(promised, |p| p.offset);
                     let what = format!(
-                        "offsets {} to {to} hold no batch ({found:?}), but batches up to {promised} are known",
-                        walk.at.offset
+                        "offsets {} to {to} hold no batch but {}, and batches up to {promised} are known",
+                        walk.at.offset,
+                        batch_words(found)
                     );
-                    self.damage(&segment, place, what)?;
+                    self.damage(&segment, byte, what)?;
                     let Some(again) = again else { break };
                     (walk.at, open) = (again, true);
                     // The commit log goes on counting.
@@ -245,12 +256,13 @@ impl View<'_> {
             }
         }
         let (n, m, end) = (walk.batches, walk.messages, walk.at);
-        self.say(&segment, format!("{n} batches, {m} messages, from {at:?} to {end:?}"))?;
+        let values = json!({ "batches": n, "messages": m, "lost": walk.lost, "from": position(at), "to": position(end) });
+        self.tell(&segment, format!("{n} batches, {m} messages, from {} to {}", place(at), place(end)), values)?;
         Ok(Some((end, chain, open)))
     }
 }
 
-impl View<'_> {
+impl View<'_, '_> {
     /// The table in the first block of one of a segment's files, against the segments before it that were looked at.
     fn table(
         &mut self,
@@ -278,11 +290,18 @@ impl View<'_> {
         }
         for named in table.segments() {
             if self.options.records {
-                self.say(file, format!("  {:?}, prev crc {:08x}", named.base, named.prev_crc))?;
+                let values = json!({ "base": position(named.base), "prev_crc": named.prev_crc });
+                self.tell(file, format!("  begins at {}, prev crc {:08x}", place(named.base), named.prev_crc), values)?;
             }
             // Retention may have removed it.
             if let Some(&found) = self.segments.get(&named.base.offset).filter(|&found| is_settled && found != named) {
-                let what = format!("it says that a segment begins at {named:?}, which begins at {found:?}");
+                let what = format!(
+                    "it names a segment at {} behind crc {:08x}; the segment is at {} behind crc {:08x}",
+                    place(named.base),
+                    named.prev_crc,
+                    place(found.base),
+                    found.prev_crc
+                );
                 self.damage(file, TABLE_AT as u64, what)?;
             }
         }
@@ -309,7 +328,22 @@ pub(super) fn show(h: &BatchHeader) -> String {
 fn show_cursor(c: &CursorImage) -> String {
     let paused = if c.paused { ", paused" } else { "" };
     let (name, confirmed, beyond) = (&c.name, c.confirmed, c.intervals.len());
-    format!("channel {name}: generation {}, confirmed up to {confirmed:?} and {beyond} intervals{paused}", c.generation)
+    let confirmed = place(confirmed);
+    format!("channel {name}: generation {}, confirmed up to {confirmed} and {beyond} intervals{paused}", c.generation)
+}
+
+fn cursor_values(c: &CursorImage) -> Value {
+    json!({
+        "channel": c.name.to_string(), "epoch": c.epoch.0, "generation": c.generation, "confirmed": position(c.confirmed),
+        "intervals": c.intervals.len(), "is_paused": c.paused, "is_ordered": c.ordered
+    })
+}
+
+fn batch_values(byte: u64, h: &BatchHeader) -> Value {
+    json!({
+        "byte": byte, "offset": h.offset.get(), "log_id": h.log_id.get(), "last_log_id": h.last_log_id.get(),
+        "epoch": h.epoch.get(), "bytes": h.len(), "messages": h.num.get(), "crc": h.header_crc.get(), "is_lost": h.is_lost()
+    })
 }
 
 pub fn batch_line(payload: &[u8], topic: TopicId, partition: u16) -> String {
@@ -320,7 +354,7 @@ pub fn batch_line(payload: &[u8], topic: TopicId, partition: u16) -> String {
 pub fn place_line(payload: &[u8]) -> String {
     let Ok((at, rest)) = RawPosition::read_from_prefix(payload) else { return Bad::Short.to_string() };
     let crc = U32::read_from_prefix(rest).map_or(String::new(), |(crc, _)| format!(", crc {:08x}", crc.get()));
-    format!("{:?}{crc}", Position::from(at))
+    format!("{}{crc}", place(Position::from(at)))
 }
 
 pub fn epoch_line(payload: &[u8]) -> String {

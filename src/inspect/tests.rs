@@ -84,7 +84,7 @@ fn a_data_path_that_a_node_owns_is_looked_at_under_a_warning() {
     use crate::disk::DataLock;
     let dir = tempfile::tempdir().expect("it is writable");
     std::fs::create_dir(dir.path().join("journal")).expect("it is writable");
-    std::fs::File::create(dir.path().join("node.meta")).expect("it is writable");
+    std::fs::File::create(dir.path().join("node.meta.0")).expect("it is writable");
     let printed = || {
         let mut out = vec![];
         let verdict = run(dir.path(), &InspectOptions::default(), &mut out).expect("it can be read");
@@ -114,7 +114,7 @@ fn a_node_that_crashed_is_clean_and_shows_its_records() {
     assert!(clean, "{text}");
     for what in [
         "redo from write",
-        "Batch topic",
+        "  batch, topic",
         "channel billing",
         "sequence 1, records",
         "31 messages",
@@ -150,8 +150,8 @@ fn damage_is_shown_with_its_place() {
         (segment, 4096 + 200, format!("{segment}: DAMAGE at byte {}: the body", 4096 + 128)),
         (segment, 4096 + 20, format!("{segment}: DAMAGE at byte 4096: offsets 0 to 740")),
         (segment, 20, format!("{segment}: DAMAGE at byte 0: the file header")),
-        ("node.meta", 4096 + 9, "node.meta: DAMAGE at byte 4096: slot 1".into()),
-        ("topics/orders/topic.meta", 30, "topics/orders/topic.meta: DAMAGE at byte 0: checksum".into()),
+        ("node.meta.1", 9, "node.meta.1: DAMAGE at byte 0: checksum".into()),
+        ("topics/orders/topic.meta.1", 30, "topics/orders/topic.meta.1: DAMAGE at byte 0: checksum".into()),
         ("topics/orders/0/state.1", 100, "topics/orders/0/state.1: DAMAGE at byte 0".into()),
         ("topics/orders/0/00000000000000000000.commit", 4096 + 70, ".commit: DAMAGE at byte 4160: record 1 is not".into()),
     ] {
@@ -200,7 +200,7 @@ fn the_table_in_a_first_block_is_shown_and_held_against_the_segments() {
     for change in changes {
         let (mut disk, path) = node_with_tables(change);
         let (clean, text) = look(&mut disk, false);
-        assert!(!clean && text.contains(&format!("{path}: DAMAGE at byte 96: it says that a segment begins at")), "{text}");
+        assert!(!clean && text.contains(&format!("{path}: DAMAGE at byte 96: it names a segment at")), "{text}");
     }
 }
 
@@ -237,9 +237,9 @@ fn what_is_missing_is_damage_too() {
     assert!(!clean && text.contains(&expected), "no {expected:?} in\n{text}");
 
     let mut disk = node();
-    disk.lose("topics/orders/topic.meta", None);
+    disk.lose("topics/orders/topic.meta.0", None);
     let (clean, text) = look(&mut disk, false);
-    assert!(!clean && text.contains("topic.meta: DAMAGE at byte 0: it is missing"), "{text}");
+    assert!(!clean && text.contains("topic.meta.0: DAMAGE at byte 0: it is missing"), "{text}");
 }
 
 #[test]
@@ -269,9 +269,8 @@ fn a_folder_that_is_none_is_an_error_and_a_real_one_is_read() {
     let mut sim = disk;
     assert_eq!(String::from_utf8(out).expect("it is text"), look(&mut sim, false).1);
     let filter = InspectOptions { topic: Some("other".into()), ..InspectOptions::default() };
-    let mut out = vec![];
-    assert_eq!(run(dir.path(), &filter, &mut out).expect("it can be read"), Verdict::Clean);
-    assert!(!String::from_utf8(out).expect("it is text").contains("orders"));
+    let error = run(dir.path(), &filter, &mut vec![]).expect_err("there is no such topic").to_string();
+    assert!(error.contains("no topic other") && error.ends_with("its topics are orders"), "{error}");
 }
 
 /// Makes a newer version's header of the one at `at`, whose checksum covers its bytes from 8 to `len`.
@@ -286,7 +285,7 @@ fn make_newer(disk: &mut SimDisk, path: &str, at: usize, version_at: usize, len:
 /// Of each kind of file: inspect does not call it damage, a start does not touch it.
 #[test]
 fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
-    let (meta, state) = ("topics/orders/topic.meta", "topics/orders/0/state.1");
+    let (meta, state) = ("topics/orders/topic.meta.0", "topics/orders/0/state.1");
     let (segment, commit) = ("topics/orders/0/00000000000000000000.segment", "topics/orders/0/00000000000000000000.commit");
     let snapshot_len = Snapshot::len_of(node().contents_of(state)).expect("it holds");
     let wrote = node().contents_of("journal/0").chunks(BLOCK).position(|b| b.starts_with(&WRITE_MAGIC)).expect("it has") * BLOCK;
@@ -297,8 +296,8 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
     };
     let last = "topics/orders/0/00000000000000011840.segment";
     for (path, at, version_at, len, is_cold) in [
-        ("node.meta", 0, 8, 64, false),
-        ("node.meta", BLOCK, 8, 64, false),
+        ("node.meta.0", 0, 8, 64, false),
+        ("node.meta.1", 0, 8, 64, false),
         ("journal/0", 0, 8, 128, false),
         ("journal/0", BLOCK, 8, 128, false),
         ("journal/0", wrote, 8, head, false),
@@ -340,7 +339,7 @@ fn what_a_newer_version_wrote_is_no_damage_and_stops_a_start() {
 
 #[test]
 fn replicas_of_newer_versions_are_not_called_different() {
-    for (path, len) in [("topics/orders/topic.meta", 192), ("topics/orders/0/state.1", 0), ("journal/0", 128)] {
+    for (path, len) in [("topics/orders/topic.meta.0", 192), ("topics/orders/0/state.1", 0), ("journal/0", 128)] {
         let mut newer = stopped(node(), 16 * 1024);
         let len = if len == 0 { Snapshot::len_of(newer.contents_of(path)).expect("it holds") } else { len };
         make_newer(&mut newer, path, 0, 8, len);
@@ -428,14 +427,14 @@ fn cluster_file(nodes: &[NodeId], replicas: usize) -> ClusterFile {
 fn a_bad_copy_of_the_cluster_file_is_a_difference() {
     let paths = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
     for path in &paths {
-        std::fs::File::create(path.path().join("node.meta")).expect("it is writable");
+        std::fs::File::create(path.path().join("node.meta.0")).expect("it is writable");
     }
     std::fs::write(paths[1].path().join("cluster.toml"), "version = 3\n").expect("it is writable");
     let names = paths.each_ref().map(|path| path.path().display().to_string());
     let mut out = vec![];
     let verdict = compare::run(&names, &InspectOptions::default(), &mut out).expect("it can be read");
     let text = String::from_utf8(out).expect("it is text");
-    let bad = format!("{}: its copy of the cluster file says nothing: ", names[1]);
+    let bad = format!("{}: its copy of the cluster file: ", names[1]);
     assert!(verdict == Verdict::Damaged && text.contains(&bad) && text.contains("its last line is missing"), "{text}");
     assert!(
         text.matches("its copy").count() == 1 && text.contains("nothing was compared") && text.contains("2 differences"),
@@ -462,10 +461,8 @@ fn what_is_missing_is_a_difference() {
     // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
     let mut third = SimDisk::new(1);
     recover(&mut third, &RecoverOptions { seed: 2, ..recover_options(16 * 1024) }).expect("an empty disk recovers");
-    let node_id = |disk: &SimDisk| {
-        let mut slots = disk.contents_of("node.meta").chunks(BLOCK);
-        NodeId(slots.find_map(|slot| NodeMeta::decode(slot).ok()).expect("one holds").node_id)
-    };
+    let node_id =
+        |disk: &SimDisk| NodeId(crate::log::meta::NodeMeta::decode(disk.contents_of("node.meta.0")).expect("it holds").node_id);
     let ids = [node_id(&one), node_id(&third)];
     assert_ne!(ids[0], ids[1]);
     let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 1)));
@@ -489,4 +486,40 @@ fn what_is_missing_is_a_difference() {
     );
     let (same, text) = said(&mut [&mut none, &mut SimDisk::new(2)], None);
     assert!(!same && text.contains("nothing was compared"), "{text}");
+}
+
+#[test]
+fn a_topic_or_partition_that_is_not_there_is_an_error() {
+    let dir = tempfile::tempdir().expect("it is writable");
+    for folder in ["topics/orders/0", "topics/bills/0", "journal"] {
+        std::fs::create_dir_all(dir.path().join(folder)).expect("it is writable");
+    }
+    let asked = |topic: Option<&str>, partition| {
+        let options = InspectOptions { topic: topic.map(String::from), partition, ..InspectOptions::default() };
+        let one = run(dir.path(), &options, &mut vec![]).err().map(|e| e.to_string());
+        let paths = [dir.path(), dir.path()].map(|path| path.display().to_string());
+        let two = compare::run(&paths, &options, &mut vec![]).err().map(|e| e.to_string());
+        assert_eq!(one.is_some(), two.is_some());
+        one.unwrap_or_default()
+    };
+    assert!(asked(Some("nope"), None).contains("no topic nope in") && asked(Some("nope"), None).contains("bills, orders"));
+    assert!(asked(Some("orders"), Some(3)).ends_with("of the topic orders"));
+    assert!(asked(None, Some(3)).contains("no partition 3"));
+    assert_eq!((asked(None, None), asked(Some("orders"), Some(0))), (String::new(), String::new()));
+}
+
+#[test]
+fn programs_get_an_object_on_each_line() {
+    let mut out = vec![];
+    let options = InspectOptions { records: true, format: Format::Json, ..InspectOptions::default() };
+    inspect(&mut node(), &options, &mut out).expect("it can be read");
+    let text = String::from_utf8(out).expect("it is text");
+    let objects: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let with = |name: &str| objects.iter().filter(|o| o.get(name).is_some()).count();
+    for name in ["node_id", "slot_sequence", "record", "topic", "applied", "channel", "batches", "log_id", "next_sequence"] {
+        assert!(with(name) > 0, "no {name} in\n{text}");
+    }
+    let last = objects.last().expect("it has lines");
+    assert_eq!((&last["kind"], &last["verdict"], &last["damaged"]), (&json!("verdict"), &json!("clean"), &json!(0)));
+    assert!(!text.contains("Position {"), "{text}");
 }
