@@ -5,7 +5,7 @@
 mod common;
 
 use criterion::{BatchSize, Criterion, Throughput};
-use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, SubId, Ticks, TopicId, Wheel};
+use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, SubId, Ticks, TopicId, Wheel};
 use ringmq::channel::{Channel, ChannelOptions, Run, Sink, Source};
 use ringmq::log::batch::{Batch, BatchBuilder, Message, Stamp};
 use ringmq::log::cursor::CursorImage;
@@ -49,8 +49,8 @@ impl Source for Log {
 struct Null;
 
 impl Sink for Null {
-    fn deliver(&mut self, _: SubId, message: &Message<'_>, id: MessageId, _: u16, _: Option<(i64, u32)>) -> bool {
-        black_box((message.body, id));
+    fn deliver(&mut self, _: SubId, message: &Message<'_>, _: u16, _: Option<(i64, u32)>) -> bool {
+        black_box((message.body, message.log_id));
         true
     }
 

@@ -28,7 +28,7 @@ fn main() {
 
 mod nsq {
     use super::*;
-    use ringmq::base::{LogId, MessageId, PartitionId};
+    use ringmq::base::{LogId, MessageIds, MessagePlace, PartitionId, TopicId};
     use ringmq::codec::nsq::Limits;
     use ringmq::codec::nsq::command::{Command, Context, Decoded, Progress, State, decode};
     use ringmq::codec::nsq::{frame, request};
@@ -36,7 +36,8 @@ mod nsq {
 
     pub fn bench(group: &mut Group<'_>) {
         let limits = Limits::from(&Settings::default());
-        let id = |n: usize| MessageId::new(PartitionId(0), LogId(n as u64 + 1));
+        let ids = MessageIds::of(TopicId([1; 16]));
+        let id = |n: usize| ids.id(MessagePlace::new(PartitionId(0), LogId(n as u64 + 1)));
 
         let mut publish = vec![];
         request::publish(&mut publish, "bench", &BODY);

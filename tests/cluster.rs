@@ -76,6 +76,42 @@ fn a_killed_follower_leaves_the_isr_catches_up_and_joins_again() {
     cluster.stop_and_compare(publisher.acknowledged.len());
 }
 
+/// The line "may join the isr" stays true: whoever was named there has all that is acknowledged until the operator writes.
+#[test]
+fn nothing_is_acknowledged_without_a_node_that_was_told_to_be_able_to_join() {
+    let mut cluster = Cluster::start(&[("orders", 1)], &[]);
+    cluster.wait_role(A, "orders", 0, "leader");
+    cluster.nodes[C].kill();
+    cluster.change(|file| {
+        file.topics[0].min_isr = 1;
+        file.partition("orders", 0).isr = vec![A];
+    });
+    let said = r#"b has caught up and may join the isr. In the cluster file of every node: isr = ["a", "b"], version = 3"#;
+    until(|| cluster.nodes[A].whole_log().contains(said), || cluster.nodes[A].log());
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    cluster.nodes[B].kill();
+    // Longer than a write waits: the leader opens anew.
+    background.stands_still(Duration::from_secs(6));
+    let said = r#"b does not keep up; publishes wait for it. In the cluster file of every node: isr = ["a"], version = 3"#;
+    until(|| cluster.nodes[A].whole_log().contains(said), || cluster.nodes[A].log());
+    cluster.nodes[A].kill();
+    cluster.nodes[A].spawn();
+    cluster.nodes[A].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    background.stands_still(Duration::from_secs(4));
+    cluster.nodes[B].spawn();
+    cluster.nodes[B].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    background.wait_more(100);
+    cluster.nodes[A].kill();
+    // The old leader never hears of either version.
+    cluster.change(|file| file.partition("orders", 0).isr = vec![A, B]);
+    cluster.change(|file| file.lead("orders", 0, B, Some(A)));
+    cluster.wait_role(B, "orders", 0, "leader");
+    background.wait_more(50);
+    let publisher = background.stop();
+    consume(cluster.nodes[B].tcp(), "orders", "c", &publisher.acknowledged);
+}
+
 #[test]
 fn the_next_leader_has_all_that_a_killed_one_acknowledged() {
     let mut cluster = Cluster::start(&[("orders", 1)], &[]);

@@ -262,12 +262,14 @@ fn block_with_table(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn node(rng: &mut Rng) -> Vec<u8> {
-    NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64(), journals: 0 }.encode()
+    NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64(), journals: 0, cluster_version: 0 }
+        .encode()
 }
 
 fn node_with_journals(rng: &mut Rng) -> Vec<u8> {
     let (node_id, sequence, generation) = (rng.bytes_16(), rng.next_u64(), rng.next_u64());
-    NodeMeta { node_id, sequence, generation, journals: rng.below(1025) as u16 }.encode()
+    let (journals, cluster_version) = (rng.below(1025) as u16, rng.next_u64());
+    NodeMeta { node_id, sequence, generation, journals, cluster_version }.encode()
 }
 
 /// FNV-1a over 300 encodings, each with its length.
@@ -306,7 +308,7 @@ fn encodings_do_not_drift() {
         ("first cursor", 0x9d43_9e34_8ec8_cf28),
         ("topic.meta", 0x068e_6b24_b4ab_07a5),
         ("node.meta", 0x97d7_346c_8504_7568),
-        ("node.meta, journals", 0x0229_7386_ff62_a03e),
+        ("node.meta, journals", 0x77a9_2857_17ea_9056),
         ("checkpoint", 0x6916_a410_5a7b_cda2),
         ("journal", 0xc9bf_b7d3_00f1_a778),
         ("files", 0x5412_2038_c07e_9c88),
@@ -412,7 +414,13 @@ fn files_still_decode() {
     assert!(found.is_valid(topic_id, partition) && !found.is_valid(topic_id, PartitionId(partition.0 ^ 1)));
     assert_eq!(found.as_bytes(), record.as_bytes());
 
-    let meta = NodeMeta { node_id: rng.bytes_16(), sequence: rng.next_u64(), generation: rng.next_u64(), journals: 12 };
+    let meta = NodeMeta {
+        node_id: rng.bytes_16(),
+        sequence: rng.next_u64(),
+        generation: rng.next_u64(),
+        journals: 12,
+        cluster_version: 77,
+    };
     let bytes = fixture("node.meta.bin", &meta.encode()[..size_of::<NodeHeader>()]);
     assert_eq!(NodeMeta::decode(&bytes).expect("it holds"), meta);
 

@@ -7,6 +7,7 @@ mod node;
 use node::{Chance, Client, Node};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -89,14 +90,20 @@ fn another_node_that_shares_its_addresses_among_its_cores_does_not_share_them_wi
     }
 }
 
-/// Its default is one address for all of the machine: this test holds it, unless somebody else does already.
-#[test]
-fn a_native_address_that_nobody_gave_is_done_without_when_it_is_taken() {
-    let _other = TcpListener::bind("0.0.0.0:4153");
-    let folder = folder();
+/// The default address of the native protocol.
+const NATIVE: u16 = 4153;
+
+/// Starts a node that is given no native address while its default one is taken, and ends the node when it is ready. Whether that
+/// went well, and what the node said.
+///
+/// The default address is one for all of the machine, and other tests may run on it. So the child gets a network of its own where it may
+/// (as root, or as a user who may have namespaces), and binds the port itself before it becomes the node.
+fn serve_without_the_native_port(data: &Path, flags: &[String]) -> (bool, Vec<String>) {
     let mut command = Command::new(node::binary());
-    command.arg("serve").arg(format!("--data-path={}", folder.path().join("data").display()));
-    command.args(["--shards=1", "--journal-bytes=1MiB", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]);
+    command.arg("serve").arg(format!("--data-path={}", data.display())).args(flags);
+    command.args(["--shards=1", "--journal-bytes=1MiB", "--tcp-address=0.0.0.0:0", "--http-address=0.0.0.0:0"]);
+    // SAFETY: plain system calls of a child that has one thread, on its own stack.
+    unsafe { command.pre_exec(take_native_port) };
     let mut node = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
     let log = BufReader::new(node.stderr.take().expect("it is piped"));
     let mut said = vec![];
@@ -108,9 +115,54 @@ fn a_native_address_that_nobody_gave_is_done_without_when_it_is_taken() {
             unsafe { libc::kill(node.id() as i32, libc::SIGTERM) };
         }
     }
-    assert!(node.wait().expect("our own child").success(), "{said:#?}");
+    (node.wait().expect("our own child").success(), said)
+}
+
+/// The socket is left to the program that follows.
+fn take_native_port() -> std::io::Result<()> {
+    // SAFETY: plain system calls; the address is a whole one, and lives until bind returns.
+    unsafe {
+        if libc::unshare(libc::CLONE_NEWNET) != 0 {
+            libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET);
+        }
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0);
+        let mut at: libc::sockaddr_in = std::mem::zeroed();
+        (at.sin_family, at.sin_port) = (libc::AF_INET as u16, NATIVE.to_be());
+        // In the network of all it may be somebody else's already, which does as well.
+        libc::bind(socket, (&raw const at).cast(), size_of::<libc::sockaddr_in>() as u32);
+        libc::listen(socket, 1);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_native_address_that_nobody_gave_is_done_without_when_it_is_taken() {
+    let folder = folder();
+    let (is_good, said) = serve_without_the_native_port(&folder.path().join("data"), &[]);
+    assert!(is_good, "{said:#?}");
     let warned: Vec<_> = said.iter().filter(|line| line.contains("4153")).collect();
     assert!(warned.len() == 1 && warned[0].contains("WARN") && warned[0].contains("Give another --native-address"), "{said:#?}");
+}
+
+/// Other nodes would send native clients to whoever has the address.
+#[test]
+fn a_native_address_that_the_cluster_file_lists_is_not_done_without() {
+    let folder = folder();
+    let (data, file) = (folder.path().join("data"), folder.path().join("cluster.toml"));
+    let id = Command::new(node::binary()).args(["node-id", &format!("--data-path={}", data.display())]).output();
+    let id = String::from_utf8(id.expect("the binary runs").stdout).expect("an id is text");
+    let flags = [format!("--cluster-file={}", file.display()), "--peer-address=0.0.0.0:0".to_owned()];
+    for (listed, is_good) in [("native_address = \"here:4153\"", false), ("", true)] {
+        let node = format!("[[node]]\nname = \"a\"\nid = \"{}\"\npeer_address = \"here:5170\"\n{listed}\n", id.trim());
+        let version = 1 + u64::from(is_good);
+        std::fs::write(&file, format!("cluster_id = \"{}\"\nversion = {version}\n{node}", "c".repeat(32)))
+            .expect("it is writable");
+        let (ended_well, said) = serve_without_the_native_port(&data, &flags);
+        assert_eq!(ended_well, is_good, "{said:#?}");
+        let refusal =
+            said.iter().find(|line| line.contains("4153") && line.contains("the cluster file sends native clients to it"));
+        assert_eq!(refusal.is_some(), !is_good, "{said:#?}");
+    }
 }
 
 #[test]

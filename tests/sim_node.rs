@@ -27,6 +27,7 @@ const CRASHES: Plan = Plan {
     pauses: 0.0,
     removals: 0.0,
     lent_min: LENT_MIN,
+    rot: 0.0,
 };
 
 /// Short lives: many end while the first channels come to be.
@@ -66,6 +67,9 @@ const PAUSES: Plan = Plan { pauses: 0.02, ..ORDER_CRASHES };
 const REMOVALS: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_CRASHES };
 const REMOVALS_FAILING_DISK: Plan = Plan { removals: 0.02, ..ORDER_FAILING_DISK };
 const REMOVALS_FULL_DISK: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_FULL_DISK };
+
+/// What stands in two files loses one of them, also before starts that crash.
+const ROT: Plan = Plan { rot: 0.8, lives: 6, steps: 500, ..CRASHES };
 
 /// The seeds of `SIM_SEEDS=a..b`.
 fn asked() -> Option<Range<u64>> {
@@ -109,6 +113,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.in_place += o.in_place;
         total.beside += o.beside;
         total.lent += o.lent;
+        total.rotten += o.rotten;
         total.torn_sectors += o.torn_sectors;
         total.reused += o.reused;
         total.ordered += o.ordered;
@@ -180,7 +185,7 @@ fn the_promise_holds_for_native_clients_over_crashes() {
 /// What a client was told to be finished before the answer to a later publish stays so.
 #[test]
 fn native_clients_publish_behind_what_they_have_finished() {
-    let o = sweep("NATIVE_BOTH", 9000..9060, NATIVE_BOTH);
+    let o = sweep("NATIVE_BOTH", 9000..9240, NATIVE_BOTH);
     assert!(asked().is_some() || o.counts.native_claims > 30, "{o:?}");
 }
 
@@ -236,6 +241,12 @@ fn emptied_and_deleted_channels_on_a_failing_disk() {
 fn emptied_and_deleted_channels_on_a_full_disk() {
     let o = sweep("REMOVALS_FULL_DISK", 12_000..12_040, REMOVALS_FULL_DISK);
     assert!(asked().is_some() || o.emptied > 60 && o.deleted > 60 && o.counts.refused > 50, "{o:?}");
+}
+
+#[test]
+fn a_file_of_what_stands_in_two_costs_nothing() {
+    let o = sweep("ROT", 13_000..13_060, ROT);
+    assert!(asked().is_some() || o.rotten > 150 && o.counts.survived > 3_000, "{o:?}");
 }
 
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.

@@ -60,12 +60,12 @@ pub fn topic_of_folder(folder: &str) -> Option<TopicName> {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub enum FileId {
-    /// `node.meta`: the node's id and generation, two slots.
-    Node,
+    /// `node.meta.0` and `node.meta.1`: the node's id and generation, written in turn.
+    Node(u8),
     /// `journal/<n>`: one core's ring.
     Journal(u16),
-    /// `topics/<topic>/topic.meta`. The partition in the folder is not looked at.
-    Topic(Arc<PartitionDir>),
+    /// `topics/<topic>/topic.meta.0` and `topic.meta.1`: two copies of what the topic is. The partition in the folder is not looked at.
+    Topic(Arc<PartitionDir>, u8),
     /// `<partition>/<base offset, 20 digits>.segment`
     Segment(Arc<PartitionDir>, i64),
     /// `<partition>/<base offset, 20 digits>.commit`: the commit log of that segment.
@@ -78,9 +78,9 @@ impl fmt::Display for FileId {
     /// The path below the data path.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileId::Node => write!(f, "node.meta"),
+            FileId::Node(slot) => write!(f, "node.meta.{slot}"),
             FileId::Journal(core) => write!(f, "journal/{core}"),
-            FileId::Topic(d) => write!(f, "topics/{}/topic.meta", topic_folder(&d.topic)),
+            FileId::Topic(d, copy) => write!(f, "topics/{}/topic.meta.{copy}", topic_folder(&d.topic)),
             FileId::Segment(d, base) => write!(f, "{d}/{base:020}.segment"),
             FileId::Commit(d, base) => write!(f, "{d}/{base:020}.commit"),
             FileId::Snapshot(d, slot) => write!(f, "{d}/state.{slot}"),

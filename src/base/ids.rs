@@ -24,7 +24,7 @@ impl fmt::Debug for TopicId {
 pub struct PartitionId(pub u16);
 
 impl PartitionId {
-    /// A message id has 10 bits for the partition.
+    /// A message id has 10 bits for the partition ([`super::MessageIds`]).
     pub const COUNT_MAX: u16 = 1024;
 }
 
@@ -61,57 +61,6 @@ impl ProducerId {
 impl fmt::Display for ProducerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.get())
-    }
-}
-
-/// What clients see: the partition in the top 10 bits, the log id below; on the wire 16 lower-case hex characters.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct MessageId(pub u64);
-
-impl MessageId {
-    pub fn new(partition: PartitionId, log_id: LogId) -> Self {
-        debug_assert!(log_id <= LogId::MAX && partition.0 < PartitionId::COUNT_MAX);
-        MessageId((partition.0 as u64) << LogId::BITS | log_id.0)
-    }
-
-    pub fn partition(self) -> PartitionId {
-        PartitionId((self.0 >> LogId::BITS) as u16)
-    }
-
-    pub fn log_id(self) -> LogId {
-        LogId(self.0 & LogId::MAX.0)
-    }
-
-    /// The 16 characters of the wire.
-    pub fn hex(self) -> [u8; 16] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        std::array::from_fn(|i| DIGITS[(self.0 >> (60 - 4 * i)) as usize & 15])
-    }
-
-    /// As the replicated NSQ has it: the id, and a trace id of zero.
-    pub fn binary(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.0.to_be_bytes());
-        bytes
-    }
-
-    pub fn from_binary(bytes: &[u8; 16]) -> Self {
-        let [id @ .., _, _, _, _, _, _, _, _] = *bytes;
-        MessageId(u64::from_be_bytes(id))
-    }
-
-    /// `None` when a character is not lower-case hex.
-    pub fn from_hex(hex: &[u8; 16]) -> Option<Self> {
-        let mut id = 0;
-        for &c in hex {
-            let digit = match c {
-                b'0'..=b'9' => c - b'0',
-                b'a'..=b'f' => c - b'a' + 10,
-                _ => return None,
-            };
-            id = id << 4 | digit as u64;
-        }
-        Some(MessageId(id))
     }
 }
 
@@ -164,19 +113,3 @@ pub struct SubId {
 /// Where a client comes from, as text (`127.0.0.1:4711`): for logs and /stats only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer(pub std::sync::Arc<str>);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_id_keeps_its_partition_and_log_id() {
-        let id = MessageId::new(PartitionId(1023), LogId::MAX);
-        assert_eq!((id.partition(), id.log_id()), (PartitionId(1023), LogId::MAX));
-        assert_eq!(&id.hex(), b"ffffffffffffffff");
-        let id = MessageId::new(PartitionId(3), LogId(0x2a));
-        assert_eq!(&id.hex(), b"00c000000000002a");
-        assert_eq!(MessageId::from_hex(&id.hex()), Some(id));
-        assert_eq!(MessageId::from_hex(b"00C000000000002A"), None);
-    }
-}

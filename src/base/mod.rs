@@ -5,6 +5,7 @@
 pub mod file;
 pub mod ids;
 pub mod lent;
+pub mod message_id;
 pub mod name;
 pub mod rng;
 pub mod time;
@@ -12,10 +13,11 @@ pub mod topic;
 pub mod wheel;
 
 pub use file::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, block_memory};
-pub use ids::{ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Peer, Position, ProducerId, SubId, TopicId};
+pub use ids::{ConnId, CoreId, Epoch, LogId, PartitionId, Peer, Position, ProducerId, SubId, TopicId};
 pub use lent::Lent;
+pub use message_id::{MessageId, MessageIds, MessagePlace};
 pub use name::{ChannelName, NameError, TopicName};
-pub use rng::Rng;
+pub use rng::{Rng, mix};
 pub use time::{Now, Ticks};
 pub use topic::{TopicInfo, TopicRef};
 pub use wheel::{TimerId, Wheel};

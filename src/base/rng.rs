@@ -4,17 +4,21 @@
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
+/// By which splitmix64 goes on.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Spreads a number over 64 bits, different ones to different ones: a step of splitmix64. Message ids depend on it.
+pub const fn mix(x: u64) -> u64 {
+    let x = x.wrapping_add(STEP);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
 impl Rng {
     /// Spreads a seed over the state with splitmix64.
     pub fn new(seed: u64) -> Self {
-        let mut x = seed;
-        Rng(std::array::from_fn(|_| {
-            x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = x;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }))
+        Rng(std::array::from_fn(|i| mix(seed.wrapping_add(STEP.wrapping_mul(i as u64)))))
     }
 
     pub fn next_u64(&mut self) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::{ops::Add, time::Duration};
 
-/// Monotonic nanoseconds since the process (or the simulation) began.
+/// Nanoseconds of a clock that never goes back, and that goes on while the machine is suspended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
 pub struct Ticks(pub u64);
 

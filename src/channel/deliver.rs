@@ -1,11 +1,11 @@
 //! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
 //! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
-use super::machine::{Channel, DUE, REQUEUED, mix};
+use super::machine::{Channel, DUE, REQUEUED};
 use super::open::{NONE, Open, State};
 use super::runs::HandedRun;
 use super::{Sink, Source};
-use crate::base::{LogId, MessageId, Position, Ticks, TimerId};
+use crate::base::{LogId, Position, Ticks, TimerId, mix};
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
 use crate::log::cursor::Interval;
 use crate::log::fetch::Fetch;
@@ -432,7 +432,6 @@ impl Channel {
     /// Gives a message to the next client that takes it; then that client stays first until [`Channel::begin_flight`].
     /// `place` is where it stands in the log, and its bytes there.
     fn hand_out(&mut self, message: &Message<'_>, attempts: u16, place: (i64, u32), sink: &mut impl Sink) -> Handed {
-        let id = MessageId::new(self.partition, message.log_id);
         while let Some(number) = self.clients.next() {
             let client = self.clients.get(number);
             if client.options.ranged {
@@ -445,7 +444,7 @@ impl Channel {
                 return Handed::SampledOut;
             }
             let place = client.options.placed.then_some(place);
-            if sink.deliver(client.sub, message, id, attempts, place) {
+            if sink.deliver(client.sub, message, attempts, place) {
                 return Handed::Taken;
             }
             self.clients.get_mut(number).blocked = true;

@@ -5,7 +5,7 @@ use super::confirmed::{Confirmed, Finished};
 use super::deliver::Place;
 use super::open::{List, Open, OpenSet, State};
 use super::ordered::Syncing;
-use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel};
+use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel, mix};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::metrics::stats::ChannelStats;
 use crate::shard::message::SubOptions;
@@ -37,7 +37,6 @@ pub(super) const DUE: usize = 1;
 #[derive(Debug)]
 pub struct Channel {
     pub(super) options: ChannelOptions,
-    pub(super) partition: PartitionId,
     name: ChannelName,
     pub(super) paused: bool,
     pub(super) ordered: bool,
@@ -88,7 +87,6 @@ impl Channel {
         let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
         Channel {
             options,
-            partition,
             name: cursor.name,
             paused: cursor.paused,
             ordered: cursor.ordered,
@@ -448,12 +446,4 @@ impl Channel {
         let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, u32)>() * 2).sum();
         self.open.allocated_bytes() + self.wheel.allocated_bytes() + runs
     }
-}
-
-/// Spreads a number over 64 bits (the finalizer of splitmix64).
-pub(super) fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -40,7 +40,7 @@ mod tests;
 pub use confirmed::Confirmed;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
-use crate::base::{LogId, MessageId, SubId};
+use crate::base::{LogId, SubId};
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, Message};
 use crate::log::fetch::Fetch;
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub trait Sink {
     /// False: the client's output is full and the message was *not* taken. It goes to another client, and this one is
     /// given nothing until [`Channel::block`] says that it has room again. `place`, for a client that wants it: where the
     /// message stands in the log, and the bytes that it takes there.
-    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16, place: Option<(i64, u32)>) -> bool;
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool;
 
     /// As [`Sink::deliver`], to a ranged client, which gets nothing else: all of the run is taken, or nothing of it.
     fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool;

@@ -4,7 +4,7 @@
 
 use super::deliver::Turn;
 use super::{Channel, ChannelOptions, Confirmed, NotInFlight, Run, Sink, Source};
-use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, MessageId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
+use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
 use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
@@ -199,10 +199,10 @@ impl Source for Shared<'_> {
 }
 
 impl Sink for Shared<'_> {
-    fn deliver(&mut self, to: SubId, message: &Message<'_>, id: MessageId, attempts: u16, _: Option<(i64, u32)>) -> bool {
+    fn deliver(&mut self, to: SubId, message: &Message<'_>, attempts: u16, _: Option<(i64, u32)>) -> bool {
         let model = &mut *self.0.borrow_mut();
-        let log_id = id.log_id().0;
-        assert_eq!((id.partition(), message.log_id.0, message.body), (PARTITION, log_id, &*body(log_id)));
+        let log_id = message.log_id.0;
+        assert_eq!(message.body, &*body(log_id));
         if !model.takes(to, 1, false) {
             return false;
         }

@@ -6,6 +6,7 @@
 
 use super::change::gone_topics;
 use super::file::{ClusterFile, FilePartition, OPENINGS_BITS};
+use super::offers::{Offers, Told};
 use crate::base::{Epoch, IdMap, PartitionId, Ticks, TopicRef};
 use crate::replica::membership::static_epoch;
 use crate::replica::message::Route;
@@ -21,6 +22,8 @@ pub struct Answers {
     file: Arc<ClusterFile>,
     /// By partition: under which epoch of the file, and how often since.
     openings: IdMap<Route, (u64, u64)>,
+    /// Who was offered a place in an ISR under the file in force, in this life or an earlier one.
+    offers: Offers,
     /// What was said of a partition under the file in force; repeats are not.
     said: IdMap<Route, Vec<Note>>,
 }
@@ -55,6 +58,15 @@ impl Note {
     pub fn is_good(&self) -> bool {
         matches!(self, Note::Wants { leave, .. } if leave.is_empty())
     }
+
+    /// Says it in the log.
+    pub fn tell(&self) {
+        match self {
+            Note::Wants { .. } if self.is_good() => tracing::info!("{self}"),
+            Note::Wants { .. } => tracing::warn!("{self}"),
+            _ => tracing::error!("{self}"),
+        }
+    }
 }
 
 impl fmt::Display for Note {
@@ -85,8 +97,25 @@ impl fmt::Display for Note {
 }
 
 impl Answers {
-    pub fn new(me: NodeId, generation: u64, file: Arc<ClusterFile>) -> Answers {
-        Answers { me, generation, file, openings: IdMap::default(), said: IdMap::default() }
+    pub fn new(me: NodeId, generation: u64, file: Arc<ClusterFile>, offers: Offers) -> Answers {
+        Answers { me, generation, file, openings: IdMap::default(), offers, said: IdMap::default() }
+    }
+
+    /// Whom a leader would have in the ISR that the file does not have there: from now on, until the file's version rises, they are
+    /// offered a place. Nobody, where the leader asks for something else.
+    pub fn offer(&mut self, ask: &Ask) -> Option<Told> {
+        let Ask::Propose { route, isr, .. } = ask else { return None };
+        let p = self.file.topic_by_id(route.topic_id)?.partition(route.partition)?;
+        let nodes: Vec<NodeId> = isr.iter().copied().filter(|n| !p.isr.contains(n)).collect();
+        let told = Told { version: self.file.version, route: *route, nodes, note: None };
+        self.offers.add(&told);
+        (!told.nodes.is_empty()).then_some(told)
+    }
+
+    /// Not in the ISR, and offered a place there.
+    fn joining(&self, route: Route, p: &FilePartition) -> Vec<NodeId> {
+        let is_offered = |n: &&NodeId| !p.isr.contains(n) && self.offers.has(self.file.version, route, **n);
+        p.replicas.iter().filter(is_offered).copied().collect()
     }
 
     /// Everything, in the order in which a core is to hear it.
@@ -99,7 +128,8 @@ impl Answers {
             let all = topic.partitions.iter().enumerate();
             facts.extend(all.filter_map(|(number, p)| self.partition(&topic.info, number as u16, p)));
         }
-        facts.push(Fact::Lease { until: Ticks(u64::MAX) });
+        let revision = self.file.version;
+        facts.extend([Fact::Read { revision }, Fact::Lease { until: Ticks(u64::MAX), revision }]);
         facts
     }
 
@@ -144,7 +174,9 @@ impl Answers {
                 let names = |of: &[NodeId], without: &[NodeId]| -> Vec<String> {
                     of.iter().filter(|n| !without.contains(n)).map(|n| file.name(*n)).collect()
                 };
-                let (leave, join) = (names(&p.isr, &isr), names(&isr, &p.isr));
+                // Who was offered a place and is not well is waited for as who has one.
+                let counted: Vec<NodeId> = p.isr.iter().copied().chain(self.joining(route, p)).collect();
+                let (leave, join) = (names(&counted, &isr), names(&isr, &p.isr));
                 let note = Note::Wants { partition, leave, join, isr: isr_shown, version: next_version };
                 (Some(Fact::ProposalRefused { route, version }), Some(note))
             }
@@ -201,6 +233,7 @@ impl Answers {
             true => static_epoch(p.epoch, self.generation, openings)?,
             false => static_epoch(p.epoch, 0, 0)?,
         };
-        Some(p.membership(self.file.version << OPENINGS_BITS | openings, epoch))
+        let joining = if p.leader == Some(self.me) { self.joining(route, p) } else { vec![] };
+        Some(Membership { joining, ..p.membership(self.file.version << OPENINGS_BITS | openings, epoch) })
     }
 }

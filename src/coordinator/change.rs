@@ -6,8 +6,10 @@
 //! may, is judged between neighbours only.
 
 use super::file::{ClusterFile, FilePartition, FileTopic};
-use crate::base::{TopicName, TopicRef};
+use super::offers::Offers;
+use crate::base::{PartitionId, TopicName, TopicRef};
 use crate::replica::NodeId;
+use crate::replica::message::Route;
 use std::fmt;
 
 /// Why the file in force stays in force.
@@ -47,6 +49,12 @@ pub enum Refusal {
          leader's log says when it has"
     )]
     JoinsTooSoon { topic: TopicName, number: usize, node: String, why: &'static str },
+    #[error(
+        "partition {number} of topic {topic}: {node} cannot join the isr yet. This node leads the partition, and has not said under \
+         version {version}, which is in force, that {node} has caught up: it may have acknowledged what {node} lacks. The log says when \
+         it has"
+    )]
+    NotOffered { topic: TopicName, number: usize, node: String, version: u64 },
     #[error(
         "node {node} has another id, so its data path is another and empty; but partition {number} of topic {topic} has it \
          in its isr, where only those are that hold everything. Take it out until it has caught up"
@@ -96,6 +104,25 @@ pub fn compare(old: &ClusterFile, new: &ClusterFile) -> Result<Vec<Change>, Refu
         check_topic(old, new, topic)?;
     }
     Ok(differences(old, new))
+}
+
+/// That whoever joins the ISR of what `me` leads was offered that, under the version in force.
+pub fn check_offers(old: &ClusterFile, new: &ClusterFile, me: NodeId, offers: &Offers) -> Result<(), Refusal> {
+    let is_next = new.version == old.version + 1;
+    for topic in &new.topics {
+        let Some(before) = old.topic_by_id(topic.info.id) else { continue };
+        for (number, (was, is)) in before.partitions.iter().zip(&topic.partitions).enumerate() {
+            // Over several versions another leader may have offered it.
+            let led = was.leader == Some(me) && (is_next || is.leader == Some(me) && is.epoch == was.epoch);
+            let route = Route { topic_id: topic.info.id, partition: PartitionId(number as u16) };
+            let is_stranger = |n: &&NodeId| !was.isr.contains(n) && !offers.has(old.version, route, **n);
+            if let Some(id) = is.isr.iter().find(is_stranger).filter(|_| led) {
+                let (topic, node) = (topic.info.name.clone(), new.name(*id));
+                return Err(Refusal::NotOffered { topic, number, node, version: old.version });
+            }
+        }
+    }
+    Ok(())
 }
 
 fn check_topic(old: &ClusterFile, new: &ClusterFile, topic: &FileTopic) -> Result<(), Refusal> {

@@ -1,55 +1,133 @@
-//! The cluster file that is in force, as a copy in the data path: what a restart compares with, so that an old file never
-//! makes a leader of who led long ago.
+//! The cluster file that is in force, kept in the data path: what a restart compares with, so that an old file never makes a
+//! leader of who led long ago.
 //!
-//! The text as the operator wrote it, then one line of our own with its crc. Written beside, synced, and renamed.
+//! Two files with the same text, so that no block holds both, and the version once more in node.meta. Each is the text as the
+//! operator wrote it, then one line of our own with its crc; written beside, synced, and renamed. One that does not hold is used
+//! around, and written again when the node begins. Where neither holds, the version is left: no older file is taken.
 
 use super::CoordinatorError;
 use super::file::{self, ClusterFile, FILE_BYTES_MAX};
+use crate::disk::BlockingStorage;
+use crate::disk::blocking::Access;
 use crate::disk::files::sync_folder;
+use crate::log::recovery::node;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "cluster.toml";
+const NAMES: [&str; 2] = ["cluster.toml", "cluster.toml.copy"];
 const SEAL: &str = "# ringmq keeps this copy of the cluster file in force; crc32 ";
 
-pub fn path(data: &Path) -> PathBuf {
-    data.join(NAME)
+pub fn paths(data: &Path) -> [PathBuf; 2] {
+    NAMES.map(|name| data.join(name))
 }
 
-/// `None`: the data path was never in a cluster.
-pub fn read(data: &Path) -> Result<Option<ClusterFile>, CoordinatorError> {
-    let copy = path(data);
-    let bad = |what: String| CoordinatorError::BadCopy { copy: copy.clone(), what };
-    let mut text = String::new();
-    match File::open(&copy) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(bad(e.to_string())),
-        Ok(opened) => opened.take(FILE_BYTES_MAX + 1024).read_to_string(&mut text).map_err(|e| bad(e.to_string()))?,
-    };
-    let (text, crc) = text.rsplit_once(SEAL).ok_or_else(|| bad("its last line is missing".into()))?;
-    if crc.trim_end() != seal(text) {
-        return Err(bad("its checksum is another".into()));
+/// What a data path knows of the cluster file that was in force.
+#[derive(Debug)]
+pub struct InForce {
+    /// The newest that holds.
+    pub file: Option<ClusterFile>,
+    /// No file may be older; 0: the node was never in a cluster.
+    pub version: u64,
+    /// Files that do not hold, or are missing beside what tells of them.
+    pub damage: Vec<Damaged>,
+}
+
+/// One of the two files, and what is wrong with it.
+#[derive(Clone, Debug)]
+pub struct Damaged {
+    path: PathBuf,
+    what: String,
+    /// The other one holds what this one did.
+    is_spare: bool,
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} does not hold ({}): ", self.path.display(), self.what)?;
+        f.write_str(match self.is_spare {
+            true => "the other copy is used, and it is written again when the node starts",
+            false => "what stood there is not known any more but for its version, below which no cluster file is taken",
+        })
     }
-    file::parse(text).map(Some).map_err(|e| bad(e.to_string()))
 }
 
-pub fn write(data: &Path, text: &str) -> Result<(), CoordinatorError> {
-    let copy = path(data);
-    let beside = data.join(format!("{NAME}~"));
-    let written = || -> io::Result<()> {
-        let mut text = text.to_owned();
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
-        let crc = seal(&text);
-        let mut file = File::create(&beside)?;
-        file.write_all(format!("{text}{SEAL}{crc}\n").as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &copy)?;
-        sync_folder(data)
+enum Found {
+    Holds(ClusterFile),
+    Missing,
+    Bad(String),
+}
+
+/// Changes nothing.
+pub fn read(data: &Path) -> Result<InForce, CoordinatorError> {
+    let version = match data.is_dir() {
+        true => node::cluster_version(&mut BlockingStorage::with_access(data, Access::ReadOnly))?,
+        false => 0,
     };
-    written().map_err(|source| CoordinatorError::Copy { path: copy.clone(), source })
+    let [first, second] = paths(data);
+    let (both, mut kept, mut damage) = ([read_one(&first), read_one(&second)], vec![], vec![]);
+    for (found, path) in both.into_iter().zip([first, second]) {
+        let bad = |what| damage.push(Damaged { path, what, is_spare: false });
+        match found {
+            Found::Holds(file) => kept.push(file),
+            Found::Bad(what) => bad(what),
+            // The first adoption is complete when node.meta has it.
+            Found::Missing if version > 0 => bad("it is missing".into()),
+            Found::Missing => {}
+        }
+    }
+    let file = kept.into_iter().max_by_key(|file| file.version);
+    let is_known = file.as_ref().is_some_and(|file| file.version >= version);
+    damage.iter_mut().for_each(|d| d.is_spare = is_known);
+    let version = file.as_ref().map_or(version, |file| file.version.max(version));
+    Ok(InForce { file, version, damage })
+}
+
+fn read_one(path: &Path) -> Found {
+    let mut text = String::new();
+    match File::open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Found::Missing,
+        Err(e) => return Found::Bad(e.to_string()),
+        Ok(opened) => {
+            if let Err(e) = opened.take(FILE_BYTES_MAX + 1024).read_to_string(&mut text) {
+                return Found::Bad(e.to_string());
+            }
+        }
+    }
+    let Some((text, crc)) = text.rsplit_once(SEAL) else { return Found::Bad("its last line is missing".into()) };
+    if crc != format!("{}\n", seal(text)) {
+        return Found::Bad("its checksum is another".into());
+    }
+    file::parse(text).map_or_else(|e| Found::Bad(e.to_string()), Found::Holds)
+}
+
+/// Both files, then the version in node.meta. Durable when done.
+pub fn write(data: &Path, text: &str, version: u64) -> Result<(), CoordinatorError> {
+    for copy in paths(data) {
+        write_one(&copy, text).map_err(|source| CoordinatorError::Copy { path: copy.clone(), source })?;
+    }
+    Ok(node::adopt_cluster(&mut BlockingStorage::new(data), version)?)
+}
+
+fn write_one(copy: &Path, text: &str) -> io::Result<()> {
+    let mut text = text.to_owned();
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let crc = seal(&text);
+    write_beside(copy, &format!("{text}{SEAL}{crc}\n"))
+}
+
+/// Replaces a file of the data path's own folder, durably: it has the old text or the new one.
+pub fn write_beside(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push("~");
+    let mut file = File::create(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    path.parent().map_or(Ok(()), sync_folder)
 }
 
 fn seal(text: &str) -> String {

@@ -6,16 +6,18 @@
 //! | file | the text of a cluster file, read and checked; pure |
 //! | change | whether a new file may follow the one in force, and what it changes; pure |
 //! | answers | the facts for one core, and the answers to what it asks; pure |
-//! | copy | the file in force, kept in the data path, so that a restart knows it |
+//! | copy | the file in force, kept in the data path twice, so that a restart knows it |
+//! | offers | who was told to be able to join an ISR, kept there once |
 //! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
 //!
-//! It has no thread. The first thread of the node reads the file (at the start, and when SIGHUP came); each core looks at
-//! each turn whether another version is in force, which is one atomic load.
+//! It has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when SIGHUP
+//! came); each core looks at each turn whether another version is in force, which is one atomic load.
 
 pub mod answers;
 pub mod change;
 pub mod copy;
 pub mod file;
+pub mod offers;
 #[cfg(test)]
 mod tests;
 
@@ -31,10 +33,13 @@ use crate::replica::membership::GENERATION_MAX;
 use crate::shard::cluster::{Ask, ClusterOptions, Fact};
 use answers::{Answers, Note};
 use change::{Change, Refusal};
+use copy::{Damaged, InForce};
 use file::{BadFile, ClusterFile, FILE_BYTES_MAX};
+use offers::{Book, Told};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug, thiserror::Error)]
@@ -69,21 +74,30 @@ pub enum CoordinatorError {
     )]
     IdLost { data: PathBuf },
     #[error(
-        "{copy} does not hold ({what}): which cluster file was in force last cannot be told. When --cluster-file is the newest \
-         that any node has, remove {copy} and start again",
-        copy = copy.display()
+        "--cluster-file={path}: its version {found} is older than version {known}, which was in force here: that much node.meta \
+         tells, though the copies of that file do not hold ({damage}). Take the newest file that any node has",
+        path = path.display()
     )]
-    BadCopy { copy: PathBuf, what: String },
+    OlderThanKnown { path: PathBuf, found: u64, known: u64, damage: String },
+    #[error(
+        "{path} does not hold ({what}): it names those that this node told to be able to join an isr. Remove {path}, start again, and \
+         add to no isr whom the log named before",
+        path = path.display()
+    )]
+    BadOffers { path: PathBuf, what: String },
+    #[error("the thread that writes offers down does not start: {0}; raise the limit of processes (ulimit -u)")]
+    Scribe(io::Error),
     #[error("{path}: {source}; the data path must be writable", path = path.display())]
     Copy { path: PathBuf, source: io::Error },
     #[error(
-        "{data} belongs to a cluster ({copy} is the file that was in force), and there is no --cluster-file: alone the node would \
+        "{data} belongs to a cluster ({first} is the file that was in force), and there is no --cluster-file: alone the node would \
          take messages that the cluster does not have. Start it with its cluster file. To make it a node of its own for good, \
-         remove {copy}: it cannot go back then",
+         remove {first} and {second}: it cannot go back then",
         data = data.display(),
-        copy = copy.display()
+        first = copies[0].display(),
+        second = copies[1].display()
     )]
-    BelongsToACluster { data: PathBuf, copy: PathBuf },
+    BelongsToACluster { data: PathBuf, copies: [PathBuf; 2] },
     #[error(
         "{data} cannot be of a cluster any more: its generation {generation} is above {GENERATION_MAX}, since it ran alone after \
          it had been in one. Begin with an empty data path, as another node of the cluster: it then catches up",
@@ -111,6 +125,8 @@ pub struct Coordinator {
     /// Of the latest file, as it was read.
     text: Mutex<String>,
     board: Arc<Board>,
+    offers: Book,
+    damage: Vec<Damaged>,
 }
 
 /// What came of reading the file again.
@@ -126,10 +142,10 @@ impl Coordinator {
     /// Reads and checks all there is, and changes nothing. `None`: the node is alone.
     pub fn open(settings: &Settings) -> Result<Option<Coordinator>, CoordinatorError> {
         let data = PathBuf::from(&settings.data_path);
-        let copy = copy::path(&data);
+        let copies = copy::paths(&data);
         if !settings.is_clustered() {
-            return match copy.exists() {
-                true => Err(CoordinatorError::BelongsToACluster { data, copy }),
+            return match copies.iter().any(|copy| copy.exists()) {
+                true => Err(CoordinatorError::BelongsToACluster { data, copies }),
                 false => Ok(None),
             };
         }
@@ -140,15 +156,24 @@ impl Coordinator {
             Identity::None => return Err(CoordinatorError::NoId { path, data }),
             Identity::Lost => return Err(CoordinatorError::IdLost { data }),
         };
-        if let Some(in_force) = copy::read(&data)? {
-            change::compare(&in_force, &file).map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
+        let offers = Book::open(&data)?;
+        let InForce { file: in_force, version: known, damage } = copy::read(&data)?;
+        if let Some(in_force) = &in_force {
+            let [copy, _] = copies;
+            change::compare(in_force, &file)
+                .and_then(|_| change::check_offers(in_force, &file, me, &offers.offers()))
+                .map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
+        }
+        if file.version < known {
+            let damage = damage.iter().map(Damaged::to_string).collect::<Vec<_>>().join("; ");
+            return Err(CoordinatorError::OlderThanKnown { path, found: file.version, known, damage });
         }
         if file.node(me).is_none() {
             return Err(CoordinatorError::NotNamed { path, data, id: me });
         }
         let version = AtomicU64::new(file.version);
         let board = Arc::new(Board { latest: Mutex::new(Arc::new(file)), version });
-        Ok(Some(Coordinator { path, data, me, text: Mutex::new(text), board }))
+        Ok(Some(Coordinator { path, data, me, text: Mutex::new(text), board, offers, damage }))
     }
 
     pub fn me(&self) -> NodeId {
@@ -159,13 +184,19 @@ impl Coordinator {
         self.board.latest()
     }
 
+    /// What did not hold of the copies in the data path, when it was opened.
+    pub fn damage(&self) -> &[Damaged] {
+        &self.damage
+    }
+
     /// The node is about to serve under this generation: from now on the file is in force, also for later starts.
     pub fn begin(&self, generation: u64) -> Result<(), CoordinatorError> {
         if generation > GENERATION_MAX {
             return Err(CoordinatorError::GenerationUsedUp { data: self.data.clone(), generation });
         }
         let file = self.file();
-        copy::write(&self.data, &self.text.lock().unwrap_or_else(PoisonError::into_inner))?;
+        self.damage.iter().for_each(|damage| tracing::error!("{damage}"));
+        copy::write(&self.data, &self.text.lock().unwrap_or_else(PoisonError::into_inner), file.version)?;
         let name = file.name(self.me);
         tracing::info!(
             name,
@@ -184,9 +215,10 @@ impl Coordinator {
     }
 
     /// What each core talks to, one of its own.
-    pub fn of_cores(&self, generation: u64) -> Desk {
-        let answers = Answers::new(self.me, generation, self.file());
-        Desk { board: self.board.clone(), answers, seen: 0, waiting: vec![] }
+    pub fn of_cores(&self, generation: u64) -> Result<Desk, CoordinatorError> {
+        let answers = Answers::new(self.me, generation, self.file(), self.offers.offers());
+        let scribe = self.offers.scribe().map_err(CoordinatorError::Scribe)?;
+        Ok(Desk { board: self.board.clone(), answers, scribe, seen: 0, waiting: vec![] })
     }
 
     /// SIGHUP: reads the file again. The log says what came of it; the cores hear of it with their next turn.
@@ -205,9 +237,10 @@ impl Coordinator {
     pub fn reread(&self) -> Result<Reread, CoordinatorError> {
         let (text, file) = read(&self.path)?;
         let in_force = self.file();
-        let (path, copy) = (self.path.clone(), copy::path(&self.data));
-        let changes =
-            change::compare(&in_force, &file).map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
+        let (path, [copy, _]) = (self.path.clone(), copy::paths(&self.data));
+        let changes = change::compare(&in_force, &file)
+            .and_then(|changes| change::check_offers(&in_force, &file, self.me, &self.offers.offers()).map(|()| changes))
+            .map_err(|error| CoordinatorError::Refused { path: path.clone(), copy, error })?;
         if file.version == in_force.version {
             return Ok(Reread::Same { version: file.version });
         }
@@ -215,7 +248,7 @@ impl Coordinator {
             return Err(CoordinatorError::NotNamed { path, data: self.data.clone(), id: self.me });
         }
         // First what a restart will know: no core acts on what it would not.
-        copy::write(&self.data, &text)?;
+        copy::write(&self.data, &text, file.version)?;
         *self.text.lock().unwrap_or_else(PoisonError::into_inner) = text;
         let version = file.version;
         self.board.put(file);
@@ -240,6 +273,7 @@ impl Board {
 pub struct Desk {
     board: Arc<Board>,
     answers: Answers,
+    scribe: Sender<Told>,
     /// The version that the core knows; 0 before it knows any.
     seen: u64,
     /// Answers that the core has not heard yet.
@@ -263,12 +297,15 @@ impl Desk {
 
     /// What an operator is to know of it goes to the log; the answer is among the next news.
     pub fn ask(&mut self, ask: Ask) {
+        let told = self.answers.offer(&ask);
         let (fact, note) = self.answers.answer(ask);
-        match note {
-            Some(note @ Note::Wants { .. }) if note.is_good() => tracing::info!("{note}"),
-            Some(note @ Note::Wants { .. }) => tracing::warn!("{note}"),
-            Some(note) => tracing::error!("{note}"),
-            None => {}
+        match (told, note) {
+            // Said when it is durable; where it was said before it is.
+            (Some(told), Some(note)) => {
+                let told = Told { note: Some(note), ..told };
+                self.scribe.send(told).expect("the thread lives as long as a desk");
+            }
+            (_, note) => note.iter().for_each(Note::tell),
         }
         self.waiting.extend(fact);
     }

@@ -8,6 +8,7 @@ use crate::replica::Membership;
 use crate::replica::membership::static_epoch;
 use crate::replica::message::Route;
 use file::parse;
+use offers::Offers;
 
 const EXAMPLE: &str = include_str!("../../docs/cluster.example.toml");
 
@@ -184,7 +185,7 @@ fn what_a_version_may_do_to_another() {
 }
 
 fn answers(me: &str, file: &str) -> Answers {
-    Answers::new(id(me), 9, Arc::new(parse(file).unwrap()))
+    Answers::new(id(me), 9, Arc::new(parse(file).unwrap()), Offers::default())
 }
 
 const ROUTE: Route = Route { topic_id: TopicId([0x77; 16]), partition: PartitionId(0) };
@@ -200,7 +201,7 @@ fn membership(fact: Option<Fact>) -> Membership {
 }
 
 #[test]
-fn a_core_hears_nodes_topics_partitions_lease() {
+fn a_core_hears_nodes_topics_partitions_that_it_has_heard_all_and_its_lease() {
     let file = one(5, "ab", "a", 3) + &topic("u", "8", &[&partition("a", "a", "a", 1), &partition("b", "b", "b", 2)]);
     let facts = answers("a", &file).facts();
     let kinds: Vec<&str> = facts
@@ -209,14 +210,12 @@ fn a_core_hears_nodes_topics_partitions_lease() {
             Fact::Nodes(_) => "nodes",
             Fact::Topic(_) => "topic",
             Fact::Partition { .. } => "partition",
-            Fact::Lease { until } => {
-                assert_eq!(*until, Ticks(u64::MAX));
-                "lease"
-            }
+            Fact::Read { revision: 5 } => "read",
+            Fact::Lease { until: Ticks(u64::MAX), revision: 5 } => "lease",
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(kinds, ["nodes", "topic", "topic", "partition", "partition", "partition", "lease"]);
+    assert_eq!(kinds, ["nodes", "topic", "topic", "partition", "partition", "partition", "read", "lease"]);
     let Fact::Nodes(nodes) = &facts[0] else { panic!() };
     assert_eq!((nodes.len(), nodes[1].id, &*nodes[1].peer_address), (3, id("b"), "127.0.0.1:4171"));
     let m = membership(Some(facts[3].clone()));
@@ -291,7 +290,7 @@ fn a_topic_that_is_gone_is_told_first() {
     let mut answers = answers("a", &one(5, "ab", "a", 3));
     let facts = answers.adopt(Arc::new(parse(&text(6, "")).unwrap()));
     assert!(matches!(&facts[0], Fact::TopicGone(t) if t.id == ROUTE.topic_id), "{facts:?}");
-    assert_eq!(facts.len(), 3, "and nodes, and lease");
+    assert_eq!(facts.len(), 4, "and nodes, that this is all, and lease");
 }
 
 /// A data path with an id, and a cluster file that names it as node a.
@@ -336,17 +335,100 @@ fn a_restart_knows_which_file_was_in_force() {
     assert!(error.contains("belongs to a cluster"), "{error}");
     let error = place.open().unwrap().begin(GENERATION_MAX + 1).err().unwrap().to_string();
     assert!(error.contains("ran alone after"), "{error}");
-    // One bit of the copy.
-    let copy = copy::path(Path::new(&place.settings.data_path));
-    let mut bytes = std::fs::read(&copy).unwrap();
-    bytes[20] ^= 1;
-    std::fs::write(&copy, bytes).unwrap();
-    let error = place.open().err().unwrap();
-    assert!(error.contains("does not hold (its checksum is another)"), "{error}");
-    std::fs::remove_file(&copy).unwrap();
     place.write(&text(9, "").replace(&"a".repeat(32), &"d".repeat(32)));
     let error = place.open().err().unwrap();
     assert!(error.contains(&format!("which is {}", place.me)), "{error}");
+}
+
+/// What a block may come to, of a file of one block.
+fn damages(whole: &[u8]) -> impl Iterator<Item = Option<Vec<u8>>> {
+    let flipped = (0..whole.len()).step_by(7).map(|at| {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        Some(bytes)
+    });
+    let cut = (0..whole.len()).step_by(97).map(|len| Some(whole[..len].to_vec()));
+    flipped.chain(cut).chain([Some(vec![0; whole.len()]), None])
+}
+
+fn put(path: &Path, bytes: Option<Vec<u8>>) {
+    match bytes {
+        Some(bytes) => std::fs::write(path, bytes).unwrap(),
+        None => std::fs::remove_file(path).unwrap(),
+    }
+}
+
+#[test]
+fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
+    let place = Place::new();
+    let data = Path::new(&place.settings.data_path);
+    let copies = copy::paths(data);
+    let [older, newer] = [one(5, "abc", "a", 3), one(7, "abc", "b", 4)];
+    place.write(&older);
+    place.open().unwrap().begin(1).unwrap();
+    place.write(&newer);
+    place.open().unwrap().begin(2).unwrap();
+    let whole = std::fs::read(&copies[0]).unwrap();
+    assert_eq!(whole, std::fs::read(&copies[1]).unwrap());
+    for (n, bad) in damages(&whole).enumerate() {
+        let which = n % 2;
+        put(&copies[which], bad.clone());
+        place.write(&older);
+        let error = place.open().err().unwrap();
+        assert!(error.contains("version 5 is older than version 7"), "{n}: {error}");
+        place.write(&newer);
+        let coordinator = place.open().unwrap();
+        let said: Vec<String> = coordinator.damage().iter().map(|d| d.to_string()).collect();
+        let name = copies[which].display().to_string();
+        assert!(said.len() == 1 && said[0].starts_with(&name) && said[0].contains("the other copy is used"), "{n}: {said:?}");
+        // Both are gone: no file that is older than what was in force, and any other one.
+        if n % 20 == 0 {
+            put(&copies[1 - which], bad);
+            place.write(&older);
+            let error = place.open().err().unwrap();
+            let is_named = error.contains("cluster.toml does not hold") && error.contains("cluster.toml.copy does not hold");
+            assert!(error.contains("version 5 is older than version 7") && is_named, "{n}: {error}");
+            place.write(&newer);
+        }
+        place.open().unwrap().begin(2).unwrap();
+        assert!(copies.iter().all(|copy| std::fs::read(copy).unwrap() == whole), "{n}: it is mended");
+        assert!(place.open().unwrap().damage().is_empty(), "{n}");
+    }
+    // A node whose copies do not hold goes on under a newer file, too, and knows that one then.
+    copies.iter().for_each(|copy| put(copy, None));
+    place.write(&one(8, "abc", "c", 5));
+    place.open().unwrap().begin(3).unwrap();
+    place.write(&newer);
+    assert!(place.open().err().unwrap().contains("version 7 is older than version 8"));
+}
+
+/// What a crash leaves between the two files, and before node.meta has the version.
+#[test]
+fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
+    let place = Place::new();
+    let data = Path::new(&place.settings.data_path);
+    let copies = copy::paths(data);
+    for of_newer in [0, 1] {
+        place.write(&one(5 + of_newer, "abc", "a", 3));
+        place.open().unwrap().begin(1).unwrap();
+        let before = std::fs::read(&copies[1]).unwrap();
+        let text = one(6 + of_newer, "abc", "a", 3).replace(&"a".repeat(32), &place.me);
+        copy::write(data, &text, 5 + of_newer).unwrap();
+        std::fs::write(&copies[1], before).unwrap();
+        let found = copy::read(data).unwrap();
+        assert!(found.version == 6 + of_newer && found.damage.is_empty(), "{found:?}");
+        assert!(place.open().err().unwrap().contains("older"));
+    }
+    // The first adoption of all.
+    let place = Place::new();
+    let data = Path::new(&place.settings.data_path);
+    place.write(&one(5, "abc", "a", 3));
+    let text = one(5, "abc", "a", 3).replace(&"a".repeat(32), &place.me);
+    copy::write(data, &text, 0).unwrap();
+    std::fs::remove_file(&copy::paths(data)[1]).unwrap();
+    assert!(place.open().unwrap().damage().is_empty());
+    let alone = Settings { cluster_file: String::new(), ..place.settings.clone() };
+    assert!(Coordinator::open(&alone).err().unwrap().to_string().contains("belongs to a cluster"));
 }
 
 #[test]
@@ -355,13 +437,13 @@ fn a_reread_reaches_the_cores_or_says_why_not() {
     place.write(&one(5, "abc", "a", 3));
     let coordinator = place.open().unwrap();
     coordinator.begin(1).unwrap();
-    let mut desk = coordinator.of_cores(1);
+    let mut desk = coordinator.of_cores(1).unwrap();
     let hear = |desk: &mut Desk| {
         let mut facts = vec![];
         desk.news(&mut |fact| facts.push(fact));
         facts
     };
-    assert_eq!(hear(&mut desk).len(), 4, "everything at the start");
+    assert_eq!(hear(&mut desk).len(), 5, "everything at the start");
     assert!(!desk.has_news() && hear(&mut desk).is_empty());
     assert_eq!(coordinator.reread().unwrap(), Reread::Same { version: 5 });
     for (bad, part) in [
@@ -384,4 +466,54 @@ fn a_reread_reaches_the_cores_or_says_why_not() {
     desk.ask(Ask::Refresh { route: ROUTE });
     assert!(desk.has_news());
     assert_eq!(hear(&mut desk).len(), 1);
+}
+
+/// Who was told to be able to join may be added at any time: until the file's version rises the leader acknowledges nothing without it.
+#[test]
+fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
+    let place = Place::new();
+    let joining = |fact: Option<Fact>| membership(fact).joining;
+    let first = |coordinator: &Coordinator, generation| {
+        let mut facts = vec![];
+        let mut desk = coordinator.of_cores(generation).unwrap();
+        desk.news(&mut |fact| facts.push(fact));
+        (desk, facts.into_iter().find(|fact| matches!(fact, Fact::Partition { .. })))
+    };
+    place.write(&one(5, "a", "a", 3));
+    let coordinator = place.open().unwrap();
+    coordinator.begin(1).unwrap();
+    let (mut desk, fact) = first(&coordinator, 1);
+    let (version, epoch) = (membership(fact.clone()).version, membership(fact).epoch);
+    place.write(&one(6, "ab", "a", 3));
+    let error = coordinator.reread().err().unwrap().to_string();
+    assert!(error.contains("has not said under version 5, which is in force, that b has caught up"), "{error}");
+    desk.ask(Ask::Propose { route: ROUTE, version, isr: vec![coordinator.me(), id("b")] });
+    while coordinator.offers.offers() == Offers::default() {
+        std::thread::yield_now();
+    }
+    desk.ask(Ask::AskEpoch { route: ROUTE, above: epoch });
+    let mut facts = vec![];
+    desk.news(&mut |fact| facts.push(fact));
+    assert_eq!(joining(facts.pop()), [id("b")], "another opening");
+    drop((desk, coordinator));
+    place.write(&one(5, "a", "a", 3));
+    let coordinator = place.open().unwrap();
+    coordinator.begin(2).unwrap();
+    assert_eq!(joining(first(&coordinator, 2).1), [id("b")], "another life");
+    // The operator may write it now, and a node that starts with it takes it; whoever was not named is refused.
+    place.write(&one(6, "abc", "a", 3));
+    assert!(place.open().err().unwrap().contains("that c has caught up"));
+    place.write(&one(6, "ab", "a", 3));
+    place.open().unwrap();
+    // Another version without it: the offer is void.
+    place.write(&one(6, "a", "a", 3));
+    coordinator.reread().unwrap();
+    assert_eq!(joining(first(&coordinator, 2).1), []);
+    place.write(&one(7, "ab", "a", 3));
+    assert!(coordinator.reread().err().unwrap().to_string().contains("under version 6"));
+    // Rot is noticed.
+    let path = Path::new(&place.settings.data_path).join("cluster.offers");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("version 5", "version 6")).unwrap();
+    assert!(place.open().err().unwrap().contains("cluster.offers does not hold (its checksum is another)"));
 }

@@ -161,7 +161,7 @@ impl BlockingStorage {
     }
 
     fn bases(&self, dir: &Arc<PartitionDir>, extension: &str) -> Result<Vec<i64>, DiskError> {
-        let names = self.names(&paths::folder_of(&self.data, dir), &FileId::Topic(dir.clone()))?;
+        let names = self.names(&paths::folder_of(&self.data, dir), &FileId::Topic(dir.clone(), 0))?;
         let mut bases: Vec<i64> = names.iter().filter_map(|name| paths::base_of(name, extension)).collect();
         bases.sort_unstable();
         Ok(bases)
@@ -184,12 +184,12 @@ impl BlockingStorage {
 /// What an error about a topic's folder names.
 fn topic_file(topic: &TopicName) -> FileId {
     let topic_id = Default::default();
-    FileId::Topic(Arc::new(PartitionDir { topic: topic.clone(), topic_id, partition: PartitionId(0) }))
+    FileId::Topic(Arc::new(PartitionDir { topic: topic.clone(), topic_id, partition: PartitionId(0) }), 0)
 }
 
 impl Storage for BlockingStorage {
     fn topics(&mut self) -> Result<Vec<TopicName>, DiskError> {
-        let names = self.names(&self.data.join(paths::TOPICS), &FileId::Node)?;
+        let names = self.names(&self.data.join(paths::TOPICS), &FileId::Node(0))?;
         let mut topics: Vec<TopicName> = names.iter().filter_map(|name| crate::base::file::topic_of_folder(name)).collect();
         topics.sort();
         Ok(topics)
@@ -212,7 +212,7 @@ impl Storage for BlockingStorage {
     }
 
     fn journals(&mut self) -> Result<Vec<u16>, DiskError> {
-        let names = self.names(&self.data.join(paths::JOURNALS), &FileId::Node)?;
+        let names = self.names(&self.data.join(paths::JOURNALS), &FileId::Node(0))?;
         let mut journals: Vec<u16> = names.iter().filter_map(|name| paths::journal_of(name)).map(|core| core.0).collect();
         journals.sort_unstable();
         Ok(journals)
@@ -376,7 +376,7 @@ mod tests {
             s.set_aside_topic(&d.topic, "old").unwrap();
             assert_eq!(s.topics().unwrap(), vec![]);
             assert!(temp.path().join("topics").join(again).exists());
-            s.allocate(&FileId::Topic(d.clone()), 4096).unwrap();
+            s.allocate(&FileId::Topic(d.clone(), 0), 4096).unwrap();
         }
     }
 

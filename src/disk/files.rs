@@ -172,7 +172,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
             Err(e) => return Err(disk_error(file, "unlink", &e)),
         }
         let folder = path.parent().unwrap_or(data).to_owned();
-        if matches!(file, FileId::Topic(_)) {
+        if matches!(file, FileId::Topic(..)) {
             remove_if_empty(&folder);
         }
         if !folders.iter().any(|(f, _)| *f == folder) {
@@ -189,7 +189,7 @@ pub fn remove(data: &Path, files: &[FileId]) -> Result<(), DiskError> {
 pub fn remove_partition(data: &Path, dir: &std::sync::Arc<PartitionDir>, spares: Option<&Spares>) -> Result<(), DiskError> {
     spares.iter().for_each(|spares| spares.forget(dir));
     let folder = paths::folder_of(data, dir);
-    let file = FileId::Topic(dir.clone());
+    let file = FileId::Topic(dir.clone(), 0);
     forget_name(&folder);
     match fs::remove_dir_all(&folder) {
         Ok(()) => {}

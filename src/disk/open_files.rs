@@ -59,7 +59,7 @@ impl OpenFile {
 
     /// Written whole, once in a long while: nothing is gained by keeping it open, and there may be thousands.
     fn is_seldom(&self) -> bool {
-        matches!(self.file, FileId::Topic(_) | FileId::Snapshot(..))
+        matches!(self.file, FileId::Topic(..) | FileId::Snapshot(..))
     }
 
     fn is_idle(&self) -> bool {

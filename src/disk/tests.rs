@@ -158,10 +158,10 @@ fn every_operation_does_what_it_says() {
         assert_eq!(h.disk.open_files(), 0);
         assert!(is_done(&h.one(DiskOp::Allocate { file: segment.clone(), len: K4 as u64 }).await));
         assert_eq!(h.read(&segment, 0, K4).await.unwrap(), vec![0; K4]);
-        let topic = FileId::Topic(d.clone());
+        let topic = FileId::Topic(d.clone(), 0);
         assert!(is_done(&h.one(DiskOp::Allocate { file: topic.clone(), len: K4 as u64 }).await));
         // another partition's name for the same file: one description, or its lock would be in the way
-        for (file, fill) in [(&topic, 1), (&FileId::Topic(dir("t", 1)), 2)] {
+        for (file, fill) in [(&topic, 1), (&FileId::Topic(dir("t", 1), 0), 2)] {
             assert!(is_done(&h.one(write(file, 0, fill, K4, Durability::Durable)).await));
         }
         assert_eq!(h.read(&topic, 0, K4).await.unwrap(), vec![2; K4]);
@@ -204,7 +204,7 @@ fn files_that_are_seldom_written_do_not_stay_open() {
     let temp = tempfile::tempdir_in(".").unwrap();
     run(temp.path(), DiskOptions::default(), move |h| async move {
         let d = dir("t", 0);
-        let files = [FileId::Topic(d.clone()), FileId::Snapshot(d.clone(), 0), FileId::Snapshot(d.clone(), 1)];
+        let files = [FileId::Topic(d.clone(), 0), FileId::Snapshot(d.clone(), 0), FileId::Snapshot(d.clone(), 1)];
         let segment = FileId::Segment(d, 0);
         for round in 1..4 {
             for file in files.iter().chain([&segment]) {

@@ -571,7 +571,9 @@ fn read_slots(storage: &mut dyn Storage, core: u16, file_len: u64) -> Result<(Sl
     let slots = if is(|b| matches!(b, Bad::Version(_))) > 0 {
         Slots::Unknown
     } else if best.is_some() {
-        if is(|b| *b != Bad::Zero) > 0 { Slots::OneBad } else { Slots::Hold }
+        // A journal begins with its two slots, one after the other: from the second one on none is blank.
+        let is_begun = best.is_some_and(|c| c.slot_sequence.get() > 1);
+        if is(|b| *b != Bad::Zero) > 0 || blank > 0 && is_begun { Slots::OneBad } else { Slots::Hold }
     } else if blank == 2 {
         Slots::Blank
     } else {

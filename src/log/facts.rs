@@ -20,6 +20,9 @@ use zerocopy::IntoBytes;
 pub struct TopicFile {
     dir: Arc<PartitionDir>,
     block: Bytes,
+    /// The copy that is being made: 0, then 1.
+    copy: u8,
+    /// The file of this copy is.
     is_allocated: bool,
     /// The journal write that holds the topic's record, once packed: no checkpoint passes it.
     pub write_sequence: Option<u64>,
@@ -162,18 +165,26 @@ impl Store {
 
         let dir = Arc::new(PartitionDir { topic: info.name.clone(), topic_id: info.id, partition: PartitionId(0) });
         let (block, failed) = (block.into(), false);
-        let file =
-            TopicFile { dir, block, is_allocated: false, write_sequence: None, failed, retry_at: None, lacks_space: false };
+        let file = TopicFile {
+            dir,
+            block,
+            copy: 0,
+            is_allocated: false,
+            write_sequence: None,
+            failed,
+            retry_at: None,
+            lacks_space: false,
+        };
         self.topics.insert(key, file);
         self.write_topic(key, io);
         ticket
     }
 
-    /// Allocates the file, then writes it.
+    /// Allocates the file of one copy, then writes it.
     fn write_topic(&mut self, key: u64, io: &mut Io) {
         let Some(topic) = self.topics.get_mut(&key) else { return };
         topic.retry_at = None;
-        let file = FileId::Topic(topic.dir.clone());
+        let file = FileId::Topic(topic.dir.clone(), topic.copy);
         let op = if topic.is_allocated {
             DiskOp::Write { file, at: 0, parts: vec![topic.block.clone()], durability: Durability::Durable }
         } else {
@@ -185,6 +196,10 @@ impl Store {
     pub(super) fn topic_written(&mut self, now: Now, key: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let topic = self.topics.get_mut(&key).expect("a topic file stays until it is written");
         match outcome {
+            Ok(_) if topic.is_allocated && topic.copy == 0 => {
+                (topic.copy, topic.is_allocated) = (1, false);
+                self.write_topic(key, io);
+            }
             Ok(_) if topic.is_allocated => {
                 self.topics.remove(&key);
                 self.finish_checkpoint(io);

@@ -351,7 +351,7 @@ pub struct RawProducerBatch {
     pub reserved: U32,
 }
 
-/// `topic.meta`: one block, then never rewritten under the same id. 192 bytes and zeros.
+/// `topic.meta.0` and `topic.meta.1`: the same block in both, never changed under the same id. 192 bytes and zeros.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct TopicHeader {
@@ -367,7 +367,7 @@ pub struct TopicHeader {
     pub reserved: [u8; 84],
 }
 
-/// `node.meta`: slots of a block each, written in turn, the higher sequence wins. 64 bytes and zeros.
+/// `node.meta.0` and `node.meta.1`: a block each, written in turn, the higher sequence wins. 64 bytes and zeros.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct NodeHeader {
@@ -383,7 +383,9 @@ pub struct NodeHeader {
     /// Raised durably at each start, after all journals were replayed: journals of lower generations are closed.
     /// It is the epoch of a stand-alone node's batches.
     pub generation: U64,
-    pub reserved: [u8; 16],
+    /// The highest version of a cluster file that was in force here. Zero: the node was never in a cluster.
+    pub cluster_version: U64,
+    pub reserved: [u8; 8],
 }
 
 const _: () = {

@@ -1,32 +1,34 @@
 //! `node.meta` (who this node is, and its generation) and `topic.meta` (what a topic is): encode, verify, decode.
 //!
-//! node.meta has two slots of a block, written in turn; the valid one with the higher sequence counts.
-//! topic.meta is one block that is never rewritten under the same id.
+//! node.meta is two files of a block, written in turn; the valid one with the higher sequence counts.
+//! topic.meta is two files with the same block, which never changes under the same id.
 
 use super::format::{self, Bad, NODE_MAGIC, NodeHeader, TOPIC_MAGIC, TopicHeader, VERSION};
-use crate::base::{BLOCK, PartitionId, TopicId, TopicInfo, TopicName};
+use crate::base::{BLOCK, FileId, PartitionId, TopicId, TopicInfo, TopicName};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Length of node.meta.
-pub const NODE_META_LEN: u64 = 2 * BLOCK as u64;
-/// Length of topic.meta.
+/// Length of each file of node.meta.
+pub const NODE_META_LEN: u64 = BLOCK as u64;
+/// Length of each file of topic.meta.
 pub const TOPIC_META_LEN: u64 = BLOCK as u64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeMeta {
     pub node_id: [u8; 16],
-    /// Of this slot: even ones in block 0, odd ones in block 1.
+    /// Of this file: even ones stand in node.meta.0, odd ones in node.meta.1.
     pub sequence: u64,
     pub generation: u64,
     /// So many journals, those of the cores `0 ..`, were begun under this generation and must be there. Zero: nothing is
     /// known of them, since they are being begun (and hold nothing yet), or since an older build wrote this.
     pub journals: u16,
+    /// The highest version of a cluster file that was in force here; zero: the node was never in a cluster.
+    pub cluster_version: u64,
 }
 
 impl NodeMeta {
-    /// Where the slot of this sequence stands in the file.
-    pub fn slot_at(sequence: u64) -> u64 {
-        (sequence % 2) * BLOCK as u64
+    /// The file in which this sequence stands.
+    pub fn file(&self) -> FileId {
+        FileId::Node((self.sequence % 2) as u8)
     }
 
     /// One block.
@@ -40,7 +42,8 @@ impl NodeMeta {
             node_id: self.node_id,
             sequence: self.sequence.into(),
             generation: self.generation.into(),
-            reserved: [0; 16],
+            cluster_version: self.cluster_version.into(),
+            reserved: [0; 8],
         };
         format::seal(&mut h);
         block(h.as_bytes())
@@ -54,6 +57,7 @@ impl NodeMeta {
             sequence: h.sequence.get(),
             generation: h.generation.get(),
             journals: h.journals.get(),
+            cluster_version: h.cluster_version.get(),
         })
     }
 }
@@ -117,9 +121,9 @@ mod tests {
 
     #[test]
     fn metas_come_back_as_they_went() {
-        let node = NodeMeta { node_id: [3; 16], sequence: 5, generation: 9, journals: 3 };
+        let node = NodeMeta { node_id: [3; 16], sequence: 5, generation: 9, journals: 3, cluster_version: 12 };
         assert_eq!(NodeMeta::decode(&node.encode()).unwrap(), node);
-        assert_eq!((NodeMeta::slot_at(4), NodeMeta::slot_at(5)), (0, BLOCK as u64));
+        assert_eq!(node.file(), FileId::Node(1));
         let info = TopicInfo { name: TopicName::new("orders").unwrap(), id: TopicId([8; 16]), partitions: 4 };
         let topic = TopicMeta { info, created_unix_ns: 77 };
         assert_eq!(TopicMeta::decode(&topic.encode()).unwrap(), topic);

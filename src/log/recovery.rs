@@ -64,7 +64,7 @@ pub struct RecoverOptions {
     pub producers: ProducerLimits,
     /// For new random ids.
     pub seed: u64,
-    /// The generation for which [`RecoverError::LostJournals`] is no error; 0: none.
+    /// The generation for which [`RecoverError::LostJournals`] and [`RecoverError::LostNode`] are no error; 0: none.
     pub accept_lost_journal: u64,
     /// The node is one of several: its batches' epochs are composed with its generation
     /// ([`static_epoch`](crate::replica::membership::static_epoch)), or those of other leaders, so the generation is counted
@@ -114,6 +114,13 @@ pub enum RecoverError {
          and stay marked as suspect"
     )]
     LostJournals { missing: String, held: String, generation: u64 },
+    #[error(
+        "node.meta.0 and node.meta.1 do not hold, or are missing, beside {journals} journals and {topics} topics: which node this was, \
+         and whether a journal is missing too, cannot be told. Nothing was changed. Put one of the two files back and start \
+         again. If both are gone for good, start once with --accept-lost-journal={generation}: the node then goes on under a \
+         new id, with the journals and topics that are there, and what stood in a journal that is missing is lost unseen"
+    )]
+    LostNode { journals: usize, topics: usize, generation: u64 },
 }
 
 impl From<DiskError> for RecoverError {
@@ -151,6 +158,14 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         note_ring(&ring, &mut report);
         rings.push(ring);
     }
+    let known = rings.iter().map(|r| r.generation).chain([node.meta.generation]).max().unwrap_or(0);
+    if node.is_lost {
+        if options.accept_lost_journal != known.max(1) {
+            return Err(node::refuse(storage, known.max(1))?);
+        }
+        let what = "neither file holds, and the start without them was asked for: the node gets a new id, and a generation above all known";
+        report.note(Severity::Damage, &FileId::Node(0), None, what);
+    }
     let lost = journals::find_lost(&node.meta, &rings);
     if !lost.is_empty() && options.accept_lost_journal != node.meta.generation {
         return Err(journals::refuse(storage, &node.meta, &lost)?);
@@ -160,8 +175,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     }
     // Only a node.meta that was damaged lets journals of two generations be alive: the older one happened before.
     rings.sort_by_key(|r| (r.generation, r.core));
-    let known = rings.iter().map(|r| r.generation).chain([node.meta.generation]).max().unwrap_or(0);
-    let floor = known + if node.is_uncertain { node::GENERATION_LEAP } else { 1 };
+    let floor = known + if node.is_lost { node::GENERATION_LEAP } else { 1 };
     let label = format!("{floor}-{}", options.now_unix_ns);
 
     let (journaled, cuts) = look_through(storage, &rings)?;
@@ -191,16 +205,24 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     };
     let (node_id, generation) = (node.meta.node_id, floor.max(epochs));
     partitions.iter_mut().for_each(|p| settle(p, options, generation));
-    let sequence = node.meta.sequence + 1;
-    // No journal is named until all are begun: what a crash leaves of them in between holds nothing.
-    node::write(storage, &NodeMeta { node_id, sequence, generation, journals: 0 })?;
+    let mut meta = NodeMeta { node_id, generation, journals: 0, ..node.meta };
+    // Both files each time: when one rots, the other says the same. No journal is named until all are begun: what a crash
+    // leaves of them in between holds nothing.
+    write_both(storage, &mut meta)?;
     let journals = journals::begin(storage, options, &rings, generation, &mut rng)?;
-    // Both slots: when one rots, the other says the same.
-    for sequence in [sequence + 1, sequence + 2] {
-        node::write(storage, &NodeMeta { node_id, sequence, generation, journals: options.cores })?;
-    }
+    meta.journals = options.cores;
+    write_both(storage, &mut meta)?;
     node::reserve(storage, &mut report)?;
     Ok(Recovered { node_id, generation, topics, partitions, journals, report })
+}
+
+/// The file that was written last is the last to be written over.
+fn write_both(storage: &mut dyn Storage, meta: &mut NodeMeta) -> Result<(), RecoverError> {
+    for _ in 0..2 {
+        meta.sequence += 1;
+        node::write(storage, meta)?;
+    }
+    Ok(())
 }
 
 /// Whether a partition is one replica of several follows from the node, since its own word may be lost with a snapshot.
@@ -305,7 +327,7 @@ impl Partitions {
                     // Of a topic of this name with more partitions, which went before anything was written there.
                     continue;
                 }
-                let file = FileId::Topic(dir);
+                let file = FileId::Topic(dir, 0);
                 cx.report.note(Severity::Damage, &file, None, format!("folder {extra} is not one of its partitions: not read"));
             }
         }

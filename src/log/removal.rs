@@ -150,7 +150,7 @@ impl Store {
             }
             self.topics.retain(|_, t| t.id() != id);
             delete.is_wanted = false;
-            let files = vec![FileId::Topic(delete.dir.clone())];
+            let files = [0, 1].map(|copy| FileId::Topic(delete.dir.clone(), copy)).to_vec();
             self.ops.issue(io, DiskOp::Remove { files }, Op::RemoveTopic(key));
         }
     }

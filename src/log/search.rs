@@ -474,13 +474,12 @@ impl Store {
         let whole = part.lost_at(from.offset).unwrap_or((from, to));
         if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
             let (from, to, messages) = (whole.0.offset, to.offset, to.count - whole.0.count);
-            let (topic, partition) = (&part.dir.topic, part.dir.partition);
+            let file = FileId::Segment(part.dir.clone(), part.segment_of(whole.0.offset).1.meta.base.offset);
             if part.waits_for(whole.1) {
-                tracing::error!(%topic, %partition, from, to, messages, what,
+                tracing::error!(%file, from, to, messages, what,
                     "stored bytes do not hold: damage, which another replica is asked to mend");
             } else {
-                tracing::error!(%topic, %partition, from, to, messages, what,
-                    "stored bytes do not hold: damage, these messages are lost");
+                tracing::error!(%file, from, to, messages, what, "stored bytes do not hold: damage, these messages are lost");
             }
         }
         self.notices.push(Notice::Damage { p, from, to, what });

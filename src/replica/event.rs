@@ -103,7 +103,7 @@ pub enum Event {
     Tick,
     /// The metadata store's word. May be old or repeated: versions tell.
     Metadata(Membership),
-    /// The node's lease holds until then, by its own clock. It begins as over.
+    /// The node's lease holds until then, by its own clock, as far as it [counts](super::lease). It begins as over.
     Lease {
         until: Ticks,
     },

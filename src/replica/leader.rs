@@ -146,7 +146,7 @@ impl Leader {
 
     fn count_required(&mut self, membership: &Membership, me: NodeId) {
         self.required.clear();
-        self.required.extend(membership.isr.iter().filter(|n| **n != me));
+        self.required.extend(membership.isr.iter().chain(&membership.joining).filter(|n| **n != me));
         if let Some(node) = self.proposal.as_ref().and_then(|p| p.grows)
             && !self.required.contains(&node)
         {
@@ -451,7 +451,7 @@ impl Leader {
         let lags = |p: &&Peer| p.left || cx.now >= p.caught_up_at + limit || opens && cx.now >= self.list_limit(p, limit);
         let lagging: Vec<NodeId> = self.peers.iter().filter(lags).map(|p| p.node).collect();
         let isr: Vec<NodeId> = membership.isr.iter().copied().filter(|n| !lagging.contains(n)).collect();
-        if isr.len() == membership.isr.len() {
+        if isr.len() == membership.isr.len() && !membership.joining.iter().any(|n| lagging.contains(n)) {
             return;
         }
         if isr.len() >= membership.min_isr {

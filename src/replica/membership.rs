@@ -34,6 +34,9 @@ pub struct Membership {
     pub replicas: Vec<NodeId>,
     /// Of the replicas, those that must have a batch durable before it commits.
     pub isr: Vec<NodeId>,
+    /// Of the other replicas, those that whoever decides about the ISR may add to it at any time, since a leader told that they have
+    /// caught up: for this leader they count as members. Only where an operator decides (the static file).
+    pub joining: Vec<NodeId>,
     /// No write is taken with a smaller ISR. At least 1.
     pub min_isr: usize,
 }
@@ -54,7 +57,7 @@ impl Membership {
             && self.min_isr >= 1
             && once(&self.replicas)
             && once(&self.isr)
-            && self.isr.iter().all(|n| self.is_replica(*n))
+            && self.isr.iter().chain(&self.joining).all(|n| self.is_replica(*n))
             && self.leader.is_none_or(|l| self.is_in_sync(l))
     }
 }
@@ -97,6 +100,7 @@ mod tests {
             leader: Some(n(1)),
             replicas: vec![n(1), n(2)],
             isr: vec![n(1)],
+            joining: vec![],
             min_isr: 1,
         };
         assert!(good.is_sane());

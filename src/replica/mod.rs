@@ -16,7 +16,7 @@
 //!  any ── metadata ──> Idle, Apart, Claiming                            Open ── a write waits too long ──> Closed
 //! ```
 //! All transitions are data: [`states::TRANSITIONS`]. A lease is no state: an open leader whose lease is over takes no write
-//! and serves no read or FIN, and goes on when it is renewed in the same epoch, since nobody else led meanwhile.
+//! and serves no read or FIN. It goes on in the same epoch when it still leads by metadata that was read after the lapse ([`lease`]).
 //!
 //! # What holds it together
 //! - A batch commits when every member of the *required* set has it durable: the ISR of the newest known metadata, and a
@@ -38,6 +38,7 @@ pub mod error;
 pub mod event;
 mod follower;
 mod leader;
+pub mod lease;
 mod member;
 pub mod membership;
 mod mend;

@@ -44,6 +44,11 @@ pub enum NodeError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Net(#[from] NetError),
+    #[error(
+        "{source}. The node does not start without the native protocol, since the cluster file sends native clients to it \
+         (native_address = {listed:?})"
+    )]
+    NativeListed { source: NetError, listed: Arc<str> },
     #[error("cannot make an eventfd: {0}; raise the limit of open files (ulimit -n)")]
     Eventfd(io::Error),
     #[error(transparent)]
@@ -103,7 +108,7 @@ pub fn run_node<M: Machine + 'static>(
     front: Front,
     recover: impl FnOnce(Recovering<'_>) -> Result<Recovered<M>, String>,
 ) -> Result<(), NodeError> {
-    let clock = Clock::start();
+    let mut clock = Clock::start();
     let begun = Instant::now();
     let data = Path::new(&settings.data_path);
     let (tls, peer_tls) = (Terms::load(&settings)?, PeerTerms::load(&settings)?);
@@ -114,11 +119,12 @@ pub fn run_node<M: Machine + 'static>(
     shorten_slice(Duration::from_micros(settings.time_slice_us));
     // first of all, and in this order: a process that is dying gives up both, and who cannot start has changed nothing
     let made = DataLock::acquire_made(data, lock::DATA_LOCK_WAIT)?;
-    let addresses = Addresses::reserve(&settings)?;
+    let mut addresses = Addresses::reserve(&settings)?;
     let _lock = made.map_or_else(|| DataLock::acquire(data, lock::DATA_LOCK_WAIT), Ok)?;
     examine(&settings)?;
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
     let coordinator = Coordinator::open(&settings)?;
+    addresses.do_without_native(coordinator.as_ref())?;
 
     let spares = Arc::new(Spares::open(data, settings.spare_bytes, settings.max_bytes_per_file));
     let mut storage = BlockingStorage::new(data).with_spares(spares.clone());
@@ -154,7 +160,7 @@ pub fn run_node<M: Machine + 'static>(
         clock,
         tls,
         peer_tls,
-        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)),
+        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)).transpose()?,
     };
     let running = cores::run_cores(&options, parts, &stop)?;
     let started = (front.start)(FrontStart { port: http_port, listener, cores, tcp_address, spare_bytes });
@@ -227,35 +233,42 @@ struct Addresses {
     tcp: Reserved,
     http: Reserved,
     native: Option<Reserved>,
+    /// Why the default address of the native protocol, which nobody gave, is not there.
+    native_refusal: Option<NetError>,
     peer: Option<Reserved>,
 }
 
 impl Addresses {
     fn reserve(settings: &Settings) -> Result<Addresses, NetError> {
         let take = |address: &String| Reserved::take(address, ADDRESS_WAIT);
-        Ok(Addresses {
-            tcp: take(&settings.tcp_address)?,
-            http: take(&settings.http_address)?,
-            native: native(settings, take)?,
-            peer: settings.is_clustered().then(|| take(&settings.peer_address)).transpose()?,
-        })
+        let [tcp, http] = [take(&settings.tcp_address)?, take(&settings.http_address)?];
+        let mut native_refusal = None;
+        let native = match &settings.native_address {
+            none if none.is_empty() => None,
+            address => match take(address) {
+                Err(refusal @ NetError::InUse { .. }) if settings.is_native_optional() => {
+                    native_refusal = Some(refusal);
+                    None
+                }
+                taken => Some(taken?),
+            },
+        };
+        let peer = settings.is_clustered().then(|| take(&settings.peer_address)).transpose()?;
+        Ok(Addresses { tcp, http, native, native_refusal, peer })
     }
-}
 
-fn native(settings: &Settings, take: impl Fn(&String) -> Result<Reserved, NetError>) -> Result<Option<Reserved>, NetError> {
-    let address = &settings.native_address;
-    if address.is_empty() {
-        return Ok(None);
-    }
-    match take(address) {
-        Err(NetError::InUse { address, holder }) if settings.is_native_optional() => {
-            tracing::warn!(
-                "the native protocol is not served: its default address {address} is in use ({holder}). Give another \
-                 --native-address, or an empty one to do without"
-            );
-            Ok(None)
+    /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
+    fn do_without_native(&mut self, coordinator: Option<&Coordinator>) -> Result<(), NodeError> {
+        let Some(source) = self.native_refusal.take() else { return Ok(()) };
+        let listed = coordinator.and_then(|c| c.file().node(c.me())?.native_address.clone());
+        if let Some(listed) = listed {
+            return Err(NodeError::NativeListed { source, listed });
         }
-        taken => taken.map(Some),
+        tracing::warn!(
+            "the native protocol is not served on its default address: {source}. Give another --native-address, or an empty one to \
+             do without"
+        );
+        Ok(())
     }
 }
 
@@ -275,7 +288,7 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let Addresses { tcp, http, native, peer } = addresses;
+    let Addresses { tcp, http, native, peer, .. } = addresses;
     let mut of_core: Vec<Vec<(Place, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
     for (place, address) in [(Place::Nsq, Some(tcp)), (Place::Native, native), (Place::Peer, peer)] {
         let Some(address) = address else { continue };

@@ -58,6 +58,7 @@ fn tell(report: &Report) {
     for finding in &report.findings {
         match finding.severity {
             Severity::Repaired => tracing::info!("recovery: {finding}"),
+            Severity::Mended => tracing::warn!("recovery: {finding}"),
             Severity::Damage => tracing::error!("recovery: {finding}"),
         }
     }

@@ -159,7 +159,7 @@ impl<M: Machine> Core<M> {
 
     fn turn(&mut self, turn: &mut Turn) -> io::Result<Ended> {
         let begun = Instant::now();
-        let now = self.clock.at(begun);
+        let now = self.clock.now();
         let mut counts = TurnCounts::default();
         self.collect(now, turn, &mut counts);
         // behind the poll, which may have taken the wake that came with it
@@ -169,7 +169,7 @@ impl<M: Machine> Core<M> {
             self.machine.step(now, Event::Stop, &mut turn.effects);
         }
         let events = Instant::now();
-        let now = self.clock.at(events);
+        let now = self.clock.now();
         if self.machine.deadline().is_some_and(|at| at <= now.ticks) {
             self.machine.step(now, Event::Tick, &mut turn.effects);
         }

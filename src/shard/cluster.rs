@@ -47,8 +47,12 @@ pub enum Fact {
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
     /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
     TopicGone(TopicRef),
-    /// This node's lease, and with it what it leads, holds until then by its own clock. A static file gives `Ticks::MAX`.
-    Lease { until: Ticks },
+    /// The store renewed this node's lease at this revision of the metadata. Until its end no other node is made the leader of what
+    /// this one leads by that revision. The end is by this node's clock, counted from the sending of the request; a static file gives
+    /// `Ticks::MAX`. It counts once everything up to the revision is [read](Fact::Read), which the coordinator sees to.
+    Lease { until: Ticks, revision: u64 },
+    /// All changes of the metadata up to this revision have been told.
+    Read { revision: u64 },
     /// What [`Ask::Propose`] asked for was refused.
     ProposalRefused { route: Route, version: u64 },
 }

@@ -68,6 +68,8 @@ struct Net {
     topic: TopicRef,
     /// The metadata of each partition, by number.
     metadata: Vec<Membership>,
+    /// The end of every node's first lease.
+    lease: Ticks,
     /// It takes proposals, and gives epochs.
     is_store_there: bool,
     /// Between nodes: what happens at an end of a connection next.
@@ -91,11 +93,22 @@ impl Net {
     }
 
     fn with(cores: u16, partitions: u16, settings: Settings) -> Net {
+        Self::with_lease(cores, partitions, settings, Ticks(u64::MAX))
+    }
+
+    fn with_lease(cores: u16, partitions: u16, settings: Settings, lease: Ticks) -> Net {
         let settings = Arc::new(Settings { partitions, journal_bytes: JOURNAL, ..settings });
         let topic = TopicInfo { name: TopicName::new("t").expect("valid"), id: TopicId([9; 16]), partitions };
         let nodes: Vec<NodeId> = (0..3).map(id_of_node).collect();
-        let membership =
-            Membership { version: 1, epoch: Epoch(1), leader: Some(nodes[0]), replicas: nodes.clone(), isr: nodes, min_isr: 2 };
+        let membership = Membership {
+            version: 1,
+            epoch: Epoch(1),
+            leader: Some(nodes[0]),
+            replicas: nodes.clone(),
+            isr: nodes,
+            joining: vec![],
+            min_isr: 2,
+        };
         let mut net = Net {
             nodes: vec![],
             settings,
@@ -103,6 +116,7 @@ impl Net {
             now: Now { ticks: Ticks(1), unix_ns: 1_700_000_000_000_000_000 },
             topic: topic.into(),
             metadata: vec![membership; partitions as usize],
+            lease,
             is_store_there: true,
             wire: VecDeque::new(),
             links: HashMap::new(),
@@ -172,9 +186,10 @@ impl Net {
             ClusterNode { native_address, tcp_address, ..ClusterNode::new(id_of_node(i), name, i.to_string()) }
         };
         self.tell(node, Fact::Nodes((0..3).map(named).collect()));
-        self.tell(node, Fact::Lease { until: Ticks(u64::MAX) });
+        self.tell(node, Fact::Lease { until: self.lease, revision: 1 });
         self.tell(node, Fact::Topic(self.topic.clone()));
         (0..self.topic.partitions).for_each(|p| self.tell_partition(node, p));
+        self.tell(node, Fact::Read { revision: 1 });
     }
 
     fn tell_partition(&mut self, node: usize, partition: u16) {

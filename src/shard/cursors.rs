@@ -1,7 +1,7 @@
 //! Changes of a cursor for which somebody waits: a channel that comes to be, or becomes ordered or ordinary; a FIN on an ordered channel;
 //! an offset that is set; a channel that is paused or deleted ([`operate`](super::operate)). All take one way: the change is made,
 //! journaled, and final when [`Engine::cursor_done`] says so.
-//! On an error it is taken back, under a higher generation of the cursor.
+//! On an error it is taken back, under a higher generation of the cursor; who waits hears that the outcome is unknown.
 //!
 //! ```text
 //! sync_cursor(key, change) ─> record ─ durable ─> cursor_done(request, Ok)   ─> who waits is answered, the channel goes on
@@ -15,7 +15,7 @@ use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError,
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::partitions::{ChannelKey, ChannelState};
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessageId, Now, PartitionId, Position, SubId, TopicId};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
 use crate::session::native::Answer;
 use std::collections::VecDeque;
@@ -74,6 +74,8 @@ struct Sync {
     partition: PartitionId,
     name: ChannelName,
     change: CursorChange,
+    /// Its record went to the journal.
+    is_issued: bool,
 }
 
 #[derive(Default)]
@@ -124,7 +126,8 @@ impl Engine {
         };
         self.syncs.last += 1;
         let request = CursorRequest(self.syncs.last);
-        self.syncs.pending.insert(request, Sync { key, topic, partition, name, change });
+        let is_issued = matches!(record, Some(Some(_)));
+        self.syncs.pending.insert(request, Sync { key, topic, partition, name, change, is_issued });
         match record {
             Some(Some(record)) => {
                 self.syncs.records.push_back((record, request));
@@ -159,20 +162,15 @@ impl Engine {
     }
 
     /// The change is final, or is taken back. Of a request that is not known any more nothing happens.
-    pub fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
-        let Some(Sync { key, topic, partition, name, change }) = self.syncs.pending.remove(&request) else { return };
+    ///
+    /// A change that was issued stands in this replica's journal, and perhaps with others. Taking it back is a later change, which may
+    /// be lost with this node: so nobody is told that it was not done, only that the outcome is unknown. A SUB or Subscribe hears the
+    /// reason instead: it is repeated without harm, and the reason says where.
+    pub(super) fn cursor_done(&mut self, now: Now, request: CursorRequest, result: Result<(), PublishError>) {
+        let Some(Sync { key, topic, partition, name, change, is_issued }) = self.syncs.pending.remove(&request) else { return };
         let is_here = self.channel_of(key, topic, &name).is_some();
-        let result = match (result, &change) {
-            // It is in this replica's journal, and may be with others: whoever leads next may have it.
-            (
-                Err(PublishError::NotLeader),
-                CursorChange::Order { .. }
-                | CursorChange::Pause { .. }
-                | CursorChange::Delete { .. }
-                | CursorChange::Set { setter: Setter::Core(..), .. },
-            ) => Err(PublishError::Unknown),
-            (result, _) => result,
-        };
+        let reason = result;
+        let result = result.map_err(|error| if is_issued { PublishError::Unknown } else { error });
         match change {
             CursorChange::Image { made_ordered } => {
                 if let (Some(c), Err(_)) = (self.channel_of(key, topic, &name), result) {
@@ -182,8 +180,8 @@ impl Engine {
                         self.take_back_order(now, key, false);
                     }
                 }
-                self.attaching_done(now, request, result);
-                self.native_channels_done(now, request, result);
+                self.attaching_done(now, request, reason);
+                self.native_channels_done(now, request, reason);
                 self.creators_done(request, result);
             }
             CursorChange::Finish { sub, by } => {
@@ -277,12 +275,7 @@ impl Engine {
         match *by {
             Finisher::Nsq(_) if kept => {}
             Finisher::Nsq(id) => {
-                let command = InFlightCommand::Finish;
-                if sub.core == self.core {
-                    self.replies.push((sub.conn, Heard::NotInFlight(MessageId::new(partition, id), command)));
-                } else {
-                    self.pass(sub.core, MeshMessage::NotInFlight { sub, partition, id, command });
-                }
+                self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {

@@ -7,7 +7,7 @@ use super::message::MeshMessage;
 use super::native::{self, NativeSub};
 use super::partitions::ChannelKey;
 use super::{Conn, Effect, Shard};
-use crate::base::{ConnId, CoreId, IdMap, MessageId, Now, SubId};
+use crate::base::{ConnId, CoreId, IdMap, MessageId, MessageIds, MessagePlace, Now, PartitionId, SubId};
 use crate::channel::{Run, Sink, Source};
 use crate::codec::native::frame::payload_crc;
 use crate::codec::nsq::frame;
@@ -47,6 +47,9 @@ struct Outputs<'a> {
     lender: &'a Lender,
     lent_min: usize,
     key: ChannelKey,
+    /// Of the topic.
+    ids: MessageIds,
+    partition: PartitionId,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
 }
@@ -59,7 +62,8 @@ fn write_message(out: &mut Vec<u8>, message: &Message<'_>, id: MessageId, attemp
 }
 
 impl Sink for Outputs<'_> {
-    fn deliver(&mut self, sub: SubId, message: &Message<'_>, id: MessageId, attempts: u16, place: Option<(i64, u32)>) -> bool {
+    fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool {
+        let id = self.ids.id(MessagePlace::new(self.partition, message.log_id));
         if sub.core != self.core {
             let frames = self.frames.entry(sub).or_default();
             if frames.len() >= REMOTE_FRAMES_MAX {
@@ -136,9 +140,10 @@ impl Shard {
     fn deliver_channel(&mut self, now: Now, key: ChannelKey, full: &mut Vec<(SubId, ChannelKey)>) -> bool {
         let e = &mut self.engine;
         let idx = key.partition_idx();
-        let (committed, multi, may_read) = {
+        let (committed, multi, may_read, ids, partition) = {
             let p = e.partitions.get(idx);
-            (p.committed(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok())
+            let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
+            (p.committed(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
@@ -159,6 +164,8 @@ impl Shard {
             lender: &e.lender,
             lent_min: e.lent_min,
             key,
+            ids,
+            partition,
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
@@ -173,7 +180,6 @@ impl Shard {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);
         }
-        let partition = e.partitions.get(idx).dir.partition;
         e.settle_owed(key);
         for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);

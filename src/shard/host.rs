@@ -40,15 +40,15 @@ impl Host for Engine {
     }
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
-        in_flight(Engine::finish(self, now, conn, id.partition(), id.log_id()))
+        in_flight(Engine::finish(self, now, conn, id))
     }
 
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight> {
-        in_flight(Engine::requeue(self, now, conn, id.partition(), id.log_id(), delay_ms))
+        in_flight(Engine::requeue(self, now, conn, id, delay_ms))
     }
 
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
-        in_flight(Engine::touch(self, now, conn, id.partition(), id.log_id()))
+        in_flight(Engine::touch(self, now, conn, id))
     }
 
     fn close_subscription(&mut self, _now: Now, conn: ConnId) {

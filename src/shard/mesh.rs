@@ -5,7 +5,7 @@ use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::offsets::Setter;
 use super::partitions::Publisher;
 use super::topics::Wanted;
-use crate::base::{CoreId, MessageId, Now};
+use crate::base::{CoreId, MessagePlace, Now};
 use crate::peer::LinkEvent;
 
 impl Engine {
@@ -118,30 +118,24 @@ impl Engine {
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
                     if !self.on_finish(now, sub, partition, id) {
-                        let command = InFlightCommand::Finish;
-                        self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                        self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
                     }
                 }
             }
             MeshMessage::Requeue { sub, partition, id, delay_ms } => {
                 if !self.on_requeue(now, sub, partition, id, delay_ms) {
-                    let command = InFlightCommand::Requeue;
-                    self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
                 }
             }
             MeshMessage::Touch { sub, partition, id } => {
                 if !self.on_touch(now, sub, partition, id) {
-                    let command = InFlightCommand::Touch;
-                    self.pass(from, MeshMessage::NotInFlight { sub, partition, id, command });
+                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
                 }
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
             MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
             MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
-            MeshMessage::NotInFlight { sub, partition, id, command } => {
-                let id = MessageId::new(partition, id);
-                self.replies.push((sub.conn, Heard::NotInFlight(id, command)));
-            }
+            MeshMessage::NotInFlight { sub, place, command } => self.tell_not_in_flight(sub, place, command),
             MeshMessage::Peer { from, addressed } => {
                 self.on_link_event(now, LinkEvent::Message { from, addressed: *addressed });
             }

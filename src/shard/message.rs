@@ -1,6 +1,6 @@
 //! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
 
-use crate::base::{ChannelName, LogId, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
+use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
 
@@ -16,7 +16,8 @@ pub struct Ticket(pub u64);
 /// Room that a native publish's body has in front for the header of its batch.
 pub const BATCH_ROOM: usize = crate::log::batch::BATCH_HEADER_LEN;
 
-/// Why a publish was not acknowledged. `Unknown` says that it may still turn out to be stored.
+/// Why a publish, or a change of a channel, was not acknowledged. `Unknown` says that it may still turn out to be done; all others, that
+/// nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PublishError {
     #[error("the disk is full: free space on the data path; consumers go on")]
@@ -39,7 +40,7 @@ pub enum PublishError {
     Stopping,
     #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
     TooBig,
-    #[error("the outcome is unknown: the write failed after it was issued")]
+    #[error("the outcome is unknown: the write was issued and not confirmed")]
     Unknown,
     #[error("the cluster has no such topic")]
     TopicNotExist,
@@ -358,8 +359,7 @@ pub enum MeshMessage {
     /// A FIN, REQ or TOUCH named a message that is not in flight for this client.
     NotInFlight {
         sub: SubId,
-        partition: PartitionId,
-        id: LogId,
+        place: MessagePlace,
         command: InFlightCommand,
     },
 

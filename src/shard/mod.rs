@@ -340,9 +340,20 @@ impl Shard {
         self.engine.store.read_bytes()
     }
 
+    /// The topics that this core knows.
+    pub fn topics(&self) -> impl Iterator<Item = &TopicRef> {
+        self.engine.topics.all()
+    }
+
     /// Why this core takes no publish, if so.
     pub fn read_only(&self) -> Option<&str> {
         self.engine.read_only.as_deref()
+    }
+
+    /// The replicated partitions whose clients this core serves at that moment, and in which epoch.
+    pub fn served(&self, now: Ticks) -> impl Iterator<Item = (Route, Epoch)> {
+        let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
+        members.filter(move |m| m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
     }
 
     fn takes_connections(&self) -> bool {

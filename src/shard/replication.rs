@@ -25,9 +25,10 @@ use super::engine::{Attempt, Engine};
 use super::message::Share;
 use super::partitions::Role;
 use super::timers::Timer;
-use crate::base::{Epoch, IdMap, Now, Position, Ticks, TopicId, TopicName, TopicRef};
+use crate::base::{Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::log::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
+use crate::replica::lease::Lease;
 use crate::replica::message::{Route, Session};
 use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, Membership, NodeId, ReplicaOptions};
@@ -132,7 +133,7 @@ pub struct Cluster {
     pub me: NodeId,
     replica: ReplicaOptions,
     nodes: Arc<[ClusterNode]>,
-    lease_until: Ticks,
+    lease: Lease,
     /// Of the metadata.
     topics: IdMap<TopicId, TopicRef>,
     /// What this node's disk knows by each name, durably.
@@ -162,7 +163,7 @@ impl Cluster {
             me,
             replica,
             nodes: Arc::new([]),
-            lease_until: Ticks(0),
+            lease: Lease::default(),
             topics: IdMap::default(),
             recorded: HashMap::new(),
             recording: VecDeque::new(),

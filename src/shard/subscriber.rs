@@ -1,10 +1,10 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
+use super::message::{InFlightCommand, MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
 use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, SubId, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
 use crate::session::ReplySlot;
 
 impl Engine {
@@ -181,8 +181,8 @@ impl Engine {
         self.lend(sub.conn, actions);
     }
 
-    pub fn finish(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId) -> bool {
-        let Some(core) = self.part_core(conn, partition) else { return false };
+    pub fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> bool {
+        let Some((core, MessagePlace { partition, log_id: id })) = self.place_named(conn, id) else { return false };
         if core != self.core {
             self.remote_fins.entry((conn, partition)).or_default().push(id);
             return true;
@@ -190,8 +190,8 @@ impl Engine {
         self.on_finish(now, SubId { core, conn }, partition, id)
     }
 
-    pub fn requeue(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(core) = self.part_core(conn, partition) else { return false };
+    pub fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> bool {
+        let Some((core, MessagePlace { partition, log_id: id })) = self.place_named(conn, id) else { return false };
         let sub = SubId { core: self.core, conn };
         if core != self.core {
             self.pass(core, MeshMessage::Requeue { sub, partition, id, delay_ms });
@@ -200,14 +200,32 @@ impl Engine {
         self.on_requeue(now, sub, partition, id, delay_ms)
     }
 
-    pub fn touch(&mut self, now: Now, conn: ConnId, partition: PartitionId, id: LogId) -> bool {
-        let Some(core) = self.part_core(conn, partition) else { return false };
+    pub fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> bool {
+        let Some((core, MessagePlace { partition, log_id: id })) = self.place_named(conn, id) else { return false };
         let sub = SubId { core: self.core, conn };
         if core != self.core {
             self.pass(core, MeshMessage::Touch { sub, partition, id });
             return true;
         }
         self.on_touch(now, sub, partition, id)
+    }
+
+    /// What the id names in the topic that the connection has subscribed to, and the partition's core. `None`: the subscription
+    /// has no such partition.
+    fn place_named(&self, conn: ConnId, id: MessageId) -> Option<(CoreId, MessagePlace)> {
+        let s = self.subs.get(&conn)?;
+        let place = s.ids.place(id);
+        Some((s.parts[s.part_of(place.partition)?].core, place))
+    }
+
+    /// The client named a message that is not in flight for it, after it was not answered at once.
+    pub fn tell_not_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
+        if sub.core != self.core {
+            return self.pass(sub.core, MeshMessage::NotInFlight { sub, place, command });
+        }
+        if let Some(s) = self.subs.get(&sub.conn) {
+            self.replies.push((sub.conn, Heard::NotInFlight(s.ids.id(place), command)));
+        }
     }
 
     pub fn part_core(&self, conn: ConnId, partition: PartitionId) -> Option<CoreId> {

@@ -7,7 +7,7 @@
 //! ```
 //! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
 
-use crate::base::{ChannelName, CoreId, PartitionId, TopicRef};
+use crate::base::{ChannelName, CoreId, MessageIds, PartitionId, TopicRef};
 use crate::session::ReplySlot;
 use crate::shard::message::{PublishError, SubOptions};
 
@@ -38,6 +38,8 @@ impl Part {
 #[derive(Debug)]
 pub struct Subscription {
     pub topic: TopicRef,
+    /// What its client is told of, and tells of, messages of the topic.
+    pub ids: MessageIds,
     pub channel: ChannelName,
     /// Ascending.
     pub parts: Vec<Part>,
@@ -64,6 +66,7 @@ impl Subscription {
             unanswered: parts.len(),
             parts,
             follows_leaders: false,
+            ids: MessageIds::of(topic.id),
             topic,
             channel,
             slot: Some(slot),

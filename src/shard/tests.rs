@@ -2,12 +2,13 @@
 
 use super::message::MeshMessage;
 use super::*;
-use crate::base::{DiskDone, DiskError, DiskOp, FileId, OpId, Peer};
+use crate::base::{DiskDone, DiskError, DiskOp, FileId, LogId, MessageId, MessageIds, MessagePlace, OpId, PartitionId, Peer};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod ids;
 mod operate;
 mod ordered;
 mod reads;
@@ -115,7 +116,7 @@ impl Node {
 
     fn disk_op(&mut self, op: DiskOp) -> Result<DiskDone, DiskError> {
         match op {
-            DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(_)) => {
+            DiskOp::Allocate { file, .. } if self.is_full && !matches!(file, FileId::Topic(..)) => {
                 Err(DiskError::NoSpace { file })
             }
             op => Ok(self.disk.perform(op)),
@@ -195,6 +196,18 @@ impl Node {
         frames.into_iter().map(show).collect()
     }
 
+    /// Of a topic that some core knows.
+    fn message_id(&self, topic: &str, partition: u16, log_id: u64) -> MessageId {
+        let mut known = self.shards.iter().flat_map(Shard::topics);
+        let topic = known.find(|t| &*t.name == topic).expect("a core knows it");
+        MessageIds::of(topic.id).id(MessagePlace::new(PartitionId(partition), LogId(log_id)))
+    }
+
+    /// As clients see it.
+    fn id(&self, topic: &str, partition: u16, log_id: u64) -> String {
+        String::from_utf8(self.message_id(topic, partition, log_id).hex().to_vec()).expect("hex")
+    }
+
     fn publish(&mut self, conn: ConnId, topic: &str, body: &str) {
         let mut bytes = vec![];
         request::publish(&mut bytes, topic, body.as_bytes());
@@ -215,12 +228,13 @@ fn a_message_goes_in_and_comes_out() {
         assert_eq!(n.take(p), ["OK"]);
         n.send(c, b"SUB orders billing\nRDY 5\n");
         let got = n.take(c);
-        assert_eq!(got, ["OK", "0000000000000001 1 one"], "{cores} cores");
+        let (first, second) = (n.id("orders", 0, 1), n.id("orders", 0, 2));
+        assert_eq!(got, ["OK".to_owned(), format!("{first} 1 one")], "{cores} cores");
         n.publish(p, "orders", "two");
         let got = n.take(c);
-        assert_eq!(got, ["0000000000000002 1 two"]);
-        n.send(c, b"FIN 0000000000000001\nFIN 0000000000000002\nFIN 0000000000000002\n");
-        assert_eq!(n.take(c), ["E_FIN_FAILED FIN 0000000000000002 failed ID not in flight"]);
+        assert_eq!(got, [format!("{second} 1 two")]);
+        n.send(c, format!("FIN {first}\nFIN {second}\nFIN {second}\n").as_bytes());
+        assert_eq!(n.take(c), [format!("E_FIN_FAILED FIN {second} failed ID not in flight")]);
     }
 }
 
@@ -251,14 +265,15 @@ fn a_message_that_times_out_comes_again() {
     let (p, c) = (n.connect(0), n.connect(1));
     n.publish(p, "t", "x");
     n.send(c, b"SUB t ch\nRDY 1\n");
-    assert_eq!(n.take(c), ["OK", "0000000000000001 1 x"]);
+    let id = n.id("t", 0, 1);
+    assert_eq!(n.take(c), ["OK".to_owned(), format!("{id} 1 x")]);
     n.pass_time(Duration::from_secs(29));
     n.send(c, b"NOP\n");
     n.pass_time(Duration::from_secs(29));
     assert!(n.take(c).iter().all(|f| f == "_heartbeat_"));
     n.send(c, b"NOP\n");
     n.pass_time(Duration::from_secs(3));
-    assert_eq!(n.take(c).last().map(String::as_str), Some("0000000000000001 2 x"));
+    assert_eq!(n.take(c).last(), Some(&format!("{id} 2 x")));
 }
 
 #[test]
@@ -267,13 +282,14 @@ fn a_lost_client_gives_its_messages_back() {
     let (p, a, b) = (n.connect(0), n.connect(0), n.connect(1));
     n.send(a, b"SUB t ch\nRDY 1\n");
     n.publish(p, "t", "x");
-    assert_eq!(n.take(a), ["OK", "0000000000000001 1 x"]);
+    let id = n.id("t", 0, 1);
+    assert_eq!(n.take(a), ["OK".to_owned(), format!("{id} 1 x")]);
     n.send(b, b"SUB t ch\nRDY 1\n");
     assert_eq!(n.take(b), ["OK"]);
     let core = n.clients[&a].0;
     n.step(core, Event::Closed { conn: a });
     n.run();
-    assert_eq!(n.take(b), ["0000000000000001 2 x"]);
+    assert_eq!(n.take(b), [format!("{id} 2 x")]);
 }
 
 #[test]
@@ -297,7 +313,7 @@ fn later_channels_start_at_the_end() {
     n.send(a, b"SUB t first\nRDY 9\n");
     n.send(b, b"SUB t second\nRDY 9\n");
     n.publish(p, "t", "new");
-    assert_eq!((n.take(a).len(), n.take(b)), (3, vec!["OK".to_owned(), "0000000000000002 1 new".to_owned()]));
+    assert_eq!((n.take(a).len(), n.take(b)), (3, vec!["OK".to_owned(), format!("{} 1 new", n.id("t", 0, 2))]));
 }
 
 /// Partitions that all have messages once took a small RDY from each other before it could be used.

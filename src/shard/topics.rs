@@ -91,9 +91,13 @@ impl Topics {
 
     /// The topics behind this name, in the order of their names.
     pub fn after(&self, name: &str) -> Vec<TopicRef> {
-        let mut topics: Vec<_> = self.known.iter().map(|k| k.topic.clone()).filter(|t| *t.name > *name).collect();
+        let mut topics: Vec<_> = self.all().filter(|t| *t.name > *name).cloned().collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
         topics
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &TopicRef> {
+        self.known.iter().map(|k| &k.topic)
     }
 
     pub fn known(&self, name: &str) -> Option<&TopicRef> {

@@ -331,6 +331,15 @@ impl SimDisk {
         f.durable[at as usize..end].copy_from_slice(bytes);
     }
 
+    /// Cuts a file, durably: rot of its inode.
+    pub fn cut(&mut self, path: &str, len: usize) {
+        let f = self.files.get_mut(path).expect("a file that is there");
+        f.image.truncate(len);
+        f.durable.truncate(len);
+        f.dirty.retain(|sector, _| *sector < (len / SECTOR) as u64);
+        f.doubtful.retain(|sector| *sector < (len / SECTOR) as u64);
+    }
+
     /// Removes a file, or renames it away when `to` is given.
     pub fn lose(&mut self, path: &str, to: Option<&str>) {
         let file = self.files.remove(path);
@@ -353,7 +362,7 @@ impl SimDisk {
                 *left -= 1;
             }
         }
-        if self.crashed { Err(io(&FileId::Node, "any", 5, "the machine has crashed")) } else { Ok(()) }
+        if self.crashed { Err(io(&FileId::Node(0), "any", 5, "the machine has crashed")) } else { Ok(()) }
     }
 
     fn fault(&mut self, probability: f64) -> bool {
@@ -381,7 +390,7 @@ impl SimDisk {
             return false;
         }
         let is_misdirected = self.rng.chance(misdirected_write);
-        if !is_misdirected && !self.rng.chance(lost_write) || *file == FileId::Node {
+        if !is_misdirected && !self.rng.chance(lost_write) || matches!(file, FileId::Node(_)) {
             return false;
         }
         self.counts.damages += 1;

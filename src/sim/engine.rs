@@ -126,9 +126,12 @@ impl Engine {
             let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
             self.parts.push(Part::fresh(dir, topic.clone(), cores));
         }
-        let file = FileId::Topic(self.parts[self.parts.len() - 1].dir.clone());
-        self.disk.allocate(&file, BLOCK as u64).map_err(|_| Crashed)?;
-        self.put(file, 0, meta.encode(), Durability::Durable)
+        for copy in [0, 1] {
+            let file = FileId::Topic(self.parts[self.parts.len() - 1].dir.clone(), copy);
+            self.disk.allocate(&file, BLOCK as u64).map_err(|_| Crashed)?;
+            self.put(file, 0, meta.encode(), Durability::Durable)?;
+        }
+        Ok(())
     }
 
     /// A batch behind the partition's end: not yet anywhere.

@@ -188,7 +188,7 @@ pub fn data_path(bytes: &[u8]) {
     let mut padded = bytes.to_vec();
     padded.resize(padded.len().next_multiple_of(BLOCK).max(BLOCK), 0);
     let paths =
-        ["journal/0", "node.meta", "topics/t/topic.meta", "topics/t/0/state.0", "topics/t/0/00000000000000000000.segment"];
+        ["journal/0", "node.meta.0", "topics/t/topic.meta.0", "topics/t/0/state.0", "topics/t/0/00000000000000000000.segment"];
     for (i, path) in paths.iter().enumerate() {
         if which & (1 << i) != 0 {
             disk.scribble(path, 0, &padded);

@@ -17,6 +17,7 @@ pub(super) mod paused;
 mod producers;
 pub(super) mod reach;
 pub(super) mod reader;
+mod rot;
 pub(super) mod world;
 
 use super::disk::{Faults, SimDisk};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub removals: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,
+    /// That a file of what stands in two rots before a start.
+    pub rot: f64,
 }
 
 /// What a run has seen, so that a test can ask whether it was worth anything.
@@ -89,6 +92,8 @@ pub struct Outcome {
     pub reused: u64,
     /// Pieces of memory that were lent to clients.
     pub lent: u64,
+    /// Files that rotted.
+    pub rotten: u64,
     /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
     pub ordered: u64,
     pub sets: u64,
@@ -116,6 +121,9 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     for life in 0..plan.lives {
         let cores_before = cores;
         cores = 1 + rng.below(plan.cores_max) as u16;
+        if plan.rot > 0.0 && rng.chance(plan.rot) {
+            outcome.rotten += rot::strike(&mut disk, &mut rng) as u64;
+        }
         let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
         book.recovered(&disk, &recovered, cores_before);
         let mut world = World::new(plan, topics, recovered, now, &mut disk, &mut rng, &mut book, &mut outcome);

@@ -243,7 +243,10 @@ impl Partition {
         self.segments.extend(known.into_values());
         for (meta, epoch, file, what) in repairs {
             cx.report.note(Severity::Repaired, &file, Some(0), what);
-            cx.allocate(&FileId::Commit(self.dir.clone(), meta.base.offset), BLOCK as u64)?;
+            for file in [FileId::Segment(self.dir.clone(), meta.base.offset), FileId::Commit(self.dir.clone(), meta.base.offset)]
+            {
+                cx.allocate(&file, BLOCK as u64)?;
+            }
             self.write_headers(cx, &meta, Epoch(epoch))?;
         }
         Ok(())

@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Severity {
     /// Nothing was lost: a torn tail that was never acknowledged, a file that was rebuilt.
     Repaired,
+    /// One of two copies did not hold. Nothing was lost: the other was used, and this one is written again from it. The device rots.
+    Mended,
     /// Something that was stored can no longer be read, or may be missing.
     Damage,
 }

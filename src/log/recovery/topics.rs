@@ -1,4 +1,4 @@
-//! Which topics there are: the folders' topic.meta against what the journals create and delete.
+//! Which topics there are: the folders' topic.meta, two files that say the same, against what the journals create and delete.
 
 use super::report::{Report, Severity};
 use super::table::{Row, decide, finding};
@@ -12,15 +12,21 @@ use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
-    /// What topic.meta says.
+    /// What the two files of topic.meta say together.
     MetaFound {
+        /// Both hold and say the same.
         Holds,
-        /// It holds, but names another topic than the folder or another id than the journal.
+        /// One holds, the other is missing, or zeros.
+        OneMissing,
+        /// One holds, the other does not.
+        OneBad,
+        /// One holds that names another topic than the folder, another id than the journal, or than the other one.
         Other,
-        /// No file, or zeros.
+        /// Neither is there, or both are zeros.
         Blank,
+        /// Neither holds, and one is damaged.
         Bad,
-        /// Of a version that this build does not know.
+        /// One is of a version that this build does not know.
         Unknown,
     }
 }
@@ -38,6 +44,10 @@ finding! {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TopicAction {
     Keep,
+    /// Write the other file.
+    Complete,
+    /// The same: it is reported as rot.
+    Mend,
     /// Write topic.meta from the journal's record.
     Write,
     /// Rename the folder, then write the journal's topic, if it has one, into a new folder.
@@ -52,6 +62,9 @@ pub enum TopicAction {
 /// | topic.meta | journal | folder | action | why |
 /// |---|---|---|---|---|
 /// | Holds | any | any | Keep | the usual case |
+/// | OneMissing | Created | any | Complete | the crash came between the two |
+/// | OneMissing | Silent | any | Mend | both are durable before the journal forgets the topic |
+/// | OneBad | any | any | Mend | a write of a block that holds so little is not torn |
 /// | Other | any | any | SetAside | another id is other data: never merged |
 /// | Blank, Bad | Created | any | Write | created just before the crash |
 /// | Blank | Silent | Empty | Ignore | its record was not durable, so nobody was told |
@@ -60,6 +73,27 @@ pub enum TopicAction {
 /// | Unknown | any | any | Halt | written by a newer version |
 pub const TOPIC_TABLE: &[Row<MetaFound, Journaled, Folder, TopicAction>] = &[
     Row { a: &[MetaFound::Holds], b: &[], c: &[], then: TopicAction::Keep, why: "the usual case" },
+    Row {
+        a: &[MetaFound::OneMissing],
+        b: &[Journaled::Created],
+        c: &[],
+        then: TopicAction::Complete,
+        why: "the crash came between the two",
+    },
+    Row {
+        a: &[MetaFound::OneMissing],
+        b: &[Journaled::Silent],
+        c: &[],
+        then: TopicAction::Mend,
+        why: "both are durable before the journal forgets the topic",
+    },
+    Row {
+        a: &[MetaFound::OneBad],
+        b: &[],
+        c: &[],
+        then: TopicAction::Mend,
+        why: "a write of a block that holds so little is not torn",
+    },
     Row { a: &[MetaFound::Other], b: &[], c: &[], then: TopicAction::SetAside, why: "another id is other data: never merged" },
     Row {
         a: &[MetaFound::Blank, MetaFound::Bad],
@@ -110,8 +144,45 @@ impl JournaledTopics {
     }
 }
 
-fn meta_file(name: &TopicName, id: TopicId) -> FileId {
-    FileId::Topic(dir(name, id, PartitionId(0)))
+fn meta_files(name: &TopicName, id: TopicId) -> [FileId; 2] {
+    [0, 1].map(|copy| FileId::Topic(dir(name, id, PartitionId(0)), copy))
+}
+
+/// Both files of a topic's topic.meta, as they are. [`Bad::Zero`]: missing, or zeros.
+pub fn read_both(storage: &mut dyn Storage, name: &TopicName) -> Result<[Result<TopicMeta, Bad>; 2], RecoverError> {
+    let mut read = |file: &FileId| -> Result<_, RecoverError> {
+        let bytes = match storage.len(file)? {
+            None => vec![],
+            Some(_) => read_range(storage, file, 0, BLOCK)?,
+        };
+        Ok(match TopicMeta::decode(&bytes) {
+            Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
+            other => other,
+        })
+    };
+    let [first, second] = meta_files(name, TopicId::default());
+    Ok([read(&first)?, read(&second)?])
+}
+
+/// What two files say together, and the topic when they say one.
+fn judge(both: &[Result<TopicMeta, Bad>; 2], name: &TopicName, expected: Option<&TopicMeta>) -> (MetaFound, Option<TopicMeta>) {
+    let is = |wanted: fn(&Bad) -> bool| both.iter().any(|s| s.as_ref().is_err_and(wanted));
+    let [is_newer, is_blank] = [is(|bad| matches!(bad, Bad::Version(_))), is(|bad| *bad == Bad::Zero)];
+    let is_bad = is(|bad| !matches!(bad, Bad::Zero | Bad::Version(_)));
+    let whole: Vec<&TopicMeta> = both.iter().flatten().collect();
+    let is_other = |m: &&TopicMeta| m.info.name != *name || expected.is_some_and(|e| e.info.id != m.info.id);
+    let found = match whole[..] {
+        _ if is_newer => MetaFound::Unknown,
+        [] if is_bad => MetaFound::Bad,
+        [] => MetaFound::Blank,
+        _ if whole.iter().any(is_other) => MetaFound::Other,
+        [one, other] if one != other => MetaFound::Other,
+        [_, _] => MetaFound::Holds,
+        _ if is_blank => MetaFound::OneMissing,
+        _ => MetaFound::OneBad,
+    };
+    let one = matches!(found, MetaFound::Holds | MetaFound::OneMissing | MetaFound::OneBad).then(|| whole[0].clone());
+    (found, one)
 }
 
 pub fn dir(name: &TopicName, topic_id: TopicId, partition: PartitionId) -> Arc<PartitionDir> {
@@ -150,24 +221,16 @@ fn gather_one(
     now_unix_ns: i64,
     report: &mut Report,
 ) -> Result<Option<TopicRef>, RecoverError> {
-    let file = meta_file(name, TopicId::default());
-    let bytes = match storage.len(&file)? {
-        None => vec![],
-        Some(_) => read_range(storage, &file, 0, BLOCK)?,
-    };
+    let files = meta_files(name, TopicId::default());
     let expected = journaled.live(name);
-    let (found, meta) = match TopicMeta::decode(&bytes) {
-        Ok(m) if journaled.deleted.contains(&m.info.id) => {
-            remove(storage, name, &m.info)?;
-            (MetaFound::Blank, None)
-        }
-        Ok(m) if m.info.name != *name || expected.is_some_and(|e| e.info.id != m.info.id) => (MetaFound::Other, None),
-        Ok(m) => (MetaFound::Holds, Some(m)),
-        Err(Bad::Zero) => (MetaFound::Blank, None),
-        Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => (MetaFound::Blank, None),
-        Err(Bad::Version(_)) => (MetaFound::Unknown, None),
-        Err(_) => (MetaFound::Bad, None),
-    };
+    let mut both = read_both(storage, name)?;
+    let deleted = both.iter().flatten().find(|m| journaled.deleted.contains(&m.info.id)).cloned();
+    if let Some(meta) = deleted {
+        remove(storage, name, &meta.info, &both)?;
+        both = read_both(storage, name)?;
+    }
+    let (found, meta) = judge(&both, name, expected);
+    let bad = usize::from(both[0].is_ok()); // where one holds, the other one
     if matches!(found, MetaFound::Blank | MetaFound::Bad) {
         // The topic.meta of a topic that was deleted soon after its creation may never have been written.
         for p in storage.partitions(name)? {
@@ -192,13 +255,29 @@ fn gather_one(
             }
             Ok(meta.map(|m| Arc::new(m.info)))
         }
+        action @ (TopicAction::Complete | TopicAction::Mend) => {
+            let (severity, what) = match action {
+                TopicAction::Mend => (Severity::Mended, "it does not hold, or is missing: written again from the other one"),
+                _ => (Severity::Repaired, "it was not written yet, or is gone: written from the other one"),
+            };
+            report.note(severity, &files[bad], Some(0), what);
+            let meta = meta.expect("one holds");
+            write_copy(storage, &meta, bad)?;
+            write_copy(storage, &meta, 1 - bad)?;
+            Ok(Some(Arc::new(meta.info)))
+        }
         TopicAction::Write => {
             let meta = expected.expect("the table's row needs a record");
+            if found == MetaFound::Bad {
+                let which = usize::from(both[0] == Err(Bad::Zero));
+                report.note(Severity::Mended, &files[which], Some(0), "it does not hold: written again from the journal");
+            }
             write_meta(storage, meta)?;
             Ok(Some(Arc::new(meta.info.clone())))
         }
         TopicAction::SetAside => {
-            report.note(Severity::Damage, &file, None, format!("not the topic of this folder: set aside as {name}~{label}"));
+            let what = format!("it does not hold, or is not the topic of this folder: set aside as {name}~{label}");
+            report.note(Severity::Damage, &files[0], None, what);
             storage.set_aside_topic(name, label)?;
             let Some(meta) = expected else { return Ok(None) };
             write_meta(storage, meta)?;
@@ -214,20 +293,32 @@ fn gather_one(
             let info = TopicInfo { name: name.clone(), id, partitions: count };
             report.note(
                 Severity::Damage,
-                &file,
+                &files[0],
                 Some(0),
-                format!("rebuilt with id {id} and the {count} partitions that are there"),
+                format!(
+                    "neither it nor the other copy holds: rebuilt with id {id} and the {count} partitions that are there; \
+                     those that never had a message are not known any more"
+                ),
             );
             write_meta(storage, &TopicMeta { info: info.clone(), created_unix_ns: now_unix_ns })?;
             Ok(Some(Arc::new(info)))
         }
         TopicAction::Ignore => Ok(None),
-        TopicAction::Halt => Err(unknown(file, 0)),
+        TopicAction::Halt => {
+            let newer = both.iter().position(|s| matches!(s, Err(Bad::Version(_)))).unwrap_or(0);
+            Err(unknown(files[newer].clone(), 0))
+        }
     }
 }
 
 fn write_meta(storage: &mut dyn Storage, meta: &TopicMeta) -> Result<(), RecoverError> {
-    let file = meta_file(&meta.info.name, meta.info.id);
+    write_copy(storage, meta, 0)?;
+    write_copy(storage, meta, 1)
+}
+
+fn write_copy(storage: &mut dyn Storage, meta: &TopicMeta, copy: usize) -> Result<(), RecoverError> {
+    let [first, second] = meta_files(&meta.info.name, meta.info.id);
+    let file = if copy == 0 { first } else { second };
     if storage.allocate(&file, TOPIC_META_LEN).is_err_and(|e| e.is_no_space()) {
         super::node::give_back(storage)?;
     }
@@ -237,13 +328,19 @@ fn write_meta(storage: &mut dyn Storage, meta: &TopicMeta) -> Result<(), Recover
     Ok(())
 }
 
-/// Removes a deleted topic's files; its empty folders stay.
-fn remove(storage: &mut dyn Storage, name: &TopicName, info: &TopicInfo) -> Result<(), RecoverError> {
+/// Removes a deleted topic's files; its empty folders stay, and so does a topic.meta that names another topic.
+fn remove(
+    storage: &mut dyn Storage,
+    name: &TopicName,
+    info: &TopicInfo,
+    both: &[Result<TopicMeta, Bad>; 2],
+) -> Result<(), RecoverError> {
     for partition in storage.partitions(name)? {
         remove_partition(storage, &dir(name, info.id, partition))?;
     }
-    storage.remove(&[meta_file(name, info.id)])?;
-    Ok(())
+    let others = both.iter().map(|found| found.as_ref().is_ok_and(|m| m.info.id != info.id));
+    let gone = meta_files(name, info.id).into_iter().zip(others).filter(|(_, is_other)| !is_other);
+    Ok(storage.remove(&gone.map(|(file, _)| file).collect::<Vec<_>>())?)
 }
 
 fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(), RecoverError> {

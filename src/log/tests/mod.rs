@@ -222,7 +222,7 @@ impl Rig {
 
     pub fn fail(&mut self, index: usize, no_space: bool) -> DiskOp {
         let (id, op) = self.disk.pending.remove(index);
-        let file = op.file().cloned().unwrap_or(FileId::Node);
+        let file = op.file().cloned().unwrap_or(FileId::Node(0));
         let error = if no_space {
             DiskError::NoSpace { file }
         } else {

@@ -249,7 +249,7 @@ fn small_facts_are_durable_in_order_and_large_ones_are_cut() {
     assert_eq!(found, intervals);
     let sequences: Vec<_> = redo[1..].iter().map(|r| r.1.sequence.get()).collect();
     assert_eq!(sequences, (1..redo.len() as u64).collect::<Vec<_>>());
-    let meta = &rig.disk.files[&FileId::Topic(dir("t"))];
+    let meta = &rig.disk.files[&FileId::Topic(dir("t"), 0)];
     assert_eq!(meta[..192], redo[0].2[..]);
 }
 

@@ -223,7 +223,7 @@ fn a_topic_file_that_failed_lacks_no_space() {
     let info = TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 };
     rig.store.log_topic_create(&info, rig.now.unix_ns, &mut rig.io);
     rig.turn_end();
-    let space = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Topic(_), .. });
+    let space = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Topic(..), .. });
     for (no_space, lacks) in [(true, true), (true, true), (false, false)] {
         let index = rig.find(space).expect("it is asked for");
         rig.fail(index, no_space);

@@ -44,7 +44,9 @@ fn stopped(rig: &mut Rig) -> SimDisk {
     }
     let d = dir("t");
     let meta = TopicMeta { info: TopicInfo { name: d.topic.clone(), id: d.topic_id, partitions: 1 }, created_unix_ns: 1 };
-    disk.scribble(&FileId::Topic(d).to_string(), 0, &meta.encode());
+    for copy in [0, 1] {
+        disk.scribble(&FileId::Topic(d.clone(), copy).to_string(), 0, &meta.encode());
+    }
     disk
 }
 

@@ -19,6 +19,8 @@ pub struct Checker {
     pub acked_cursors: BTreeMap<ChannelName, Operation>,
     /// Nodes whose disk lost something by a fault, until they were compared.
     pub lost: BTreeMap<NodeId, ()>,
+    /// The latest epoch in which clients were served, and by whom.
+    served: Option<(Epoch, NodeId)>,
     /// Starts of each node.
     pub lives: BTreeMap<NodeId, u64>,
 }
@@ -38,6 +40,13 @@ impl Checker {
         let life = self.lives.get(&node).copied().unwrap_or(0);
         let writer = self.writers.entry(epoch).or_insert((node, life));
         assert_eq!(*writer, (node, life), "one_leader_writes_per_epoch: {epoch:?}");
+    }
+
+    /// Clients are served there now.
+    pub fn serves(&mut self, node: NodeId, epoch: Epoch) {
+        let latest = *self.served.get_or_insert((epoch, node));
+        assert!(epoch > latest.0 || (epoch, node) == latest, "one_leader_serves: {node} in {epoch:?}, after {latest:?}");
+        self.served = Some((epoch, node));
     }
 
     pub fn on_committed(&mut self, node: &Node, end: Position) {

@@ -4,11 +4,12 @@
 use super::log::DiskOp;
 use super::node::Node;
 use super::world::{World, node_id};
-use crate::base::{Epoch, Ticks};
 use crate::log::state::Doubt;
+use crate::replica::lease::Lease;
 use crate::replica::states::State;
-use crate::replica::{Event, Membership, NodeId};
+use crate::replica::{Event, NodeId};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 impl World {
     fn crash(&mut self, i: usize) {
@@ -61,6 +62,7 @@ impl World {
     pub(super) fn start(&mut self, i: usize) {
         let options = self.options;
         self.nodes[i].restart(options);
+        self.leases[i] = Lease::default();
         *self.check.lives.entry(self.nodes[i].id).or_default() += 1;
         self.renew_lease(i);
         let id = self.nodes[i].id;
@@ -89,11 +91,7 @@ impl World {
                 self.poison(i);
             }
             8 if self.rng.chance(0.3) => {
-                let down = Event::Lease { until: Ticks(0) };
-                self.give(i, down);
-                if self.rng.chance(0.8) {
-                    self.renew_lease(i);
-                }
+                self.away[i] = self.now + Duration::from_millis(self.rng.below(2500));
             }
             9 if self.rng.chance(0.3) => {
                 let offset = self.nodes[i].member.committed().offset / 2;
@@ -117,10 +115,7 @@ impl World {
         let id = self.nodes[i].id;
         match self.rng.below(6) {
             0 => self.elect(),
-            1 if self.store.is_in_sync(id) => {
-                let epoch = Epoch(self.store.epoch.0 + 1);
-                self.swap(Membership { leader: Some(id), epoch, ..self.store.clone() });
-            }
+            1 if self.store.is_in_sync(id) => self.name_leader(Some(id)),
             2 => self.poison(i),
             3 => self.change_replica(i),
             4 => {
@@ -167,11 +162,12 @@ impl World {
         if !self.rng.chance(0.3) || m.is_in_sync(id) && (others.len() < m.min_isr || !self.may_lose(id)) {
             return;
         }
+        if m.leader == Some(id) {
+            self.name_leader(None);
+            m = self.store.clone();
+        }
         m.replicas.retain(|n| *n != id);
         m.isr = others;
-        if m.leader == Some(id) {
-            (m.leader, m.epoch) = (None, Epoch(m.epoch.0 + 1));
-        }
         self.swap(m);
     }
 }

@@ -21,6 +21,8 @@ pub enum DiskOp {
     Truncate(i64),
     Restart(Tail),
     Epoch(Epoch),
+    /// How far it is known to be committed: a record like any other.
+    Committed(Position),
     /// With the number that waits for it.
     Cursors(Channels, Option<u64>),
     Doubted,
@@ -162,6 +164,7 @@ impl ModelLog {
                 (disk.start, disk.hole) = (*start, None);
             }
             DiskOp::Epoch(epoch) => disk.promised = disk.promised.max(*epoch),
+            DiskOp::Committed(end) => disk.committed = *end,
             DiskOp::Cursors(channels, _) => disk.channels = channels.clone(),
             DiskOp::Doubted => disk.doubt = Doubt::Lost,
             DiskOp::Cleared => disk.doubt = Doubt::None,

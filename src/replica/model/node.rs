@@ -126,7 +126,7 @@ impl Node {
             Effect::Doubted => self.log.lose(),
             Effect::Cleared => self.log.clear(),
             Effect::Committed { end } => {
-                self.log.disk.committed = end;
+                self.log.queue.push_back(DiskOp::Committed(end));
                 out.push_back(Out::Committed(end));
                 let done = self.waiting.iter().take_while(|w| w.batch.header.end().offset <= end.offset).count();
                 out.extend(self.waiting.drain(..done).map(|w| Out::Acked(w.batch)));
@@ -212,7 +212,7 @@ impl Node {
             Some(DiskOp::Truncate(_) | DiskOp::Restart(_)) => Event::Truncated,
             Some(DiskOp::Epoch(epoch)) => Event::EpochDurable { epoch },
             Some(DiskOp::Cursors(_, Some(number))) => Event::Cursor(CursorEvent::Applied { number }),
-            Some(DiskOp::Cursors(_, None) | DiskOp::Doubted | DiskOp::Cleared) | None => return,
+            Some(DiskOp::Cursors(_, None) | DiskOp::Committed(_) | DiskOp::Doubted | DiskOp::Cleared) | None => return,
         };
         self.step(now, event, out);
     }

@@ -6,11 +6,15 @@ use super::log::DiskOp;
 use super::node::{Node, Operation, Out, Waiting};
 use crate::base::{ChannelName, Epoch, Position, Rng, Ticks};
 use crate::log::cursor::{CursorImage, Interval};
+use crate::replica::lease::Lease;
 use crate::replica::message::{Body, Lane, Message, Session};
 use crate::replica::states::{State, Trigger};
 use crate::replica::{CursorEvent, Effect, Event, LogView, Membership, NodeId, PeerError, ReplicaOptions};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
+
+/// In the store. A node takes its own for over earlier.
+const LEASE: Duration = Duration::from_millis(600);
 
 pub struct World {
     pub(super) rng: Rng,
@@ -23,6 +27,13 @@ pub struct World {
     pub(super) store: Membership,
     pub(super) history: Vec<Membership>,
     pub(super) cut: BTreeSet<(NodeId, NodeId)>,
+    /// What each node knows of its lease in this life.
+    pub(super) leases: Vec<Lease>,
+    /// Until when the store has given each node its lease, and until when who led before nobody did has it.
+    given: Vec<Ticks>,
+    led_until: Ticks,
+    /// The store is out of each node's reach until then.
+    pub(super) away: Vec<Ticks>,
     pub check: Checker,
     pub(super) options: ReplicaOptions,
     /// Lanes keep their order, and what is lost takes its connection along.
@@ -55,7 +66,8 @@ impl World {
         let ids: Vec<NodeId> = (0..n).map(node_id).collect();
         let min_isr = if rng.chance(0.2) { 1 } else { n / 2 + 1 };
         let isr = ids.clone();
-        let store = Membership { version: 1, epoch: Epoch(1), leader: Some(ids[0]), replicas: ids.clone(), isr, min_isr };
+        let (leader, replicas, joining) = (Some(ids[0]), ids.clone(), vec![]);
+        let store = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr };
         let mut world = World {
             is_orderly: rng.chance(0.5),
             has_controller: !seed.is_multiple_of(3),
@@ -68,6 +80,10 @@ impl World {
             history: vec![store.clone()],
             store,
             cut: BTreeSet::new(),
+            leases: (0..n).map(|_| Lease::default()).collect(),
+            given: vec![Ticks(0); n],
+            led_until: Ticks(0),
+            away: vec![Ticks(0); n],
             check: Checker::default(),
             options,
             faults: true,
@@ -80,8 +96,38 @@ impl World {
     }
 
     pub(super) fn renew_lease(&mut self, i: usize) {
-        let until = self.now + Duration::from_secs(3600);
-        self.give(i, Event::Lease { until });
+        self.given[i] = self.now + LEASE;
+        let (until, revision) = (self.now + LEASE * 4 / 5, self.store.version);
+        self.change_lease(i, |lease| lease.renewed(until, revision));
+    }
+
+    fn change_lease(&mut self, i: usize, change: impl FnOnce(&mut Lease)) {
+        let before = self.leases[i].until();
+        change(&mut self.leases[i]);
+        let until = self.leases[i].until();
+        if until != before {
+            self.give(i, Event::Lease { until });
+        }
+    }
+
+    fn is_away(&self, i: usize) -> bool {
+        self.away[i] > self.now
+    }
+
+    fn renew_leases(&mut self) {
+        for i in 0..self.nodes.len() {
+            let is_due = self.nodes[i].is_up && !self.is_away(i) && self.given[i] < self.now + LEASE / 2;
+            if is_due && (!self.faults || self.rng.chance(0.05)) {
+                self.renew_lease(i);
+            }
+        }
+    }
+
+    /// A node reads a version of the metadata.
+    fn read_metadata(&mut self, i: usize, membership: Membership) {
+        let revision = membership.version;
+        self.give(i, Event::Metadata(membership));
+        self.change_lease(i, |lease| lease.has_read(revision));
     }
 
     pub(super) fn index(&self, id: NodeId) -> usize {
@@ -112,8 +158,8 @@ impl World {
                     Effect::Propose { .. } | Effect::AskEpoch { .. } | Effect::Resign => self.asks.push((id, effect)),
                     Effect::Refresh => {
                         let newest = self.store.clone();
-                        if !self.faults || self.rng.chance(0.5) {
-                            self.give(i, Event::Metadata(newest));
+                        if !self.is_away(i) && (!self.faults || self.rng.chance(0.5)) {
+                            self.read_metadata(i, newest);
                         }
                     }
                     _ => {}
@@ -181,6 +227,9 @@ impl World {
             return;
         }
         let i = self.index(from);
+        if self.is_away(i) {
+            return;
+        }
         match effect {
             Effect::Propose { version, isr } => {
                 if self.store.version == version && self.store.leader == Some(from) {
@@ -211,13 +260,37 @@ impl World {
             return;
         }
         let leader = up[self.rng.below(up.len() as u64) as usize];
+        self.name_leader(Some(leader));
+    }
+
+    /// In a new epoch. While a lease of who leads holds, nobody leads: a later renewal has a version by which that node does not.
+    pub(super) fn name_leader(&mut self, leader: Option<NodeId>) {
+        let holds = |id: NodeId| Some(id) != leader && self.given[self.index(id)] > self.now;
+        let held_by = self.store.leader.filter(|id| holds(*id));
+        if let Some(id) = held_by {
+            self.led_until = self.given[self.index(id)];
+        } else if self.store.leader.is_none() && self.led_until > self.now {
+            return;
+        }
         // Any epoch that somebody promised is lower.
         let epoch = Epoch(self.store.epoch.0 + 1);
-        self.swap(Membership { leader: Some(leader), epoch, ..self.store.clone() });
+        let leader = leader.filter(|_| held_by.is_none());
+        self.swap(Membership { leader, epoch, ..self.store.clone() });
+    }
+
+    /// Who was to lead when the leases of the one before are over.
+    fn control(&mut self) {
+        let is_free = self.store.leader.is_none() && self.led_until <= self.now;
+        if is_free && (!self.faults || self.rng.chance(0.1)) {
+            self.elect();
+        }
     }
 
     fn watch(&mut self) {
         let i = self.rng.below(self.nodes.len() as u64) as usize;
+        if self.is_away(i) {
+            return;
+        }
         let at = if self.faults && self.rng.chance(0.3) {
             self.rng.below(self.history.len() as u64) as usize
         } else {
@@ -229,7 +302,7 @@ impl World {
         }
         self.nodes[i].seen_version = self.nodes[i].seen_version.max(self.history[at].version);
         let membership = self.history[at].clone();
-        self.give(i, Event::Metadata(membership));
+        self.read_metadata(i, membership);
     }
 
     // ---- clients
@@ -324,6 +397,8 @@ impl World {
 
     pub fn step(&mut self) {
         self.now = self.now + Duration::from_micros(self.rng.below(4000));
+        self.renew_leases();
+        self.control();
         match self.rng.below(100) {
             0..40 => self.deliver(),
             40..60 => {
@@ -353,6 +428,9 @@ impl World {
             }
             _ => self.tick(),
         }
+        for node in self.nodes.iter().filter(|n| n.is_up && n.member.check_read(self.now).is_ok()) {
+            self.check.serves(node.id, node.member.epoch().expect("who serves leads"));
+        }
     }
 
     fn tick(&mut self) {
@@ -371,6 +449,7 @@ impl World {
     pub fn heal(&mut self) {
         self.faults = false;
         self.cut.clear();
+        self.away.fill(Ticks(0));
         for i in 0..self.nodes.len() {
             if !self.nodes[i].is_up || self.nodes[i].failed {
                 self.nodes[i].is_up = false;

@@ -425,3 +425,20 @@ fn a_higher_epoch_that_anybody_speaks_of_stops_a_leader_whatever_its_lease_says(
         assert_eq!(rig.state(), State::Claiming);
     }
 }
+
+#[test]
+fn who_may_join_at_any_time_counts_as_a_member_in_every_epoch() {
+    let mut rig = Rig::with_batches(1);
+    let with_joining =
+        |m: Membership, joining: &[u8]| Membership { min_isr: 1, joining: joining.iter().map(|i| n(*i)).collect(), ..m };
+    let m = rig.membership(5, 1, &[1]);
+    rig.give(Event::Metadata(with_joining(m, &[2])));
+    rig.settle();
+    assert_eq!(rig.state(), State::Settling, "node 2 has not said that it has the tail");
+    rig.effects();
+    rig.wait(ReplicaOptions::default().follower_limit);
+    assert_eq!(proposals(&mut rig), vec![(rig.version, vec![1])], "somebody is told why nothing goes on");
+    let m = rig.membership(5, 1, &[1]);
+    rig.give(Event::Metadata(with_joining(m, &[])));
+    assert_eq!(rig.state(), State::Open, "it cannot join any more");
+}

@@ -59,6 +59,7 @@ impl Rig {
             leader: Some(n(leader)),
             replicas: vec![n(1), n(2), n(3)],
             isr: isr.iter().map(|i| n(*i)).collect(),
+            joining: vec![],
             min_isr: 2,
         }
     }

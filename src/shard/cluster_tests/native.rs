@@ -1,5 +1,6 @@
 //! Native clients: what they are told, and when.
 
+use super::operate::End;
 use super::*;
 use crate::base::LogId;
 use crate::codec::native::frame::FRAME_MAX;
@@ -272,6 +273,28 @@ fn an_offset_that_is_set_stands_on_all_replicas() {
     net.elect(0, 2);
     let (_, got) = net.subscribe(2, "ch", 9);
     assert_eq!(got.len(), 4, "it goes on there");
+}
+
+/// The move is in this node's journal and on one follower when another node comes to lead, or when it is given up.
+#[test]
+fn of_a_set_that_was_issued_nobody_says_that_it_was_not_done() {
+    for ends in [End::LeaderGoes, End::NotConfirmed, End::JournalFails] {
+        let mut net = Net::new();
+        let p = net.connect_native(0);
+        (1..4).for_each(|i| net.produce(p, i + 1, i));
+        net.subscribe_native(p, 9, false);
+        net.hear(p);
+        let set = SetOffset { topic: "t", partition: PartitionId(0), channel: "ch", start: Start::Newest, force: false };
+        net.nodes[2].is_slow = true;
+        net.nodes[0].is_slow = ends == End::JournalFails;
+        net.ask(p, 11, &Request::SetOffset(set), b"");
+        assert!(net.hear(p).is_empty());
+        assert_eq!(net.cursors(1)["ch"], if ends == End::JournalFails { 1 } else { 4 }, "{ends:?}");
+        net.end_of_change(ends);
+        let said = net.hear(p);
+        let is_unknown = |s: &&String| s.starts_with("11 ") && s.contains(&format!("{:?}", Retry::Unknown));
+        assert_eq!(said.iter().filter(is_unknown).count(), 1, "{ends:?}: {said:?}");
+    }
 }
 
 /// Where each partition lives, whoever is asked.

@@ -7,6 +7,16 @@ use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetEr
 
 type Outcome = Result<bool, SetOffsetError>;
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// Another node leads, which may have it.
+    LeaderGoes,
+    /// It is given up, and taken back.
+    NotConfirmed,
+    /// The write of its record fails.
+    JournalFails,
+}
+
 impl Net {
     fn ask_change(&mut self, node: usize, change: ChannelChange) {
         let channel = ChannelName::new("ch").expect("valid");
@@ -16,11 +26,34 @@ impl Net {
         self.run();
     }
 
+    fn ask_to_empty(&mut self, node: usize) {
+        let (topic, channel) = (self.topic.clone(), ChannelName::new("ch").expect("valid"));
+        let set = Box::new(SetOffset { topic, partition: PartitionId(0), channel, to: Start::Newest, force: true });
+        self.step(node, 0, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(1), set } });
+        self.run();
+    }
+
     fn changed(&mut self, node: usize) -> Option<Outcome> {
-        self.nodes[node].http.retain(|m| matches!(m, MeshMessage::ChannelChanged { .. }));
-        match self.nodes[node].http.pop() {
-            Some(MeshMessage::ChannelChanged { result, .. }) => Some(result),
+        self.nodes[node].http.drain(..).rev().find_map(|m| match m {
+            MeshMessage::ChannelChanged { result, .. } => Some(result),
+            MeshMessage::OffsetSet { result, .. } => Some(result.map(|_| false)),
             _ => None,
+        })
+    }
+
+    /// What becomes of a change of node 0 that node 2 has not confirmed.
+    pub(super) fn end_of_change(&mut self, end: End) {
+        match end {
+            End::LeaderGoes => self.elect(0, 1),
+            End::NotConfirmed => {
+                self.is_store_there = false;
+                self.pass_time(Duration::from_secs(6));
+            }
+            End::JournalFails => {
+                self.nodes[0].disk.faults.write_error = 1.0;
+                self.nodes[0].is_slow = false;
+                self.run();
+            }
         }
     }
 
@@ -33,7 +66,7 @@ impl Net {
     fn is_taken_back(&mut self) {
         self.is_store_there = false;
         self.pass_time(Duration::from_secs(12));
-        assert!(matches!(self.changed(0), Some(Err(SetOffsetError::Failed(_)))));
+        assert_eq!(self.changed(0), Some(Err(SetOffsetError::Failed(PublishError::Unknown))));
         self.nodes[2].is_slow = false;
         self.is_store_there = true;
         self.pass_time(RECONNECT);
@@ -90,15 +123,25 @@ fn a_pause_that_a_replica_does_not_confirm_is_taken_back() {
 }
 
 #[test]
-fn of_a_change_under_way_when_the_leader_goes_nobody_says_that_nothing_was_done() {
-    for change in [ChannelChange::Pause, ChannelChange::Delete] {
-        let mut net = Net::new();
-        net.subscribe(0, "ch", 0);
-        net.nodes[2].is_slow = true;
-        net.ask_change(0, change);
-        assert_eq!(net.changed(0), None);
-        net.elect(0, 1);
-        assert_eq!(net.changed(0), Some(Err(SetOffsetError::Failed(PublishError::Unknown))), "{change:?}");
+fn of_a_change_that_was_issued_nobody_says_that_nothing_was_done() {
+    let create = ChannelChange::Create { first: Some(true), is_alone: true };
+    for ends in [End::LeaderGoes, End::NotConfirmed, End::JournalFails] {
+        for change in [Some(ChannelChange::Pause), Some(ChannelChange::Delete), Some(create), None] {
+            let mut net = Net::new();
+            if change != Some(create) {
+                net.subscribe(0, "ch", 0);
+            }
+            net.nodes[2].is_slow = true;
+            net.nodes[0].is_slow = ends == End::JournalFails;
+            match change {
+                Some(change) => net.ask_change(0, change),
+                None => net.ask_to_empty(0),
+            }
+            assert_eq!(net.changed(0), None);
+            net.end_of_change(ends);
+            let unknown = Err(SetOffsetError::Failed(PublishError::Unknown));
+            assert_eq!(net.changed(0), Some(unknown), "{change:?}, {ends:?}");
+        }
     }
 }
 
@@ -108,11 +151,8 @@ fn an_emptied_channel_stays_empty_with_the_next_leader() {
     let p = net.connect(0);
     (0..4).for_each(|i| net.publish(p, &i.to_string()));
     net.subscribe(0, "ch", 2);
-    let (topic, channel) = (net.topic.clone(), ChannelName::new("ch").expect("valid"));
-    let set = Box::new(SetOffset { topic, partition: PartitionId(0), channel, to: Start::Newest, force: true });
-    net.step(0, 0, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(1), set } });
-    net.run();
-    assert!(net.nodes[0].http.iter().any(|m| matches!(m, MeshMessage::OffsetSet { result: Ok(_), .. })));
+    net.ask_to_empty(0);
+    assert_eq!(net.changed(0), Some(Ok(false)));
     net.elect(0, 2);
     let (_, got) = net.subscribe(2, "ch", 9);
     assert!(got.is_empty(), "{got:?}");

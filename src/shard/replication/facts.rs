@@ -10,6 +10,7 @@ use crate::base::topic::home_core;
 use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::log::{PartitionIdx, RecordTicket};
+use crate::replica::lease::Lease;
 use crate::replica::message::{Body, Message, Route};
 use crate::replica::{Event, Member, Membership, NodeId, PeerError};
 use crate::shard::cluster::{ClusterNode, Fact};
@@ -50,19 +51,28 @@ impl Engine {
             Fact::Topic(topic) => self.on_topic(&topic),
             Fact::Partition { topic, partition, membership } => self.on_membership(now, topic, partition, membership),
             Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
-            Fact::Lease { until } => {
-                let was_over = std::mem::replace(&mut self.cluster_mut().lease_until, until) <= now.ticks;
-                for idx in self.members() {
-                    self.tell_member(now, idx, Event::Lease { until });
-                    if was_over {
-                        self.wake_channels(idx);
-                    }
-                }
-            }
+            Fact::Lease { until, revision } => self.change_lease(now, |lease| lease.renewed(until, revision)),
+            Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
             Fact::ProposalRefused { route, version } => {
                 if let Some(idx) = self.member_at(route) {
                     self.tell_member(now, idx, Event::ProposalRefused { version });
                 }
+            }
+        }
+    }
+
+    fn change_lease(&mut self, now: Now, change: impl FnOnce(&mut Lease)) {
+        let lease = &mut self.cluster_mut().lease;
+        let before = lease.until();
+        change(lease);
+        let until = lease.until();
+        if until == before {
+            return;
+        }
+        for idx in self.members() {
+            self.tell_member(now, idx, Event::Lease { until });
+            if before <= now.ticks {
+                self.wake_channels(idx);
             }
         }
     }
@@ -191,7 +201,7 @@ impl Engine {
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
         let idx = self.store.create(now, dir.clone(), &mut self.io);
         let cluster = self.cluster_mut();
-        let (seat, until) = (cluster.seat(topic, partition, Epoch(0), Position::START), cluster.lease_until);
+        let (seat, until) = (cluster.seat(topic, partition, Epoch(0), Position::START), cluster.lease.until());
         cluster.set_place(Route { topic_id: topic.id, partition }, idx);
         self.store.await_agreement(idx);
         self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Member(seat)));
@@ -217,7 +227,8 @@ impl Engine {
             let p = self.partitions.get(idx);
             if let Some(last) = p.seat().filter(|_| p.topic.id == topic.id).and_then(|s| s.member.membership()) {
                 let version = last.version.saturating_add(1);
-                let nobody = Membership { version, leader: None, replicas: vec![], isr: vec![], ..last.clone() };
+                let (replicas, isr, joining) = Default::default();
+                let nobody = Membership { version, leader: None, replicas, isr, joining, ..last.clone() };
                 self.tell_member(now, idx, Event::Metadata(nobody));
             }
         }

@@ -123,7 +123,7 @@ fn an_ordered_channel_gives_one_message_at_a_time_once_the_fin_before_is_durable
         };
         let (owner, second) = next(&mut n);
         assert_eq!((&*second.body, second.attempts), ("two", 1));
-        assert!(second.offset > first[0].offset && second.id.log_id() > first[0].id.log_id());
+        assert!(second.offset > first[0].offset && second.id == n.message_id("t", 1, 2));
         // Its delay is not kept, and its message neither.
         n.in_flight(owner, "REQ", second.id, " 5000");
         assert!(n.take_placed(a).is_empty() && n.take_placed(b).is_empty());
@@ -179,10 +179,11 @@ fn an_ordered_channel_stays_ordered_for_a_plain_sub() {
     // What was out is dropped, and comes in order from here on.
     n.send(a, b"SUB_ORDERED t ch 0\n");
     assert_eq!(n.take(a), ["OK"]);
-    assert_eq!(n.take(b), ["0000000000000001 1 one"]);
-    n.send(b, b"FIN 0000000000000002\nFIN 0000000000000001\n");
+    let (first, second) = (n.id("t", 0, 1), n.id("t", 0, 2));
+    assert_eq!(n.take(b), [format!("{first} 1 one")]);
+    n.send(b, format!("FIN {second}\nFIN {first}\n").as_bytes());
     let got = n.take(b);
-    assert_eq!(got, ["E_FIN_FAILED FIN 0000000000000002 failed ID not in flight", "0000000000000002 1 two"]);
+    assert_eq!(got, [format!("E_FIN_FAILED FIN {second} failed ID not in flight"), format!("{second} 1 two")]);
 }
 
 #[test]

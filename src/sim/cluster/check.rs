@@ -9,12 +9,14 @@
 //! | committed_prefixes_are_equal_bytes | batches up to what was acknowledged or delivered are the same on all members, and stay so |
 //! | virtual_offset_never_rewinds | no member's log ends before what was committed |
 //! | one_batch_per_epoch_and_log_id | of all batches on all disks and between all nodes |
+//! | one_leader_serves | at each turn of a node: no other one has served the partition's clients in a later epoch |
 //! | damage_is_repaired_or_reported | a disk that nobody damaged has no damage; at the end the damaged one equals the others |
 
 use super::meta::Key;
 use super::node::recover_options;
+use super::plan::Coordination;
 use super::world::{MS, World};
-use crate::base::{Epoch, LogId, MessageId, PartitionId};
+use crate::base::{Epoch, LogId, MessagePlace, PartitionId};
 use crate::log::batch::BatchHeader;
 use crate::log::recovery::{Recovered, recover};
 use crate::sim::check::{Found as Batches, log_of};
@@ -38,11 +40,13 @@ pub struct Checker {
     /// The committed batch at an offset: its header crc, and where it ends.
     committed: BTreeMap<(Key, i64), (u32, i64)>,
     ends: BTreeMap<Key, i64>,
+    /// The latest epoch in which clients of a partition were served, and by which node.
+    served: BTreeMap<Key, (Epoch, usize)>,
 }
 
 impl Checker {
     pub fn new(topics: usize) -> Checker {
-        Checker { topics, batches: BTreeMap::new(), committed: BTreeMap::new(), ends: BTreeMap::new() }
+        Checker { topics, batches: BTreeMap::new(), committed: BTreeMap::new(), ends: BTreeMap::new(), served: BTreeMap::new() }
     }
 
     /// The number of a topic that clients use.
@@ -56,6 +60,18 @@ impl Checker {
         let (epoch, first) = (Epoch(h.epoch.get()), LogId(h.log_id.get()));
         let known = *self.batches.entry((key, epoch, first)).or_insert(id);
         assert_eq!(known, id, "one_batch_per_epoch_and_log_id: {key:?} {epoch:?} {first:?}");
+    }
+
+    /// A node serves a partition's clients now.
+    fn serves(&mut self, key: Key, epoch: Epoch, n: usize) {
+        let latest = self.served.entry(key).or_insert((epoch, n));
+        assert!(
+            epoch > latest.0 || (epoch, n) == *latest,
+            "one_leader_serves: node{n} serves {key:?} in {epoch:?}, after node{} in {:?}",
+            latest.1,
+            latest.0
+        );
+        *latest = (epoch, n);
     }
 
     fn committed(&mut self, key: Key, h: &BatchHeader, of: usize) {
@@ -90,7 +106,7 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
             }
             check.batch(key, h);
             for m in batch.iter().flat_map(|b| b.messages()) {
-                let id = MessageId::new(PartitionId(key.1), m.log_id);
+                let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                 let n = book.none_invented(topic, m.body);
                 let twice = found.stored.insert(n, id);
                 assert!(twice.is_none(), "no_duplicate_from_idempotent_producer: message {n} stands at {twice:?} and {id:?}");
@@ -102,6 +118,20 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
 }
 
 impl World {
+    /// A turn of a core ends: what it hands out, it hands out now. Static files know no lease.
+    pub fn look_who_serves(&mut self, n: usize, core: usize) {
+        if self.plan.coordination != Coordination::Store {
+            return;
+        }
+        let now = self.nodes[n].clocks(self.now).ticks;
+        let Some(r) = &self.nodes[n].running else { return };
+        for (route, epoch) in r.shards[core].served(now) {
+            if let Some(key) = self.meta.key(route) {
+                self.check.serves(key, epoch, n);
+            }
+        }
+    }
+
     fn must_keep(&self, key: Key, n: usize) -> bool {
         !self.nodes[n].is_damaged && self.meta.is_in_sync(key, n)
     }
@@ -143,7 +173,7 @@ impl World {
             let messages = batch.1.iter().flat_map(|b| b.messages());
             let mut numbers = messages.map(|m| (book.none_invented(key.0, m.body), m.log_id));
             numbers.any(|(message, log_id)| {
-                let id = MessageId::new(PartitionId(key.1), log_id);
+                let id = MessagePlace::new(PartitionId(key.1), log_id);
                 let place = book.place(message).filter(|_| book.is_committed(message));
                 assert!(
                     place.is_none_or(|at| at == id),

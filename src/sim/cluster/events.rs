@@ -38,7 +38,7 @@ pub enum Happening {
         life: u64,
         ask: Ask,
     },
-    /// A node renews its lease; then the store's answer, with the moment by the node's clock at which it asked.
+    /// A node renews its lease; then the store's answer, with the moment at which it asked and the revision of all metadata then.
     Renew {
         node: usize,
         life: u64,
@@ -47,6 +47,7 @@ pub enum Happening {
         node: usize,
         life: u64,
         asked: u64,
+        revision: u64,
     },
     /// A node reads all that the store has.
     Look {

@@ -25,6 +25,9 @@ const OPENINGS_BITS: u32 = 20;
 pub struct Entry {
     pub now: Membership,
     pub history: Vec<Membership>,
+    /// Who led before nobody did, and until when by the leases that the store gave until then.
+    last_leader: Option<usize>,
+    led_until: u64,
 }
 
 /// What an [`Ask`] leads to.
@@ -41,6 +44,8 @@ pub struct Meta {
     pub nodes: Arc<[ClusterNode]>,
     pub topics: Vec<TopicRef>,
     pub entries: BTreeMap<Key, Entry>,
+    /// Of all entries: rises with each change.
+    pub revision: u64,
     /// Until when the store takes a node for alive.
     leases: Vec<u64>,
     /// Static files: the version of each node's file, and how often it opened in this life.
@@ -64,8 +69,9 @@ impl Meta {
                 let replicas: Vec<NodeId> = (0..plan.replicas).map(|i| ids[(first + i) % ids.len()]).collect();
                 let leader = Some(replicas[rng.below(replicas.len() as u64) as usize]);
                 let isr = replicas.clone();
-                let now = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, min_isr: plan.min_isr };
-                entries.insert((t, p), Entry { history: vec![now.clone()], now });
+                let joining = vec![];
+                let now = Membership { version: 1, epoch: Epoch(1), leader, replicas, isr, joining, min_isr: plan.min_isr };
+                entries.insert((t, p), Entry { history: vec![now.clone()], now, last_leader: None, led_until: 0 });
             }
         }
         Meta {
@@ -73,6 +79,7 @@ impl Meta {
             nodes: ids.iter().enumerate().map(node).collect(),
             topics,
             entries,
+            revision: 1,
             leases: vec![0; ids.len()],
             files: vec![1; ids.len()],
             openings: BTreeMap::new(),
@@ -118,7 +125,8 @@ impl Meta {
     pub fn all_facts(&self, node: usize) -> Vec<Fact> {
         let topics = self.topics.iter().map(|t| Fact::Topic(t.clone()));
         let partitions = self.entries.keys().map(|key| self.fact(node, *key));
-        std::iter::once(Fact::Nodes(self.nodes.clone())).chain(topics).chain(partitions).collect()
+        let read = Fact::Read { revision: self.revision };
+        std::iter::once(Fact::Nodes(self.nodes.clone())).chain(topics).chain(partitions).chain([read]).collect()
     }
 
     /// The newest of a partition, as this node is told it.
@@ -197,6 +205,7 @@ impl Meta {
         entry.now = Membership { version, ..membership };
         assert!(entry.now.is_sane(), "the store holds what makes sense: {:?}", entry.now);
         entry.history.push(entry.now.clone());
+        self.revision += 1;
         Answer { changed: Some(key), fact: None }
     }
 
@@ -210,9 +219,14 @@ impl Meta {
         self.leases[node] > now || self.coordination != Coordination::Store
     }
 
-    /// A member of the ISR that is alive leads, in a new epoch; not `instead_of`, if there is another.
+    /// A member of the ISR that is alive is to lead, in a new epoch; not `instead_of`, if there is another. While a lease of who leads
+    /// holds, nobody does: a later renewal has a revision by which that node leads no more. Whether something changed.
     pub fn elect(&mut self, key: Key, instead_of: Option<usize>, now: u64, rng: &mut Rng) -> bool {
-        let m = self.entries[&key].now.clone();
+        let Entry { now: m, last_leader, led_until, .. } = self.entries[&key].clone();
+        if m.leader.is_none() && led_until > now {
+            return false;
+        }
+        let instead_of = instead_of.or(last_leader.filter(|_| m.leader.is_none()));
         let alive: Vec<NodeId> = m.isr.iter().copied().filter(|id| self.is_alive(self.index(*id), now)).collect();
         let others: Vec<NodeId> = alive.iter().copied().filter(|id| Some(self.index(*id)) != instead_of).collect();
         let of = if others.is_empty() { &alive } else { &others };
@@ -221,9 +235,22 @@ impl Meta {
         }
         let leader = Some(of[rng.below(of.len() as u64) as usize]);
         let epoch = Epoch(m.epoch.0 + 1);
-        self.elections += 1;
-        self.swap(key, Membership { leader, epoch, ..m });
+        let old = m.leader.filter(|old| leader != Some(*old)).map(|old| self.index(old));
+        match old.filter(|old| self.leases[*old] > now) {
+            Some(old) => self.take_lead(key, old, m),
+            None => {
+                self.elections += 1;
+                self.swap(key, Membership { leader, epoch, ..m });
+            }
+        }
         true
+    }
+
+    /// Nobody leads until the leases of who led have ended.
+    fn take_lead(&mut self, key: Key, old: usize, m: Membership) {
+        let entry = self.entries.get_mut(&key).expect("a known partition");
+        (entry.last_leader, entry.led_until) = (Some(old), self.leases[old]);
+        self.swap(key, Membership { leader: None, epoch: Epoch(m.epoch.0 + 1), ..m });
     }
 
     /// The controller looks at all: a leader whose lease is over is replaced. What it changed.
@@ -250,7 +277,9 @@ impl Meta {
             m.replicas.retain(|n| *n != id);
             m.isr = others;
             if m.leader == Some(id) {
-                (m.leader, m.epoch) = (None, Epoch(m.epoch.0 + 1));
+                self.replica_changes += 1;
+                self.take_lead(key, node, m);
+                return true;
             }
         }
         self.replica_changes += 1;
@@ -339,6 +368,19 @@ mod tests {
         let new = meta.leader(key).unwrap();
         assert!(new != old && meta.entries[&key].now.epoch > epoch);
         assert!(meta.control(3 * LEASE, &mut rng).is_empty(), "nobody is alive: no leader rather than a dead one");
+    }
+
+    #[test]
+    fn nobody_else_leads_while_a_lease_from_before_may_hold() {
+        let (mut meta, mut rng, _) = meta(Coordination::Store);
+        let (key, old) = ((0, 0), meta.leader((0, 0)).unwrap());
+        let revision = meta.revision;
+        assert!(meta.elect(key, Some(old), 10, &mut rng));
+        assert!(meta.leader(key).is_none() && meta.revision > revision, "a renewal from now on says that it does not lead");
+        (0..3).for_each(|n| meta.renew(n, LEASE - 1));
+        assert!(meta.control(LEASE - 1, &mut rng).is_empty());
+        assert_eq!(meta.control(LEASE, &mut rng), [key]);
+        assert!(meta.leader(key).is_some_and(|new| new != old));
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub struct Node {
     pub ticks_base: u64,
     pub wall_skew: i64,
     pub is_store_away: bool,
+    /// Its coordinator has read the metadata up to this revision, in this life.
+    pub read: u64,
     /// It has no power until then.
     pub is_off_until: u64,
     /// Its disk has no room until then.
@@ -87,6 +89,7 @@ impl Node {
             ticks_base,
             wall_skew: 0,
             is_store_away: false,
+            read: 0,
             is_off_until: 0,
             is_full_until: 0,
             is_shaky: false,
@@ -139,7 +142,7 @@ impl World {
         assert!(recovered.generation > node.generation, "ids_and_offsets_never_repeat: the generation did not rise");
         assert_eq!(recovered.node_id, node.id.0, "a node keeps its id");
         (node.generation, node.cores, node.life) = (recovered.generation, cores, node.life + 1);
-        node.has_failed = false;
+        (node.has_failed, node.read) = (false, 0);
         self.meta.started(n, recovered.generation);
         self.book.homes.retain(|(node, _), _| *node != n);
         let doubts = recovered.partitions.iter();
@@ -174,7 +177,7 @@ impl World {
             self.queue.put(at, Happening::Look { node: n, life });
             match self.plan.coordination {
                 Coordination::Store => self.queue.put(at, Happening::Renew { node: n, life }),
-                _ => self.tell_all_cores(n, &Fact::Lease { until: Ticks(u64::MAX) }),
+                _ => self.tell_all_cores(n, &Fact::Lease { until: Ticks(u64::MAX), revision: 0 }),
             }
         }
     }

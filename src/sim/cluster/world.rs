@@ -183,10 +183,7 @@ impl World {
             Happening::Fact { node, core, fact, .. } => self.step(node, core, Event::Cluster(fact)),
             Happening::Ask { node, life, ask } => self.asked(node, life, ask),
             Happening::Renew { node, life } => self.renew(node, life),
-            Happening::Renewed { node, asked, .. } => {
-                let until = Ticks(self.nodes[node].ticks_base + asked + super::meta::LEASE * 4 / 5);
-                self.tell_all_cores(node, &Fact::Lease { until });
-            }
+            Happening::Renewed { node, asked, revision, .. } => self.renewed(node, asked, revision),
             Happening::Look { node, life } => self.look_at_store(node, life),
             Happening::Dialed { node, core, dial, wire, .. } => self.dialed(node, core, dial, wire),
             Happening::Accept { wire } => self.accept(wire),
@@ -221,9 +218,13 @@ impl World {
         }
         let mut out = std::mem::take(&mut self.scratch);
         r.shards[core].step(now, event, &mut out);
+        self.book.learn_topics(&r.shards[core], self.plan.topics);
         if opens {
             let (at, life) = (self.soon(150 * US), self.nodes[n].life);
             self.queue.put(at, Happening::TurnEnd { node: n, life, core });
+        }
+        if is_end {
+            self.look_who_serves(n, core);
         }
         for effect in out.drain(..) {
             if !self.carry(n, core, effect) {
@@ -466,6 +467,7 @@ impl World {
             let at = self.now + 50 * MS;
             return self.queue.put(at, Happening::Look { node: n, life });
         }
+        self.nodes[n].read = self.meta.revision;
         let facts = self.meta.all_facts(n);
         for core in 0..self.nodes[n].cores as usize {
             let mut at = self.now;
@@ -484,7 +486,18 @@ impl World {
         }
         self.meta.renew(n, self.now);
         let at = self.soon(5 * MS);
-        self.queue.put(at, Happening::Renewed { node: n, life, asked: self.now });
+        self.queue.put(at, Happening::Renewed { node: n, life, asked: self.now, revision: self.meta.revision });
+    }
+
+    fn renewed(&mut self, n: usize, asked: u64, revision: u64) {
+        let until = Ticks(self.nodes[n].ticks_base + asked + super::meta::LEASE * 4 / 5);
+        self.tell_all_cores(n, &Fact::Lease { until, revision });
+        if self.nodes[n].read < revision {
+            let is_late = self.phase == Phase::Faulty && self.rng.chance(self.faults.watch_late);
+            let late = if is_late { self.rng.below(3 * SECOND) } else { 0 };
+            let (at, life) = (self.soon(20 * MS) + late, self.nodes[n].life);
+            self.queue.put(at, Happening::Look { node: n, life });
+        }
     }
 
     fn control(&mut self) {

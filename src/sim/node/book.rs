@@ -1,13 +1,16 @@
 //! The book of what clients were promised, over all lives of a node. Each check is named after the sentence of
 //! `docs/promise.md` that it holds, and panics with that name first.
 //!
-//! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state.
+//! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state but the ids
+//! of topics.
 
 mod counts;
 mod firsts;
+mod ids;
 mod stop;
 
 pub use self::counts::Counts;
+use self::ids::Ids;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
 use super::operated::Operated;
@@ -17,7 +20,7 @@ use super::ordered::Order;
 use super::paused::Paused;
 use super::producers::{Deleted, Producer};
 pub use super::reach::ChannelKey;
-use crate::base::{LogId, MessageId, PartitionId, Rng, TopicId};
+use crate::base::{LogId, MessagePlace, PartitionId, Rng, TopicId};
 use crate::log::cursor::CursorImage;
 use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
@@ -63,7 +66,7 @@ const LOG_ID_MAX: u64 = (1 << 54) - 1;
 struct Claim {
     conn: u64,
     message: usize,
-    fins: Vec<(ChannelKey, MessageId)>,
+    fins: Vec<(ChannelKey, MessagePlace)>,
 }
 
 /// By what a FIN became durable; for the message of a failure.
@@ -71,7 +74,7 @@ struct Claim {
 struct Settled {
     _conn: u64,
     _published: usize,
-    _at: MessageId,
+    _at: MessagePlace,
     _generation: u64,
 }
 
@@ -79,7 +82,7 @@ struct Settled {
 #[derive(Default)]
 pub struct Found {
     /// Message to its id, which names the partition.
-    pub stored: BTreeMap<usize, MessageId>,
+    pub stored: BTreeMap<usize, MessagePlace>,
     /// Of each partition: the first message that is stored still.
     pub first: BTreeMap<(usize, u16), LogId>,
     pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
@@ -106,16 +109,16 @@ pub struct Book {
     /// Of each node and topic that a client asked for: the core of each partition, in this life.
     pub homes: BTreeMap<(usize, usize), Vec<u16>>,
     /// A message's id, and what it names.
-    ids: BTreeMap<(usize, MessageId), usize>,
-    places: BTreeMap<usize, MessageId>,
+    ids: BTreeMap<(usize, MessagePlace), usize>,
+    places: BTreeMap<usize, MessagePlace>,
     /// The batch at an offset, by its header's crc.
     batches: BTreeMap<(usize, u16, i64), u32>,
     ends: BTreeMap<(usize, u16), i64>,
     claims: Vec<Claim>,
     /// FINs that failed, of this life's connections.
-    failed_fins: BTreeSet<(u64, MessageId)>,
+    failed_fins: BTreeSet<(u64, MessagePlace)>,
     /// FINs that an OK made durable.
-    settled: BTreeMap<(ChannelKey, MessageId), Settled>,
+    settled: BTreeMap<(ChannelKey, MessagePlace), Settled>,
     generation: u64,
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed_topics: BTreeSet<usize>,
@@ -128,6 +131,7 @@ pub struct Book {
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
+    message_ids: Ids,
     pub(super) order: Order,
     pub(super) moved: Moved,
     pub(super) paused: Paused,
@@ -167,10 +171,6 @@ pub fn topic_number(name: &str) -> usize {
         return usize::MAX;
     }
     name.strip_prefix("topic").and_then(|n| n.parse().ok()).expect("clients use no other topics")
-}
-
-pub fn id_of(hex: [u8; 16]) -> MessageId {
-    MessageId::from_hex(&hex).expect("an id is sixteen lower-case hex digits")
 }
 
 impl Book {
@@ -252,18 +252,18 @@ impl Book {
     }
 
     /// The node says where a message stands.
-    pub fn placed(&mut self, n: usize, id: MessageId) {
+    pub fn placed(&mut self, n: usize, id: MessagePlace) {
         let m = &self.messages[n];
-        assert!(m.partition.is_none_or(|p| p == id.partition().0), "message {n} is stored in another partition: {id:?}");
+        assert!(m.partition.is_none_or(|p| p == id.partition.0), "message {n} is stored in another partition: {id:?}");
         self.ids_and_offsets_never_repeat(m.topic, id, n);
     }
 
     /// A publish was acknowledged after its connection had written these FINs.
-    pub fn claim(&mut self, conn: u64, message: usize, fins: Vec<(ChannelKey, MessageId)>) {
+    pub fn claim(&mut self, conn: u64, message: usize, fins: Vec<(ChannelKey, MessagePlace)>) {
         self.claims.push(Claim { conn, message, fins });
     }
 
-    pub fn fin_failed(&mut self, conn: u64, id: MessageId) {
+    pub fn fin_failed(&mut self, conn: u64, id: MessagePlace) {
         self.failed_fins.insert((conn, id));
     }
 
@@ -308,16 +308,16 @@ impl Book {
 
     /// Behind the last message of a partition that is known to be there.
     pub fn end_known(&self, topic: usize, partition: u16) -> LogId {
-        let id = |log_id| MessageId::new(PartitionId(partition), LogId(log_id));
+        let id = |log_id| MessagePlace::new(PartitionId(partition), LogId(log_id));
         let known = self.ids.range((topic, id(0))..=(topic, id(LOG_ID_MAX)));
-        known.last().map_or(LogId(0), |((_, id), _)| LogId(id.log_id().0 + 1))
+        known.last().map_or(LogId(0), |((_, id), _)| LogId(id.log_id.0 + 1))
     }
 
     /// A native Subscribe was answered; `begins`: it made the channel there, so that all from there on is owed to it.
     pub fn subscribed_to(&mut self, channel: ChannelKey, partition: u16, begins: Option<LogId>) {
         if let Some(begins) = begins {
-            let from = (channel.0, MessageId::new(PartitionId(partition), begins));
-            let to = (channel.0, MessageId::new(PartitionId(partition), LogId(LOG_ID_MAX)));
+            let from = (channel.0, MessagePlace::new(PartitionId(partition), begins));
+            let to = (channel.0, MessagePlace::new(PartitionId(partition), LogId(LOG_ID_MAX)));
             for (_, &n) in self.ids.range(from..=to) {
                 self.messages[n].owed.push((channel.clone(), Some(partition)));
             }
@@ -354,7 +354,7 @@ impl Book {
         self.channels.keys().cloned().collect()
     }
 
-    pub fn finished(&mut self, channel: &ChannelKey, id: MessageId) {
+    pub fn finished(&mut self, channel: &ChannelKey, id: MessagePlace) {
         let n = self.ids[&(channel.0, id)];
         self.messages[n].is_finished = true;
         self.counts.finished += 1;
@@ -365,8 +365,8 @@ impl Book {
 
     /// The channel was moved there: all from there on is owed to it again, but what was finished since.
     pub(super) fn comes_again(&mut self, channel: &ChannelKey, partition: u16, at: LogId, since: &BTreeSet<usize>) {
-        let from = (channel.0, MessageId::new(PartitionId(partition), at));
-        let to = (channel.0, MessageId::new(PartitionId(partition), LogId(LOG_ID_MAX)));
+        let from = (channel.0, MessagePlace::new(PartitionId(partition), at));
+        let to = (channel.0, MessagePlace::new(PartitionId(partition), LogId(LOG_ID_MAX)));
         let Some(known) = self.channels.get_mut(channel) else { return };
         for (_, n) in self.ids.range(from..=to).filter(|(_, n)| !since.contains(n)) {
             known.finished.remove(n);
@@ -374,7 +374,7 @@ impl Book {
     }
 
     /// Whether some client of the channel has written FIN for it.
-    pub fn has_finished(&self, channel: &ChannelKey, id: MessageId) -> bool {
+    pub fn has_finished(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
         self.ids.get(&(channel.0, id)).is_some_and(|&n| self.is_finished(channel, n))
     }
 
@@ -387,17 +387,17 @@ impl Book {
     }
 
     /// What these ids name.
-    pub(super) fn named(&self, topic: usize, ids: impl Iterator<Item = MessageId>) -> BTreeSet<usize> {
+    pub(super) fn named(&self, topic: usize, ids: impl Iterator<Item = MessagePlace>) -> BTreeSet<usize> {
         ids.map(|id| self.ids[&(topic, id)]).collect()
     }
 
-    pub fn delivered(&mut self, channel: &ChannelKey, id: MessageId, body: &[u8]) {
+    pub fn delivered(&mut self, channel: &ChannelKey, id: MessagePlace, body: &[u8]) {
         let n = self.none_invented(channel.0, body);
         self.ids_and_offsets_never_repeat(channel.0, id, n);
         let settled = self.settled.get(&(channel.clone(), id));
         assert!(settled.is_none(), "fin_before_ok_is_durable: message {n} {id:?} comes to {channel:?} again: {settled:?}");
-        let begins = self.channels.get(channel).and_then(|c| c.partitions.get(&id.partition().0).copied().flatten());
-        let has_begun = channel.1 == MOVED || begins <= Some(id.log_id());
+        let begins = self.channels.get(channel).and_then(|c| c.partitions.get(&id.partition.0).copied().flatten());
+        let has_begun = channel.1 == MOVED || begins <= Some(id.log_id);
         assert!(has_begun, "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
         self.comes(channel, id);
         self.messages[n].is_delivered = true;
@@ -419,7 +419,7 @@ impl Book {
     }
 
     /// An id names one message, and a message has one id.
-    fn ids_and_offsets_never_repeat(&mut self, topic: usize, id: MessageId, n: usize) {
+    fn ids_and_offsets_never_repeat(&mut self, topic: usize, id: MessagePlace, n: usize) {
         let named = *self.ids.entry((topic, id)).or_insert(n);
         assert_eq!(named, n, "ids_and_offsets_never_repeat: {id:?} of topic {topic} names two messages");
         let place = *self.places.entry(n).or_insert(id);
@@ -435,6 +435,8 @@ impl Book {
         assert!(!r.report.has_damage(), "nothing was damaged: {:?}", r.report);
         assert!(r.generation > self.generation, "ids_and_offsets_never_repeat: the generation did not rise");
         (self.generation, self.is_sick) = (r.generation, false);
+        let regular = r.topics.iter().filter(|t| !t.name.is_ephemeral());
+        regular.for_each(|t| self.topic_is(topic_number(&t.name), t.id));
         for topic in 0..EPHEMERAL_TOPICS {
             if r.topics.iter().all(|t| *t.name != *passing_name(topic)) {
                 self.passing_is_gone(topic);
@@ -476,12 +478,12 @@ impl Book {
 
     fn is_kept(&self, n: usize, keeps: Keeps<'_>) -> bool {
         let m = &self.messages[n];
-        let partition = m.partition.or_else(|| self.places.get(&n).map(|id| id.partition().0));
+        let partition = m.partition.or_else(|| self.places.get(&n).map(|id| id.partition.0));
         keeps(m.topic, partition.unwrap_or(ANYWHERE))
     }
 
     /// Where a message stands, once a client was told or it was delivered.
-    pub fn place(&self, n: usize) -> Option<MessageId> {
+    pub fn place(&self, n: usize) -> Option<MessagePlace> {
         self.places.get(&n).copied()
     }
 
@@ -515,7 +517,7 @@ impl Book {
                 assert_eq!(known, crc, "ids_and_offsets_never_repeat: another batch stands at {key:?} {}", h.offset);
                 let batch = batch.unwrap_or_else(|| panic!("acked_survives: the batch at {key:?} {} is damaged", h.offset));
                 for m in batch.messages() {
-                    let id = MessageId::new(PartitionId(key.1), m.log_id);
+                    let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                     let n = self.none_invented(topic, m.body);
                     self.ids_and_offsets_never_repeat(topic, id, n);
                     found.stored.insert(n, id);
@@ -527,13 +529,13 @@ impl Book {
 
     /// Whether it stood below what the first segment holds now.
     fn is_below(&self, found: &Found, n: usize) -> bool {
-        let is_first = |id: &MessageId| found.first.get(&(self.messages[n].topic, id.partition().0));
-        self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id() < *first))
+        let is_first = |id: &MessagePlace| found.first.get(&(self.messages[n].topic, id.partition.0));
+        self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id < *first))
     }
 
     /// The channels that a message is owed to, when it is stored there.
-    fn owed(&self, n: usize, at: Option<MessageId>) -> impl Iterator<Item = &ChannelKey> {
-        let is_in = move |p: u16| at.is_some_and(|id| id.partition().0 == p);
+    fn owed(&self, n: usize, at: Option<MessagePlace>) -> impl Iterator<Item = &ChannelKey> {
+        let is_in = move |p: u16| at.is_some_and(|id| id.partition.0 == p);
         let is_owed = move |(key, p): &&(ChannelKey, Option<u16>)| p.is_none_or(is_in) && self.is_owed_still(key, *p, n);
         let owed = self.messages[n].owed.iter().filter(is_owed).map(|(key, _)| key);
         owed.filter(move |key| self.is_not_skipped(key, at))
@@ -542,9 +544,10 @@ impl Book {
     /// Whether a segment that nobody needs any more may have held it: some client finished it, or all channels begin behind it.
     fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
         let place = self.places.get(&n).copied();
-        let images = |id: MessageId| found.images.get(&(self.messages[n].topic, id.partition().0)).filter(|i| !i.is_empty());
-        let is_behind = |id: MessageId| images(id).is_some_and(|all| all.iter().all(|i| is_confirmed(i, id.log_id())));
-        let nobody_s = |id: MessageId| images(id).is_none() && self.may_have_no_channel(self.messages[n].topic, id.partition().0);
+        let images = |id: MessagePlace| found.images.get(&(self.messages[n].topic, id.partition.0)).filter(|i| !i.is_empty());
+        let is_behind = |id: MessagePlace| images(id).is_some_and(|all| all.iter().all(|i| is_confirmed(i, id.log_id)));
+        let nobody_s =
+            |id: MessagePlace| images(id).is_none() && self.may_have_no_channel(self.messages[n].topic, id.partition.0);
         let is_done = self.messages[n].is_finished || place.is_some_and(|id| is_behind(id) || nobody_s(id));
         let all_finished = || self.owed(n, place).all(|c| self.channels[c].finished.contains(&n));
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
@@ -553,7 +556,7 @@ impl Book {
     /// All that is known of a message that is gone; for the message of a failure.
     fn tell(&self, found: &Found, n: usize) -> String {
         let (m, at) = (&self.messages[n], self.place(n));
-        let key = (m.topic, at.map(|id| id.partition().0).or(m.partition).unwrap_or(ANYWHERE));
+        let key = (m.topic, at.map(|id| id.partition.0).or(m.partition).unwrap_or(ANYWHERE));
         let open: Vec<&ChannelKey> = self.owed(n, at).filter(|c| !self.channels[*c].finished.contains(&n)).collect();
         let (first, images) = (found.first.get(&key), found.images.get(&key));
         format!("{at:?} of {key:?}, which begins at {first:?}; owed to {open:?}; {images:?}")
@@ -600,8 +603,8 @@ impl Book {
                 continue;
             };
             for channel in self.owed(n, Some(*id)).filter(|c| !self.channels[*c].finished.contains(&n)) {
-                let image = self.image(found, channel, id.partition());
-                assert!(!is_confirmed(image, id.log_id()), "acked_survives: {channel:?} never finished message {n} ({id:?})");
+                let image = self.image(found, channel, id.partition);
+                assert!(!is_confirmed(image, id.log_id), "acked_survives: {channel:?} never finished message {n} ({id:?})");
             }
         }
     }
@@ -626,9 +629,9 @@ impl Book {
     /// publish, is durable when the publish is acknowledged.
     fn fin_before_ok_is_durable(&mut self, found: &Found, r: &Recovered, cores_before: u16) {
         for claim in std::mem::take(&mut self.claims) {
-            let core = |topic: usize, id: MessageId| {
+            let core = |topic: usize, id: MessagePlace| {
                 let info = r.topics.iter().find(|t| topic_number(&t.name) == topic).expect("it has messages");
-                info.core_of(id.partition(), cores_before)
+                info.core_of(id.partition, cores_before)
             };
             let Some(&place) = self.places.get(&claim.message) else { continue };
             let home = core(self.messages[claim.message].topic, place);
@@ -642,8 +645,8 @@ impl Book {
         self.failed_fins.clear();
         self.counts.settled = self.settled.len() as u64;
         for ((channel, id), by) in &self.settled {
-            let image = self.image(found, channel, id.partition());
-            let is_kept = is_confirmed(image, id.log_id());
+            let image = self.image(found, channel, id.partition);
+            let is_kept = is_confirmed(image, id.log_id);
             assert!(
                 is_kept,
                 "fin_before_ok_is_durable: {channel:?} forgot the FIN of {id:?} {by:?}, cores {cores_before}: {image:?}"
@@ -654,7 +657,7 @@ impl Book {
     // ---- at rest
 
     /// A message that was acknowledged and not yet finished by a channel that it is owed to.
-    pub fn owes(&self) -> Option<(usize, Option<MessageId>, &ChannelKey)> {
+    pub fn owes(&self) -> Option<(usize, Option<MessagePlace>, &ChannelKey)> {
         let acknowledged = self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged);
         acknowledged.map(|(n, _)| (n, self.place(n))).find_map(|(n, at)| {
             let missing = self.owed(n, at.or(self.anywhere(n))).find(|c| !self.channels[*c].finished.contains(&n))?;
@@ -663,8 +666,8 @@ impl Book {
     }
 
     /// Stands for the place of a message of which only the partition is known.
-    fn anywhere(&self, n: usize) -> Option<MessageId> {
-        self.messages[n].partition.map(|p| MessageId::new(PartitionId(p), LogId::FIRST))
+    fn anywhere(&self, n: usize) -> Option<MessagePlace> {
+        self.messages[n].partition.map(|p| MessagePlace::new(PartitionId(p), LogId::FIRST))
     }
 
     /// The ordered channels of a core that failed do not.

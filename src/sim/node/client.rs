@@ -1,8 +1,8 @@
 //! One random NSQ client: it writes real bytes, reads real frames, and tells the book.
 
-use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, id_of, passing_name, topic_name};
+use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, passing_name, topic_name};
 use super::reach::Reach;
-use crate::base::{LogId, MessageId, Rng};
+use crate::base::{LogId, MessageId, MessagePlace, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
 use std::collections::{BTreeSet, VecDeque};
@@ -111,11 +111,16 @@ impl Client {
         self.rdy = rdy;
     }
 
-    fn id(&self, wire: [u8; 16]) -> MessageId {
+    fn message_id(&self, wire: [u8; 16]) -> MessageId {
         match &self.subscription {
             Some((_, channel)) if channel == ORDERED => MessageId::from_binary(&wire),
-            _ => id_of(wire),
+            _ => MessageId::from_hex(&wire).expect("an id is sixteen lower-case hex digits"),
         }
+    }
+
+    fn id(&self, book: &Book, wire: [u8; 16]) -> MessagePlace {
+        let (topic, _) = self.subscription.as_ref().expect("only subscribers hear of ids");
+        book.place_named(*topic, self.message_id(wire))
     }
 
     pub fn consumes(&self, channel: &ChannelKey) -> bool {
@@ -135,9 +140,9 @@ impl Client {
         let (frames, used) = frame::decode_all(&sent).expect("well-formed frames");
         for f in frames {
             let Frame::Message(m) = f else { continue };
-            let id = self.id(m.id);
+            let id = self.id(book, m.id);
             book.a_pause_holds(&channel, id);
-            book.what_an_operator_removed_never_comes(&channel, id, m.body, book.gone(&channel, id.partition().0));
+            book.what_an_operator_removed_never_comes(&channel, id, m.body, book.gone(&channel, id.partition.0));
         }
         self.sent = sent[used..].to_vec();
     }
@@ -229,7 +234,7 @@ impl Client {
 
     fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
         request::finish(&mut self.out, &id);
-        let id_ = self.id(id);
+        let id_ = self.id(book, id);
         book.finished(self.subscription.as_ref().expect("only subscribers hold messages"), id_);
         self.held.remove(&id);
         self.fins.push(id);
@@ -260,7 +265,8 @@ impl Client {
                 let delay_ms = if rng.chance(0.5) { 0 } else { rng.below(3000) };
                 request::requeue(&mut self.out, &id, delay_ms);
                 let channel = self.subscription.as_ref().expect("it holds messages");
-                book.deferred(self.conn, channel, self.id(id), delay_ms);
+                let place = self.id(book, id);
+                book.deferred(self.conn, channel, place, delay_ms);
                 self.held.remove(&id);
             }
             (4, Some(id)) => request::touch(&mut self.out, &id),
@@ -309,15 +315,16 @@ impl Client {
                 Frame::Message(m) => {
                     let channel = self.subscription.as_ref().expect("messages come to subscribers");
                     assert!(self.is_subscribed, "no message before SUB's OK");
-                    let id = self.id(m.id);
+                    let is_placed = channel.1 == ORDERED;
+                    let body = m.body.get(if is_placed { PLACE_LEN } else { 0 }..).expect("it has its place in front");
+                    book.message_ids_never_repeat(channel.0, self.message_id(m.id), body);
+                    let id = self.id(book, m.id);
                     if channel.1 == OPERATED {
-                        book.what_an_operator_removed_never_comes(channel, id, m.body, self.operated.1);
+                        book.what_an_operator_removed_never_comes(channel, id, body, self.operated.1);
                     }
-                    if channel.1 != ORDERED {
-                        book.delivered(channel, id, m.body);
-                    } else {
-                        book.delivered(channel, id, m.body.get(PLACE_LEN..).expect("it has its place in front"));
-                        let (floor, came) = (self.floor, id.log_id());
+                    book.delivered(channel, id, body);
+                    if is_placed {
+                        let (floor, came) = (self.floor, id.log_id);
                         let name = "acknowledged_cursor_survives_failover";
                         assert!(came >= floor, "{name}: {id:?} comes to {channel:?} again, all before {floor:?} was finished");
                         self.floor = came;
@@ -333,7 +340,7 @@ impl Client {
         match (self.expects.pop_front(), response) {
             (Some(Expect::Published(numbers, fins)), b"OK") => {
                 if let Some(channel) = self.subscription.as_ref().filter(|_| fins > 0) {
-                    let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), self.id(id))).collect();
+                    let fins = self.fins[..fins].iter().map(|&id| (channel.clone(), self.id(book, id))).collect();
                     book.claim(self.conn, numbers[0], fins);
                 }
                 numbers.into_iter().for_each(|n| book.acknowledged(n));
@@ -360,7 +367,8 @@ impl Client {
                 // one with a binary id is not looked for
                 let is_binary = self.subscription.as_ref().is_some_and(|(_, channel)| channel == ORDERED);
                 if let Some(id) = error.get(17..33).and_then(|id| id.try_into().ok()).filter(|_| !is_binary) {
-                    book.fin_failed(self.conn, id_of(id));
+                    let place = self.id(book, id);
+                    book.fin_failed(self.conn, place);
                 }
                 return;
             }

@@ -1,7 +1,7 @@
 //! What the book knows of a channel whose offset clients set: from where on it is owed what, and that an answered set stays.
 
 use super::book::{Book, ChannelKey, Found};
-use crate::base::{LogId, MessageId, PartitionId};
+use crate::base::{LogId, MessagePlace, PartitionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The channel whose offset is set.
@@ -82,7 +82,8 @@ impl Book {
     pub(super) fn sets_survive(&mut self, found: &Found) {
         let name = "set_offset_is_never_undone";
         let mut places = std::mem::take(&mut self.moved.places);
-        let ids: BTreeMap<(usize, MessageId), usize> = found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
+        let ids: BTreeMap<(usize, MessagePlace), usize> =
+            found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
         for ((channel, partition), place) in &mut places {
             (place.setting, place.stray) = (None, None);
             let images = found.images.get(&(channel.0, *partition));
@@ -93,7 +94,7 @@ impl Book {
             self.moved.looked_for += 1;
             let confirmed = image.confirmed.log_id;
             assert!(confirmed >= at, "{name}: {channel:?} {partition} was set to {at:?}: {image:?}");
-            let id = |id| (channel.0, MessageId::new(PartitionId(*partition), id));
+            let id = |id| (channel.0, MessagePlace::new(PartitionId(*partition), id));
             for (_, n) in ids.range(id(at)..id(confirmed)) {
                 assert!(
                     self.is_finished(channel, *n),
@@ -128,20 +129,20 @@ impl Book {
     }
 
     /// A message comes to a subscription that was asked for when this was the floor.
-    pub fn set_offset_is_never_undone(&self, channel: &ChannelKey, id: MessageId, floor: Option<Floor>) {
+    pub fn set_offset_is_never_undone(&self, channel: &ChannelKey, id: MessagePlace, floor: Option<Floor>) {
         let Some(floor) = floor else { return };
-        let place = self.moved.places.get(&(channel.clone(), id.partition().0));
+        let place = self.moved.places.get(&(channel.clone(), id.partition.0));
         let is_last = place.is_some_and(|p| p.serial == floor.serial);
         assert!(
-            !is_last || id.log_id() >= floor.at,
+            !is_last || id.log_id >= floor.at,
             "set_offset_is_never_undone: {id:?} comes to {channel:?}, which was set to {:?}",
             floor.at
         );
     }
 
-    pub(super) fn note_finished(&mut self, channel: &ChannelKey, id: MessageId, n: usize) {
+    pub(super) fn note_finished(&mut self, channel: &ChannelKey, id: MessagePlace, n: usize) {
         if channel.1 == MOVED
-            && let Some(place) = self.moved.places.get_mut(&(channel.clone(), id.partition().0))
+            && let Some(place) = self.moved.places.get_mut(&(channel.clone(), id.partition.0))
             && let Some(setting) = &mut place.setting
         {
             setting.finished.insert(n);
@@ -149,11 +150,11 @@ impl Book {
     }
 
     /// Whether a message at this place (or one that is not known) is owed to a channel of which all else says so.
-    pub(super) fn is_not_skipped(&self, channel: &ChannelKey, at: Option<MessageId>) -> bool {
+    pub(super) fn is_not_skipped(&self, channel: &ChannelKey, at: Option<MessagePlace>) -> bool {
         if channel.1 != MOVED {
             return true;
         }
         let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), |p| p.owed_from);
-        at.is_some_and(|id| id.log_id() >= from(id.partition().0))
+        at.is_some_and(|id| id.log_id >= from(id.partition.0))
     }
 }

@@ -5,7 +5,7 @@
 use super::book::{Book, ChannelKey, Floor, MOVED, topic_name};
 use super::producers::Producer;
 use super::reach::Reach;
-use crate::base::{LogId, MessageId, PartitionId, Rng};
+use crate::base::{LogId, MessagePlace, PartitionId, Rng};
 use crate::codec::native::frame::FRAME_MAX;
 use crate::codec::native::{
     Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset,
@@ -46,7 +46,7 @@ enum Pending {
     /// Of a subscription: what it names, and whether it finishes.
     Done {
         sub: u32,
-        ids: Vec<MessageId>,
+        ids: Vec<MessagePlace>,
         is_fin: bool,
     },
     Unsubscribe(u32),
@@ -92,7 +92,7 @@ pub struct NativeClient {
     next_sub: u32,
     producer: Option<usize>,
     /// FINs that the node said it took, and the request.
-    fins: Vec<(u64, ChannelKey, MessageId)>,
+    fins: Vec<(u64, ChannelKey, MessagePlace)>,
     /// Of the connection: messages may have timed out.
     pub age_ms: u64,
     /// What was refused for now is not tried again before this age.
@@ -402,7 +402,7 @@ impl NativeClient {
         let sub = self.subs.get_mut(&number).expect("it is live");
         for id in ids {
             sub.held.remove(id);
-            book.finished(&sub.channel, MessageId::new(PartitionId(sub.partition), LogId(*id)));
+            book.finished(&sub.channel, MessagePlace::new(PartitionId(sub.partition), LogId(*id)));
         }
         self.about(number, ids, true, &Request::Finish { subscription: number, ranges: ranges(ids) }, is_asked);
     }
@@ -413,7 +413,7 @@ impl NativeClient {
             return self.tell(request);
         }
         let partition = PartitionId(self.subs[&number].partition);
-        let ids = ids.iter().map(|&id| MessageId::new(partition, LogId(id))).collect();
+        let ids = ids.iter().map(|&id| MessagePlace::new(partition, LogId(id))).collect();
         self.ask(request, Pending::Done { sub: number, ids, is_fin });
     }
 
@@ -463,7 +463,7 @@ impl NativeClient {
         let mut walk = Walk::resume(payload, m.log_id, m.base_unix_ns);
         let mut num = 0;
         for message in walk.by_ref() {
-            let id = MessageId::new(PartitionId(sub.partition), message.log_id);
+            let id = MessagePlace::new(PartitionId(sub.partition), message.log_id);
             book.set_offset_is_never_undone(&sub.channel, id, sub.floor);
             book.delivered(&sub.channel, id, message.body);
             book.counts.native_delivered += 1;
@@ -492,7 +492,7 @@ impl NativeClient {
                 let home = self.home(book, to);
                 assert!(!duplicate && (home.is_none() || home == self.core), "{reply:?}");
                 for (i, &n) in messages.iter().enumerate() {
-                    book.placed(n, MessageId::new(PartitionId(to.1), LogId(at.log_id.0 + i as u64)));
+                    book.placed(n, MessagePlace::new(PartitionId(to.1), LogId(at.log_id.0 + i as u64)));
                     book.acknowledged(n);
                 }
                 // a Done comes before the answer to what was asked after it

@@ -2,7 +2,7 @@
 //! not owed to it any more, and never comes to it again: `what_an_operator_removed_never_comes`.
 
 use super::book::{Book, ChannelKey, Found, Keeps};
-use crate::base::{ChannelName, LogId, MessageId, PartitionId, TopicRef};
+use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, TopicRef};
 use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOffsetError, Start, Ticket};
 use std::collections::BTreeMap;
 
@@ -240,9 +240,9 @@ impl Book {
     }
 
     /// A message comes to the channel, or leaves for it.
-    pub fn what_an_operator_removed_never_comes(&self, channel: &ChannelKey, id: MessageId, body: &[u8], gone: Gone) {
+    pub fn what_an_operator_removed_never_comes(&self, channel: &ChannelKey, id: MessagePlace, body: &[u8], gone: Gone) {
         let n = self.none_invented(channel.0, body);
-        let is_old = id.log_id() < gone.before || self.acknowledged_as(n).is_some_and(|nth| nth <= gone.acknowledged);
+        let is_old = id.log_id < gone.before || self.acknowledged_as(n).is_some_and(|nth| nth <= gone.acknowledged);
         assert!(!is_old, "{NAME}: message {n} ({id:?}) comes to {channel:?}, of which {gone:?} is gone");
     }
 

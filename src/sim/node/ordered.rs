@@ -4,7 +4,7 @@
 //! message that came says that no earlier one may come again to whoever subscribes after that.
 
 use super::book::{Book, ChannelKey};
-use crate::base::{LogId, MessageId};
+use crate::base::{LogId, MessagePlace};
 use std::collections::BTreeMap;
 
 /// The name of the ordered channel.
@@ -29,8 +29,8 @@ pub struct Order {
     last: BTreeMap<(ChannelKey, u16), LogId>,
     open: BTreeMap<(ChannelKey, u16), LogId>,
     /// Messages that came, when, and in which term of their leader.
-    came: BTreeMap<(ChannelKey, MessageId), (u64, u64)>,
-    deferred: BTreeMap<(ChannelKey, MessageId), Deferred>,
+    came: BTreeMap<(ChannelKey, MessagePlace), (u64, u64)>,
+    deferred: BTreeMap<(ChannelKey, MessagePlace), Deferred>,
     /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
@@ -45,8 +45,8 @@ impl Book {
         *self.order.terms.entry((topic, partition)).or_default() += 1;
     }
 
-    fn term(&self, channel: &ChannelKey, id: MessageId) -> u64 {
-        self.order.terms.get(&(channel.0, id.partition().0)).copied().unwrap_or(0)
+    fn term(&self, channel: &ChannelKey, id: MessagePlace) -> u64 {
+        self.order.terms.get(&(channel.0, id.partition.0)).copied().unwrap_or(0)
     }
 
     /// Everything before is finished on every ISR member.
@@ -55,13 +55,13 @@ impl Book {
     }
 
     /// The node lets go of a message, which is on its way now.
-    pub fn leaves_in_order(&self, channel: &ChannelKey, id: MessageId) {
-        let last = self.finished_for_good(channel, id.partition().0);
-        assert!(id.log_id() >= last, "ordered_channel_in_order: {id:?} of {channel:?} comes after {last:?}");
+    pub fn leaves_in_order(&self, channel: &ChannelKey, id: MessagePlace) {
+        let last = self.finished_for_good(channel, id.partition.0);
+        assert!(id.log_id >= last, "ordered_channel_in_order: {id:?} of {channel:?} comes after {last:?}");
     }
 
     /// A client asked for it to come later.
-    pub fn deferred(&mut self, conn: u64, channel: &ChannelKey, id: MessageId, delay_ms: u64) {
+    pub fn deferred(&mut self, conn: u64, channel: &ChannelKey, id: MessagePlace, delay_ms: u64) {
         let (key, term) = ((channel.clone(), id), self.term(channel, id));
         let is_sure = self.order.came.get(&key).is_some_and(|(at, of)| *of == term && at + SURELY_HELD_MS > self.now_ms);
         if is_sure && delay_ms > 0 && channel.1 != ORDERED {
@@ -84,11 +84,11 @@ impl Book {
 
     /// What waits there is dropped, and comes again at once if the channel stays as it was.
     pub(super) fn drops_deferred(&mut self, channel: &ChannelKey, partition: u16) {
-        self.order.deferred.retain(|(of, id), _| of != channel || id.partition().0 != partition);
+        self.order.deferred.retain(|(of, id), _| of != channel || id.partition.0 != partition);
     }
 
     /// Of a message that comes: neither before its time nor before its turn.
-    pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessageId) {
+    pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessagePlace) {
         let (key, term, now) = ((channel.clone(), id), self.term(channel, id), self.now_ms);
         if let Some(d) = self.order.deferred.remove(&key).filter(|d| d.term == term && self.is_delay_checked) {
             let due = d.due;
@@ -101,10 +101,10 @@ impl Book {
         }
     }
 
-    fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessageId) {
-        let (key, came) = ((channel.clone(), id.partition().0), id.log_id());
+    fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessagePlace) {
+        let (key, came) = ((channel.clone(), id.partition.0), id.log_id);
         let mut open = *self.order.open.entry(key.clone()).or_insert(came);
-        while open < came && self.has_finished(channel, MessageId::new(id.partition(), open)) {
+        while open < came && self.has_finished(channel, MessagePlace::new(id.partition, open)) {
             open = LogId(open.0 + 1);
         }
         assert!(came <= open, "ordered_channel_in_order: {id:?} comes to {channel:?}, and {open:?} is not finished");

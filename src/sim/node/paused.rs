@@ -1,7 +1,7 @@
 //! What the book knows of channels that an operator pauses: while one is, nothing leaves the node for it, and a start finds it so.
 
 use super::book::{Book, ChannelKey, Found, Keeps};
-use crate::base::MessageId;
+use crate::base::MessagePlace;
 use std::collections::BTreeMap;
 
 #[derive(Default)]
@@ -36,8 +36,8 @@ impl Book {
     }
 
     /// A message leaves the node for the channel.
-    pub fn a_pause_holds(&self, channel: &ChannelKey, id: MessageId) {
-        let said = self.paused.places.get(&(channel.clone(), id.partition().0)).copied().flatten();
+    pub fn a_pause_holds(&self, channel: &ChannelKey, id: MessagePlace) {
+        let said = self.paused.places.get(&(channel.clone(), id.partition.0)).copied().flatten();
         assert_ne!(said, Some(true), "a_pause_holds: {id:?} comes to {channel:?}");
     }
 

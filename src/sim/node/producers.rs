@@ -4,7 +4,7 @@
 //! `no_duplicate_from_idempotent_producer` is held by what they are answered, and by what each recovery finds.
 
 use super::book::Book;
-use crate::base::{LogId, MessageId, PartitionId, Position, Rng};
+use crate::base::{LogId, MessagePlace, PartitionId, Position, Rng};
 use crate::codec::native::{Code, NativeError, Retry};
 
 /// Batches without an answer.
@@ -159,7 +159,7 @@ impl Book {
         let messages = b.messages.clone();
         for (i, n) in messages.into_iter().enumerate() {
             if let Some(place) = place {
-                self.placed(n, MessageId::new(partition, LogId(place.log_id.0 + i as u64)));
+                self.placed(n, MessagePlace::new(partition, LogId(place.log_id.0 + i as u64)));
             }
             if is_new {
                 self.acknowledged(n);
@@ -208,7 +208,7 @@ impl Book {
     /// What a recovery found of each: its batches whole, in order, without one missing before another.
     pub fn producers_recovered(
         &mut self,
-        stored: impl Fn(usize) -> Option<MessageId>,
+        stored: impl Fn(usize) -> Option<MessagePlace>,
         deleted: impl Fn(&Book, usize) -> Deleted,
     ) {
         for k in 0..self.producers.len() {

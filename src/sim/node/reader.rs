@@ -3,7 +3,7 @@
 //! slow clients and late FINs blur it.
 
 use super::book::{Book, ChannelKey, MOVED, OPERATED, ORDERED, topic_name};
-use crate::base::{LogId, MessageId, PartitionId, Rng};
+use crate::base::{LogId, MessageId, MessagePlace, PartitionId, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
 use std::collections::BTreeSet;
@@ -77,22 +77,26 @@ impl Reader {
     }
 
     /// What it finished by the last so many bytes that were written, and by those that still are to be.
-    pub fn finished_unread(&self, unread: usize) -> impl Iterator<Item = MessageId> {
+    pub fn finished_unread(&self, unread: usize) -> impl Iterator<Item = MessagePlace> {
         let (read, partition) = (self.written - unread as u64, PartitionId(self.place.1));
         let unread = self.finished.iter().rev().take_while(move |(end, _)| *end > read);
-        unread.map(move |(_, id)| MessageId::new(partition, *id))
+        unread.map(move |(_, id)| MessagePlace::new(partition, *id))
     }
 
     pub fn is_satisfied(&self) -> bool {
         self.is_subscribed || self.has_failed
     }
 
-    fn id(&self, id: &[u8; 16]) -> MessageId {
-        let id = match self.kind {
-            Kind::Ordered => MessageId::from_binary(id),
-            Kind::Moved | Kind::Operated => MessageId::from_hex(id).expect("an id is sixteen lower-case hex digits"),
-        };
-        assert_eq!(id.partition(), PartitionId(self.place.1), "it asked for one partition");
+    fn message_id(&self, wire: &[u8; 16]) -> MessageId {
+        match self.kind {
+            Kind::Ordered => MessageId::from_binary(wire),
+            Kind::Moved | Kind::Operated => MessageId::from_hex(wire).expect("an id is sixteen lower-case hex digits"),
+        }
+    }
+
+    fn id(&self, book: &Book, wire: &[u8; 16]) -> MessagePlace {
+        let id = book.place_named(self.place.0, self.message_id(wire));
+        assert_eq!(id.partition, PartitionId(self.place.1), "it asked for one partition");
         id
     }
 
@@ -109,7 +113,7 @@ impl Reader {
                 book.subscribed_to_operated(&self.channel, self.place.1, self.serial);
             }
             let Frame::Message(m) = f else { continue };
-            let id = self.id(&m.id);
+            let id = self.id(book, &m.id);
             book.a_pause_holds(&self.channel, id);
             let body = match self.kind {
                 Kind::Ordered => {
@@ -126,6 +130,7 @@ impl Reader {
                     m.body
                 }
             };
+            book.message_ids_never_repeat(self.place.0, self.message_id(&m.id), body);
             book.delivered(&self.channel, id, body);
         }
         self.sent = sent[used..].to_vec();
@@ -163,8 +168,8 @@ impl Reader {
     fn finish(&mut self, book: &mut Book, id: [u8; 16]) {
         request::finish(&mut self.out, &id);
         self.held.remove(&id);
-        let id = self.id(&id);
-        self.finished.push((self.written + self.out.len() as u64, id.log_id()));
+        let id = self.id(book, &id);
+        self.finished.push((self.written + self.out.len() as u64, id.log_id));
         book.finished(&self.channel, id);
     }
 

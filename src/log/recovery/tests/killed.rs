@@ -180,11 +180,14 @@ fn a_topic_that_a_failed_write_left_is_written_again() {
         let mut engine = node(seed);
         let info = TopicInfo { name: TopicName::new("u").unwrap(), id: TopicId([7; 16]), partitions: 1 };
         engine.create_topic(info.clone()).expect("no fault");
-        let file = FileId::Topic(engine.parts[1].dir.clone());
-        engine.disk.scribble(&file.to_string(), 0, &[0; BLOCK]);
+        let file = |copy| FileId::Topic(engine.parts[1].dir.clone(), copy);
+        let files = [file(0), file(1)];
+        files.iter().for_each(|file| engine.disk.scribble(&file.to_string(), 0, &[0; BLOCK]));
         engine.disk.faults = FAILING;
         let meta = TopicMeta { info, created_unix_ns: 1 };
-        Storage::write(&mut engine.disk, &file, 0, &meta.encode()).expect_err("it fails");
+        for file in &files {
+            Storage::write(&mut engine.disk, file, 0, &meta.encode()).expect_err("it fails");
+        }
         let recovered = survives(engine.disk, &format!("seed {seed}"));
         assert_eq!(recovered.topics.len(), 2, "seed {seed}");
     }

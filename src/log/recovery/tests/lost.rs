@@ -148,12 +148,11 @@ fn no_crash_of_a_start_confuses_a_missing_journal_with_one_that_was_not_begun() 
 #[test]
 fn a_node_meta_of_an_older_build_names_no_journals() {
     let (mut disk, _, _, _) = grown(1);
-    for slot in 0..2 {
-        let block = disk.contents_of("node.meta")[slot * BLOCK..][..BLOCK].to_vec();
-        let meta = crate::log::meta::NodeMeta::decode(&block).expect("both slots hold");
+    for path in ["node.meta.0", "node.meta.1"] {
+        let meta = crate::log::meta::NodeMeta::decode(disk.contents_of(path)).expect("both hold");
         assert_eq!(meta.journals, 2);
         let older = crate::log::meta::NodeMeta { journals: 0, ..meta };
-        disk.scribble("node.meta", (slot * BLOCK) as u64, &older.encode());
+        disk.scribble(path, 0, &older.encode());
     }
     disk.lose("journal/1", None);
     assert!(recover(&mut disk, &options(2, 1)).is_ok(), "not known, so not checked");

@@ -12,8 +12,8 @@ impl Book {
             for image in &p.channels {
                 let known = self.channels.get(&(topic, image.name.to_string()));
                 let finished = known.into_iter().flat_map(|c| &c.finished);
-                for (n, id) in finished.map(|n| (n, self.places[n])).filter(|(_, id)| id.partition() == p.dir.partition) {
-                    assert!(is_confirmed(image, id.log_id()), "quiet_node_drains: the stop forgot {n} ({id:?}) of {image:?}");
+                for (n, id) in finished.map(|n| (n, self.places[n])).filter(|(_, id)| id.partition == p.dir.partition) {
+                    assert!(is_confirmed(image, id.log_id), "quiet_node_drains: the stop forgot {n} ({id:?}) of {image:?}");
                 }
             }
         }

@@ -1,0 +1,162 @@
+//! Whom this node, as a leader, has offered a place in an ISR. An operator adds to the file whom the log named, and that may be much
+//! later: the leader may have opened anew by then, or have been restarted. So an offer binds until the file's version rises:
+//! everything that the leader acknowledges under that version the offered node has, too.
+//!
+//! ```text
+//! cluster.offers   version, a line for each offer: topic, partition, node; then one line with the crc of all that
+//! ```
+//! An offer is durable before the log tells it. A thread of its own sees to that, since no core waits for a disk.
+
+use super::CoordinatorError;
+use super::answers::Note;
+use super::copy::write_beside;
+use crate::base::{PartitionId, TopicId};
+use crate::replica::NodeId;
+use crate::replica::message::Route;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const NAME: &str = "cluster.offers";
+const SEAL: &str = "crc32 ";
+
+/// Topic, partition, and who may join.
+pub type Offer = (TopicId, PartitionId, NodeId);
+
+/// Under one version of the file.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Offers {
+    pub version: u64,
+    pub made: BTreeSet<Offer>,
+}
+
+/// What a core tells.
+pub struct Told {
+    pub version: u64,
+    pub route: Route,
+    pub nodes: Vec<NodeId>,
+    pub note: Option<Note>,
+}
+
+/// Those that are durable, for all of the node.
+#[derive(Clone)]
+pub struct Book {
+    path: PathBuf,
+    durable: Arc<Mutex<Offers>>,
+}
+
+impl Offers {
+    pub fn has(&self, version: u64, route: Route, node: NodeId) -> bool {
+        self.version == version && self.made.contains(&(route.topic_id, route.partition, node))
+    }
+
+    pub fn add(&mut self, told: &Told) {
+        if told.version > self.version {
+            *self = Offers { version: told.version, ..Offers::default() };
+        }
+        if told.version == self.version {
+            self.made.extend(told.nodes.iter().map(|node| (told.route.topic_id, told.route.partition, *node)));
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = format!("version {}\n", self.version);
+        for (topic, partition, node) in &self.made {
+            let _ = writeln!(text, "{topic} {} {node}", partition.0);
+        }
+        let crc = crc32fast::hash(text.as_bytes());
+        let _ = writeln!(text, "{SEAL}{crc:08x}");
+        text
+    }
+
+    fn parse(text: &str) -> Option<Offers> {
+        let (all, crc) = text.rsplit_once(SEAL)?;
+        if crc.trim_end() != format!("{:08x}", crc32fast::hash(all.as_bytes())) {
+            return None;
+        }
+        let mut lines = all.lines();
+        let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
+        let id = |hex: &str| Some(u128::from_str_radix(hex, 16).ok()?.to_be_bytes());
+        let offer = |line: &str| {
+            let mut words = line.split(' ');
+            let (topic, partition, node) = (words.next()?, words.next()?, words.next()?);
+            Some((TopicId(id(topic)?), PartitionId(partition.parse().ok()?), NodeId(id(node)?)))
+        };
+        Some(Offers { version, made: lines.map(offer).collect::<Option<_>>()? })
+    }
+}
+
+impl Book {
+    /// As an earlier life left it.
+    pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
+        let path = data.join(NAME);
+        let bad = |what: String| CoordinatorError::BadOffers { path: path.clone(), what };
+        let offers = match std::fs::read_to_string(&path) {
+            Err(e) if e.kind() == ErrorKind::NotFound => Offers::default(),
+            Err(e) => return Err(bad(e.to_string())),
+            Ok(text) => Offers::parse(&text).ok_or_else(|| bad("its checksum is another".into()))?,
+        };
+        Ok(Book { path, durable: Arc::new(Mutex::new(offers)) })
+    }
+
+    pub fn offers(&self) -> Offers {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where cores tell what they offer. The log has it once it is durable.
+    pub fn scribe(&self) -> std::io::Result<Sender<Told>> {
+        let (sender, receiver) = channel();
+        let book = self.clone();
+        std::thread::Builder::new().name("offers".into()).spawn(move || book.write_down(&receiver))?;
+        Ok(sender)
+    }
+
+    /// Until no core is there any more.
+    fn write_down(&self, receiver: &Receiver<Told>) {
+        while let Ok(first) = receiver.recv() {
+            let told: Vec<Told> = [first].into_iter().chain(receiver.try_iter()).collect();
+            let mut offers = self.offers();
+            told.iter().for_each(|told| offers.add(told));
+            if let Err(error) = write_beside(&self.path, &offers.text()) {
+                let source = CoordinatorError::Copy { path: self.path.clone(), source: error };
+                tracing::error!("nobody may join an isr before the next version of the cluster file is in force: {source}");
+                continue;
+            }
+            *self.durable.lock().unwrap_or_else(PoisonError::into_inner) = offers;
+            told.iter().filter_map(|told| told.note.as_ref()).for_each(Note::tell);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offers_are_read_as_they_were_written_and_a_changed_byte_is_noticed() {
+        let told = |version, node| Told {
+            version,
+            route: Route { topic_id: TopicId([7; 16]), partition: PartitionId(3) },
+            nodes: vec![NodeId([node; 16])],
+            note: None,
+        };
+        let mut offers = Offers::default();
+        [told(4, 1), told(4, 2), told(5, 3), told(5, 4), told(4, 5)].iter().for_each(|told| offers.add(told));
+        let route = told(5, 3).route;
+        assert!(offers.has(5, route, NodeId([3; 16])) && offers.has(5, route, NodeId([4; 16])));
+        assert!(
+            !offers.has(4, route, NodeId([1; 16])) && !offers.has(5, route, NodeId([5; 16])),
+            "those of an older version are void"
+        );
+        let text = offers.text();
+        assert_eq!(Offers::parse(&text), Some(offers));
+        for at in 0..text.len() - 1 {
+            let mut bytes = text.clone().into_bytes();
+            bytes[at] ^= 1;
+            assert_eq!(Offers::parse(&String::from_utf8_lossy(&bytes)), None, "byte {at}");
+        }
+    }
+}
