@@ -309,6 +309,16 @@ fn subscribe<'a>(params: [Option<&'a [u8]>; 3], is_ordered: bool, context: &Cont
     Ok(Command::Subscribe { topic, channel, partition: partition(number)?, is_ordered })
 }
 
+/// The topic of a publish, and its partition. A second parameter that begins like no number belongs to a name with a space.
+fn published_to<'a>(topic: &'a [u8], number: Option<&[u8]>, what: &str) -> Result<(&'a str, Option<PartitionId>), ClientError> {
+    let bad = |name: &[u8]| ClientError::fatal("E_BAD_TOPIC", format!("{what} {} is not valid", quoted(name)));
+    let valid = valid_name(topic).ok_or_else(|| bad(topic))?;
+    match number {
+        Some(rest) if rest.first().is_some_and(|b| !b"+-0123456789".contains(b)) => Err(bad(&[topic, b" ", rest].concat())),
+        _ => Ok((valid, partition(number)?)),
+    }
+}
+
 /// A body that is one blob of at most the body limit.
 fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop> {
     let size = body.number(0)?;
@@ -329,9 +339,7 @@ fn publish<'a>(
     limits: &Limits,
 ) -> Result<(Command<'a>, usize), Stop> {
     let topic = topic.ok_or_else(|| invalid("PUB insufficient number of parameters"))?;
-    let topic = valid_name(topic)
-        .ok_or_else(|| ClientError::fatal("E_BAD_TOPIC", format!("PUB topic name {} is not valid", quoted(topic))))?;
-    let partition = partition(number)?;
+    let (topic, partition) = published_to(topic, number, "PUB topic name")?;
     let (bytes, end) = one_message("PUB", body, limits)?;
     Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
 }
@@ -383,11 +391,8 @@ fn multi_publish<'a>(
     limits: &Limits,
 ) -> Result<(Command<'a>, usize), Stop> {
     let topic = topic.ok_or_else(|| invalid("MPUB insufficient number of parameters"))?;
-    let topic = valid_name(topic).ok_or_else(|| {
-        // The code stands twice in nsqd's frame.
-        ClientError::fatal("E_BAD_TOPIC", format!("E_BAD_TOPIC MPUB topic name {} is not valid", quoted(topic)))
-    })?;
-    let partition = partition(number)?;
+    // The code stands twice in nsqd's frame.
+    let (topic, partition) = published_to(topic, number, "E_BAD_TOPIC MPUB topic name")?;
     let bad = |code, text: String| ClientError::fatal(code, text);
     let size = body.number(0)?;
     if size <= 0 {

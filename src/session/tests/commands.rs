@@ -57,7 +57,9 @@ fn partitions_are_named() {
     good("", "SUB_ORDERED t c 1\n", &["sub t/1 c 60000 0 ordered"], &["= OK"]);
     good("", "SUB_ORDERED t c\n", &["sub t c 60000 0 ordered"], &["= OK"]);
     good("", with_body("PUB t 999999", b"x"), &["pub t/65535 x"], &["= OK"]);
-    fatal("", "PUB t one\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "one""#]);
+    fatal("", "PUB t +1\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "+1""#]);
+    fatal("", "PUB bad topic!\n", &[r#"! E_BAD_TOPIC PUB topic name "bad topic!" is not valid"#]);
+    fatal("", "MPUB bad topic!\n", &[r#"! E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "bad topic!" is not valid"#]);
     fatal("", "MPUB t 1.5\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "1.5""#]);
     fatal("", "SUB t c +1\n", &[r#"! E_BAD_PARTITION topic partition is not valid: "+1""#]);
     good("", with_body("PUB t ", b"x"), &["pub t x"], &["= OK"]);

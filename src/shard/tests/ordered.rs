@@ -84,7 +84,7 @@ fn a_partition_that_is_not_there_is_refused() {
         (b"MPUB t 1024\n\0\0\0\x09\0\0\0\x01\0\0\0\x01x", "E_TOPIC_NOT_EXIST"),
         (b"SUB t ch 99999999999999999999\n", "E_TOPIC_NOT_EXIST"),
         (b"SUB_ORDERED t ch 3\n", "E_TOPIC_NOT_EXIST"),
-        (b"PUB t one\n", "E_BAD_PARTITION"),
+        (b"PUB t 1.5\n", "E_BAD_PARTITION"),
         (b"SUB t ch -2\n", "E_BAD_PARTITION"),
     ] {
         let mut n = Node::new(2, 3);
