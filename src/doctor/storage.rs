@@ -24,7 +24,22 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
             return vec![Finding::fail("data path", format!("{}: {e}", data.display()), remedy)];
         }
     };
-    vec![file_system(&folder), direct_io(&folder), free_space(&folder, settings), write_cache(&folder)]
+    let mut findings = vec![file_system(&folder), direct_io(&folder), free_space(&folder, settings), write_cache(&folder)];
+    findings.extend(older_layout(data));
+    findings
+}
+
+/// Builds before 2026-11-24 kept node.meta and topic.meta in one file each. Their data path would look like one that lost both copies.
+fn older_layout(data: &Path) -> Option<Finding> {
+    let is_there = |name: &str| data.join(name).exists();
+    let is_older = is_there("node.meta") && !is_there("node.meta.0") && !is_there("node.meta.1");
+    is_older.then(|| {
+        Finding::fail(
+            "data path",
+            format!("{} was written by an earlier build, which kept node.meta in one file", data.display()),
+            "drain it with that build, and give this one another --data-path",
+        )
+    })
 }
 
 /// The data path, or the nearest folder above it that is there: it will be made there.
@@ -208,6 +223,10 @@ mod tests {
         let data_path = file.path().join("below").to_str().unwrap().to_owned();
         let findings = check(&Settings { data_path, ..Settings::default() });
         assert_eq!(findings.iter().map(|f| f.level).collect::<Vec<_>>(), vec![Level::Fail], "{findings:?}");
+        fs::write(folder.path().join("node.meta"), [1; BLOCK]).unwrap();
+        assert_eq!(older_layout(folder.path()).map(|f| f.level), Some(Level::Fail));
+        fs::write(folder.path().join("node.meta.1"), [1; BLOCK]).unwrap();
+        assert_eq!(older_layout(folder.path()), None);
         let proc = check(&Settings { data_path: "/proc/ringmq".into(), ..Settings::default() });
         assert!(proc.iter().any(|f| f.name == "O_DIRECT" && f.level == Level::Fail), "{proc:?}");
     }
