@@ -20,4 +20,12 @@ impl Lent {
         self.memory.extend_from_slice(now);
         self.wanted -= now.len();
     }
+
+    /// Moves what is wanted of the first `most` bytes of `inbox`, and says how much that was.
+    pub fn take(&mut self, inbox: &mut Vec<u8>, most: usize) -> usize {
+        let taken = self.wanted.min(most);
+        self.memory.extend(inbox.drain(..taken));
+        self.wanted -= taken;
+        taken
+    }
 }

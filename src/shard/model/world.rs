@@ -236,10 +236,7 @@ impl World {
             self.step(core, Event::Bytes { conn: ConnId(conn), bytes: &bytes });
             return true;
         };
-        let mut bytes = &s.inbox[..n];
-        lent.put(&mut bytes);
-        let n = n - bytes.len();
-        s.inbox.drain(..n);
+        let n = lent.take(&mut s.inbox, n);
         // it comes back when all is there, and sometimes before
         if lent.wanted > 0 && !n.is_multiple_of(3) {
             s.lent = Some(lent);
