@@ -23,7 +23,7 @@ pub use topic::{TopicInfo, TopicRef};
 pub use wheel::{TimerId, Wheel};
 
 /// Every offset, length and buffer of a direct IO is a multiple of this, whatever the device says it would accept
-/// (glommio reports the logical block, 512; the physical one is 4,096).
+/// (a device reports its logical block, 512; the physical one is 4,096).
 pub const BLOCK: usize = 4096;
 
 /// No single read or write is larger, but for reads in sequence: larger reads were seen to hang in D state.
