@@ -1,6 +1,6 @@
-//! Reads the repository's own text: imports against the table of rooms, file and line lengths, banned words, dead files.
+//! Reads the repository's own text: imports against the table of modules, file and line lengths, banned words, dead files.
 //!
-//! Every rule is a function from a made-up source to complaints, and is seen to fire below. The table of rooms stands in
+//! Every rule is a function from a made-up source to complaints, and is seen to fire below. The table of modules stands in
 //! docs/architecture.md, and nowhere else.
 
 #[path = "tidy/glommio.rs"]
@@ -27,13 +27,13 @@ struct Room {
 
 type Rooms = BTreeMap<String, Room>;
 
-/// The rows `| room | pure or IO | rooms | crates | sentence |` of the page.
+/// The rows `| module | pure or IO | modules | crates | sentence |` of the page.
 fn parse_rooms(page: &str) -> Rooms {
     let words = |cell: &str| cell.split_whitespace().map(String::from).collect();
     let rows = page.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
         let [name, kind @ ("pure" | "IO"), rooms, crates, sentence, ..] = cells[..] else { return None };
-        assert!(!sentence.is_empty(), "room {name} has no sentence");
+        assert!(!sentence.is_empty(), "module {name} has no sentence");
         Some((name.to_string(), Room { pure: kind == "pure", rooms: words(rooms), crates: words(crates) }))
     });
     rows.collect()
@@ -262,7 +262,7 @@ fn absolute(path: &[String], module: &[String]) -> Vec<String> {
 fn check_imports(module: &[String], source: &str, rooms: &Rooms, known: &BTreeSet<String>) -> Vec<String> {
     let name = &module[0];
     let Some(room) = rooms.get(name) else {
-        return vec![format!("room `{name}` is not in the table of docs/architecture.md")];
+        return vec![format!("module `{name}` is not in the table of docs/architecture.md")];
     };
     let code = without_tests(&code_of(source));
     let mut complaints = BTreeSet::new();
@@ -270,13 +270,13 @@ fn check_imports(module: &[String], source: &str, rooms: &Rooms, known: &BTreeSe
         let second = path.get(1).map(String::as_str).unwrap_or_default();
         match path[0].as_str() {
             "crate" if second != name && rooms.contains_key(second) && !room.rooms.contains(second) => {
-                complaints.insert(format!("room `{name}` must not import room `{second}` ({})", path.join("::")));
+                complaints.insert(format!("module `{name}` must not import module `{second}` ({})", path.join("::")));
             }
             krate if known.contains(krate) && !room.crates.contains(krate) => {
-                complaints.insert(format!("room `{name}` must not name crate `{krate}` ({})", path.join("::")));
+                complaints.insert(format!("module `{name}` must not name crate `{krate}` ({})", path.join("::")));
             }
             "std" | "core" if room.pure && ["fs", "net", "thread", "env", "process", "os"].contains(&second) => {
-                complaints.insert(format!("pure room `{name}` must not name {}", path.join("::")));
+                complaints.insert(format!("pure module `{name}` must not name {}", path.join("::")));
             }
             _ => {}
         }
@@ -286,7 +286,7 @@ fn check_imports(module: &[String], source: &str, rooms: &Rooms, known: &BTreeSe
             if let Token::Word(word) = token
                 && ["async", "Instant", "SystemTime", "glommio", "tokio", "io_uring", "libc", "rand"].contains(&word.as_str())
             {
-                complaints.insert(format!("pure room `{name}` must not name `{word}`"));
+                complaints.insert(format!("pure module `{name}` must not name `{word}`"));
             }
         }
     }
@@ -393,9 +393,9 @@ fn crates() -> BTreeSet<String> {
 }
 
 fn rooms() -> Rooms {
-    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md has the table of rooms");
+    let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md has the table of modules");
     let rooms = parse_rooms(&page);
-    assert!(rooms.len() > 10, "the table of rooms was not found in docs/architecture.md");
+    assert!(rooms.len() > 10, "the table of modules was not found in docs/architecture.md");
     rooms
 }
 
@@ -424,11 +424,12 @@ fn the_table_of_rooms_agrees_with_itself_and_the_manifest() {
     let mut complaints = Vec::new();
     for (name, room) in &rooms {
         let strangers = room.rooms.iter().filter(|other| !rooms.contains_key(*other));
-        complaints.extend(strangers.map(|other| format!("room {name} may import {other}, which is no room")));
-        complaints.extend(room.crates.difference(&known).map(|other| format!("room {name}: crate {other} is not in Cargo.toml")));
+        complaints.extend(strangers.map(|other| format!("module {name} may import {other}, which is no module")));
+        complaints
+            .extend(room.crates.difference(&known).map(|other| format!("module {name}: crate {other} is not in Cargo.toml")));
         if room.pure {
             let carried = room.rooms.iter().filter(|other| rooms.get(*other).is_some_and(|other| !other.pure));
-            complaints.extend(carried.map(|other| format!("pure room {name} may import {other}, which does IO")));
+            complaints.extend(carried.map(|other| format!("pure module {name} may import {other}, which does IO")));
         }
     }
     fail_on(complaints);
@@ -474,7 +475,7 @@ fn settings_md_is_current() {
 // ---- each rule is seen to fire
 
 fn made_up() -> (Rooms, BTreeSet<String>) {
-    let page = "| room | kind | rooms | crates | its one sentence |\n|---|---|---|---|---|\n\
+    let page = "| module | kind | modules | crates | what it is |\n|---|---|---|---|---|\n\
                 | base | pure | | bytes | Names. |\n| log | pure | base | bytes | Logs. |\n| disk | IO | base | glommio | Writes. |\n";
     (parse_rooms(page), ["bytes", "glommio", "tokio", "serde"].map(String::from).into())
 }
@@ -527,7 +528,7 @@ fn what_is_allowed_is_let_through() {
     ] {
         assert_eq!(imports(module, source), Vec::<String>::new(), "{source}");
     }
-    assert_eq!(imports("attic", ""), ["room `attic` is not in the table of docs/architecture.md"]);
+    assert_eq!(imports("attic", ""), ["module `attic` is not in the table of docs/architecture.md"]);
 }
 
 #[test]
