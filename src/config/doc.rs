@@ -24,7 +24,7 @@ pub fn settings_md() -> String {
     }
     out.push_str(
         "\n## Per topic\n\n\
-         In the file alone; what a topic does not say is the node's.\n\n\
+         Only in the file. A topic without a value of its own has the node's value.\n\n\
          ```toml\n[topics.orders]\nretention = \"1w\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
          ## nsqd's settings without effect here\n\n\
          They are accepted, so that an nsqd's flags or file need fewer changes, and named in the log.\n\n\
@@ -35,7 +35,7 @@ pub fn settings_md() -> String {
     }
     out.push_str(
         "\n## nsqd's settings that are not supported (yet)\n\n\
-         They are refused, as a flag and in the file: an operator who gives one relies on it. A value that asks for nothing is\n\
+         They are refused, as a flag and in the file, because an operator who sets one relies on it. A value that asks for nothing is\n\
          accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`, and any value of\n\
          `max-deflate-level` and of the `statsd-` settings but `statsd-address`, which only give details.\n\n\
          | setting | what there is |\n|---|---|\n",

@@ -72,17 +72,17 @@ settings! {
             "Where clients of the native protocol connect (docs/native.md). When nobody gives it and another process has it, the node \
              starts without, unless the cluster file lists it";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
-            "PEM file of the node's certificate and those that lead from it to its CA. The native port then speaks TLS only";
+            "PEM file of the node's certificate chain. With it the native port speaks TLS only";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --native-tls-cert";
-        native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: none is asked for"],
-            "PEM file of CAs: a native client must have a certificate that one of them has signed";
+        native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: no client certificate"],
+            "PEM file of CAs. With it a native client must show a certificate that one of these CAs has signed";
         native_tls_min_version: String = "1.2".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "native-tls-min-version",
             "Oldest version of TLS that the native port speaks: 1.2 or 1.3";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
-            "Address of this node as clients should use it; shown in /info";
+            "Address that clients should use for this node; shown in /info";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
-            "Cores that serve, each with its own sockets, journal and partitions. May change between starts";
+            "Number of cores, each with its own sockets, journal and partitions. May change at each startup";
         partitions: u16 = 1, Unit::Count, 1, 1024, "partitions",
             "Partitions that a topic gets when its first PUB or SUB creates it";
         max_connections: u64 = 0, Unit::Count, 0, 10_000_000, "max-connections", ["0, as the limit of open files allows"],
@@ -108,109 +108,108 @@ settings! {
         max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, DAY, "max-msg-timeout",
             "Longest time a consumer may ask for, or reach by TOUCH";
         max_req_timeout_ms: u64 = HOUR, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
-            "Longest delay of a requeued message; a longer one is cut to it";
+            "Longest delay of a requeued message; a longer delay becomes this one";
         max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "max-heartbeat-interval",
             "Longest heartbeat interval that a client may ask for";
         client_timeout_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "client-timeout",
-            "A client that asks for no heartbeat interval gets half of this, and is gone after this time of silence";
+            "Silence after which a client that asked for no heartbeat interval is disconnected. Such a client's interval is half of it";
         max_output_buffer_size: u64 = 64 * KIB, Unit::Bytes, 64, 16 * MIB, "max-output-buffer-size",
             "Largest output buffer that a client may ask for";
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
             "Longest time between flushes of its output buffer that a client may ask for";
         max_confirm_win: u64 = 500, Unit::Count, 1, 1_000_000, "max-confirm-win",
-            "Gaps that a channel may have behind its newest confirmed message before it reads no further";
+            "Gaps of unfinished messages behind which a channel reads no further";
     }
     "HTTP" {
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
-            "HTTP connections at a time; further ones get 503";
+            "HTTP connections at a time; further connections get 503";
         http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
             "Time an HTTP client has to send the head, and again the body, of a request";
     }
     "Memory, per core" {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
-            "Bytes of publishes that wait for the disk; above it no further publish is read from the sockets";
+            "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets";
         pub_waiting_timeout_ms: u64 = 3 * SECOND, Unit::Millis, 1, HOUR, "pub-waiting-timeout",
-            "How long a publish waits for room before its client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429), or hears that the disk is full";
+            "Time that a publish waits for room. Then the client gets E_PUB_TOO_MUCH_WAITING (HTTP: 429), or hears that the disk is full";
         read_cache_bytes: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "read-cache-bytes",
-            "Cache of what consumers that lag behind read from disk";
+            "Cache of batches that lagging consumers read from disk";
         tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",
-            "Recent messages kept for consumers that are at the end";
+            "Recent messages kept in memory for consumers at the end of the log";
     }
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
-            "Size of each core's journal. It bounds what a start replays, and what waits in memory for its segment";
+            "Size of each core's journal. It bounds the bytes that recovery replays, and the bytes in memory that are in no segment yet";
         max_bytes_per_file: u64 = 128 * MIB, Unit::Bytes, MIB, TIB, "max-bytes-per-file",
-            "Size of a segment, the files of which a partition's log is made and the step of its retention";
+            "Size of a segment file of a partition's log, and so the step of retention";
         accept_lost_journal: u64 = 0, Unit::Count, 0, i64::MAX as u64, "accept-lost-journal", ["0, never"],
-            "Start although a journal is gone for good. The refusal to start names the number, which counts for that loss alone";
+            "Start although a journal is lost for good. The error at startup names the number, which accepts that loss only";
         direct_bytes: u64 = 256 * KIB, Unit::Bytes, 4 * KIB, 512 * MIB, "direct-bytes",
             "Batches of at least this size go straight to their segment instead of through the journal, whose records end \
-             at 256KiB: a higher value changes nothing. What a replica catches up with goes that way from 16KiB on";
+             at 256KiB: a higher value changes nothing. Batches of a replica that catches up do so from 16KiB on";
         flush_bytes: u64 = MIB, Unit::Bytes, 4 * KIB, 512 * MIB, "flush-bytes",
             "Bytes of a partition that are gathered for one write to its segment";
         fin_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "fin-sync-interval",
-            "A FIN is durable after this time at the latest; after a crash what was finished later may come again";
+            "A FIN is durable after this time at the latest. After a crash, messages finished later than that may come again";
         retention_ms: u64 = 0, Unit::Millis, 0, 3650 * DAY, "retention",
             "Keep messages at least this long, also when every channel has confirmed them. Per topic in the file";
         retention_bytes: u64 = 0, Unit::Bytes, 0, 1024 * TIB, "retention-bytes",
             "Keep at least this many of the newest bytes of a partition, also when confirmed. Per topic in the file";
         max_producers: u64 = 1000, Unit::Count, 1, 65_536, "max-producers",
-            "Idempotent producers that a partition remembers, about 400 bytes of memory and 200 of each snapshot for one. \
-             The least recently used is forgotten first: what it repeats is refused, not stored twice";
+            "Idempotent producers that a partition remembers, at about 400 bytes of memory and 200 bytes of each snapshot. \
+             The least recently used one is forgotten first: its repeats are refused, not stored twice";
         producer_expiry_ms: u64 = DAY, Unit::Millis, SECOND, 3650 * DAY, "producer-expiry",
-            "An idempotent producer is forgotten when it wrote nothing for this long, by the times in the partition's log";
+            "A partition forgets an idempotent producer that wrote nothing for this long, by the times in the partition's log";
         scrub_bytes_per_second: u64 = 4 * MIB, Unit::Bytes, 0, 4 * GIB, "scrub-bytes-per-second",
-            "Rate, per core, at which cold data is read in the background, verified, and its file headers and commit logs mended; \
-             0 turns it off";
+            "Rate, per core, at which the scrubber reads cold data, verifies it, and repairs file headers and commit logs; 0 turns it off";
         delete_bytes_per_second: u64 = 128 * MIB, Unit::Bytes, 0, 64 * GIB, "delete-bytes-per-second",
-            "Rate, per core, at which segments are deleted that retention lets go. What waits goes within about a minute, \
-             and at once when the disk is full; 0: always at once";
+            "Rate, per core, at which segments are deleted. A segment waits for about a minute at most; on a full disk it is deleted at \
+             once. 0: always at once";
         spare_bytes: u64 = 1024 * MIB, Unit::Bytes, 0, 64 * TIB, "spare-bytes",
-            "Segments that retention lets go are kept for new ones, up to so many bytes for the whole node, since space that was written \
-             before is written faster; given back when the disk is full. Less than --max-bytes-per-file keeps none";
+            "Bytes, for the whole node, of deleted segments that are kept for new ones: used space is written faster than new space. They \
+             are given back when the disk is full. Less than --max-bytes-per-file keeps none";
     }
     "Cluster" {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],
-            "TOML file that names the nodes, the topics and who replicates and leads each partition (docs/cluster.md). \
+            "TOML file that names the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). \
              SIGHUP makes the node read it again";
         peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
             "Where the other nodes of the cluster connect; only with --cluster-file";
         peer_tls_cert: String = String::new(), Unit::Text, 0, 0, "peer-tls-cert", ["empty: no TLS"],
-            "PEM file of the certificate that this node shows its peers, and those that lead from it to its CA. Peers then speak TLS only";
+            "PEM file of the certificate chain that this node shows its peers. With it peers speak TLS only";
         peer_tls_key: String = String::new(), Unit::Text, 0, 0, "peer-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --peer-tls-cert";
         peer_tls_ca: String = String::new(), Unit::Text, 0, 0, "peer-tls-ca", ["empty: no TLS"],
-            "PEM file of CAs: each peer must show a certificate that one of them has signed";
+            "PEM file of CAs. Each peer must show a certificate that one of these CAs has signed";
         peer_tls_min_version: String = "1.3".into(), Unit::Word(&["1.2", "1.3"]), 0, 0, "peer-tls-min-version",
             "Oldest version of TLS that is spoken with peers: 1.2 or 1.3";
         replica_window_bytes: u64 = 8 * MIB, Unit::Bytes, 64 * KIB, GIB, "replica-window-bytes",
-            "Bytes that a leader sends to a follower of a partition ahead of its acknowledgement; one batch may exceed it";
+            "Bytes that a leader sends to a follower of a partition ahead of the follower's acknowledgements; one batch may exceed it";
         receive_in_place_bytes: u64 = 64 * KIB, Unit::Bytes, 1, GIB, "receive-in-place-bytes",
-            "So much of what a client or a peer sends has to be missing that it is received to where it stays, by an operation of its own, \
-             and not copied there; not with TLS";
+            "Missing bytes of a message or batch from which on the node receives them in place, without a copy, by an operation of \
+             their own; not with TLS";
         catch_up_rate: u64 = 0, Unit::Bytes, 0, 64 * GIB, "catch-up-rate", ["0, as fast as it goes"],
             "Bytes per second of a partition that a leader sends to a follower that catches up";
         replica_retry_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-retry",
-            "Pause after which a replica asks again for what got no answer";
+            "Pause after which a replica repeats a request that got no answer";
         replica_heartbeat_ms: u64 = 500, Unit::Millis, 10, MINUTE, "replica-heartbeat",
-            "Silence after which a peer is asked for a sign of life, and a follower in step is told how far its partition is committed";
+            "Silence after which a node asks a peer for a sign of life, and a leader tells a follower the committed end";
         follower_limit_ms: u64 = 3 * SECOND, Unit::Millis, 100, HOUR, "follower-limit",
-            "An in-sync replica that for so long lacks what the leader has is to be taken out of the ISR";
+            "Time that an in-sync replica may lag behind the leader. Then the leader proposes its removal from the ISR";
         replica_write_limit_ms: u64 = 5 * SECOND, Unit::Millis, 200, HOUR, "replica-write-limit",
-            "A publish that waits so long for an in-sync replica ends with an error that says that its outcome is unknown. \
+            "Time that a publish waits for an in-sync replica. Then it ends with the error that its outcome is unknown. \
              Above --follower-limit";
         cursor_sync_interval_ms: u64 = 100, Unit::Millis, 1, MINUTE, "cursor-sync-interval",
-            "How often the channels' progress goes to the followers: after a change of the leader at most what was finished \
-             in such an interval comes again";
+            "Interval at which a leader sends its channels' progress to the followers. After a leader change at most the messages \
+             finished in one interval come again";
     }
     "Executor" {
         stall_log_ms: u64 = 100, Unit::Millis, 1, MINUTE, "stall-log",
-            "A turn of a core that takes longer is logged";
+            "A turn of a core that takes longer than this is logged";
         spin_before_park_us: u64 = 0, Unit::Micros, 0, 1_000_000, "spin-before-park",
             "How long an idle core looks for work before it sleeps: lower latency for more CPU";
         time_slice_us: u64 = 100, Unit::Micros, 0, 100_000, "time-slice",
-            "Time slice that the node's threads ask Linux for (6.12 or later; 100us or more): who wakes on a busy core's CPU, as the \
-             kernel's workers behind each durable write do, is not to wait longer. 0 leaves the kernel's own";
+            "Time slice that the node's threads ask Linux for (6.12 or later; 100us or more). It bounds how long the kernel's workers \
+             behind a durable write wait for a busy core. 0 leaves the kernel's own";
     }
 }
 
