@@ -13,6 +13,7 @@
 //!
 //! Never used by a running node.
 
+mod file;
 mod spares;
 
 use crate::base::{
@@ -21,10 +22,10 @@ use crate::base::{
 };
 use crate::log::storage::Storage;
 use bytes::Bytes;
+use file::File;
+pub use file::SECTOR;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-
-pub const SECTOR: usize = 512;
 
 /// Probabilities are per operation, 0.0 to 1.0.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,28 +62,6 @@ pub const NO_FAULTS: Faults = Faults {
     lost_write: 0.0,
     misdirected_write: 0.0,
 };
-
-/// A file grows to megabytes of which little is written: fresh memory is zero without being touched.
-fn resize(bytes: &mut Vec<u8>, len: usize) {
-    if len <= 2 * bytes.len() {
-        return bytes.resize(len, 0);
-    }
-    let mut longer = vec![0; len];
-    longer[..bytes.len()].copy_from_slice(bytes);
-    *bytes = longer;
-}
-
-#[derive(Clone, Debug, Default)]
-struct File {
-    durable: Vec<u8>,
-    image: Vec<u8>,
-    /// Sectors of `image` that are not durable, with the contents they had on the way, oldest first.
-    dirty: BTreeMap<u64, Vec<[u8; SECTOR]>>,
-    /// Writes that were issued and not completed, by their operation: their sectors.
-    in_flight: BTreeMap<u64, (u64, u64)>,
-    /// Sectors of failed writes and syncs, until they are written again.
-    doubtful: BTreeSet<u64>,
-}
 
 /// What was done to a disk, for tests that ask whether a run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,13 +130,10 @@ impl SimDisk {
             assert!(at % BLOCK as u64 == 0 && len.is_multiple_of(BLOCK) && len > 0, "{file}: a write of {len} at {at}");
             assert!(len <= IO_BYTES_MAX, "{file}: a write of {len} bytes");
             self.assert_no_overlap(file, *at, len);
-            let bytes: Vec<u8> = parts.concat();
-            let key = file.to_string();
-            if let Some(f) = self.files.get_mut(&key)
-                && at + len as u64 <= f.image.len() as u64
+            if let Some(f) = self.files.get_mut(&file.to_string())
+                && at + len as u64 <= f.len() as u64
             {
-                f.put(*at, &bytes);
-                f.in_flight.insert(number, (*at / SECTOR as u64, (len / SECTOR) as u64));
+                f.begin(number, *at, parts);
             }
         }
         let is_late = self.rng.chance(self.faults.late);
@@ -208,21 +184,21 @@ impl SimDisk {
                 let len: usize = parts.iter().map(Bytes::len).sum();
                 self.counts.writes += 1;
                 let fault = self.write_fault(&file, at, len);
-                let sectors = self.file(&file)?.in_flight.remove(&number);
+                let was_issued = self.file(&file)?.ends(number);
                 if let Err(error) = fault {
-                    self.fail_write(&file, sectors, &error);
+                    if was_issued {
+                        self.fail_write(&file, at, len, &error);
+                    }
                     return Err(error);
                 }
-                let f = self.file(&file)?;
-                if at + len as u64 > f.image.len() as u64 {
+                if at + len as u64 > self.file(&file)?.len() as u64 {
                     return Err(io(&file, "write", 27, "past the allocated end"));
                 }
                 if self.lies(&file, at, len) {
                     return Ok(DiskDone::Done);
                 }
-                let f = self.file(&file)?;
                 if durability == Durability::Durable {
-                    f.make_durable(at / SECTOR as u64, (len / SECTOR) as u64);
+                    self.file(&file)?.make_durable(at, len);
                 }
                 Ok(DiskDone::Done)
             }
@@ -279,7 +255,7 @@ impl SimDisk {
                 self.faults = faults;
             }
         }
-        self.files.values_mut().for_each(|f| f.in_flight.clear());
+        self.files.values_mut().for_each(File::forget_in_flight);
         (self.crashed, self.faults.crash_after) = (false, None);
     }
 
@@ -291,12 +267,12 @@ impl SimDisk {
 
     /// A file's bytes as a reader sees them.
     pub fn contents(&self, file: &FileId) -> Option<&[u8]> {
-        self.files.get(&file.to_string()).map(|f| &f.image[..])
+        self.files.get(&file.to_string()).map(File::bytes)
     }
 
     /// The same by path.
     pub fn contents_of(&self, path: &str) -> &[u8] {
-        self.files.get(path).map_or(&[], |f| &f.image[..])
+        self.files.get(path).map_or(&[], File::bytes)
     }
 
     pub fn len_of(&self, path: &str) -> u64 {
@@ -309,35 +285,26 @@ impl SimDisk {
     }
 
     pub fn used_bytes(&self) -> u64 {
-        self.files.values().map(|f| f.image.len() as u64).sum()
+        self.files.values().map(|f| f.len() as u64).sum()
     }
 
     /// Flips a bit of what is stored: rot.
     pub fn flip(&mut self, path: &str, at: u64, bit: u32) {
         let f = self.files.get_mut(path).expect("a file that is there");
-        f.image[at as usize] ^= 1 << (bit % 8);
-        f.durable[at as usize] ^= 1 << (bit % 8);
+        f.damage(at as usize, 1, |byte, _| byte[0] ^= 1 << (bit % 8));
     }
 
     /// Overwrites stored bytes, durably: rot, a foreign file, a zeroed block.
     pub fn scribble(&mut self, path: &str, at: u64, bytes: &[u8]) {
         let f = self.files.entry(path.to_string()).or_default();
-        let end = at as usize + bytes.len();
-        if f.image.len() < end {
-            resize(&mut f.image, end);
-            resize(&mut f.durable, end);
-        }
-        f.image[at as usize..end].copy_from_slice(bytes);
-        f.durable[at as usize..end].copy_from_slice(bytes);
+        f.grow(at as usize + bytes.len());
+        f.damage(at as usize, bytes.len(), |stored, from| stored.copy_from_slice(&bytes[from..from + stored.len()]));
     }
 
     /// Cuts a file, durably: rot of its inode.
     pub fn cut(&mut self, path: &str, len: usize) {
         let f = self.files.get_mut(path).expect("a file that is there");
-        f.image.truncate(len);
-        f.durable.truncate(len);
-        f.dirty.retain(|sector, _| *sector < (len / SECTOR) as u64);
-        f.doubtful.retain(|sector| *sector < (len / SECTOR) as u64);
+        f.resize(f.len().min(len));
     }
 
     /// Removes a file, or renames it away when `to` is given.
@@ -396,31 +363,22 @@ impl SimDisk {
         self.counts.damages += 1;
         let shift = self.rng.next_u64();
         let f = self.files.get_mut(&file.to_string()).expect("it was just there");
-        let (from, to) = (at as usize, at as usize + len);
-        let bytes = f.image[from..to].to_vec();
-        for sector in from / SECTOR..to / SECTOR {
-            f.dirty.remove(&(sector as u64));
-        }
-        f.image[from..to].copy_from_slice(&f.durable[from..to]);
-        let places = (f.image.len() - len) / BLOCK + 1;
-        let other = (shift % places as u64) as usize * BLOCK;
-        if is_misdirected && f.in_flight.is_empty() {
-            f.image[other..other + len].copy_from_slice(&bytes);
-            f.durable[other..other + len].copy_from_slice(&bytes);
-            for sector in other / SECTOR..(other + len) / SECTOR {
-                f.dirty.remove(&(sector as u64));
-            }
+        let bytes = f.read(at as usize, len);
+        f.lose(at, len);
+        let places = (f.len() - len) / BLOCK + 1;
+        if is_misdirected {
+            f.misdirect((shift % places as u64) as usize * BLOCK, &bytes);
         }
         true
     }
 
-    fn fail_write(&mut self, file: &FileId, sectors: Option<(u64, u64)>, error: &DiskError) {
-        let (Some(f), Some(sectors), false) = (self.files.get_mut(&file.to_string()), sectors, self.crashed) else { return };
+    fn fail_write(&mut self, file: &FileId, at: u64, len: usize, error: &DiskError) {
+        let (Some(f), false) = (self.files.get_mut(&file.to_string()), self.crashed) else { return };
         let landed = match error {
-            DiskError::ShortWrite { written, .. } => Some((written / SECTOR) as u64),
+            DiskError::ShortWrite { written, .. } => Some(written / SECTOR),
             _ => None,
         };
-        f.fail(sectors, landed, &mut self.landing);
+        f.fail(at, len, landed, &mut self.landing);
     }
 
     fn file(&mut self, file: &FileId) -> Result<&mut File, DiskError> {
@@ -438,103 +396,6 @@ impl SimDisk {
     fn numbers(&self, prefix: &str, suffix: &str) -> Vec<i64> {
         let inner = |name: &String| name.strip_prefix(prefix)?.strip_suffix(suffix)?.parse().ok();
         self.files.keys().filter_map(inner).collect()
-    }
-}
-
-impl File {
-    /// Writes into the image; what stood there may come back at a crash.
-    fn put(&mut self, at: u64, bytes: &[u8]) {
-        for (i, sector) in bytes.chunks(SECTOR).enumerate() {
-            let number = at / SECTOR as u64 + i as u64;
-            let from = number as usize * SECTOR;
-            let old: [u8; SECTOR] = self.image[from..from + SECTOR].try_into().expect("a sector");
-            self.dirty.entry(number).or_default().push(old);
-            self.doubtful.remove(&number);
-            self.image[from..from + SECTOR].copy_from_slice(sector);
-        }
-    }
-
-    /// A write has failed: of its sectors, the first `landed` are there; else all, none, a prefix, or any.
-    fn fail(&mut self, (first, count): (u64, u64), landed: Option<u64>, rng: &mut Rng) {
-        let (style, prefix) = (rng.below(4), rng.below(count + 1));
-        for i in 0..count {
-            let is_there = match (landed, style) {
-                (Some(landed), _) => i < landed,
-                (None, 0) => true,
-                (None, 1) => false,
-                (None, 2) => i < prefix,
-                (None, _) => rng.chance(0.5),
-            };
-            let Some(older) = self.dirty.get_mut(&(first + i)) else { continue };
-            self.doubtful.insert(first + i);
-            if !is_there {
-                let before = older.pop().expect("what stood there before");
-                let from = (first + i) as usize * SECTOR;
-                self.image[from..from + SECTOR].copy_from_slice(&before);
-                if older.is_empty() {
-                    self.dirty.remove(&(first + i));
-                }
-            }
-        }
-    }
-
-    fn fail_sync(&mut self) {
-        let in_flight = self.in_flight();
-        self.doubtful.extend(self.dirty.keys().filter(|s| !in_flight.contains(s)));
-    }
-
-    fn in_flight(&self) -> BTreeSet<u64> {
-        self.in_flight.values().flat_map(|&(first, n)| first..first + n).collect()
-    }
-
-    fn make_durable(&mut self, first: u64, count: u64) {
-        for sector in first..first + count {
-            self.dirty.remove(&sector);
-        }
-        let (from, to) = (first as usize * SECTOR, (first + count) as usize * SECTOR);
-        self.durable[from..to].copy_from_slice(&self.image[from..to]);
-    }
-
-    fn sync(&mut self) {
-        let in_flight = self.in_flight();
-        let is_covered = |s: &u64| !in_flight.contains(s) && !self.doubtful.contains(s);
-        let done: Vec<u64> = self.dirty.keys().copied().filter(is_covered).collect();
-        done.into_iter().for_each(|s| self.make_durable(s, 1));
-    }
-
-    fn resize(&mut self, len: usize) {
-        resize(&mut self.image, len);
-        resize(&mut self.durable, len);
-        self.dirty.retain(|&s, _| (s as usize + 1) * SECTOR <= len);
-    }
-
-    /// Each sector that is not durable keeps one of the contents it had. The number that did not keep the last one.
-    fn crash(&mut self, rng: &mut Rng) -> u64 {
-        let mut torn = 0;
-        let style = rng.below(4);
-        let prefix = rng.below(self.dirty.len() as u64 + 1);
-        for (i, (&sector, older)) in self.dirty.iter().enumerate() {
-            let keeps = match style {
-                0 => true,
-                1 => false,
-                2 => (i as u64) < prefix,
-                _ => rng.chance(0.5),
-            };
-            if !keeps {
-                let from = sector as usize * SECTOR;
-                // The durable contents, or any of those that were written since.
-                let choice = rng.below(older.len() as u64) as usize;
-                let back = if choice == 0 { &self.durable[from..from + SECTOR] } else { &older[choice][..] };
-                let back: [u8; SECTOR] = back.try_into().expect("a sector");
-                self.image[from..from + SECTOR].copy_from_slice(&back);
-                torn += 1;
-            }
-        }
-        self.dirty.clear();
-        self.in_flight.clear();
-        self.doubtful.clear();
-        self.durable.clone_from(&self.image);
-        torn
     }
 }
 
@@ -577,7 +438,7 @@ impl Storage for SimDisk {
 
     fn len(&mut self, file: &FileId) -> Result<Option<u64>, DiskError> {
         self.tick()?;
-        Ok(self.files.get(&file.to_string()).map(|f| f.image.len() as u64))
+        Ok(self.files.get(&file.to_string()).map(|f| f.len() as u64))
     }
 
     fn read(&mut self, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
@@ -591,8 +452,7 @@ impl Storage for SimDisk {
             return Err(io(file, "read", 5, "input/output error"));
         }
         let f = self.file(file)?;
-        let from = (at as usize).min(f.image.len());
-        Ok(f.image[from..(from + len).min(f.image.len())].to_vec())
+        Ok(f.read(at as usize, len))
     }
 
     fn write(&mut self, file: &FileId, at: u64, bytes: &[u8]) -> Result<(), DiskError> {
@@ -605,12 +465,12 @@ impl Storage for SimDisk {
         if !self.crashed
             && let Ok(f) = self.file(file)
         {
-            assert!(at + bytes.len() as u64 <= f.image.len() as u64, "{file}: a write past the allocated end");
+            assert!(at + bytes.len() as u64 <= f.len() as u64, "{file}: a write past the allocated end");
             f.put(at, bytes);
         }
         self.counts.writes += 1;
         if let Err(error) = self.write_fault(file, at, bytes.len()) {
-            self.fail_write(file, Some((at / SECTOR as u64, (bytes.len() / SECTOR) as u64)), &error);
+            self.fail_write(file, at, bytes.len(), &error);
             return Err(error);
         }
         self.file(file).map(drop)
@@ -631,26 +491,26 @@ impl Storage for SimDisk {
 
     fn allocate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
         self.tick()?;
-        let now = self.files.get(&file.to_string()).map_or(0, |f| f.image.len() as u64);
+        let now = self.files.get(&file.to_string()).map_or(0, |f| f.len() as u64);
         self.room_for(file, len.saturating_sub(now))?;
         let f = self.files.entry(file.to_string()).or_default();
-        f.resize(f.image.len().max(len as usize));
+        f.grow(len as usize);
         Ok(())
     }
 
     fn fill(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
         self.tick()?;
-        let now = self.files.get(&file.to_string()).map_or(0, |f| f.image.len() as u64);
+        let now = self.files.get(&file.to_string()).map_or(0, |f| f.len() as u64);
         self.room_for(file, len.saturating_sub(now))?;
         self.files.insert(file.to_string(), File::default());
-        self.file(file)?.resize(len as usize);
+        self.file(file)?.grow(len as usize);
         Ok(())
     }
 
     fn truncate(&mut self, file: &FileId, len: u64) -> Result<(), DiskError> {
         self.tick()?;
         let f = self.file(file)?;
-        f.resize(f.image.len().min(len as usize));
+        f.resize(f.len().min(len as usize));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The space of retired segments, as the real disk keeps it: the rules are those of `crate::disk::spares`, but for lengths.
 
-use super::{File, SECTOR, SimDisk};
+use super::{File, SimDisk};
 use crate::base::{BLOCK, DiskError, FileId};
 use crate::log::storage::Storage;
 
@@ -9,10 +9,8 @@ impl SimDisk {
         self.tick()?;
         let spare = self.files.remove(&segment.to_string());
         Storage::remove(self, &[commit])?;
-        let Some(mut spare) = spare.filter(|f| f.image.len() > BLOCK && self.sparing.chance(0.5)) else { return Ok(false) };
-        spare.put(0, &[0; BLOCK]);
-        spare.make_durable(0, (BLOCK / SECTOR) as u64);
-        spare.doubtful.retain(|&sector| sector >= (BLOCK / SECTOR) as u64);
+        let Some(mut spare) = spare.filter(|f| f.len() > BLOCK && self.sparing.chance(0.5)) else { return Ok(false) };
+        spare.begin_anew();
         self.spares.push((segment, spare));
         Ok(true)
     }
@@ -21,8 +19,8 @@ impl SimDisk {
         let FileId::Segment(dir, base) = file else { panic!("{file} is no segment") };
         let fits = |(was, f): &(FileId, File)| {
             let FileId::Segment(of, old) = was else { return false };
-            let is_past = (of.topic_id, of.partition) != (dir.topic_id, dir.partition) || old + f.image.len() as i64 <= *base;
-            (len..=max).contains(&(f.image.len() as u64)) && is_past
+            let is_past = (of.topic_id, of.partition) != (dir.topic_id, dir.partition) || old + f.len() as i64 <= *base;
+            (len..=max).contains(&(f.len() as u64)) && is_past
         };
         let is_there = self.files.contains_key(&file.to_string());
         match self.spares.iter().position(fits).filter(|_| !is_there) {
