@@ -1,7 +1,9 @@
 //! What will happen, by its time. What concerns a node's process dies with it, and waits while it stands still.
 
 use crate::shard::cluster::{Ask, Fact};
-use std::collections::BTreeMap;
+use slab::Slab;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 pub enum Happening {
     /// One operation of the node's disk completes.
@@ -152,26 +154,28 @@ impl Happening {
     }
 }
 
-/// In the order of time; at one moment in that in which they were put in.
+/// In the order of time; at one moment in that in which they were put in. Happenings stay where they are, only their places move.
 #[derive(Default)]
 pub struct Queue {
-    events: BTreeMap<(u64, u64), Happening>,
+    order: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    happenings: Slab<Happening>,
     next: u64,
 }
 
 impl Queue {
     pub fn put(&mut self, at: u64, happening: Happening) {
-        self.events.insert((at, self.next), happening);
+        let place = self.happenings.insert(happening);
+        self.order.push(Reverse((at, self.next, place)));
         self.next += 1;
     }
 
     pub fn pop(&mut self) -> Option<(u64, Happening)> {
-        let ((at, _), happening) = self.events.pop_first()?;
-        Some((at, happening))
+        let Reverse((at, _, place)) = self.order.pop()?;
+        Some((at, self.happenings.remove(place)))
     }
 
     pub fn next_at(&self) -> Option<u64> {
-        self.events.first_key_value().map(|((at, _), _)| *at)
+        self.order.peek().map(|Reverse((at, ..))| *at)
     }
 }
 

@@ -41,8 +41,17 @@ impl World {
         }
         self.publish_at_rest();
         self.wait(until, "what is published at rest comes", World::has_drained);
+        self.let_groups_come();
         self.book.producers_converge(false);
         self.book.acked_survives_to_every_channel();
+    }
+
+    /// The messages of a MPUB that had no answer come too: all of them, or none.
+    fn let_groups_come(&mut self) {
+        let until = self.now + 5 * SECOND;
+        while self.now < until && self.book.group_that_came_in_part().is_some() {
+            self.run_until(self.now + 100 * MS);
+        }
     }
 
     /// Lets time pass until it is so.
@@ -176,12 +185,19 @@ impl World {
             self.flush(wire);
             asked.push((key, wire));
         }
-        self.run_until(self.now + 5 * SECOND);
-        let is_taken = |wire: u64| {
-            let client = self.clients.get(&wire).map(|v| &v.client);
-            client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave())
-        };
-        asked.into_iter().filter(|(_, wire)| !is_taken(*wire)).map(|(key, _)| key).collect()
+        let until = self.now + 5 * SECOND;
+        let mut refused = asked;
+        while self.now < until && !refused.is_empty() {
+            self.run_until(self.now + 100 * MS);
+            refused.retain(|(_, wire)| !self.has_taken(*wire));
+        }
+        refused.into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// All that a client published was taken.
+    fn has_taken(&self, wire: u64) -> bool {
+        let client = self.clients.get(&wire).map(|v| &v.client);
+        client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave())
     }
 
     /// All nodes stop; what they leave is compared.
@@ -189,7 +205,7 @@ impl World {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
         // what was committed last reaches every replica, and what is marked is written
-        self.run_until(self.now + 3 * SECOND);
+        self.run_until(self.now + SECOND);
         self.phase = Phase::Ending;
         (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
         let until = self.now + 20 * SECOND;

@@ -18,7 +18,9 @@ use crate::shard::cluster::{Ask, Fact};
 use crate::shard::{Effect, Effects, Event};
 use crate::sim::disk::SimDisk;
 use crate::sim::node::book::{Book, topic_name};
+use rustc_hash::FxBuildHasher;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
 pub const US: u64 = 1_000;
@@ -330,7 +332,7 @@ impl World {
     // ---- disks
 
     fn submit(&mut self, n: usize, core: usize, op: OpId, request: DiskOp) {
-        let file = request.file().map_or(0, |f| crc32fast::hash(f.to_string().as_bytes()) as u64);
+        let file = request.file().map_or(0, |f| FxBuildHasher.hash_one(f));
         let (what, is_journal) = match &request {
             DiskOp::Write { file, at, parts, .. } => {
                 let crc = parts.iter().fold(0, |crc, p| crc << 1 ^ crc32fast::hash(p) as u64);

@@ -6,6 +6,7 @@
 
 mod counts;
 mod firsts;
+mod groups;
 mod ids;
 mod stop;
 
@@ -26,13 +27,14 @@ use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
+use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What clients know of a channel.
 #[derive(Default)]
 struct Channel {
     /// What its clients finished.
-    finished: BTreeSet<usize>,
+    finished: FxHashSet<usize>,
     /// A SUB was answered: it is on every partition.
     is_whole: bool,
     /// Those of which a native Subscribe was answered, and where it begins there if it was made so.
@@ -208,10 +210,6 @@ impl Book {
         });
         self.counts.written += 1;
         n
-    }
-
-    pub fn group(&mut self, messages: Vec<usize>) {
-        self.groups.push(messages);
     }
 
     pub fn body(&self, n: usize) -> &[u8] {
@@ -577,13 +575,6 @@ impl Book {
         !self.places.contains_key(&n) && firsts.any(|(_, first)| first.0 > 0)
     }
 
-    fn mpub_is_all_or_nothing(&self, found: &Found) {
-        for group in &self.groups {
-            let here = group.iter().filter(|n| found.stored.contains_key(n)).count();
-            assert!(here == 0 || here == group.len(), "mpub_is_all_or_nothing: {here} of {group:?} are stored");
-        }
-    }
-
     /// What was delivered before the node went down, acknowledged or not, exists after it.
     fn consumer_never_passes_commit(&self, found: &Found, keeps: Keeps<'_>) {
         let delivered = self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered);
@@ -684,12 +675,7 @@ impl Book {
             let missing = self.owed(n, at).find(|c| self.goes_on(c) && !self.channels[*c].finished.contains(&n));
             assert!(missing.is_none(), "acked_survives: message {n} ({at:?}) was acknowledged and never came to {missing:?}");
         }
-        let is_whole = |c: &ChannelKey| self.goes_on(c) && !self.cut_channels.contains(c);
-        for (channel, known) in self.channels.iter().filter(|(c, _)| is_whole(c)) {
-            for group in self.groups.iter().filter(|g| self.messages[g[0]].topic == channel.0) {
-                let got = group.iter().filter(|n| known.finished.contains(n)).count();
-                assert!(got == 0 || got == group.len(), "mpub_is_all_or_nothing: {got} of {group:?} came to {channel:?}");
-            }
-        }
+        let part = self.group_that_came_in_part();
+        assert!(part.is_none(), "mpub_is_all_or_nothing: of messages, how many, to a channel: {part:?}");
     }
 }
