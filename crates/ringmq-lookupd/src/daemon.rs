@@ -1,0 +1,107 @@
+//! The process: two listeners and one registry, on one thread of tokio, until it is told to stop.
+
+use crate::options::Options;
+use crate::registry::{Limits, Now, Registry};
+use crate::{About, NSQ_VERSION, http, tcp};
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// How long requests and answers under way may take once the daemon stops.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("cannot start: {0}")]
+    Runtime(io::Error),
+    #[error("cannot listen on --{flag}={address}: {error}")]
+    Listen { flag: &'static str, address: String, error: io::Error },
+    #[error("cannot wait for signals: {0}")]
+    Signals(io::Error),
+}
+
+/// The registry with its clocks. Lives on one thread; no borrow of it lasts over an await.
+pub struct Shared {
+    registry: RefCell<Registry>,
+    began: Instant,
+}
+
+impl Shared {
+    pub fn new(limits: Limits) -> Rc<Self> {
+        Rc::new(Shared { registry: RefCell::new(Registry::new(limits)), began: Instant::now() })
+    }
+
+    pub fn with<T>(&self, then: impl FnOnce(&mut Registry, Now) -> T) -> T {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let unix_ns = since.map_or(0, |since| i64::try_from(since.as_nanos()).unwrap_or(i64::MAX));
+        then(&mut self.registry.borrow_mut(), Now { elapsed: self.began.elapsed(), unix_ns })
+    }
+}
+
+/// Runs until SIGTERM or SIGINT.
+pub fn run(options: Options) -> Result<(), DaemonError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DaemonError::Runtime)?;
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let signals = signals().map_err(DaemonError::Signals)?;
+        let (tcp_listener, tcp) = listen("tcp-address", &options.tcp_address).await?;
+        let (http_listener, http) = listen("http-address", &options.http_address).await?;
+        tracing::info!(%tcp, %http, nsq_version = NSQ_VERSION, "nsqlookupd listens");
+        let about = About {
+            hostname: options.hostname.clone(),
+            broadcast_address: options.broadcast_address.clone(),
+            tcp_port: tcp.port(),
+            http_port: http.port(),
+        };
+        let shared = Shared::new(options.limits());
+        let (stop, stopping) = watch::channel(());
+        let nodes = tcp::serve(tcp_listener, shared.clone(), about, options.max_connections, stopping.clone());
+        let clients = http::serve(http_listener, shared, options.max_connections, stopping);
+        let (nodes, clients) = (tokio::task::spawn_local(nodes), tokio::task::spawn_local(clients));
+        signals.await;
+        tracing::info!("stopping");
+        drop(stop);
+        let ended = async { tokio::join!(nodes, clients) };
+        if tokio::time::timeout(STOP_LIMIT, ended).await.is_err() {
+            tracing::warn!("connections were cut off: they did not end within {STOP_LIMIT:?} of the stop");
+        }
+        Ok(())
+    })
+}
+
+async fn listen(flag: &'static str, address: &str) -> Result<(TcpListener, SocketAddr), DaemonError> {
+    let failed = |error| DaemonError::Listen { flag, address: address.into(), error };
+    // As in Go an empty host is every address.
+    let name = if address.starts_with(':') { format!("0.0.0.0{address}") } else { address.into() };
+    let listener = TcpListener::bind(&name).await.map_err(failed)?;
+    let local = listener.local_addr().map_err(failed)?;
+    Ok((listener, local))
+}
+
+fn signals() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// The next connection. A failure, out of descriptors most likely, passes; a busy loop would not help.
+pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
