@@ -19,7 +19,7 @@ const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
 
 fn main() -> ExitCode {
-    let args = config::flags::normalise(as_serve_when_named_nsqd(std::env::args().collect()));
+    let args = config::flags::normalise(as_named(std::env::args().collect()));
     let matches = match command().try_get_matches_from(args) {
         Ok(matches) => matches,
         Err(error) => {
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         }
     };
     // A node must not end because somebody closed the pipe of its log; `load` goes on measuring.
-    if !matches!(matches.subcommand_name(), Some("serve" | "load")) {
+    if !matches!(matches.subcommand_name(), Some("serve" | "load" | "lookupd")) {
         end_quietly_when_the_pipe_closes();
     }
     match matches.subcommand() {
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Some(("inspect", matches)) => inspect(matches),
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
+        Some(("lookupd", matches)) => lookupd(matches),
         Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
@@ -74,12 +75,15 @@ fn without_far_tips(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// A link of the name `nsqd` makes the binary a stand-in for nsqd: its flags come right behind the name.
-fn as_serve_when_named_nsqd(mut args: Vec<String>) -> Vec<String> {
+/// A link of the name `nsqd` or `nsqlookupd` makes the binary a stand-in for it: its flags come right behind the name.
+fn as_named(mut args: Vec<String>) -> Vec<String> {
     let name = args.first().and_then(|path| path.rsplit('/').next());
-    if name == Some("nsqd") {
-        args.insert(1, "serve".into());
-    }
+    let subcommand = match name {
+        Some("nsqd") => "serve",
+        Some("nsqlookupd") => "lookupd",
+        _ => return args,
+    };
+    args.insert(1, subcommand.into());
     args
 }
 
@@ -185,6 +189,7 @@ fn command() -> Command {
         .subcommand(inspect)
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
+        .subcommand(ringmq_lookupd::options::command("lookupd"))
         .subcommand(seeds::command())
 }
 
@@ -204,27 +209,34 @@ fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> Ex
     }
 }
 
+fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
+    name.trim().to_owned()
+}
+
 fn surroundings() -> Result<Surroundings, String> {
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "localhost".into());
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get());
     let here = std::env::current_dir().map_err(|e| format!("the working directory cannot be found: {e}"))?;
     Ok(Surroundings {
-        hostname: hostname.trim().to_string(),
+        hostname: hostname(),
         cpus: u16::try_from(cpus).unwrap_or(u16::MAX),
         working_directory: here.to_string_lossy().into_owned(),
     })
 }
 
-/// To the standard error, as nsqd does.
-fn start_log(settings: &config::Settings) {
-    let level = match settings.log_level.as_str() {
+fn level(name: &str) -> LevelFilter {
+    match name {
         "trace" => LevelFilter::TRACE,
         "debug" => LevelFilter::DEBUG,
         "warn" => LevelFilter::WARN,
         "error" | "fatal" => LevelFilter::ERROR,
         _ => LevelFilter::INFO,
-    };
-    let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+    }
+}
+
+/// To the standard error, as nsqd does.
+fn start_log(settings: &config::Settings) {
+    let log = tracing_subscriber::fmt().with_max_level(level(&settings.log_level)).with_writer(std::io::stderr);
     match settings.log_format.as_str() {
         "json" => log.json().init(),
         _ => log.with_ansi(false).init(),
@@ -283,6 +295,29 @@ fn misused(what: &str) -> ExitCode {
     ExitCode::from(MISUSED)
 }
 
+fn lookupd(matches: &ArgMatches) -> ExitCode {
+    if ringmq_lookupd::options::asks_for_version(matches) {
+        println!("{}", ringmq_lookupd::options::version(concat!("ringmq ", env!("CARGO_PKG_VERSION"))));
+        return ExitCode::SUCCESS;
+    }
+    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    match ringmq_lookupd::options::load(matches, &hostname(), read) {
+        Ok(options) => {
+            start_lookupd_log(&options);
+            options.without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
+            parts::lookupd(options)
+        }
+        Err(error) => misused(&error.to_string()),
+    }
+}
+
+/// To the standard error; each line begins with `--log-prefix`.
+fn start_lookupd_log(options: &ringmq_lookupd::options::Options) {
+    let prefix = options.log_prefix.clone();
+    let log = tracing_subscriber::fmt().with_max_level(level(&options.log_level)).with_ansi(false);
+    log.with_writer(move || parts::Prefixed::new(&prefix)).init();
+}
+
 fn load(matches: &ArgMatches) -> ExitCode {
     match ringmq::load::parse(matches) {
         Ok(asked) => parts::load(&asked),
@@ -338,9 +373,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_nsqd_means_serve() {
+    fn the_name_says_what_to_do() {
         let args = |list: &[&str]| list.iter().map(|s| s.to_string()).collect::<Vec<_>>();
-        assert_eq!(as_serve_when_named_nsqd(args(&["/usr/bin/nsqd", "-x"])), args(&["/usr/bin/nsqd", "serve", "-x"]));
-        assert_eq!(as_serve_when_named_nsqd(args(&["ringmq", "doctor"])), args(&["ringmq", "doctor"]));
+        for (given, meant) in [
+            (&["/usr/bin/nsqd", "-x"][..], &["/usr/bin/nsqd", "serve", "-x"][..]),
+            (&["./nsqlookupd"], &["./nsqlookupd", "lookupd"]),
+            (&["ringmq", "doctor"], &["ringmq", "doctor"]),
+        ] {
+            assert_eq!(as_named(args(given)), args(meant));
+        }
     }
 }

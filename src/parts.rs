@@ -23,6 +23,46 @@ pub fn run_node(settings: Settings) -> Result<(), NodeError> {
     run(settings.clone(), stop, front(settings), recover_shards)
 }
 
+/// Runs until SIGTERM or SIGINT.
+pub fn lookupd(options: ringmq_lookupd::options::Options) -> ExitCode {
+    match ringmq_lookupd::daemon::run(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The standard error, for one line of the log, which gets a prefix.
+pub struct Prefixed {
+    line: Vec<u8>,
+}
+
+impl Prefixed {
+    pub fn new(prefix: &str) -> Self {
+        Prefixed { line: prefix.as_bytes().to_vec() }
+    }
+}
+
+impl std::io::Write for Prefixed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.line.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The subscriber makes a writer for each line.
+impl Drop for Prefixed {
+    fn drop(&mut self) {
+        let _ = std::io::stderr().write_all(&self.line);
+    }
+}
+
 /// The HTTP thread, as the runtime starts and ends it.
 fn front(settings: Arc<Settings>) -> Front {
     let wake = Arc::new(HttpWake::default());

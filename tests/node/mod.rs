@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod pki;
 pub mod small_disk;
+pub mod stock;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -58,14 +59,14 @@ impl Chance {
 
 /// Four ports in a row: NSQ, HTTP, native, peers. They are free now, outside the range from which the kernel takes them for
 /// outgoing connections, and no other test's, in this process or another, while this lives: also while the node is down.
-struct Ports {
+pub struct Ports {
     first: u16,
     /// A name that only one process can have, and that goes with it; tests/clients/server.py claims by it, too.
     _claim: UnixDatagram,
 }
 
 impl Ports {
-    fn free() -> Ports {
+    pub fn free() -> Ports {
         static SALT: AtomicU64 = AtomicU64::new(0);
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
         let mut chance = Chance::new(since ^ (std::process::id() as u64) << 32 ^ SALT.fetch_add(1, Ordering::Relaxed) << 48);
@@ -83,7 +84,7 @@ impl Ports {
         }
     }
 
-    fn at(&self, n: u16) -> SocketAddr {
+    pub fn at(&self, n: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.first + n))
     }
 }

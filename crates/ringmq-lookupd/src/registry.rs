@@ -50,7 +50,10 @@ pub struct PeerInfo {
     pub tcp_port: i64,
     pub http_port: i64,
     pub version: String,
+    /// These two are of nodes newer than 1.3.0, and shown where a node says them.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub topology_zone: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub topology_region: String,
 }
 
@@ -157,7 +160,9 @@ pub struct Entry<'a> {
     pub tcp_port: i64,
     pub tombstoned: bool,
     pub tombstoned_at: i64,
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub topology_region: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
     pub topology_zone: &'a str,
     pub version: &'a str,
 }
