@@ -5,6 +5,8 @@
 
 #[path = "tidy/glommio.rs"]
 mod glommio;
+#[path = "tidy/links.rs"]
+mod links;
 #[path = "tidy/mutants.rs"]
 mod mutants;
 #[path = "tidy/names.rs"]
