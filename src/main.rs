@@ -4,16 +4,17 @@
 //! one more.
 
 mod parts;
+mod reread;
 mod seeds;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Command};
+use reread::LogLevel;
 use ringmq::config::{self, Asked, Surroundings};
 use ringmq::inspect::{Format, InspectOptions};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tracing::level_filters::LevelFilter;
 
 const FAILED: u8 = 1;
 const MISUSED: u8 = 2;
@@ -32,8 +33,8 @@ fn main() -> ExitCode {
         end_quietly_when_the_pipe_closes();
     }
     match matches.subcommand() {
-        Some(("serve", matches)) => with_settings(matches, serve),
-        Some(("doctor", matches)) => with_settings(matches, |settings| parts::doctor(&settings, measuring(matches))),
+        Some(("serve", matches)) => with_settings(matches, |settings, level| serve(matches, settings, level)),
+        Some(("doctor", matches)) => with_settings(matches, |settings, _| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
@@ -98,6 +99,7 @@ fn command() -> Command {
         .after_help(
             "SIGTERM and SIGINT stop the node within seconds; what was acknowledged is on disk at any time.\n\
              A second one changes nothing, a third ends the process at once.\n\
+             SIGHUP makes it read again what can change while it runs: log-level of the --config file, the TLS files, the cluster file.\n\
              Exit codes: 0 stopped, 1 failed (the last log line says why), 2 a wrong flag or file.",
         );
     let doctor = Command::new("doctor")
@@ -193,20 +195,24 @@ fn command() -> Command {
         .subcommand(seeds::command())
 }
 
-fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings) -> ExitCode) -> ExitCode {
-    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
-    let asked = surroundings().and_then(|around| config::load(matches, &around, read).map_err(|e| e.to_string()));
-    match asked {
+fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {
+    match asked(matches) {
         Ok(Asked { settings, without_effect }) => {
-            start_log(&settings);
+            let level = reread::start_log(&settings);
             without_effect.iter().for_each(|note| tracing::warn!("a setting without effect: {note}"));
-            then(settings)
+            then(settings, level)
         }
         Err(error) => {
             error.lines().for_each(|line| eprintln!("ringmq: {line}"));
             ExitCode::from(MISUSED)
         }
     }
+}
+
+/// What the flags and the config file ask for now.
+fn asked(matches: &ArgMatches) -> Result<Asked, String> {
+    let read = |path: &str| std::fs::read_to_string(path).map_err(|e| e.to_string());
+    surroundings().and_then(|around| config::load(matches, &around, read).map_err(|e| e.to_string()))
 }
 
 fn hostname() -> String {
@@ -224,26 +230,7 @@ fn surroundings() -> Result<Surroundings, String> {
     })
 }
 
-fn level(name: &str) -> LevelFilter {
-    match name {
-        "trace" => LevelFilter::TRACE,
-        "debug" => LevelFilter::DEBUG,
-        "warn" => LevelFilter::WARN,
-        "error" | "fatal" => LevelFilter::ERROR,
-        _ => LevelFilter::INFO,
-    }
-}
-
-/// To the standard error, as nsqd does.
-fn start_log(settings: &config::Settings) {
-    let log = tracing_subscriber::fmt().with_max_level(level(&settings.log_level)).with_writer(std::io::stderr);
-    match settings.log_format.as_str() {
-        "json" => log.json().init(),
-        _ => log.with_ansi(false).init(),
-    }
-}
-
-fn serve(settings: config::Settings) -> ExitCode {
+fn serve(matches: &ArgMatches, settings: config::Settings, level: LogLevel) -> ExitCode {
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         pid = std::process::id(),
@@ -251,7 +238,10 @@ fn serve(settings: config::Settings) -> ExitCode {
         shards = settings.shards,
         "starting"
     );
-    match parts::run_node(settings) {
+    let mut in_force = settings.clone();
+    let has_file = matches.get_one::<String>("config").is_some();
+    let reread = || reread::config(has_file.then(|| asked(matches)), &mut in_force, &level);
+    match parts::run_node(settings, reread) {
         Ok(()) => {
             tracing::info!("stopped");
             ExitCode::SUCCESS
@@ -314,7 +304,7 @@ fn lookupd(matches: &ArgMatches) -> ExitCode {
 /// To the standard error; each line begins with `--log-prefix`.
 fn start_lookupd_log(options: &ringmq_lookupd::options::Options) {
     let prefix = options.log_prefix.clone();
-    let log = tracing_subscriber::fmt().with_max_level(level(&options.log_level)).with_ansi(false);
+    let log = tracing_subscriber::fmt().with_max_level(reread::level_of(&options.log_level)).with_ansi(false);
     log.with_writer(move || parts::Prefixed::new(&prefix)).init();
 }
 

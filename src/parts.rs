@@ -11,16 +11,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs until SIGTERM or SIGINT.
-pub fn run_node(settings: Settings) -> Result<(), NodeError> {
+/// Runs until SIGTERM or SIGINT; `reread` is called on SIGHUP.
+pub fn run_node(settings: Settings, reread: impl FnMut()) -> Result<(), NodeError> {
     let settings = Arc::new(settings);
     let stop = StopHandle::new();
-    match settings.is_clustered() {
-        true => stop.on_signals_and_hangup(),
-        false => stop.on_signals(),
-    }
-    .map_err(NodeError::Eventfd)?;
-    run(settings.clone(), stop, front(settings), recover_shards)
+    stop.on_signals_of_a_node().map_err(NodeError::Signals)?;
+    run(settings.clone(), stop, front(settings), recover_shards, reread)
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -84,7 +80,11 @@ pub struct Measuring {
 }
 
 pub fn doctor(settings: &Settings, measuring: Option<Measuring>) -> ExitCode {
-    let findings = checks::check(settings);
+    let mut findings = checks::check(settings);
+    if measuring.is_none() {
+        // What is measured is measured beside a node, too.
+        findings.extend(checks::occupied(settings));
+    }
     if let Err(error) = checks::print(&findings, &mut std::io::stdout()) {
         return failed(format!("cannot write to the standard output: {error}"));
     }

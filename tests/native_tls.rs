@@ -274,13 +274,48 @@ fn files_that_cannot_be_used_are_found_before_anything_starts() {
     let flags = pki.flags();
     let node = Node::start(&flags.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(node.log().contains("the certificate has expired; clients will refuse it"), "{}", node.log());
+    const ANYWHERE: [&str; 3] = ["--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0", "--native-address=127.0.0.1:0"];
     let doctor = |flags: &[String]| {
         let data = format!("--data-path={}", pki.path("data"));
-        let output = Command::new(env!("CARGO_BIN_EXE_ringmq")).args(["doctor", &data]).args(flags).output().expect("it runs");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringmq"));
+        command.args(["doctor", &data]).args(ANYWHERE).args(flags);
+        let output = command.output().expect("it runs");
         (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
     };
     let (code, lines) = doctor(&flags);
     assert!(code == Some(0) && lines.contains("warn  native-tls-cert: ") && lines.contains("ok    native-tls-key: "), "{lines}");
     let (code, lines) = doctor(&key_of_another);
     assert!(code == Some(1) && lines.contains("FAIL  native-tls-key: "), "{lines}");
+}
+
+#[test]
+fn sighup_brings_other_certificates_into_force_for_new_connections() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let (node, before, after) = (pki.node(&[]), trusting(&pki, None), trusting(&other, None));
+    let mut kept = Client::connect(&node, &before);
+    kept.welcome(None);
+    let wait_for = |text: &str| {
+        let begun = std::time::Instant::now();
+        while !node.whole_log().contains(text) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{text:?} is not in:\n{}", node.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let copy = |from: &str, to: &str| std::fs::copy(other.path(from), pki.path(to)).expect("both are there");
+    other.sign("node", ExtendedKeyUsagePurpose::ServerAuth, 4000);
+    copy("node.pem", "node.pem"); // and not its key
+    node.signal(libc::SIGHUP);
+    wait_for("the TLS files of the native port stay as they were: the private key in --native-tls-key=");
+    Client::connect(&node, &before).welcome(None);
+    copy("node.key", "node.key");
+    node.signal(libc::SIGHUP);
+    wait_for("the TLS files of the native port are in force for new connections");
+    Client::connect(&node, &after).welcome(None);
+    let mut refusing = Client::connect(&node, &before);
+    let hello = refusing.hello(None);
+    assert!(refusing.stream.write_all(&hello).is_err(), "nobody of the old CA is there");
+    // A connection that was there goes on with its keys.
+    kept.ask(&Request::Ping, b"");
+    assert!(kept.read(|_, reply, _| reply == Reply::Pong).expect("the node answers"));
+    assert_serves(&node);
 }

@@ -11,7 +11,7 @@ use ringmq::config::Settings;
 use ringmq::log::storage::Storage as _;
 use ringmq::mesh::Wake;
 use ringmq::runtime::cores::Build;
-use ringmq::runtime::{Front, FrontStart, Machine, Recovered, StopHandle, run_node};
+use ringmq::runtime::{Front, FrontStart, Machine, Recovered, Recovering, StopHandle, run_node};
 use ringmq::shard::event::{Effect, Effects, Event};
 use ringmq::shard::message::{MeshMessage, Ticket};
 use std::collections::{BTreeMap, HashMap};
@@ -216,14 +216,14 @@ fn serve(data: String) {
             }))
         }),
     };
-    run_node(Arc::new(settings), stop, front, |recovering| {
+    let recover = |recovering: Recovering<'_>| {
         for core in 0..recovering.cores {
             recovering.storage.fill(&FileId::Journal(core), JOURNAL_BLOCKS * BLOCK as u64).map_err(|e| e.to_string())?;
         }
         let builds = (0..recovering.cores).map(|_| Box::new(Toy::new) as Build<Toy>).collect();
         Ok(Recovered { builds, generation: 1 })
-    })
-    .unwrap();
+    };
+    run_node(Arc::new(settings), stop, front, recover, || {}).unwrap();
     println!("stopped");
 }
 

@@ -11,7 +11,7 @@ pub fn settings_md() -> String {
          A setting is a flag (`--name=value`, `--name value`, `-name value`) or a key of the TOML file that `--config` names\n\
          (`-` or `_` in the name); flags win. Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry their unit as in Go\n\
          (`250ms`, `1m30s`), or in days and weeks (`1d`, `2w`); a plain integer in the file is milliseconds. A node\n\
-         takes a new value when it starts.\n",
+         takes a new value when it starts, and `log-level` of the file on SIGHUP, too.\n",
     );
     let mut group = "";
     for row in TABLE {

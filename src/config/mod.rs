@@ -53,7 +53,6 @@ macro_rules! settings {
             max: $max,
             default_shown: { #[allow(unused_mut, unused_assignments)] { let mut shown = None; $( shown = Some($shown); )? shown } },
             about: $about,
-            needs_restart: true,
             get: |settings| Field::get(&settings.$field),
             set: |settings, value| Field::set(&mut settings.$field, value),
         }, )*)*];
@@ -72,7 +71,8 @@ settings! {
             "Where clients of the native protocol connect (docs/native.md). When nobody gives it and another process has it, the node \
              starts without, unless the cluster file lists it";
         native_tls_cert: String = String::new(), Unit::Text, 0, 0, "native-tls-cert", ["empty: no TLS"],
-            "PEM file of the node's certificate chain. With it the native port speaks TLS only";
+            "PEM file of the node's certificate chain. With it the native port speaks TLS only. SIGHUP makes the node read its TLS files \
+             again";
         native_tls_key: String = String::new(), Unit::Text, 0, 0, "native-tls-key", ["empty: no TLS"],
             "PEM file of the private key of --native-tls-cert";
         native_tls_client_ca: String = String::new(), Unit::Text, 0, 0, "native-tls-client-ca", ["empty: no client certificate"],
@@ -92,7 +92,7 @@ settings! {
         max_channels_per_topic: u64 = 1_000, Unit::Count, 0, 65_536, "max-channels-per-topic",
             "Channels a topic may get, 0 for as many as it can have (65536); a SUB that would create one more is refused";
         log_level: String = "info".into(), Unit::Word(LOG_LEVELS), 0, 0, "log-level",
-            "Least severe log line that is written: debug, info, warn, error or fatal";
+            "Least severe log line that is written: debug, info, warn, error or fatal. On SIGHUP the file's value counts anew";
         log_format: String = "text".into(), Unit::Word(&["text", "json"]), 0, 0, "log-format",
             "How a log line is written: text or json";
     }
@@ -357,6 +357,12 @@ impl TopicSettings {
 }
 
 impl Settings {
+    /// Names of the settings that have another value in `other`.
+    pub fn differences(&self, other: &Settings) -> Vec<&'static str> {
+        let rows = TABLE.iter().filter(|row| (row.get)(self) != (row.get)(other)).map(|row| row.name);
+        rows.chain((self.topics != other.topics).then_some("topics")).collect()
+    }
+
     /// (milliseconds, bytes) for which a topic's messages are kept although every channel has confirmed them.
     pub fn retention_of(&self, topic: &str) -> (u64, u64) {
         TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))

@@ -36,8 +36,6 @@ pub struct Setting {
     /// What stands for the default where the number says nothing (`0` that means "as many as there are CPUs").
     pub default_shown: Option<&'static str>,
     pub about: &'static str,
-    /// A running node does not take a new value.
-    pub needs_restart: bool,
     pub(super) get: fn(&Settings) -> Value,
     pub(super) set: fn(&mut Settings, Value),
 }

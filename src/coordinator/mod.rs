@@ -184,6 +184,11 @@ impl Coordinator {
         self.board.latest()
     }
 
+    /// The address to which other nodes send native clients of this one.
+    pub fn listed_native_address(&self) -> Option<Arc<str>> {
+        self.file().node(self.me)?.native_address.clone()
+    }
+
     /// What did not hold of the copies in the data path, when it was opened.
     pub fn damage(&self) -> &[Damaged] {
         &self.damage

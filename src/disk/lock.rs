@@ -5,6 +5,7 @@
 //! over waits some seconds instead of failing at once.
 
 use super::paths;
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -21,8 +22,8 @@ pub const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("{path} is in use by pid {pid}: stop that process, or give this one another --data-path")]
-    InUse { path: PathBuf, pid: String },
+    #[error("{path} is in use by {holder}: stop that process, or give this one another --data-path")]
+    InUse { path: PathBuf, holder: String },
     #[error("{path} is no folder: --data-path names the folder that holds the journal and the topics")]
     NotAFolder { path: PathBuf },
     #[error("{path}: {call} failed: {source}; the data path must exist or be creatable, and be writable")]
@@ -63,9 +64,9 @@ pub fn flock_within(fd: RawFd, wait: Duration) -> io::Result<bool> {
     }
 }
 
-/// The process that has the data path, if one does: its id, or `?`. Reads only, and takes nothing away: a lock that is shared is
+/// The process that has the data path, if one does. Reads only, and takes nothing away: a lock that is shared is
 /// asked for and let go at once, and a node that starts in that very moment waits ([`DATA_LOCK_WAIT`]).
-pub fn owner(data: &Path) -> io::Result<Option<String>> {
+pub fn owner(data: &Path) -> io::Result<Option<LockHolder>> {
     let mut file = match File::open(data.join(paths::LOCK)) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -74,14 +75,33 @@ pub fn owner(data: &Path) -> io::Result<Option<String>> {
     if flock(file.as_raw_fd(), libc::LOCK_SH)? {
         return Ok(None); // it is let go with the file
     }
-    Ok(Some(pid_in(&mut file)))
+    Ok(Some(holder_in(&mut file)))
 }
 
-/// What the holder of the lock wrote there.
-fn pid_in(file: &mut File) -> String {
+/// Who holds the lock of a data path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LockHolder {
+    /// As the process wrote it into the file; `?` where it could not.
+    pub pid: String,
+    /// Of the process with that number here; `None` when there is none to be seen (another container's).
+    name: Option<String>,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "pid {} ({name})", self.pid),
+            None => write!(f, "pid {}", self.pid),
+        }
+    }
+}
+
+fn holder_in(file: &mut File) -> LockHolder {
     let mut pid = String::new();
-    let _ = file.read_to_string(&mut pid);
-    if pid.trim().is_empty() { "?".into() } else { pid.trim().into() }
+    let _ = file.rewind().and_then(|()| file.read_to_string(&mut pid));
+    let pid = if pid.trim().is_empty() { "?".to_owned() } else { pid.trim().to_owned() };
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+    LockHolder { pid, name: name.map(|name| name.trim().to_owned()) }
 }
 
 /// The data path is ours while this lives.
@@ -112,10 +132,15 @@ impl DataLock {
             File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(failed(&path, "open"))?;
         let is_free = try_flock(file.as_raw_fd()).map_err(failed(&path, "flock"))?;
         if !is_free {
-            tracing::info!(path = %path.display(), seconds = wait.as_secs(), "another process holds the data path: waiting for it to end");
+            let holder = holder_in(&mut file);
+            tracing::warn!(
+                "{} is in use by {holder}: waiting up to {} s for that process to end",
+                data.display(),
+                wait.as_secs()
+            );
         }
         if !is_free && !flock_within(file.as_raw_fd(), wait).map_err(failed(&path, "flock"))? {
-            return Err(LockError::InUse { path: data.to_owned(), pid: pid_in(&mut file) });
+            return Err(LockError::InUse { path: data.to_owned(), holder: holder_in(&mut file).to_string() });
         }
         // for the other's message only: who cannot write it holds the lock all the same
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -152,7 +177,8 @@ fn wait_for_journals(data: &Path, wait: Duration) -> Result<(), LockError> {
         }
         let file = File::options().read(true).write(true).open(&path).map_err(|e| failed(&path, "open", e))?;
         if !flock_within(file.as_raw_fd(), wait).map_err(|e| failed(&path, "flock", e))? {
-            return Err(LockError::InUse { path, pid: "? (writes of a killed process do not end; look at dmesg)".into() });
+            let holder = "a process that was killed, whose writes do not end (look at dmesg)".into();
+            return Err(LockError::InUse { path, holder });
         }
     }
     Ok(())
@@ -179,7 +205,8 @@ mod tests {
         assert_eq!(owner(dir.path()).unwrap(), None);
         assert_eq!(dir.path().read_dir().unwrap().count(), 0, "nothing was made");
         let lock = DataLock::acquire(dir.path(), Duration::ZERO).unwrap();
-        assert_eq!(owner(dir.path()).unwrap(), Some(std::process::id().to_string()));
+        let me = format!("pid {} (", std::process::id());
+        assert!(owner(dir.path()).unwrap().is_some_and(|holder| holder.to_string().starts_with(&me)));
         assert!(DataLock::acquire(dir.path(), Duration::ZERO).is_err(), "it is still held");
         drop(lock);
         assert_eq!(owner(dir.path()).unwrap(), None);

@@ -7,6 +7,7 @@
 mod cluster;
 pub mod measure;
 mod memory;
+mod occupied;
 mod storage;
 mod system;
 mod tls;
@@ -71,6 +72,16 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
     findings.extend(storage::check(settings));
     findings.extend(cluster::check(settings));
     findings
+}
+
+/// What is to be said of the TLS files that the settings name.
+pub fn tls_files(settings: &Settings) -> Vec<Finding> {
+    tls::check(settings, UnixTime::now()).into_iter().collect()
+}
+
+/// Whether a node that starts now finds its data path and its addresses free. Not part of [`check`]: a node that starts takes them.
+pub fn occupied(settings: &Settings) -> Vec<Finding> {
+    occupied::check(settings)
 }
 
 /// One line per finding.

@@ -26,7 +26,27 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
     };
     let mut findings = vec![file_system(&folder), direct_io(&folder), free_space(&folder, settings), write_cache(&folder)];
     findings.extend(older_layout(data));
+    findings.extend(files_of_nsqd(data));
     findings
+}
+
+/// What nsqd keeps in the folder that its `--data-path` names: the list of its topics, and what did not fit its memory.
+fn files_of_nsqd(data: &Path) -> Option<Finding> {
+    let names = fs::read_dir(data).into_iter().flatten().flatten().filter_map(|file| file.file_name().into_string().ok());
+    let is_list = |name: &str| name.starts_with("nsqd.") && name.ends_with("dat");
+    let (lists, queues): (Vec<String>, Vec<String>) =
+        names.filter(|name| is_list(name) || name.contains(".diskqueue.")).partition(|name| is_list(name));
+    let found = match (lists.first(), queues.len()) {
+        (None, 0) => return None,
+        (Some(list), 0) => list.clone(),
+        (None, n) => format!("{n} files of its queues, *.diskqueue.*"),
+        (Some(list), n) => format!("{list}, and {n} files of its queues, *.diskqueue.*"),
+    };
+    Some(Finding::warn(
+        "files of nsqd",
+        format!("{} holds files of nsqd ({found}): none is read, and the messages in them are not delivered", data.display()),
+        "let nsqd deliver its backlog first (start nsqd with this data path), then remove its files",
+    ))
 }
 
 /// Builds before 2026-11-24 kept node.meta and topic.meta in one file each. Their data path would look like one that lost both copies.
@@ -223,6 +243,12 @@ mod tests {
         let data_path = file.path().join("below").to_str().unwrap().to_owned();
         let findings = check(&Settings { data_path, ..Settings::default() });
         assert_eq!(findings.iter().map(|f| f.level).collect::<Vec<_>>(), vec![Level::Fail], "{findings:?}");
+        assert_eq!(files_of_nsqd(folder.path()), None);
+        for name in ["nsqd.dat", "t.diskqueue.000000.dat", "t:c.diskqueue.meta.dat"] {
+            fs::write(folder.path().join(name), "").unwrap();
+        }
+        let found = files_of_nsqd(folder.path()).unwrap();
+        assert!(found.level == Level::Warn && found.found.contains("(nsqd.dat, and 2 files of its queues"), "{found}");
         fs::write(folder.path().join("node.meta"), [1; BLOCK]).unwrap();
         assert_eq!(older_layout(folder.path()).map(|f| f.level), Some(Level::Fail));
         fs::write(folder.path().join("node.meta.1"), [1; BLOCK]).unwrap();

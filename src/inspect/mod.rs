@@ -167,7 +167,7 @@ fn under_warning(
             // Who may not open the lock is told of what else cannot be read.
             let owner = lock::owner(path).unwrap_or_default();
             let who = match &owner {
-                Some(pid) => format!("a node (pid {pid}) owns this data path"),
+                Some(holder) => format!("a node ({holder}) owns this data path"),
                 None if was.get(i) == Some(&true) => "a node owned this data path, and has ended meanwhile".into(),
                 None => String::new(),
             };
@@ -175,7 +175,11 @@ fn under_warning(
                 let what =
                     "what is read may be half written, and what looks like damage or a difference need not be: stop the node";
                 let lock = path.join("LOCK").display().to_string();
-                report.note("warning", format!("{lock}: WARNING: {who}: {what}"), json!({ "data_path": path, "pid": owner }))?;
+                report.note(
+                    "warning",
+                    format!("{lock}: WARNING: {who}: {what}"),
+                    json!({ "data_path": path, "pid": owner.as_ref().map(|o| &o.pid) }),
+                )?;
             }
             owned.push(owner.is_some());
         }

@@ -96,7 +96,7 @@ fn a_data_path_that_a_node_owns_is_looked_at_under_a_warning() {
     let text = printed();
     let lines: Vec<&str> = text.lines().collect();
     for line in [lines[0], lines[lines.len() - 1]] {
-        let owner = format!("WARNING: a node (pid {}) owns this data path", std::process::id());
+        let owner = format!("WARNING: a node (pid {} (", std::process::id());
         assert!(line.contains(&owner) && line.contains("half written"), "{text}");
     }
     let mut out = vec![];

@@ -51,6 +51,8 @@ pub enum NodeError {
     NativeListed { source: NetError, listed: Arc<str> },
     #[error("cannot make an eventfd: {0}; raise the limit of open files (ulimit -n)")]
     Eventfd(io::Error),
+    #[error("signals cannot be waited for: {0}")]
+    Signals(io::Error),
     #[error(transparent)]
     Cores(#[from] CoresError),
     #[error("{0}")]
@@ -101,12 +103,14 @@ pub struct Recovered<M> {
 
 /// Runs a node until `stop` is asked to; returns when everything is durable and closed.
 ///
-/// `recover` reads the data path and says how each core's machine is made; it runs before any executor does.
+/// `recover` reads the data path and says how each core's machine is made; it runs before any executor does. `reread` is called on
+/// SIGHUP, for what the caller has to read again.
 pub fn run_node<M: Machine + 'static>(
     settings: Arc<Settings>,
     stop: StopHandle,
     front: Front,
     recover: impl FnOnce(Recovering<'_>) -> Result<Recovered<M>, String>,
+    mut reread: impl FnMut(),
 ) -> Result<(), NodeError> {
     let mut clock = Clock::start();
     let begun = Instant::now();
@@ -158,8 +162,8 @@ pub fn run_node<M: Machine + 'static>(
         spin_before_park: Duration::from_micros(settings.spin_before_park_us),
         stall_log: Duration::from_millis(settings.stall_log_ms),
         clock,
-        tls,
-        peer_tls,
+        tls: tls.clone(),
+        peer_tls: peer_tls.clone(),
         coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)).transpose()?,
     };
     let running = cores::run_cores(&options, parts, &stop)?;
@@ -168,6 +172,9 @@ pub fn run_node<M: Machine + 'static>(
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
         let reason = stop.wait(|| {
+            tracing::info!("SIGHUP: reading again what can be read again");
+            reread();
+            reread_tls(&settings, tls.as_ref(), peer_tls.as_ref());
             if let Some(coordinator) = &coordinator {
                 coordinator.reread_and_tell();
                 running.wake();
@@ -190,6 +197,21 @@ pub fn run_node<M: Machine + 'static>(
     }
     tracing::info!("stopped");
     failed.map_or(Ok(()), |what| Err(NodeError::Front(what)))
+}
+
+/// Reads the PEM files again that the settings name, and says what came of it. Connections that are there keep theirs.
+fn reread_tls(settings: &Settings, tls: Option<&Terms>, peer_tls: Option<&PeerTerms>) {
+    let native = tls.map(|terms| ("native", terms.reread(settings)));
+    let peer = peer_tls.map(|terms| ("peer", terms.reread(settings)));
+    for (port, read) in native.into_iter().chain(peer) {
+        match read {
+            Ok(()) => tracing::info!("the TLS files of the {port} port are in force for new connections"),
+            Err(error) => tracing::error!("the TLS files of the {port} port stay as they were: {error}"),
+        }
+    }
+    for doubt in doctor::tls_files(settings).iter().filter(|finding| finding.level == doctor::Level::Warn) {
+        tracing::warn!("{doubt}");
+    }
 }
 
 /// `--shards`, or as many as there are CPUs for us.
@@ -260,8 +282,7 @@ impl Addresses {
     /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
     fn do_without_native(&mut self, coordinator: Option<&Coordinator>) -> Result<(), NodeError> {
         let Some(source) = self.native_refusal.take() else { return Ok(()) };
-        let listed = coordinator.and_then(|c| c.file().node(c.me())?.native_address.clone());
-        if let Some(listed) = listed {
+        if let Some(listed) = coordinator.and_then(Coordinator::listed_native_address) {
             return Err(NodeError::NativeListed { source, listed });
         }
         tracing::warn!(

@@ -1,5 +1,6 @@
 //! Asking the node to stop: by a handle, by SIGTERM or SIGINT, or because a core has ended. And asking it to read its
-//! cluster file again, by SIGHUP, since the same thread waits for all signals.
+//! files again, by SIGHUP, since the same thread waits for all signals. SIGUSR1 and SIGUSR2, which else end a process, are answered
+//! in the log alone.
 
 use crate::mesh::Wake;
 use std::io;
@@ -76,9 +77,9 @@ impl StopHandle {
         self.take(&[libc::SIGTERM, libc::SIGINT])
     }
 
-    /// The same, and SIGHUP, which else ends the process, makes [`StopHandle::wait`] say so.
-    pub fn on_signals_and_hangup(&self) -> io::Result<()> {
-        self.take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP])
+    /// The same for a node, which no other signal that tools send to a daemon may end: SIGHUP makes [`StopHandle::wait`] say so.
+    pub fn on_signals_of_a_node(&self) -> io::Result<()> {
+        self.take(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2])
     }
 
     fn take(&self, taken: &[libc::c_int]) -> io::Result<()> {
@@ -104,11 +105,19 @@ impl StopHandle {
                 if unsafe { libc::sigwait(&signals, &mut signal) } != 0 {
                     continue;
                 }
-                if signal == libc::SIGHUP {
-                    stop.hangup();
-                    continue;
-                }
-                let name = if signal == libc::SIGINT { "SIGINT" } else { "SIGTERM" };
+                let name = match signal {
+                    libc::SIGHUP => {
+                        stop.hangup();
+                        continue;
+                    }
+                    libc::SIGUSR1 | libc::SIGUSR2 => {
+                        let name = if signal == libc::SIGUSR1 { "SIGUSR1" } else { "SIGUSR2" };
+                        tracing::warn!("{name} does nothing here: SIGHUP reads the node's files again, SIGTERM stops it");
+                        continue;
+                    }
+                    libc::SIGINT => "SIGINT",
+                    _ => "SIGTERM",
+                };
                 match answer(earlier, stop.is_requested()) {
                     Answer::Stop => stop.request(name),
                     Answer::Wait => {

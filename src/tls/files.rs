@@ -12,7 +12,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::{CertificateError, ClientConfig, Error, InconsistentKeys, RootCertStore, ServerConfig, SupportedProtocolVersion};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Why the node cannot speak TLS as it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +39,42 @@ pub struct Flags {
 pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-tls-key", ca: "native-tls-client-ca" };
 pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
 
-/// What the node offers its clients, and asks of them. Shared by all cores.
+/// What all cores share and SIGHUP may replace. A connection keeps what it began with.
+#[derive(Debug)]
+struct Shared<T>(Arc<Mutex<Arc<T>>>);
+
+impl<T> Shared<T> {
+    fn new(value: T) -> Self {
+        Shared(Arc::new(Mutex::new(Arc::new(value))))
+    }
+
+    fn get(&self) -> Arc<T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn replace_by(&self, other: &Self) {
+        let value = other.get();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value;
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Shared(self.0.clone())
+    }
+}
+
+/// What the node offers its clients, and asks of them.
 #[derive(Clone, Debug)]
-pub struct Terms(pub(super) Arc<ServerConfig>);
+pub struct Terms(Shared<ServerConfig>);
 
 /// The same for other nodes, from either side: each shows its certificate, and one CA has signed both.
 #[derive(Clone, Debug)]
-pub struct PeerTerms {
-    pub(super) server: Arc<ServerConfig>,
+pub struct PeerTerms(Shared<PeerConfigs>);
+
+#[derive(Debug)]
+struct PeerConfigs {
+    server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     verifier: Arc<WebPkiServerVerifier>,
 }
@@ -63,11 +91,20 @@ impl Terms {
             path => Some(client_verifier(NATIVE, path)?),
         };
         let config = own.server(&versions(&settings.native_tls_min_version), verifier)?;
-        Ok(Some(Terms(Arc::new(config))))
+        Ok(Some(Terms::of(config)))
+    }
+
+    pub(super) fn of(config: ServerConfig) -> Terms {
+        Terms(Shared::new(config))
+    }
+
+    /// Reads the files again, for connections that come from now on. After an error all stays as it was.
+    pub fn reread(&self, settings: &Settings) -> Result<(), TlsError> {
+        Terms::load(settings).map(|read| read.iter().for_each(|read| self.0.replace_by(&read.0)))
     }
 
     pub(super) fn config(&self) -> Arc<ServerConfig> {
-        self.0.clone()
+        self.0.get()
     }
 }
 
@@ -84,7 +121,17 @@ impl PeerTerms {
         let verifier = WebPkiServerVerifier::builder_with_provider(trusted, provider());
         let verifier = verifier.build().map_err(|e| bad_ca(PEER, &settings.peer_tls_ca, e.to_string()))?;
         let client = own.client(&versions, verifier.clone())?;
-        Ok(Some(PeerTerms { server: Arc::new(server), client: Arc::new(client), verifier }))
+        let (server, client) = (Arc::new(server), Arc::new(client));
+        Ok(Some(PeerTerms(Shared::new(PeerConfigs { server, client, verifier }))))
+    }
+
+    /// As [`Terms::reread`].
+    pub fn reread(&self, settings: &Settings) -> Result<(), TlsError> {
+        PeerTerms::load(settings).map(|read| read.iter().for_each(|read| self.0.replace_by(&read.0)))
+    }
+
+    pub(super) fn server(&self) -> Arc<ServerConfig> {
+        self.0.get().server.clone()
     }
 
     /// For a connection to the node of this name at `host:port`: its certificate is for one of the two. The second is the one
@@ -96,9 +143,10 @@ impl PeerTerms {
             return Err(format!("neither the host of {address} nor {node} is a name that a certificate can have"));
         }
         let first = names.remove(0);
-        let Some(second) = names.pop() else { return Ok((self.client.clone(), first)) };
-        let mut config = (*self.client).clone();
-        config.dangerous().set_certificate_verifier(Arc::new(AnyName { inner: self.verifier.clone(), other: second }));
+        let configs = self.0.get();
+        let Some(second) = names.pop() else { return Ok((configs.client.clone(), first)) };
+        let mut config = (*configs.client).clone();
+        config.dangerous().set_certificate_verifier(Arc::new(AnyName { inner: configs.verifier.clone(), other: second }));
         Ok((Arc::new(config), first))
     }
 }

@@ -109,7 +109,7 @@ impl Links {
     pub fn opened(&mut self, now: Now, conn: ConnId, peer: &Peer, port: Port) {
         let link = match port {
             Port::Native => self.terms.as_ref().map(|terms| Link::accept(terms.config(), Side::Client)),
-            Port::Peer => self.peers.as_ref().map(|terms| Link::accept(terms.server.clone(), Side::PeerThere)),
+            Port::Peer => self.peers.as_ref().map(|terms| Link::accept(terms.server(), Side::PeerThere)),
         };
         match link {
             None => {}

@@ -335,7 +335,7 @@ fn a_connection_that_cannot_have_tls_gets_no_plaintext_either() {
     let mut config = (*TERMS.config()).clone();
     // what rustls refuses
     config.max_fragment_size = Some(1);
-    let mut links = Links::new(Some(Terms(Arc::new(config))), None);
+    let mut links = Links::new(Some(Terms::of(config)), None);
     let conn = ConnId(1);
     links.opened(at(0), conn, &Peer(PEER.into()), Port::Native);
     links.received(at(0), conn, b"plaintext", &mut |_| panic!("nothing is heard"));

@@ -1,0 +1,88 @@
+//! The log, and what SIGHUP makes the binary read again for its sake: the config file, of which the log level alone counts at once.
+
+use ringmq::config::{Asked, Settings};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::reload::{self, Handle};
+use tracing_subscriber::{Registry, fmt};
+
+/// The least severe line that is written, while the node runs.
+pub struct LogLevel(Handle<LevelFilter, Registry>);
+
+/// To the standard error, as nsqd does.
+pub fn start_log(settings: &Settings) -> LogLevel {
+    let (level, handle) = reload::Layer::new(level_of(&settings.log_level));
+    let log = fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(level);
+    match settings.log_format.as_str() {
+        "json" => registry.with(log.json()).init(),
+        _ => registry.with(log.with_ansi(false)).init(),
+    }
+    LogLevel(handle)
+}
+
+pub fn level_of(level: &str) -> LevelFilter {
+    match level {
+        "trace" => LevelFilter::TRACE,
+        "debug" => LevelFilter::DEBUG,
+        "warn" => LevelFilter::WARN,
+        "error" | "fatal" => LevelFilter::ERROR,
+        _ => LevelFilter::INFO,
+    }
+}
+
+/// Takes the log level of the config file, and names what else has changed in it. `asked`: what flags and file ask for now; `None`:
+/// there is no file.
+pub fn config(asked: Option<Result<Asked, String>>, in_force: &mut Settings, level: &LogLevel) {
+    let asked = match asked {
+        None => return tracing::info!("no --config file was given: the log level stays {}", in_force.log_level),
+        Some(Err(error)) => {
+            return error.lines().for_each(|line| tracing::error!("the config file changes nothing: {line}"));
+        }
+        Some(Ok(asked)) => asked.settings,
+    };
+    let (old, new) = (in_force.log_level.clone(), asked.log_level.clone());
+    let waiting = in_force.differences(&asked).into_iter().filter(|name| *name != "log-level").collect::<Vec<_>>().join(", ");
+    // Said while the level is the one of the two that writes more.
+    let say = || match old == new {
+        true => tracing::info!("the config file was read: log-level is {new}, as before"),
+        false => tracing::info!("the config file was read: log-level is {new}, and was {old}"),
+    };
+    let is_quieter = level_of(&new) <= level_of(&old);
+    if is_quieter {
+        say();
+    }
+    if !waiting.is_empty() {
+        tracing::warn!("the config file has other values of settings that count at the next start: {waiting}");
+    }
+    if let Err(error) = level.0.reload(level_of(&new)) {
+        return tracing::error!("the log level stays {old}: {error}");
+    }
+    in_force.log_level = new.clone();
+    if !is_quieter {
+        say();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_level_is_taken_and_the_rest_waits() {
+        let (_layer, handle) = reload::Layer::<LevelFilter, Registry>::new(LevelFilter::INFO);
+        let level = LogLevel(handle);
+        let mut in_force = Settings::default();
+        let asked = |log_level: &str| {
+            let settings = Settings { log_level: log_level.into(), max_rdy_count: 7, ..Settings::default() };
+            Some(Ok(Asked { settings, without_effect: vec![] }))
+        };
+        for (given, filter) in [("debug", LevelFilter::DEBUG), ("fatal", LevelFilter::ERROR), ("info", LevelFilter::INFO)] {
+            config(asked(given), &mut in_force, &level);
+            assert_eq!((in_force.log_level.as_str(), level.0.clone_current()), (given, Some(filter)));
+        }
+        config(Some(Err("it is not valid".into())), &mut in_force, &level);
+        config(None, &mut in_force, &level);
+        assert_eq!((level.0.clone_current(), in_force.max_rdy_count), (Some(LevelFilter::INFO), 2500));
+    }
+}
