@@ -12,7 +12,7 @@ use node::Client;
 use ringmq::base::{BLOCK, ConnId, CoreId, Epoch, FileId, Now, Peer, Ticks};
 use ringmq::config::Settings;
 use ringmq::journal::format::RING_START;
-use ringmq::journal::replay::{self, WriteAction};
+use ringmq::journal::replay::{self, ReadAhead, WriteAction};
 use ringmq::log::recovery::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions, recover};
 use ringmq::shard::{Effect, Event, LENT_MIN, Shard, ShardOptions};
 use ringmq::sim::disk::SimDisk;
@@ -277,9 +277,9 @@ fn live_ring(disk: &SimDisk) -> Range<usize> {
     if ring.is_closed() {
         return 0..0;
     }
-    let (mut first, mut end, mut sequence) = (usize::MAX, 0, ring.first);
+    let (mut first, mut end, mut sequence, mut ahead) = (usize::MAX, 0, ring.first, ReadAhead::default());
     loop {
-        let write = ring.read(&mut disk, sequence).expect("it can be read");
+        let write = ring.read(&mut disk, &mut ahead, sequence).expect("it can be read");
         if write.action != WriteAction::Apply {
             return first..end;
         }

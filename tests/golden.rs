@@ -170,7 +170,8 @@ fn checkpoint(rng: &mut Rng) -> Vec<u8> {
         sequence: rng.next_u64().into(),
         durable: rng.next_u64().into(),
         file_len: (1u64 << 20).into(),
-        reserved: [0; 40],
+        limit: 0.into(),
+        reserved: [0; 32],
     })
 }
 

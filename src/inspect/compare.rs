@@ -17,7 +17,7 @@ use super::{InspectError, InspectOptions, NEWER, Verdict, check_names, data_path
 use crate::base::{FileId, IO_BYTES_MAX, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::coordinator::copy;
 use crate::coordinator::file::ClusterFile;
-use crate::journal::replay::{self, ReplayError, WriteAction};
+use crate::journal::replay::{self, ReadAhead, ReplayError, WriteAction};
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::Bad;
@@ -462,9 +462,9 @@ fn records_to_redo(storage: &mut dyn Storage, core: u16, generation: u64) -> Res
     if ring.is_closed() {
         return Ok(0);
     }
-    let (mut records, mut sequence) = (0, ring.first);
+    let (mut records, mut sequence, mut ahead) = (0, ring.first, ReadAhead::default());
     loop {
-        let write = ring.read(storage, sequence)?;
+        let write = ring.read(storage, &mut ahead, sequence)?;
         records += write.records.len();
         sequence = match write.action {
             WriteAction::End | WriteAction::Cut => return Ok(records),

@@ -18,7 +18,7 @@ pub use report::Format;
 use crate::base::{BLOCK, DiskError, FileId, IdMap, PartitionDir, PartitionId, Position, TopicId, TopicName};
 use crate::disk::lock;
 use crate::journal::format::{RecordKind, WHOLE_TOPIC};
-use crate::journal::replay::{self, Record, ReplayError, WriteAction};
+use crate::journal::replay::{self, ReadAhead, Record, ReplayError, WriteAction};
 use crate::log::batch::BatchHeader;
 use crate::log::format::{Bad, RawPosition};
 use crate::log::meta::TopicMeta;
@@ -382,9 +382,9 @@ impl View<'_, '_> {
             return self.say(&file, "closed: everything in it was replayed");
         }
         let (mut writes, mut records) = (0, 0);
-        let mut sequence = ring.first;
+        let (mut sequence, mut ahead) = (ring.first, ReadAhead::default());
         loop {
-            let write = match ring.read(self.storage, sequence) {
+            let write = match ring.read(self.storage, &mut ahead, sequence) {
                 Ok(write) => write,
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
                 Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),

@@ -49,7 +49,14 @@ pub struct Checkpoint {
     pub durable: U64,
     /// Length of the file.
     pub file_len: U64,
-    pub reserved: [u8; 40],
+    /// No write of the generation ends further than that, counted as [`travelled`] does. 0: not known (older builds).
+    pub limit: U64,
+    pub reserved: [u8; 32],
+}
+
+/// A place in a ring as a number that rises over laps.
+pub fn travelled(lap: u64, position: u64, file_len: u64) -> u64 {
+    lap.saturating_mul(file_len - RING_START).saturating_add(position - RING_START)
 }
 
 /// Head of one journal write. 128 bytes.

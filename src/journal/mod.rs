@@ -3,5 +3,6 @@
 //! Pure. One journal per core.
 
 pub mod format;
+pub mod limit;
 pub mod replay;
 pub mod ring;

@@ -1,8 +1,9 @@
 //! Reads a journal back: which writes of its ring still count, in order, and what became of those that do not hold.
 //!
 //! Owns the decisions about a journal's bytes; what its records mean for a partition is [`crate::log::recovery`]'s.
-//! Never writes. The whole ring is read once, since evidence of damage (a later write) may stand anywhere in it;
-//! so the time is bounded by the journal's length. Records are then read write by write.
+//! Never writes. Where the checkpoint slots hold, the ring is read once from the checkpoint to the slots' limit, since evidence of
+//! damage (a later write) may stand anywhere before it, and nowhere behind it ([`super::limit`]). Else the whole ring is.
+//! Records are then read write by write.
 //!
 //! A write is known to have been complete (*promised*) when the checkpoint or any later write says so: each says up to where
 //! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
@@ -20,6 +21,7 @@ use crate::log::recovery::table::{Row, decide, finding};
 use crate::log::storage::{Storage, read_range};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
@@ -252,7 +254,7 @@ pub struct Write {
     pub bad: Option<Bad>,
 }
 
-/// Reads the slots and every head of the ring.
+/// Reads the slots and every head of the ring that may count.
 pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Result<Ring, ReplayError> {
     let file = FileId::Journal(core);
     let file_len = storage.len(&file)?.unwrap_or(0);
@@ -282,7 +284,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         RingAction::Halt => return Err(ReplayError::Unknown { file, at: 0, what: Bad::Version(0) }),
         RingAction::Follow | RingAction::Search => {}
     }
-    let mut heads = read_heads(storage, &ring)?;
+    let mut heads = read_needed_heads(storage, &ring)?;
     let oldest = if action == RingAction::Follow { ring.generation } else { node_generation };
     heads.retain(|h| h.header.generation.get() >= oldest);
     let Some(live) = heads.iter().filter(|h| h.bad.is_none()).map(|h| h.header.generation.get()).max() else {
@@ -361,7 +363,7 @@ impl Ring {
 
     /// The write with this sequence, read and verified, and what is to be done about it. Begin with [`Ring::first`];
     /// the ring is over after `Cut` and `End`.
-    pub fn read(&self, storage: &mut dyn Storage, sequence: u64) -> Result<Write, ReplayError> {
+    pub fn read(&self, storage: &mut dyn Storage, ahead: &mut ReadAhead, sequence: u64) -> Result<Write, ReplayError> {
         let promise = match sequence <= self.promised {
             true => Promise::Promised,
             false => Promise::Open,
@@ -379,7 +381,7 @@ impl Ring {
         let mut write = Write { sequence, at, action: WriteAction::End, records: vec![], directory: vec![], bad: None };
         let found = match place {
             Some(place) => {
-                let (head, bytes) = self.read_write(storage, *place)?;
+                let (head, bytes) = self.read_write(storage, ahead, *place)?;
                 write.directory = head.directory.clone();
                 (write.records, write.bad) = self.verify(&head, &bytes, place.at)?;
                 if write.bad.is_none() { WriteFound::Holds } else { WriteFound::RecordsBad }
@@ -393,12 +395,12 @@ impl Ring {
         match write.action {
             WriteAction::DamageRepeated => {
                 let next = self.places[&(sequence + 1)];
-                write.directory = self.read_write(storage, next)?.0.previous;
+                write.directory = self.read_write(storage, ahead, next)?.0.previous;
             }
             WriteAction::Cut => {
                 write.records.clear();
                 for &place in self.places.range(sequence + 1..).map(|(_, place)| place) {
-                    let head = self.read_write(storage, place)?.0;
+                    let head = self.read_write(storage, ahead, place)?.0;
                     write.directory.extend(head.previous);
                     write.directory.extend(head.directory);
                 }
@@ -410,10 +412,10 @@ impl Ring {
 
     /// The writes that are not known to have been complete, up to the first that does not hold: place and bytes.
     pub fn open_writes(&self, storage: &mut dyn Storage) -> Result<Vec<(u64, Bytes)>, ReplayError> {
-        let mut found = vec![];
+        let (mut found, mut ahead) = (vec![], ReadAhead::default());
         let mut sequence = self.first.max(self.promised + 1);
         while let Some(&place) = self.places.get(&sequence) {
-            let (head, bytes) = self.read_write(storage, place)?;
+            let (head, bytes) = self.read_write(storage, &mut ahead, place)?;
             if self.verify(&head, &bytes, place.at)?.1.is_some() {
                 break;
             }
@@ -424,12 +426,17 @@ impl Ring {
     }
 
     /// A write whose head was found to hold. The disk may fail between the two reads: then it is a head that does not.
-    fn read_write(&self, storage: &mut dyn Storage, place: Place) -> Result<(ParsedHead, Bytes), ReplayError> {
+    fn read_write(
+        &self,
+        storage: &mut dyn Storage,
+        ahead: &mut ReadAhead,
+        place: Place,
+    ) -> Result<(ParsedHead, Bytes), ReplayError> {
         let file = FileId::Journal(self.core);
-        let bytes = read_range(storage, &file, place.at, place.len as usize)?;
+        let bytes = ahead.read(storage, &file, place)?;
         let journal_id = self.journal_id.expect("a ring with writes has an id");
         match WriteHeader::parse(&bytes, &journal_id, CoreId(self.core), self.file_len as usize) {
-            Ok(head) => Ok((head, bytes.into())),
+            Ok(head) => Ok((head, bytes)),
             Err(bad) => {
                 let message = format!("the write at {} held when it was first read, then it did not: {bad}", place.at);
                 Err(DiskError::Io { file, call: "read", errno: 5, message }.into())
@@ -458,6 +465,28 @@ impl Ring {
             first_bad = Some(Bad::Short);
         }
         Ok((records, first_bad))
+    }
+}
+
+/// What was read of a journal beyond the write that was asked for: writes are small, and follow each other.
+#[derive(Default)]
+pub struct ReadAhead {
+    at: u64,
+    bytes: Bytes,
+}
+
+impl ReadAhead {
+    fn read(&mut self, storage: &mut dyn Storage, file: &FileId, place: Place) -> Result<Bytes, DiskError> {
+        let len = place.len as usize;
+        let held = |ahead: &ReadAhead| {
+            let from = usize::try_from(place.at.checked_sub(ahead.at)?).ok()?;
+            (from + len <= ahead.bytes.len()).then(|| ahead.bytes.slice(from..from + len))
+        };
+        if let Some(bytes) = held(self) {
+            return Ok(bytes);
+        }
+        (self.at, self.bytes) = (place.at, read_range(storage, file, place.at, len.max(IO_BYTES_MAX))?.into());
+        Ok(self.bytes.slice(..len.min(self.bytes.len())))
     }
 }
 
@@ -490,13 +519,47 @@ struct Head {
     bad: Option<Bad>,
 }
 
-/// Every block of the ring that begins with a head of this journal, whether it holds or not.
-fn read_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Vec<Head>, ReplayError> {
+/// The heads between the checkpoint and the limit; those of the whole ring where the slots do not say enough.
+fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Vec<Head>, ReplayError> {
+    let Some(needed) = needed_parts(ring) else {
+        return read_heads(storage, ring, RING_START..ring.file_len);
+    };
+    let mut heads = vec![];
+    for part in needed {
+        heads.extend(read_heads(storage, ring, part)?);
+    }
+    let knows_newer = |h: &Head| h.bad.is_none() && h.header.checkpoint.get() > ring.slot_sequence;
+    match heads.iter().any(|h| h.header.generation.get() >= ring.generation && knows_newer(h)) {
+        // A slot that was durable is lost, and its limit with it.
+        true => read_heads(storage, ring, RING_START..ring.file_len),
+        false => Ok(heads),
+    }
+}
+
+/// The parts of the file in which writes behind the checkpoint may stand, in the order of the writes. `None`: anywhere.
+fn needed_parts(ring: &Ring) -> Option<Vec<Range<u64>>> {
+    let checkpoint = ring.checkpoint.filter(|_| ring.action == RingAction::Follow && ring.slots == Slots::Hold)?;
+    let (from, limit) = (checkpoint.position.get(), checkpoint.limit.get());
+    // The slots say what length the file had; another one is none of ours to reason about.
+    if limit == 0 || checkpoint.file_len.get() != ring.file_len {
+        return None;
+    }
+    let len = limit.saturating_sub(travelled(checkpoint.lap.get(), from, ring.file_len));
+    let first = from..from.saturating_add(len).min(ring.file_len);
+    let rest = RING_START..RING_START + (len - (first.end - first.start));
+    if rest.end > from {
+        return None;
+    }
+    Some([first, rest].into_iter().filter(|part| !part.is_empty()).collect())
+}
+
+/// Every block of that part of the ring that begins with a head of this journal, whether it holds or not.
+fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Result<Vec<Head>, ReplayError> {
     let file = FileId::Journal(ring.core);
     let mut heads = Vec::new();
-    let mut at = RING_START;
-    while at < ring.file_len {
-        let len = (ring.file_len - at).min(IO_BYTES_MAX as u64) as usize;
+    let mut at = part.start;
+    while at < part.end {
+        let len = (part.end - at).min(IO_BYTES_MAX as u64) as usize;
         let window = read_range(storage, &file, at, len)?;
         for (i, block) in window.chunks_exact(BLOCK).enumerate() {
             let Ok((h, _)) = WriteHeader::read_from_prefix(block) else { continue };

@@ -17,9 +17,8 @@
 //! when it was issued.
 
 use super::format::*;
-use crate::base::{
-    BLOCK, CoreId, DiskOp, Durability, FileId, IO_BYTES_MAX, LONG_WRITE_MIN, Position, TopicId, block_memory, block_up,
-};
+use super::limit::{self, Limit};
+use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, LONG_WRITE_MIN, Position, TopicId, block_memory, block_up};
 use crate::log::format::VERSION;
 use crate::log::state::JournalIdentity;
 use bytes::{Bytes, BytesMut};
@@ -68,6 +67,12 @@ struct Place {
     position: u64,
 }
 
+impl Place {
+    fn travelled(&self, file_len: u64) -> u64 {
+        travelled(self.lap, self.position, file_len)
+    }
+}
+
 struct InFlight<N> {
     notes: Vec<N>,
     is_complete: bool,
@@ -96,8 +101,12 @@ pub struct Ring<N> {
     spare_notes: Vec<N>,
     /// Memory of a write that is over, for the next one.
     spare_memory: BytesMut,
-    /// The checkpoint that is being written.
+    /// What the slot that is being written points at.
     checkpointing: Option<Place>,
+    /// How far the slots let writes go.
+    limit: Limit,
+    /// The node stops: what is written now may be the last.
+    is_closing: bool,
     /// Directory of the last write, and memory for the next one.
     previous: Vec<DirectoryEntry>,
     spare_directory: Vec<DirectoryEntry>,
@@ -115,8 +124,7 @@ impl<N: Copy> Ring<N> {
     pub fn new(core: CoreId, journal: JournalIdentity) -> Self {
         assert!(journal.file_len >= Self::FILE_LEN_MIN, "a ring of {} bytes cannot hold a write", journal.file_len);
         let first = Place { sequence: 1, lap: 1, position: RING_START };
-        // An eighth, so that what a lap's end wastes never starves the ring.
-        let eighth = (journal.file_len - RING_START) as usize / 8;
+        let travelled = first.travelled(journal.file_len);
         Ring {
             core,
             journal,
@@ -131,11 +139,13 @@ impl<N: Copy> Ring<N> {
             spare_notes: vec![],
             spare_memory: BytesMut::new(),
             checkpointing: None,
+            limit: Limit::begun(travelled, journal.file_len),
+            is_closing: false,
             previous: vec![],
             spare_directory: vec![],
             touched: vec![],
             poisoned: false,
-            write_max: (eighth - eighth % BLOCK).min(IO_BYTES_MAX),
+            write_max: limit::write_max(journal.file_len) as usize,
         }
     }
 
@@ -359,8 +369,14 @@ impl<N: Copy> Ring<N> {
         (count, entries, len)
     }
 
-    /// Where a write of `len` goes: at the head, or at the ring's start with the next lap.
+    /// Where a write of `len` goes, if it may be issued now.
     fn place(&self, len: u64) -> Option<Place> {
+        let place = self.free_place(len)?;
+        self.limit.lets(place.travelled(self.journal.file_len) + len).then_some(place)
+    }
+
+    /// Where a write of `len` goes: at the head, or at the ring's start with the next lap.
+    fn free_place(&self, len: u64) -> Option<Place> {
         let wrapped = Place { sequence: self.head.sequence, lap: self.head.lap + 1, position: RING_START };
         if self.head.lap == self.tail.lap {
             if self.head.position + len <= self.journal.file_len {
@@ -461,6 +477,19 @@ impl<N: Copy> Ring<N> {
         self.queued_cost = 0;
     }
 
+    /// The write of a slot that lets writes go further, or, where the ring closes (`is_closing`) and none is in flight, no
+    /// further. `None` when no slot has to be written for that, or one is being written.
+    pub fn move_limit(&mut self, is_closing: bool) -> Option<DiskOp> {
+        self.is_closing = is_closing;
+        let head = self.head.travelled(self.journal.file_len);
+        let is_due = !self.poisoned && self.checkpointing.is_none() && self.limit.is_due(head, self.is_closed());
+        is_due.then(|| self.checkpoint(self.tail.sequence))
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closing && self.queue.is_empty() && self.in_flight.is_empty()
+    }
+
     /// The write of a checkpoint slot: redo begins at the write with `sequence`, which is at most one past the durable
     /// ones. Everything before it stands, synced, in the partitions' own files.
     pub fn checkpoint(&mut self, sequence: u64) -> DiskOp {
@@ -471,6 +500,7 @@ impl<N: Copy> Ring<N> {
         let place = self.writes.get(index).copied().unwrap_or(self.head);
         assert_eq!(place.sequence, sequence);
         self.checkpointing = Some(place);
+        let limit = self.limit.next(self.head.travelled(self.journal.file_len), self.is_closed());
         let slot_sequence = self.slot_sequence + 1;
         let mut slot = Checkpoint {
             magic: CHECKPOINT_MAGIC,
@@ -486,7 +516,8 @@ impl<N: Copy> Ring<N> {
             sequence: sequence.into(),
             durable: self.durable.into(),
             file_len: self.journal.file_len.into(),
-            reserved: [0; 40],
+            limit: limit.into(),
+            reserved: [0; 32],
         };
         crate::log::format::seal(&mut slot);
         let mut block = vec![0; BLOCK];
@@ -502,6 +533,7 @@ impl<N: Copy> Ring<N> {
     /// The slot is durable: what is before it may be written over.
     pub fn checkpointed(&mut self) {
         let place = self.checkpointing.take().expect("a checkpoint was being written");
+        self.limit.written();
         self.slot_sequence += 1;
         self.writes.drain(..((place.sequence - self.tail.sequence) as usize).min(self.writes.len()));
         self.tail = place;
@@ -509,166 +541,5 @@ impl<N: Copy> Ring<N> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::Rng;
-    use crate::log::format::is_sealed;
-    use zerocopy::FromBytes;
-
-    fn ring() -> Ring<u64> {
-        let journal =
-            JournalIdentity { journal_id: [3; 16], generation: 2, file_len: Ring::<u64>::FILE_LEN_MIN, slot_sequence: 6 };
-        Ring::new(CoreId(1), journal)
-    }
-
-    fn record(slot: u32, n: u64, len: usize) -> Record<u64> {
-        let payload = Bytes::from(vec![n as u8; len]);
-        let id = TopicId([slot as u8 + 1; 16]);
-        let header = RecordHeader::new(RecordKind::Cursor, id, 0, n, 2, &payload);
-        let end = Position { offset: n as i64, count: n as i64, log_id: crate::base::LogId(n + 1) };
-        Record { header, payload, slot, end, note: n }
-    }
-
-    fn bytes(op: &DiskOp) -> (u64, Vec<u8>) {
-        let DiskOp::Write { at, parts, .. } = op else { panic!("a ring writes") };
-        (*at, parts.concat())
-    }
-
-    /// Packs and completes one write; where it stands and the notes it carried.
-    fn write(ring: &mut Ring<u64>, file: &mut [u8]) -> Option<(u64, Vec<u64>)> {
-        let (sequence, op) = ring.pack(|_, _| {})?;
-        assert!(ring.pack(|_, _| {}).is_none(), "one write is in flight");
-        let (at, bytes) = bytes(&op);
-        file[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
-        ring.wrote(sequence);
-        let notes = ring.next_durable().unwrap();
-        let copy = notes.clone();
-        ring.recycle(notes);
-        Some((at, copy))
-    }
-
-    #[test]
-    fn a_write_parses_back_with_its_directories() {
-        let mut ring = ring();
-        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
-        ring.queue(record(5, 1, 40));
-        assert_eq!(write(&mut ring, &mut file), Some((RING_START, vec![1])));
-        for (slot, n, len) in [(0, 2, 10), (7, 3, 3000), (0, 4, 0), (NO_SLOT - 1000, 5, 8)] {
-            ring.queue(record(slot % 100, n, len));
-        }
-        let (at, notes) = write(&mut ring, &mut file).unwrap();
-        assert_eq!((at, notes), (RING_START + BLOCK as u64, vec![2, 3, 4, 5]));
-        let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap();
-        let (h, ends) = (head.header, head.directory.iter().map(|d| d.end.count.get()).collect::<Vec<_>>());
-        assert_eq!((h.sequence.get(), h.lap.get(), h.durable.get(), h.checkpoint.get()), (2, 1, 1, 6));
-        assert_eq!((ends, head.previous.len()), (vec![4, 3, 5], 1), "one entry per partition, its last end");
-        let found: Vec<_> = Records::new(&head, &file[at as usize..]).map(|r| r.unwrap().1.sequence.get()).collect();
-        assert_eq!(found, [2, 3, 4, 5]);
-        assert_eq!(h.len.get() as usize % BLOCK, 0);
-    }
-
-    #[test]
-    fn large_writes_go_side_by_side_and_become_durable_in_order() {
-        let mut ring = ring();
-        let small = |n| record(0, n, 100);
-        ring.queue(small(1));
-        let (first, _) = ring.pack(|_, _| {}).unwrap();
-        ring.queue(small(2));
-        assert!(ring.pack(|_, _| {}).is_none(), "small ones wait and share");
-        assert!(!ring.takes_write(1000) && ring.takes_write(64 * 1024));
-        let mut sequences = vec![first];
-        for n in 3..20 {
-            ring.queue(record(n as u32, n, 10_000));
-            sequences.extend(ring.pack(|_, _| {}).map(|(sequence, op)| {
-                let (_, bytes) = bytes(&op);
-                let head = WriteHeader::parse(&bytes, &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap().header;
-                assert_eq!(head.durable.get(), 0, "nothing is complete yet");
-                sequence
-            }));
-        }
-        assert_eq!(sequences, [1, 2, 3, 4][..sequences.len()]);
-        assert!(sequences.len() > 2 && sequences.len() <= DEPTH);
-        for &sequence in sequences[1..].iter().rev() {
-            ring.wrote(sequence);
-            assert!(ring.next_durable().is_none(), "the first is not complete");
-        }
-        ring.wrote(first);
-        assert_eq!(ring.next_durable().unwrap(), [1]);
-        assert_eq!(ring.next_durable().unwrap()[..2], [2, 3]);
-        while ring.next_durable().is_some() {}
-        assert_eq!(ring.durable(), sequences.len() as u64);
-        assert!(!ring.is_in_flight());
-    }
-
-    #[test]
-    fn laps_never_touch_what_the_checkpoint_needs() {
-        let mut rng = Rng::new(5);
-        let mut ring = ring();
-        let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
-        // Sequence and place of each write that redo needs.
-        let (mut live, mut n, mut full, mut wrapped): (Vec<(u64, u64, u64)>, _, _, _) = (vec![], 0, 0, 0);
-        for _ in 0..20_000 {
-            if rng.chance(0.02) && ring.durable() + 1 > ring.tail_sequence() {
-                let target = ring.tail_sequence() + 1 + rng.below(ring.durable() + 1 - ring.tail_sequence());
-                let (at, block) = bytes(&ring.checkpoint(target));
-                let slot = Checkpoint::read_from_prefix(&block).unwrap().0;
-                assert!(is_sealed(&block[..size_of::<Checkpoint>()]));
-                assert_eq!(at, slot.slot_sequence.get() % 2 * BLOCK as u64);
-                live.retain(|w| w.0 >= target);
-                let expected = live.first().map_or(slot.position.get(), |w| w.1);
-                assert_eq!((slot.position.get(), slot.sequence.get()), (expected, target));
-                ring.checkpointed();
-            }
-            n += 1;
-            if ring.is_queue_empty() {
-                let len = rng.below(ring.payload_max() as u64) as usize;
-                ring.queue(record(rng.below(9) as u32, n, len));
-            }
-            let Some((at, _)) = write(&mut ring, &mut file) else {
-                full += 1;
-                continue;
-            };
-            let head = WriteHeader::parse(&file[at as usize..], &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap().header;
-            let end = at + head.len.get() as u64;
-            assert!(live.iter().all(|&(_, a, e)| end <= a || e <= at), "a write over what redo needs");
-            wrapped += (at == RING_START) as u32;
-            live.push((ring.durable(), at, end));
-            assert!(ring.used() <= ring.capacity());
-        }
-        assert!(full > 100 && wrapped > 20, "{full} {wrapped}");
-    }
-
-    #[test]
-    fn a_long_write_in_parts_has_the_bytes_of_its_records() {
-        let journal = JournalIdentity { journal_id: [3; 16], generation: 2, file_len: 64 << 20, slot_sequence: 6 };
-        let (mut ring, mut rng) = (Ring::new(CoreId(1), journal), Rng::new(9));
-        let lengths = [0, 1, 7, 200, PART_MIN - 1, PART_MIN, PART_MIN + 1, 30_001, ring.payload_max()];
-        let (mut n, mut in_parts) = (0, 0);
-        let mut written: Vec<(DiskOp, Vec<u8>)> = vec![];
-        while ring.used() * 4 < ring.capacity() * 3 {
-            for _ in 0..1 + rng.below(40) {
-                n += 1;
-                ring.queue(record(rng.below(9) as u32, n, lengths[rng.below(lengths.len() as u64) as usize]));
-            }
-            while let Some((sequence, op)) = ring.pack(|_, _| {}) {
-                let DiskOp::Write { parts, .. } = &op else { panic!("a ring writes") };
-                let (count, bytes) = (parts.len(), parts.concat());
-                let head = WriteHeader::parse(&bytes, &[3; 16], CoreId(1), IO_BYTES_MAX).unwrap();
-                assert_eq!((head.header.len.get() as usize, bytes.len() % BLOCK), (bytes.len(), 0));
-                for found in Records::new(&head, &bytes) {
-                    let (_, header, payload) = found.unwrap();
-                    assert!(payload.iter().all(|byte| *byte == header.sequence.get() as u8));
-                }
-                assert!(bytes.len() >= LONG_WRITE_MIN || count == 1);
-                in_parts += (count > 1) as u32;
-                written.push((op, bytes));
-                ring.wrote(sequence);
-                while let Some(notes) = ring.next_durable() {
-                    ring.recycle(notes);
-                }
-            }
-        }
-        // the memory of a write that the disk still has is not used again
-        assert!(written.iter().all(|(op, expected)| bytes(op).1 == *expected) && in_parts > 50, "{in_parts}");
-    }
-}
+#[path = "ring_tests.rs"]
+mod tests;

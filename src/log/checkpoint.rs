@@ -15,9 +15,19 @@ pub struct Running {
     pub left: usize,
 }
 
+/// Why a slot of the journal is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SlotReason {
+    /// What is before it may be written over.
+    Checkpoint,
+    /// Writes may go further, or, at a stop, no further.
+    Limit,
+}
+
 impl Store {
     /// Begins a checkpoint when it is time.
     pub(super) fn try_checkpoint(&mut self, io: &mut Io) {
+        self.move_limit(io);
         let is_due = self.ring.is_half_full() || self.room.ring || self.is_stopping();
         let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
         if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
@@ -67,12 +77,26 @@ impl Store {
             return;
         }
         let op = self.ring.checkpoint(target);
-        self.ops.issue(io, op, Op::Checkpoint);
+        self.ops.issue(io, op, Op::Slot(SlotReason::Checkpoint));
     }
 
-    pub(super) fn checkpointed(&mut self) {
+    /// Keeps the journal's limit ahead of its writes; at a stop, makes both slots say that none follows.
+    fn move_limit(&mut self, io: &mut Io) {
+        let is_stopping = self.is_stopping();
+        if let Some(op) = self.ring.move_limit(is_stopping) {
+            self.ops.issue(io, op, Op::Slot(SlotReason::Limit));
+        }
+    }
+
+    pub(super) fn slot_written(&mut self, reason: SlotReason, io: &mut Io) {
         self.ring.checkpointed();
-        self.running = None;
-        self.room.signal_ring = true;
+        match reason {
+            SlotReason::Checkpoint => {
+                self.running = None;
+                self.room.signal_ring = true;
+            }
+            // A checkpoint may have waited for the slot.
+            SlotReason::Limit => self.finish_checkpoint(io),
+        }
     }
 }

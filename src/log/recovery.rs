@@ -47,7 +47,7 @@ use super::state::{Doubt, JournalIdentity, RecoveredPartition};
 use super::storage::Storage;
 use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
 use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
-use crate::journal::replay::{self, ReplayError, Ring, Slots, Write, WriteAction};
+use crate::journal::replay::{self, ReadAhead, ReplayError, Ring, Slots, Write, WriteAction};
 use cuts::Cuts;
 use partition::{Context, Partition};
 pub use report::{Finding, Report, Severity};
@@ -247,6 +247,10 @@ fn note_ring(ring: &Ring, report: &mut Report) {
     } else {
         report.journals_replayed += 1;
     }
+    if let Some(c) = ring.checkpoint.filter(|c| !ring.is_closed() && c.file_len.get() != ring.file_len) {
+        let what = format!("the file was {} bytes long, and is {}: writes behind its end are lost", c.file_len, ring.file_len);
+        report.note(Severity::Damage, &file, Some(ring.file_len), what);
+    }
     match ring.slots {
         Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot does not hold"),
         Slots::BothBad => report.note(Severity::Damage, &file, Some(0), "no checkpoint slot holds: its writes were searched"),
@@ -263,9 +267,9 @@ fn walk(
     if ring.is_closed() {
         return Ok(());
     }
-    let mut sequence = ring.first;
+    let (mut sequence, mut ahead) = (ring.first, ReadAhead::default());
     loop {
-        let write = ring.read(storage, sequence)?;
+        let write = ring.read(storage, &mut ahead, sequence)?;
         let action = write.action;
         each(storage, write)?;
         match action {

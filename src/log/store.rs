@@ -35,7 +35,7 @@ const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
 pub(super) enum Op {
     /// With its sequence.
     Journal(u64),
-    Checkpoint,
+    Slot(super::checkpoint::SlotReason),
     Space {
         p: PartitionIdx,
         which: Which,
@@ -538,8 +538,8 @@ impl Store {
                 Ok(_) => self.journal_wrote(sequence, io),
                 Err(error) => self.poison_journal(&error),
             },
-            Op::Checkpoint => match outcome {
-                Ok(_) => self.checkpointed(),
+            Op::Slot(reason) => match outcome {
+                Ok(_) => self.slot_written(reason, io),
                 Err(error) => self.poison_journal(&error),
             },
             Op::Space { p, which, base, len } => self.allocated(now, p, (which, base, len), outcome, io),

@@ -1,11 +1,12 @@
 //! The plainest engine that writes the formats: one thing at a time, everything said twice. Recovery is tested against
 //! the files that it leaves, and it knows what it acknowledged.
 //!
-//! Not the store: it shares no code with it but the encodings.
+//! Not the store: it shares no code with it but the encodings and the limit of a journal's writes.
 
 use super::disk::SimDisk;
 use crate::base::*;
 use crate::journal::format::*;
+use crate::journal::limit::Limit;
 use crate::journal::replay::slot_block;
 use crate::log::batch::{Batch, BatchBuilder, Stamp};
 use crate::log::cursor::{CursorImage, Interval};
@@ -57,7 +58,9 @@ pub struct Journal {
     pub lap: u64,
     pub sequence: u64,
     pub durable: u64,
+    /// Position, lap and sequence.
     pub tail: (u64, u64, u64),
+    limit: Limit,
     pub previous: Vec<DirectoryEntry>,
     /// Sequence, position and length of each write since the checkpoint.
     pub writes: Vec<(u64, u64, u64)>,
@@ -91,6 +94,7 @@ impl Engine {
             sequence: 1,
             durable: 0,
             tail: (RING_START, 1, 1),
+            limit: Limit::begun(travelled(1, RING_START, identity.file_len), identity.file_len),
             previous: vec![],
             writes: vec![],
         };
@@ -206,6 +210,11 @@ impl Engine {
         if j.position + len > j.identity.file_len {
             (j.position, j.lap) = (RING_START, j.lap + 1);
         }
+        let end = travelled(j.lap, j.position, j.identity.file_len) + len;
+        while !self.journals[core].limit.lets(end) {
+            self.write_slot(core)?;
+        }
+        let j = &mut self.journals[core];
         let header = WriteHeader {
             magic: WRITE_MAGIC,
             crc: 0.into(),
@@ -363,8 +372,16 @@ impl Engine {
             }
         }
         let j = &mut self.journals[core];
-        j.identity.slot_sequence += 1;
         (j.tail, j.writes) = ((j.position, j.lap, j.sequence), vec![]);
+        self.write_slot(core)
+    }
+
+    /// A slot that points at the tail and lets writes go further than the one before.
+    fn write_slot(&mut self, core: usize) -> Result<(), Crashed> {
+        let j = &mut self.journals[core];
+        j.identity.slot_sequence += 1;
+        let (position, lap, sequence) = j.tail;
+        let limit = j.limit.next(travelled(j.lap, j.position, j.identity.file_len), false);
         let mut checkpoint = Checkpoint {
             magic: CHECKPOINT_MAGIC,
             crc: 0.into(),
@@ -374,16 +391,19 @@ impl Engine {
             journal_id: j.identity.journal_id,
             generation: j.identity.generation.into(),
             slot_sequence: j.identity.slot_sequence.into(),
-            position: j.position.into(),
-            lap: j.lap.into(),
-            sequence: j.sequence.into(),
+            position: position.into(),
+            lap: lap.into(),
+            sequence: sequence.into(),
             durable: j.durable.into(),
             file_len: j.identity.file_len.into(),
-            reserved: [0; 40],
+            limit: limit.into(),
+            reserved: [0; 32],
         };
         format::seal(&mut checkpoint);
         let at = (j.identity.slot_sequence % 2) * BLOCK as u64;
-        self.put(FileId::Journal(core as u16), at, slot_block(checkpoint), Durability::Durable)
+        self.put(FileId::Journal(core as u16), at, slot_block(checkpoint), Durability::Durable)?;
+        self.journals[core].limit.written();
+        Ok(())
     }
 
     /// A batch fact, once [`Engine::admit`] made room and [`Engine::make_batch`] the batch.

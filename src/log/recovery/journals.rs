@@ -8,7 +8,8 @@ use super::table::{Row, decide, finding};
 use super::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions};
 use crate::base::topic::home_core;
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, Rng, block_up};
-use crate::journal::format::{Checkpoint, RING_START};
+use crate::journal::format::{Checkpoint, RING_START, travelled};
+use crate::journal::limit;
 use crate::journal::replay::{self, Ring, Slots};
 use crate::log::meta::NodeMeta;
 use crate::log::state::JournalIdentity;
@@ -190,7 +191,8 @@ fn empty_checkpoint(core: u16, journal_id: [u8; 16], generation: u64, slot_seque
         sequence: 1.into(),
         durable: 0.into(),
         file_len: file_len.into(),
-        reserved: [0; 40],
+        limit: limit::first(travelled(1, RING_START, file_len), file_len).into(),
+        reserved: [0; 32],
     }
 }
 

@@ -1,0 +1,107 @@
+//! How far the writes of a ring may go before a slot says so: what bounds the part of the ring that a start reads.
+//!
+//! Each checkpoint slot carries a *limit*: no write of the generation ends beyond it. A write waits until **both** slots let it go
+//! that far, so that a slot which is lost, or rots, hides no write: the other one still says how far to look for evidence (rule 4).
+//! A slot lets writes go a sixteenth of the ring beyond the head; the next slots are written while two of the longest writes still
+//! fit. At a stop both slots say that nothing follows, and a start reads nothing of the ring.
+
+use super::format::RING_START;
+use crate::base::{IO_BYTES_MAX, block_down};
+
+/// Length of the longest write: an eighth of the ring, so that what a lap's end wastes never starves it.
+pub fn write_max(file_len: u64) -> u64 {
+    block_down((file_len - RING_START) / 8).min(IO_BYTES_MAX as u64)
+}
+
+/// Bytes that a slot lets writes go beyond the head: 4 MiB of 64.
+fn stride(file_len: u64) -> u64 {
+    block_down((file_len - RING_START) / 16).max(4 * write_max(file_len))
+}
+
+/// Limit of the slots that begin a generation: the ring is empty, and its first write stands at `travelled`.
+pub fn first(travelled: u64, file_len: u64) -> u64 {
+    travelled + stride(file_len)
+}
+
+/// The limits of a ring's two slots.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    stride: u64,
+    /// What must be left: a write, and what the end of a lap wastes before it.
+    left_min: u64,
+    /// Of the older and of the newer durable slot.
+    durable: [u64; 2],
+    /// Of the slot that is being written.
+    writing: u64,
+}
+
+impl Limit {
+    /// As a start leaves both slots.
+    pub fn begun(travelled: u64, file_len: u64) -> Limit {
+        let first = first(travelled, file_len);
+        Limit { stride: stride(file_len), left_min: 2 * write_max(file_len), durable: [first; 2], writing: first }
+    }
+
+    fn allowed(&self) -> u64 {
+        self.durable[0].min(self.durable[1])
+    }
+
+    /// Whether a write that ends there may be issued.
+    pub fn lets(&self, end: u64) -> bool {
+        end <= self.allowed()
+    }
+
+    /// Whether a slot is to be written for the limit's sake. `is_closed`: no write follows.
+    pub fn is_due(&self, head: u64, is_closed: bool) -> bool {
+        if is_closed { self.durable != [head; 2] } else { self.allowed() < head + self.left_min }
+    }
+
+    /// The limit that the slot which is about to be written says.
+    pub fn next(&mut self, head: u64, is_closed: bool) -> u64 {
+        self.writing = if is_closed { head } else { head + self.stride };
+        self.writing
+    }
+
+    /// That slot is durable.
+    pub fn written(&mut self) {
+        self.durable = [self.durable[1], self.writing];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn a_write_goes_no_further_than_both_slots_let_it() {
+        let mut limit = Limit::begun(100 * MIB, 64 * MIB + RING_START);
+        assert!(limit.lets(104 * MIB) && !limit.lets(104 * MIB + 1));
+        assert!(!limit.is_due(103 * MIB, false) && limit.is_due(103 * MIB + 1, false));
+        assert_eq!(limit.next(103 * MIB, false), 107 * MIB);
+        limit.written();
+        assert!(!limit.lets(104 * MIB + 1) && limit.is_due(103 * MIB + 1, false), "the older slot says less");
+        limit.next(103 * MIB, false);
+        limit.written();
+        assert!(limit.lets(107 * MIB) && !limit.is_due(103 * MIB + 1, false));
+    }
+
+    #[test]
+    fn a_closed_ring_takes_no_write_until_both_slots_say_more() {
+        let mut limit = Limit::begun(0, 64 * MIB + RING_START);
+        for is_due in [true, true, false] {
+            assert_eq!(limit.is_due(5 * MIB, true), is_due);
+            assert_eq!(limit.next(5 * MIB, true), 5 * MIB);
+            limit.written();
+        }
+        assert!(limit.lets(5 * MIB) && !limit.lets(5 * MIB + 1) && limit.is_due(5 * MIB, false));
+    }
+
+    #[test]
+    fn a_write_always_fits_behind_two_slots() {
+        for file_len in [RING_START + 256 * 1024, MIB, 64 * MIB, 64 << 30] {
+            assert!(stride(file_len) >= 2 * 2 * write_max(file_len) && stride(file_len) <= file_len - RING_START);
+        }
+    }
+}
