@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 /// Folders of the repository whose paths documents name.
-const FOLDERS: &[&str] = &["src", "tests", "benches", "docs", "schema", "examples", "fuzz"];
+const FOLDERS: &[&str] = &["src", "crates", "tests", "benches", "docs", "schema", "examples", "fuzz"];
 
 /// The documents, with their text.
 fn documents() -> Vec<(PathBuf, String)> {
