@@ -162,6 +162,8 @@ pub(super) struct Leading<'a> {
     pub epoch: Epoch,
     pub committed: Position,
     pub required: &'a [NodeId],
+    /// As many are in sync as a write needs: with fewer nothing is final.
+    pub has_quorum: bool,
     pub interval: Duration,
     pub limit: Duration,
     pub retry: Duration,
@@ -305,7 +307,7 @@ impl CursorSync {
                 }
                 if let Some(operation) = self.operations.get_mut(&request) {
                     operation.waits_for.retain(|n| *n != peer.node);
-                    self.finish(cx);
+                    self.finish(cx, leading);
                 }
             }
             // It is not that far: again with the next interval.
@@ -316,13 +318,16 @@ impl CursorSync {
         }
     }
 
-    /// The required set became smaller, or answers came.
-    pub fn settle(&mut self, cx: &mut Cx<'_>, required: &[NodeId]) {
-        self.operations.values_mut().for_each(|o| o.waits_for.retain(|n| required.contains(n)));
-        self.finish(cx);
+    /// The required set may be another.
+    pub fn settle(&mut self, cx: &mut Cx<'_>, leading: &Leading<'_>) {
+        self.operations.values_mut().for_each(|o| o.waits_for.retain(|n| leading.required.contains(n)));
+        self.finish(cx, leading);
     }
 
-    fn finish(&mut self, cx: &mut Cx<'_>) {
+    fn finish(&mut self, cx: &mut Cx<'_>, leading: &Leading<'_>) {
+        if !leading.has_quorum {
+            return;
+        }
         self.operations.retain(|&request, o| {
             if o.waits_for.is_empty() {
                 cx.out.push(Effect::CursorDone { request, result: Ok(()) });

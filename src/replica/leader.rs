@@ -133,10 +133,8 @@ impl Leader {
         }
         self.missing.take_if(|(witness, _)| !membership.is_in_sync(*witness));
         self.count_required(membership, me);
-        let required = std::mem::take(&mut self.required);
-        self.cursors.settle(cx, &required);
-        self.cursors.agree(cx, &self.peers, &required, base.options.cursor_interval);
-        self.required = required;
+        self.with_cursors(base, |sync, leading| sync.settle(cx, leading));
+        self.cursors.agree(cx, &self.peers, &self.required, base.options.cursor_interval);
         match self.phase {
             Phase::Asking => self.decide(base, cx),
             _ => self.commit(base, cx),
@@ -386,7 +384,7 @@ impl Leader {
     /// Moves the committed end to what all of the required set have, durably.
     pub fn commit(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         let Some(membership) = base.membership.as_ref() else { return };
-        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || membership.isr.len() < membership.min_isr {
+        if !matches!(self.phase, Phase::Settling { .. } | Phase::Open) || !membership.has_quorum() {
             return;
         }
         let (mut end, mut are_listed) = (cx.log.durable().at, true);
@@ -488,11 +486,11 @@ impl Leader {
     }
 
     pub fn on_cursor(&mut self, base: &Base, cx: &mut Cx<'_>, event: CursorEvent) {
-        if !matches!(self.phase, Phase::Open)
-            && let CursorEvent::Sync { request, .. } | CursorEvent::Delete { request, .. } = event
+        if let (CursorEvent::Sync { request, .. } | CursorEvent::Delete { request, .. }, Err(error)) =
+            (&event, self.may_write(base))
         {
-            cx.out.push(Effect::CursorDone { request, result: Err(self.write_error()) });
-            return;
+            let result = Err(error);
+            return cx.out.push(Effect::CursorDone { request: *request, result });
         }
         let mut peers = std::mem::take(&mut self.peers);
         self.with_cursors(base, |sync, leading| sync.on_event(cx, &mut peers, leading, event));
@@ -505,6 +503,7 @@ impl Leader {
             epoch: self.epoch,
             committed: base.committed,
             required: &self.required,
+            has_quorum: base.membership.as_ref().is_some_and(Membership::has_quorum),
             interval: base.options.cursor_interval,
             limit: base.options.write_limit,
             retry: base.options.retry,
@@ -513,11 +512,13 @@ impl Leader {
         self.cursors = sync;
     }
 
-    /// Why no write is taken, in a phase that takes none.
-    pub fn write_error(&self) -> ReplicaError {
-        match self.phase {
-            Phase::Closed { .. } => ReplicaError::WriteDisabled,
-            _ => ReplicaError::Opening,
+    /// Whether a publish, or a change of a channel that somebody waits for, is taken; the lease aside.
+    pub fn may_write(&self, base: &Base) -> Result<(), ReplicaError> {
+        match (&self.phase, &base.membership) {
+            (Phase::Open, Some(m)) if !m.has_quorum() => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
+            (Phase::Open, _) => Ok(()),
+            (Phase::Closed { .. }, _) => Err(ReplicaError::WriteDisabled),
+            _ => Err(ReplicaError::Opening),
         }
     }
 

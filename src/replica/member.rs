@@ -108,16 +108,9 @@ impl Member {
         peers.iter().map(|p| FollowerStatus { node: p.node, state: p.link.name(), acked: p.acked, sent: p.sent })
     }
 
-    /// Whether a publish may be appended now.
+    /// Whether a publish may be appended now, or a channel changed for somebody who waits for that.
     pub fn check_write(&self, now: Ticks) -> Result<(), ReplicaError> {
-        let leader = self.check_lead(now)?;
-        if !matches!(leader.phase, Phase::Open) {
-            return Err(leader.write_error());
-        }
-        match &self.base.membership {
-            Some(m) if m.isr.len() < m.min_isr => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
-            _ => Ok(()),
-        }
+        self.check_lead(now)?.may_write(&self.base)
     }
 
     /// Whether messages may be delivered and finished now.

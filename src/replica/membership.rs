@@ -50,6 +50,11 @@ impl Membership {
         self.isr.contains(&node)
     }
 
+    /// Whether enough are in sync for a write, or for a change of a channel that somebody waits for.
+    pub fn has_quorum(&self) -> bool {
+        self.isr.len() >= self.min_isr
+    }
+
     /// Whether it can be worked with: the ISR lies in the replicas, the leader in the ISR, nobody stands twice.
     pub fn is_sane(&self) -> bool {
         let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));

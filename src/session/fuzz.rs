@@ -1,12 +1,12 @@
 //! Entry points for random bytes: the fuzz targets and `cargo test` run the same. They check what must hold for any input:
 //! no panic, bounded memory, whole frames.
 
-use super::{Bodies, Host, Limits, NotInFlight, ReplySlot, Session, State, Subscribe, Taken};
+use super::{Bodies, Host, Limits, ReplySlot, Session, State, Subscribe, Taken};
 use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
 use crate::config::Settings;
-use crate::shard::message::{PublishError, SubOptions};
+use crate::shard::message::{InFlightError, PublishError, SubOptions};
 use std::{sync::Arc, time::Duration};
 
 /// Answers at random, from a seed.
@@ -27,8 +27,8 @@ impl RandomHost {
         }
     }
 
-    fn in_flight(&mut self) -> Result<(), NotInFlight> {
-        if self.rng.below(2) == 0 { Ok(()) } else { Err(NotInFlight) }
+    fn in_flight(&mut self) -> Result<(), InFlightError> {
+        if self.rng.below(2) == 0 { Ok(()) } else { Err(InFlightError::NotInFlight) }
     }
 }
 
@@ -43,13 +43,13 @@ impl Host for RandomHost {
         self.take(slot)
     }
     fn ready(&mut self, _: Now, _: ConnId, _: u32) {}
-    fn finish(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), NotInFlight> {
+    fn finish(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), InFlightError> {
         self.in_flight()
     }
-    fn requeue(&mut self, _: Now, _: ConnId, _: MessageId, _: u64) -> Result<(), NotInFlight> {
+    fn requeue(&mut self, _: Now, _: ConnId, _: MessageId, _: u64) -> Result<(), InFlightError> {
         self.in_flight()
     }
-    fn touch(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), NotInFlight> {
+    fn touch(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), InFlightError> {
         self.in_flight()
     }
     fn close_subscription(&mut self, _: Now, _: ConnId) {}

@@ -2,7 +2,7 @@
 
 use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::shard::message::SubOptions;
+use crate::shard::message::{InFlightError, SubOptions};
 
 /// A place in a session's queue of replies; consecutive, so that replies leave in the order of their commands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -28,12 +28,8 @@ pub struct Subscribe<'a> {
     pub partition: Option<PartitionId>,
 }
 
-/// The message is not in flight for this client: unknown, timed out, finished, or another client's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotInFlight;
-
 /// Implemented by the shard. Names, sizes and counts were checked; borrowed bytes are valid for the call only.
-/// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::not_in_flight`.
+/// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::in_flight_failed`.
 pub trait Host {
     /// All of `bodies` or none, to a partition or the one whose turn it is.
     fn publish(
@@ -50,10 +46,10 @@ pub trait Host {
     /// At most the limit's `max_rdy_count`. May come before the reply to SUB.
     fn ready(&mut self, now: Now, conn: ConnId, count: u32);
     /// On an ordered channel it may fail later, as on another core.
-    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
+    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError>;
     /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
-    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight>;
-    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
+    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError>;
+    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError>;
     /// CLS: no further message goes out; what is in flight may still be finished, requeued and touched.
     fn close_subscription(&mut self, now: Now, conn: ConnId);
 }

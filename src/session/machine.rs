@@ -3,7 +3,7 @@
 mod input;
 mod time;
 
-use super::host::{Host, NotInFlight, ReplySlot, Subscribe, Taken};
+use super::host::{Host, ReplySlot, Subscribe, Taken};
 use super::published::Published;
 use super::replies::{Asked, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
@@ -11,7 +11,7 @@ use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
-use crate::shard::message::{ClientInfo, InFlightCommand, PublishError, SubOptions};
+use crate::shard::message::{ClientInfo, InFlightCommand, InFlightError, PublishError, SubOptions};
 use std::{mem, sync::Arc};
 
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
@@ -202,15 +202,16 @@ impl Session {
                 }
             }
             Command::Finish(id) => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.finish(now, conn, id));
+                let done = self.message_id(id).map_or(Err(InFlightError::NotInFlight), |id| host.finish(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Finish);
             }
             Command::Requeue { id, delay_ms } => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
+                let done =
+                    self.message_id(id).map_or(Err(InFlightError::NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
                 self.answer_in_flight(done, id, InFlightCommand::Requeue);
             }
             Command::Touch(id) => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.touch(now, conn, id));
+                let done = self.message_id(id).map_or(Err(InFlightError::NotInFlight), |id| host.touch(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Touch);
             }
             Command::Ready(count) => host.ready(now, conn, count),
@@ -354,18 +355,20 @@ impl Session {
         }
     }
 
-    /// A FIN, REQ or TOUCH that was passed on turned out to name a message that is not in flight. It is said at once, not
-    /// behind the replies that are outstanding: a later publish's OK says that the FINs before it did not fail.
-    pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand) {
+    /// A FIN, REQ or TOUCH that was passed on failed. It is said at once, not behind the replies that are outstanding: a later
+    /// publish's OK says that the FINs before it did not fail.
+    pub fn in_flight_failed(&mut self, id: MessageId, command: InFlightCommand, why: InFlightError) {
         if !self.replies.is_closed() {
             let id = if self.is_placed { id.binary() } else { id.hex() };
-            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command));
+            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command, why));
         }
     }
 
-    fn answer_in_flight(&mut self, done: Result<(), NotInFlight>, id: &[u8; 16], command: InFlightCommand) {
-        if done.is_err() && !self.replies.is_closed() {
-            self.answer_error(&in_flight_error(id, command));
+    fn answer_in_flight(&mut self, done: Result<(), InFlightError>, id: &[u8; 16], command: InFlightCommand) {
+        if let Err(why) = done
+            && !self.replies.is_closed()
+        {
+            self.answer_error(&in_flight_error(id, command, why));
         }
     }
 
@@ -583,11 +586,11 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
     ClientError::fatal(code, text)
 }
 
-fn in_flight_error(id: &[u8; 16], command: InFlightCommand) -> ClientError {
+fn in_flight_error(id: &[u8; 16], command: InFlightCommand, why: InFlightError) -> ClientError {
     let (code, name): (_, &[u8]) = match command {
         InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
         InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
         InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
     };
-    ClientError::passing(code, [name, id, b" failed ID not in flight"].concat())
+    ClientError::passing(code, [name, id, format!(" failed {why}").as_bytes()].concat())
 }

@@ -21,6 +21,6 @@ mod tests;
 
 pub use crate::codec::nsq::command::State;
 pub use crate::codec::nsq::{Bodies, ClientError, Limits};
-pub use host::{Host, NotInFlight, ReplySlot, Subscribe, Taken};
+pub use host::{Host, ReplySlot, Subscribe, Taken};
 pub use machine::{Carried, Session, failure};
 pub use replies::Asked;

@@ -86,6 +86,9 @@ impl Engine {
             Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
         };
         let key = ChannelKey { partition: idx.0, channel: i };
+        if let Err(error) = self.check_join(now, key, &options) {
+            return self.tell_subscriber(sub, partition, Err(error));
+        }
         self.join_channel(now, key, sub, options);
         self.sub_keys.insert((sub, partition), key);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
@@ -144,6 +147,13 @@ impl Engine {
         self.attaching.firsts.iter().any(|f| f.topic.id == topic && channel.is_none_or(|c| *c == f.channel))
     }
 
+    /// Whether a client may be added: where that changes the channel, or its last change is uncertain, others have to confirm it.
+    pub fn check_join(&self, now: Now, key: ChannelKey, options: &SubOptions) -> Result<(), PublishError> {
+        let c = &self.partitions.get(key.partition_idx()).channels[key.channel as usize];
+        let changes = c.is_uncertain || options.ordered && !c.machine.is_ordered();
+        if changes { self.partitions.check_change(now.ticks, key) } else { Ok(()) }
+    }
+
     /// Adds the client to a channel, which becomes ordered if the client asks for it. What the client is told waits until
     /// the channel's `created` is final.
     pub fn join_channel(&mut self, now: Now, key: ChannelKey, sub: SubId, options: SubOptions) {
@@ -199,6 +209,9 @@ impl Engine {
     ) -> Result<u32, PublishError> {
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(PublishError::ReadOnly);
+        }
+        if !name.is_ephemeral() {
+            self.partitions.get(idx).check_write(now.ticks)?;
         }
         if self.partitions.get(idx).channels.len() >= self.channels_max() {
             return Err(PublishError::TooManyChannels);

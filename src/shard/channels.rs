@@ -2,7 +2,7 @@
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::Engine;
-use super::message::MeshMessage;
+use super::message::{InFlightError, MeshMessage};
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
 use crate::base::{LogId, Now, PartitionId, Position, SubId};
@@ -174,24 +174,26 @@ impl Engine {
         self.wake_channel(key);
     }
 
-    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
-        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
-        if c.machine.finish(now.ticks, sub, id).is_err() {
-            return false;
+    pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
+        let &key = self.sub_keys.get(&(sub, partition)).ok_or(InFlightError::NotInFlight)?;
+        let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
+        if c.machine.is_ordered() {
+            self.partitions.check_change(now.ticks, key).map_err(InFlightError::Refused)?;
         }
+        let c = self.partitions.channel_mut(key).ok_or(InFlightError::NotInFlight)?;
+        c.machine.finish(now.ticks, sub, id).map_err(|_| InFlightError::NotInFlight)?;
         if c.dirty && c.queued && c.owed.is_empty() && !c.machine.is_ordered() {
             // The common case, in one look at the channel.
             c.machine.lend(sub, 1);
-            return true;
+            return Ok(());
         }
         if c.machine.finishing().is_some() {
             self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Nsq(id) });
-            return true;
+            return Ok(());
         }
         self.mark_dirty(now, key);
         self.on_freed(key, sub, 1);
-        true
+        Ok(())
     }
 
     /// FINs of this channel wait for the journal; they are durable soon even when nothing is published.

@@ -1,8 +1,8 @@
 //! A connection's session, of either protocol, as the shard deals with it.
 
 use super::engine::{Engine, Heard};
+use super::failures::failure_of;
 use super::message::{ClientInfo, MovedState, PublishError};
-use super::native::failure_of;
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
@@ -145,7 +145,7 @@ impl Client {
         match (self, heard) {
             (Client::Nsq(s), Heard::Answer(slot, Ok(()))) => s.reply_ok(slot),
             (Client::Nsq(s), Heard::Answer(slot, Err(error))) => s.fail(slot, error),
-            (Client::Nsq(s), Heard::NotInFlight(id, command)) => s.not_in_flight(id, command),
+            (Client::Nsq(s), Heard::InFlightFailed(id, command, why)) => s.in_flight_failed(id, command, why),
             (Client::Native(s), Heard::Native(request, answer)) => s.answer(request, answer),
             (Client::Native(s), Heard::NativeEnded(subscription, why)) => {
                 s.end_subscription(subscription, why);

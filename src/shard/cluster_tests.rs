@@ -19,6 +19,7 @@ mod damage;
 mod failover;
 mod native;
 mod operate;
+mod quorum;
 mod roles;
 mod writes;
 

@@ -4,7 +4,7 @@
 use super::attach::Attaching;
 use super::cursors::{CursorRequest, CursorSyncs};
 use super::event::Effect;
-use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
+use super::message::{InFlightCommand, InFlightError, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
@@ -43,7 +43,7 @@ pub(super) struct Track {
 /// What a session hears of an earlier command.
 pub(super) enum Heard {
     Answer(ReplySlot, Result<(), PublishError>),
-    NotInFlight(crate::base::MessageId, InFlightCommand),
+    InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
     /// The answer to a native request.

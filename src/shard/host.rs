@@ -1,10 +1,10 @@
 //! What the sessions of a core ask of it.
 
 use super::engine::{Attempt, Engine};
-use super::message::{PublishError, SubOptions};
+use super::message::{InFlightError, PublishError, SubOptions};
 use crate::base::{ChannelName, ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::session::{Asked, Host, NotInFlight, ReplySlot, Subscribe, Taken, failure};
+use crate::session::{Asked, Host, ReplySlot, Subscribe, Taken, failure};
 
 impl Host for Engine {
     fn publish(
@@ -39,15 +39,15 @@ impl Host for Engine {
         self.set_ready(conn, count);
     }
 
-    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
-        in_flight(Engine::finish(self, now, conn, id))
+    fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
+        Engine::finish(self, now, conn, id)
     }
 
-    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight> {
+    fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
         in_flight(Engine::requeue(self, now, conn, id, delay_ms))
     }
 
-    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight> {
+    fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
         in_flight(Engine::touch(self, now, conn, id))
     }
 
@@ -74,6 +74,6 @@ impl Engine {
     }
 }
 
-fn in_flight(found: bool) -> Result<(), NotInFlight> {
-    if found { Ok(()) } else { Err(NotInFlight) }
+fn in_flight(found: bool) -> Result<(), InFlightError> {
+    if found { Ok(()) } else { Err(InFlightError::NotInFlight) }
 }

@@ -1,7 +1,7 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
-use super::message::{InFlightCommand, MeshMessage, PublishError};
+use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError};
 use super::offsets::Setter;
 use super::partitions::Publisher;
 use super::topics::Wanted;
@@ -117,25 +117,35 @@ impl Engine {
             }
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
-                    if !self.on_finish(now, sub, partition, id) {
-                        self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
+                    if let Err(why) = self.on_finish(now, sub, partition, id) {
+                        self.tell_in_flight_failed(sub, MessagePlace::new(partition, id), InFlightCommand::Finish, why);
                     }
                 }
             }
             MeshMessage::Requeue { sub, partition, id, delay_ms } => {
                 if !self.on_requeue(now, sub, partition, id, delay_ms) {
-                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
+                    self.tell_in_flight_failed(
+                        sub,
+                        MessagePlace::new(partition, id),
+                        InFlightCommand::Requeue,
+                        InFlightError::NotInFlight,
+                    );
                 }
             }
             MeshMessage::Touch { sub, partition, id } => {
                 if !self.on_touch(now, sub, partition, id) {
-                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
+                    self.tell_in_flight_failed(
+                        sub,
+                        MessagePlace::new(partition, id),
+                        InFlightCommand::Touch,
+                        InFlightError::NotInFlight,
+                    );
                 }
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
             MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
             MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
-            MeshMessage::NotInFlight { sub, place, command } => self.tell_not_in_flight(sub, place, command),
+            MeshMessage::InFlightFailed { sub, place, command, why } => self.tell_in_flight_failed(sub, place, command, why),
             MeshMessage::Peer { from, addressed } => {
                 self.on_link_event(now, LinkEvent::Message { from, addressed: *addressed });
             }

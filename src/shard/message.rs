@@ -356,11 +356,12 @@ pub enum MeshMessage {
         partition: PartitionId,
         id: LogId,
     },
-    /// A FIN, REQ or TOUCH named a message that is not in flight for this client.
-    NotInFlight {
+    /// A FIN, REQ or TOUCH was not carried out.
+    InFlightFailed {
         sub: SubId,
         place: MessagePlace,
         command: InFlightCommand,
+        why: InFlightError,
     },
 
     // ---- asked of the partition's core
@@ -459,4 +460,15 @@ pub enum InFlightCommand {
     Finish,
     Requeue,
     Touch,
+}
+
+/// Why a FIN, REQ or TOUCH was not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InFlightError {
+    /// Not for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it comes again.
+    #[error("ID not in flight")]
+    NotInFlight,
+    /// The message stays in flight: it comes again by its timeout.
+    #[error("{0}")]
+    Refused(PublishError),
 }

@@ -19,6 +19,7 @@ mod cursors;
 mod deliver;
 mod engine;
 pub mod event;
+mod failures;
 pub mod faults;
 mod host;
 mod mesh;

@@ -3,7 +3,8 @@
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{PublishError, SetOffsetError, SubOptions, Unwritable};
+use super::failures::{failure_of, sequence_failure};
+use super::message::{PublishError, SetOffsetError, SubOptions};
 use super::offsets::{SetOffset, Setter};
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
@@ -11,7 +12,7 @@ use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
 use crate::log::native::{BadBody, BodyLimits, NativeBatch};
-use crate::log::producers::{Sequence, SequenceError};
+use crate::log::producers::Sequence;
 use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
 use crate::session::native::{
     Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
@@ -186,6 +187,7 @@ impl Engine {
             }
         };
         let key = ChannelKey { partition: idx.0, channel: i };
+        self.check_join(now, key, &options).map_err(failure_of)?;
         if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }
@@ -477,6 +479,12 @@ impl NativeHost for Engine {
         let sub = SubId { core: self.core, conn };
         let Some(key) = self.native_sub(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
+        if c.machine.is_ordered()
+            && let Err(error) = self.partitions.check_change(now.ticks, key)
+        {
+            return NativeFinished::Refused(failure_of(error));
+        }
+        let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::Done(0) };
         let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
         if num > 0 && c.machine.finishing().is_some() {
             self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
@@ -650,49 +658,4 @@ pub(super) fn take_run(subs: &mut [NativeSub], key: ChannelKey, run: &Run<'_>) -
         base_unix_ns: run.batch.header.base_unix_ns.get(),
         attempts: run.attempts,
     })
-}
-
-/// How an outcome sounds to a native client.
-pub(super) fn failure_of(error: PublishError) -> Failure {
-    let (code, retry) = match error {
-        PublishError::DiskFull => (Code::DiskFull, Retry::Later),
-        PublishError::ReadOnly => (Code::ReadOnly, Retry::Refresh),
-        PublishError::TooMuchWaiting => (Code::TooMuchWaiting, Retry::Later),
-        PublishError::NoTopic => (Code::BadTopic, Retry::Never),
-        PublishError::NoPartition => (Code::BadPartition, Retry::Never),
-        PublishError::TopicGone => (Code::BadTopic, Retry::Refresh),
-        PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
-        PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
-        PublishError::Stopping => (Code::Stopping, Retry::Refresh),
-        PublishError::TooBig => (Code::TooBig, Retry::Never),
-        PublishError::Unknown => (Code::Outcome, Retry::Unknown),
-        PublishError::TopicNotExist => (Code::BadTopic, Retry::Refresh),
-        PublishError::NotLeader => (Code::NotLeader, Retry::Refresh),
-        PublishError::NotWritable(Unwritable::Failed) => (Code::ReadOnly, Retry::Refresh),
-        PublishError::NotWritable(_) => (Code::ReadOnly, Retry::Later),
-    };
-    Failure::new(code, retry, error.to_string())
-}
-
-pub(super) fn set_failure(error: SetOffsetError) -> Failure {
-    let (code, retry) = match error {
-        SetOffsetError::Failed(error) => return failure_of(error),
-        SetOffsetError::NoPartition => (Code::BadPartition, Retry::Never),
-        SetOffsetError::NoChannel => (Code::BadChannel, Retry::Never),
-        SetOffsetError::NotFirstClient | SetOffsetError::HasClients => (Code::BadSubscription, Retry::Never),
-        SetOffsetError::NoPlace => (Code::BadStart, Retry::Never),
-        SetOffsetError::Unreadable => (Code::Other, Retry::Later),
-    };
-    Failure::new(code, retry, error.to_string())
-}
-
-fn sequence_failure(error: &SequenceError) -> Failure {
-    let code = match error {
-        SequenceError::Gap { .. } => Code::SequenceGap,
-        SequenceError::Overlap { .. } | SequenceError::TooHigh => Code::SequenceOverlap,
-        SequenceError::UnknownProducer => Code::UnknownProducer,
-    };
-    // behind a batch that was refused, the ones after it leave a gap: in order, from that one on, they are taken
-    let retry = if matches!(error, SequenceError::Gap { .. }) { Retry::Later } else { Retry::Never };
-    Failure::new(code, retry, error.to_string())
 }

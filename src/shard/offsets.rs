@@ -9,8 +9,8 @@
 
 use super::cursors::CursorChange;
 use super::engine::{Engine, Heard};
+use super::failures::set_failure;
 use super::message::{MeshMessage, PublishError, SetOffsetError, Start, Ticket};
-use super::native::set_failure;
 use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicRef};
 use crate::log::PartitionIdx;
@@ -92,13 +92,15 @@ impl Engine {
         let idx = self.partitions.find(&dir).ok_or(missing)?;
         self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
         let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
+        let key = ChannelKey { partition: idx.0, channel };
+        self.partitions.check_change(now.ticks, key).map_err(SetOffsetError::Failed)?;
         if self.read_only.is_some() && !name.is_ephemeral() {
             return Err(SetOffsetError::Failed(PublishError::ReadOnly));
         }
         if !self.store.takes_changes() && !name.is_ephemeral() {
             return Err(SetOffsetError::Failed(PublishError::DiskFull));
         }
-        Ok(ChannelKey { partition: idx.0, channel })
+        Ok(key)
     }
 
     /// A search has found where the batch begins that holds the place, or is the last before it.

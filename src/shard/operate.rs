@@ -250,6 +250,10 @@ impl Engine {
         let (i, is_first) = self.find_or_create(now, idx, &set.topic, set.channel, first, is_alone, false).map_err(failed)?;
         let key = ChannelKey { partition: idx.0, channel: i };
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
+        if c.is_uncertain {
+            self.partitions.check_change(now.ticks, key).map_err(failed)?;
+        }
+        let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if std::mem::take(&mut c.is_uncertain) {
             let created = self.sync_cursor(now, key, CursorChange::Image { made_ordered: false });
             self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?.created = created;

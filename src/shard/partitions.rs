@@ -186,6 +186,14 @@ impl Partitions {
         partition.channels.get_mut(key.channel as usize)
     }
 
+    /// Whether a change of the channel for which somebody waits may be begun: below `min_isr` whoever is left would answer for what
+    /// the next leader may not have. An ephemeral channel is nobody else's.
+    pub fn check_change(&self, now: Ticks, key: ChannelKey) -> Result<(), PublishError> {
+        let Some(p) = self.look(key.partition_idx()) else { return Ok(()) };
+        let is_replicated = p.channels.get(key.channel as usize).is_some_and(|c| !c.name.is_ephemeral());
+        if is_replicated { p.check_write(now) } else { Ok(()) }
+    }
+
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
         self.slots.get_mut(key.partition as usize)?.as_mut()?.channels.get_mut(key.channel as usize)
     }

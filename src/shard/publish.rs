@@ -2,8 +2,8 @@
 
 use super::engine::{Asked, Attempt, Engine, Heard};
 use super::event::Effect;
+use super::failures::failure_of;
 use super::message::{MeshMessage, OwnedBodies, PublishError};
-use super::native::failure_of;
 use super::partitions::Publisher;
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};

@@ -1,7 +1,7 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{InFlightCommand, MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
+use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
 use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
@@ -181,11 +181,12 @@ impl Engine {
         self.lend(sub.conn, actions);
     }
 
-    pub fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> bool {
-        let Some((core, MessagePlace { partition, log_id: id })) = self.place_named(conn, id) else { return false };
+    pub fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
+        let place = self.place_named(conn, id).ok_or(InFlightError::NotInFlight)?;
+        let (core, MessagePlace { partition, log_id: id }) = place;
         if core != self.core {
             self.remote_fins.entry((conn, partition)).or_default().push(id);
-            return true;
+            return Ok(());
         }
         self.on_finish(now, SubId { core, conn }, partition, id)
     }
@@ -218,13 +219,13 @@ impl Engine {
         Some((s.parts[s.part_of(place.partition)?].core, place))
     }
 
-    /// The client named a message that is not in flight for it, after it was not answered at once.
-    pub fn tell_not_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
+    /// What the client asked for a message was not carried out, and was not answered at once.
+    pub fn tell_in_flight_failed(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: InFlightError) {
         if sub.core != self.core {
-            return self.pass(sub.core, MeshMessage::NotInFlight { sub, place, command });
+            return self.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
         }
         if let Some(s) = self.subs.get(&sub.conn) {
-            self.replies.push((sub.conn, Heard::NotInFlight(s.ids.id(place), command)));
+            self.replies.push((sub.conn, Heard::InFlightFailed(s.ids.id(place), command, why)));
         }
     }
 

@@ -231,6 +231,26 @@ fn a_member_that_is_removed_is_not_waited_for() {
     assert!(done(&rig));
 }
 
+/// What is left of the ISR may be nobody that leads next.
+#[test]
+fn below_min_isr_no_operation_is_taken_and_none_is_final() {
+    let (mut rig, session) = leader();
+    let image = cursor("c", 5, 1, rig.end());
+    operate(&mut rig, image);
+    let said = cursors_said(&mut rig).pop().expect("it is sent");
+    rig.metadata(5, 1, &[1]);
+    assert!(!done(&rig), "nobody is waited for, and that is not enough");
+    answer(&mut rig, 2, session, said.seq, Ok(()));
+    assert!(!done(&rig));
+    let other = cursor("d", 5, 1, rig.end());
+    rig.node.operations.insert(2, Operation { before: other.clone(), image: other.clone() });
+    rig.give(Event::Cursor(CursorEvent::Sync { request: 2, image: other }));
+    assert!(rig.node.operations.keys().eq([&1]), "the other one was answered with an error");
+    assert!(cursors_said(&mut rig).is_empty() && !done(&rig));
+    rig.metadata(5, 1, &[1, 2]);
+    assert!(done(&rig));
+}
+
 #[test]
 fn a_new_session_begins_with_a_list_and_what_still_waits() {
     let (mut rig, session) = leader();

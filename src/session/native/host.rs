@@ -81,12 +81,14 @@ pub enum NativeTaken {
 }
 
 /// What became of a Finish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NativeFinished {
     /// So many messages of the ranges were in flight for the subscription.
     Done(u64),
     /// On an ordered channel: [`Answer::Finished`] follows, if there is a request id, once it is final.
     Waits,
+    /// On an ordered channel: nothing is finished, and what was in flight stays there.
+    Refused(Failure),
     NoSubscription,
 }
 

@@ -327,6 +327,9 @@ impl NativeSession {
             Request::Finish { subscription, ranges } => match host.native_finish(now, self.conn, id, subscription, &ranges) {
                 NativeFinished::Done(num) => self.done(id, subscription, Some(num)),
                 NativeFinished::Waits => self.outstanding += (id != 0) as usize,
+                NativeFinished::Refused(failure) if id != 0 => self.fail(id, &failure),
+                // Who asked for no answer gets none: the message comes again by its timeout.
+                NativeFinished::Refused(_) => {}
                 NativeFinished::NoSubscription => self.done(id, subscription, None),
             },
             Request::Requeue { subscription, ranges, delay_ms } => {

@@ -1,7 +1,7 @@
 //! Order of replies, stalls, bounds, time, and moves between cores.
 
 use super::*;
-use crate::shard::message::{InFlightCommand, PublishError};
+use crate::shard::message::{InFlightCommand, InFlightError, PublishError};
 
 fn publishes(n: usize) -> Vec<u8> {
     (0..n).flat_map(|i| with_body("PUB t", i.to_string().as_bytes())).collect()
@@ -33,7 +33,7 @@ fn a_fatal_error_leaves_after_earlier_replies_and_ends_all() {
     s.reply_ok(ReplySlot(0));
     assert!(s.is_closing());
     assert_eq!(texts(&mut s), ["= OK", "! E_INVALID invalid command BAD"]);
-    s.not_in_flight(MessageId(1), InFlightCommand::Touch);
+    s.in_flight_failed(MessageId(1), InFlightCommand::Touch, InFlightError::NotInFlight);
     assert_eq!(texts(&mut s), [""; 0]);
 }
 

@@ -8,7 +8,7 @@ use super::*;
 use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Ticks};
 use crate::codec::nsq::frame::{Frame, decode_all};
 use crate::config::Settings;
-use crate::shard::message::SubOptions;
+use crate::shard::message::{InFlightError, SubOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ impl MockHost {
         taken
     }
 
-    fn in_flight(&mut self, what: String, id: MessageId) -> Result<(), NotInFlight> {
+    fn in_flight(&mut self, what: String, id: MessageId) -> Result<(), InFlightError> {
         self.calls.push(format!("{what} {:x}", id.0));
-        if id.0.is_multiple_of(2) { Ok(()) } else { Err(NotInFlight) }
+        if id.0.is_multiple_of(2) { Ok(()) } else { Err(InFlightError::NotInFlight) }
     }
 }
 
@@ -65,15 +65,15 @@ impl Host for MockHost {
         self.calls.push(format!("rdy {count}"));
     }
 
-    fn finish(&mut self, _: Now, _: ConnId, id: MessageId) -> Result<(), NotInFlight> {
+    fn finish(&mut self, _: Now, _: ConnId, id: MessageId) -> Result<(), InFlightError> {
         self.in_flight("fin".into(), id)
     }
 
-    fn requeue(&mut self, _: Now, _: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight> {
+    fn requeue(&mut self, _: Now, _: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
         self.in_flight(format!("req {delay_ms}"), id)
     }
 
-    fn touch(&mut self, _: Now, _: ConnId, id: MessageId) -> Result<(), NotInFlight> {
+    fn touch(&mut self, _: Now, _: ConnId, id: MessageId) -> Result<(), InFlightError> {
         self.in_flight("touch".into(), id)
     }
 

@@ -10,7 +10,7 @@ use crate::codec::native::{
 };
 
 impl Net {
-    fn connect_native(&mut self, node: usize) -> ConnId {
+    pub(super) fn connect_native(&mut self, node: usize) -> ConnId {
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
         self.clients.insert(conn, (node, 0, vec![]));
@@ -34,7 +34,7 @@ impl Net {
         conn
     }
 
-    fn ask(&mut self, conn: ConnId, id: u64, request: &Request<'_>, payload: &[u8]) {
+    pub(super) fn ask(&mut self, conn: ConnId, id: u64, request: &Request<'_>, payload: &[u8]) {
         let mut bytes = vec![];
         Encoder::default().request(&mut bytes, id, request, Payload::of(payload));
         bytes.extend_from_slice(payload);
@@ -42,7 +42,7 @@ impl Net {
     }
 
     /// One message, the first is 1, in a batch of an idempotent producer.
-    fn produce(&mut self, conn: ConnId, id: u64, sequence: u64) {
+    pub(super) fn produce(&mut self, conn: ConnId, id: u64, sequence: u64) {
         self.produce_at_once(conn, &[(id, sequence)]);
     }
 
@@ -60,15 +60,18 @@ impl Net {
         self.send(conn, &bytes);
     }
 
-    fn subscribe_native(&mut self, conn: ConnId, id: u64, ordered: bool) {
-        let start = Start::Oldest;
-        let (topic, partition, channel) = ("t", PartitionId(0), "ch");
+    pub(super) fn subscribe_native(&mut self, conn: ConnId, id: u64, ordered: bool) {
+        self.ask_to_subscribe(conn, id, "ch", ordered);
+    }
+
+    pub(super) fn ask_to_subscribe(&mut self, conn: ConnId, id: u64, channel: &str, ordered: bool) {
+        let (topic, partition, start) = ("t", PartitionId(0), Start::Oldest);
         let subscribe = Subscribe { subscription: 1, topic, partition, channel, start, message_timeout_ms: 0, ordered };
         self.ask(conn, id, &Request::Subscribe(subscribe), b"");
     }
 
     /// Answers by their request, as they look in Rust.
-    fn hear(&mut self, conn: ConnId) -> Vec<String> {
+    pub(super) fn hear(&mut self, conn: ConnId) -> Vec<String> {
         let bytes = std::mem::take(&mut self.clients.get_mut(&conn).expect("known").2);
         let (mut said, mut rest) = (vec![], &bytes[..]);
         while let Some((header, metadata)) = Header::parse(rest, FRAME_MAX).expect("a sound frame") {
