@@ -23,14 +23,24 @@ struct Place {
     setting: Option<Setting>,
     /// Until then a set of a client that has left may be done, and put it there at most.
     stray: Option<(u64, LogId)>,
-    /// Nothing before is owed: somebody may have moved the channel there.
+    /// Nothing before is owed: an answered set put the channel there.
     owed_from: LogId,
+    /// The same of sets of which nobody knows what became: at most so far.
+    perhaps: LogId,
     /// Where the last answered set put it, unless another was written since.
     floor: Option<LogId>,
     /// Rises with every set that is written.
     serial: u64,
     /// Of the cursor, at the last start.
     generation: u64,
+}
+
+impl Place {
+    /// Nothing before is owed: somebody has moved the channel there, or may have.
+    fn owed_from(&self) -> LogId {
+        let asked = self.setting.as_ref().map(|s| s.to);
+        asked.into_iter().chain(self.stray.map(|s| s.1)).fold(self.owed_from.max(self.perhaps), LogId::max)
+    }
 }
 
 #[derive(Default)]
@@ -59,7 +69,6 @@ impl Book {
     pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, late: BTreeSet<usize>) {
         let place = self.moved.places.entry((channel.clone(), partition)).or_default();
         place.setting = Some(Setting { conn, to, finished: late });
-        place.owed_from = place.owed_from.max(to);
         place.floor = None;
         place.serial += 1;
     }
@@ -70,10 +79,8 @@ impl Book {
         let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) else { return };
         let Some(setting) = place.setting.take() else { return };
         place.stray = place.stray.filter(|s| s.0 >= now);
-        (place.owed_from, place.floor) = match place.stray {
-            Some((_, to)) => (at.max(to), None),
-            None => (at, Some(at)),
-        };
+        (place.owed_from, place.perhaps) = (at, LogId(0));
+        place.floor = Some(at).filter(|_| place.stray.is_none());
         self.moved.answered += 1;
         self.comes_again(channel, partition, at, &setting.finished);
     }
@@ -85,11 +92,14 @@ impl Book {
         let ids: BTreeMap<(usize, MessagePlace), usize> =
             found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
         for ((channel, partition), place) in &mut places {
+            // What was under way is decided: it put the channel at most where it stands now.
+            place.perhaps = if place.setting.is_some() || place.stray.is_some() { place.owed_from() } else { place.perhaps };
             (place.setting, place.stray) = (None, None);
             let images = found.images.get(&(channel.0, *partition));
             let Some(image) = images.and_then(|all| all.iter().find(|i| *i.name == *channel.1)) else { continue };
             assert!(image.generation >= place.generation, "{name}: the generation of {channel:?} {partition} fell: {image:?}");
             place.generation = image.generation;
+            place.perhaps = place.perhaps.min(image.confirmed.log_id);
             let Some(at) = place.floor else { continue };
             self.moved.looked_for += 1;
             let confirmed = image.confirmed.log_id;
@@ -105,20 +115,22 @@ impl Book {
         self.moved.places = places;
     }
 
-    /// The node says that it was not done, or that what it did was taken back.
-    pub fn set_failed(&mut self, channel: &ChannelKey, partition: u16) {
-        if let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) {
-            place.setting = None;
+    /// The node says that it was not done, or that it does not know (`is_unknown`).
+    pub fn set_failed(&mut self, channel: &ChannelKey, partition: u16, is_unknown: bool) {
+        let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) else { return };
+        if let Some(setting) = place.setting.take().filter(|_| is_unknown) {
+            place.perhaps = place.perhaps.max(setting.to);
         }
     }
 
-    /// It failed, or nobody will hear what became of it.
+    /// Nobody will hear what became of it.
     pub fn set_ended(&mut self, conn: u64) {
         let until = self.now_ms + STRAY_MS;
         for place in self.moved.places.values_mut() {
             if let Some(setting) = place.setting.take_if(|s| s.conn == conn) {
                 let before = place.stray.map_or(LogId(0), |s| s.1);
                 place.stray = Some((until, before.max(setting.to)));
+                place.perhaps = place.perhaps.max(setting.to);
             }
         }
     }
@@ -154,7 +166,7 @@ impl Book {
         if channel.1 != MOVED {
             return true;
         }
-        let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), |p| p.owed_from);
+        let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), Place::owed_from);
         at.is_some_and(|id| id.log_id >= from(id.partition.0))
     }
 }

@@ -575,9 +575,9 @@ impl NativeClient {
                 let is_gone = self.subs.get(&sub).is_none_or(|s| !s.is_live);
                 assert!(is_elsewhere || is_gone && e.code == Code::BadSubscription, "{e:?}");
             }
-            Pending::Set { .. } => {
+            Pending::Set { channel, partition } => {
                 assert!(is_ending || matches!(e.code, Code::Other | Code::Outcome | Code::BadStart | Code::BadChannel), "{e:?}");
-                book.set_ended(self.conn);
+                book.set_failed(&channel, partition, e.retry == Retry::Unknown);
             }
             Pending::Hello | Pending::Ping => panic!("{e:?} answers Hello or Ping"),
         }

@@ -4,7 +4,7 @@ use super::World;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
 use crate::shard::Event;
-use crate::shard::message::{MeshMessage, SetOffset, Start, Ticket};
+use crate::shard::message::{MeshMessage, PublishError, SetOffset, SetOffsetError, Start, Ticket};
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{Answered, Change, ChannelKey, topic_name};
 use crate::sim::node::reader::{Kind, Place, Reader};
@@ -164,7 +164,7 @@ impl World<'_> {
                 let key = (place.0, Kind::Moved.channel().to_owned());
                 match result {
                     Ok(at) => self.book.was_set(&key, place.1, at.log_id),
-                    Err(_) => self.book.set_failed(&key, place.1),
+                    Err(error) => self.book.set_failed(&key, place.1, error == SetOffsetError::Failed(PublishError::Unknown)),
                 }
             }
             MeshMessage::ChannelChanged { ticket, result } => self.operated(ticket, Answered::of(result, |_| None)),
