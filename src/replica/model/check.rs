@@ -1,9 +1,10 @@
 //! What must hold at every moment, by the names of the simulator's checkers. Facts come in as they happen; a breach panics.
 
-use super::log::id_of;
+use super::log::{Channels, id_of};
 use super::node::{Node, Operation};
 use crate::base::{ChannelName, Epoch, LogId, Position};
 use crate::log::batch::Batch;
+use crate::log::cursor::CursorImage;
 use crate::log::state::Doubt;
 use crate::replica::event::BatchId;
 use crate::replica::{LogView, Membership, NodeId};
@@ -17,6 +18,8 @@ pub struct Checker {
     writers: BTreeMap<Epoch, (NodeId, u64)>,
     acked: Vec<Batch>,
     pub acked_cursors: BTreeMap<ChannelName, Operation>,
+    /// Every state that a leader's client, or the end of an operation, gave to a channel, in order.
+    made: BTreeMap<ChannelName, Vec<CursorImage>>,
     /// Nodes whose disk lost something by a fault, until they were compared.
     pub lost: BTreeMap<NodeId, ()>,
     /// The latest epoch in which clients were served, and by whom.
@@ -81,14 +84,20 @@ impl Checker {
             assert!(nodes.iter().any(|n| heard(&n)), "suspect_is_never_elected_alone: {} in {epoch:?}", leader.id);
         }
         for operation in self.acked_cursors.values() {
-            assert!(is_kept(&leader.log.channels, operation), "set_offset_is_never_undone: {:?}", operation.image);
+            assert!(
+                self.is_kept(&leader.log.channels, operation),
+                "set_offset_is_never_undone: {:?} on {}, which has {:?}",
+                operation.image,
+                leader.id,
+                leader.log.channels.get(&operation.image.name)
+            );
         }
     }
 
     pub fn on_cursor_acked(&mut self, nodes: &[Node], isr: &[NodeId], operation: Operation) {
         for node in nodes.iter().filter(|n| isr.contains(&n.id) && !self.lost.contains_key(&n.id)) {
             assert!(
-                is_kept(&node.log.disk.channels, &operation),
+                self.is_kept(&node.log.disk.channels, &operation),
                 "acknowledged_cursor_survives_failover: {:?} on {}, which has {:?}",
                 operation.image,
                 node.id,
@@ -97,13 +106,24 @@ impl Checker {
         }
         self.acked_cursors.insert(operation.image.name.clone(), operation);
     }
-}
 
-/// At least as new as what was acknowledged.
-fn is_kept(channels: &super::log::Channels, operation: &Operation) -> bool {
-    let image = &operation.image;
-    let Some(here) = channels.get(&image.name) else { return false };
-    let newer = (here.epoch, here.generation).cmp(&(image.epoch, image.generation));
-    here.generation > image.generation
-        || here.generation == image.generation && here.confirmed.log_id >= image.confirmed.log_id && newer.is_ge()
+    /// The leader's channel is made to stand there.
+    pub fn on_made(&mut self, image: &CursorImage) {
+        self.made.entry(image.name.clone()).or_default().push(image.clone());
+    }
+
+    /// At least as new as what was acknowledged. Under a higher generation somebody has moved the channel since: it stands no lower than
+    /// either place says, whatever of the move a replica has clamped.
+    fn is_kept(&self, channels: &Channels, operation: &Operation) -> bool {
+        let image = &operation.image;
+        let Some(here) = channels.get(&image.name) else { return false };
+        if here.generation <= image.generation {
+            let is_older = (here.epoch, here.generation) < (image.epoch, image.generation);
+            return here.generation == image.generation && !is_older && here.confirmed.log_id >= image.confirmed.log_id;
+        }
+        let made = self.made.get(&image.name).map_or(&[][..], |made| &made[..]);
+        let since = made.iter().rev().take_while(|m| *m != image);
+        let is_move = |m: &&CursorImage| m.generation == here.generation && m.epoch >= image.epoch;
+        since.filter(is_move).any(|m| here.confirmed.log_id >= m.confirmed.log_id.min(image.confirmed.log_id))
+    }
 }

@@ -56,6 +56,8 @@ pub enum Out {
     Read(NodeId, crate::replica::message::Session, Position, usize),
     Sent(NodeId, crate::replica::message::Message),
     Appended(Batch),
+    /// The channel is made to stand there.
+    Made(CursorImage),
 }
 
 impl Node {
@@ -198,6 +200,7 @@ impl Node {
             return;
         }
         *current = CursorImage { generation, ..operation.before };
+        out.push_back(Out::Made(current.clone()));
         let channel = current.name.clone();
         self.log.queue.push_back(DiskOp::Cursors(self.log.channels.clone(), None));
         if self.member.epoch().is_some() {

@@ -152,6 +152,7 @@ impl World {
                 Out::Acked(batch) => self.check.on_acked(&self.nodes, &self.store.isr, batch),
                 Out::CursorAcked(operation) => self.check.on_cursor_acked(&self.nodes, &self.store.isr, operation),
                 Out::Appended(batch) => self.check.on_append(&batch),
+                Out::Made(image) => self.check.on_made(&image),
                 Out::Read(to, session, from, bytes_max) => self.reads.push((id, to, session, from, bytes_max)),
                 Out::Sent(to, message) => self.net.push((id, to, message)),
                 Out::Effect(effect) => match effect {
@@ -365,6 +366,8 @@ impl World {
             confirmed: at,
             intervals,
         };
+        self.check.on_made(&image);
+        let node = &mut self.nodes[i];
         node.log.channels.insert(name.clone(), image.clone());
         node.log.queue.push_back(DiskOp::Cursors(node.log.channels.clone(), None));
         if !sync {
