@@ -56,6 +56,8 @@ pub(super) struct Leader {
     pub epoch: Epoch,
     pub phase: Phase,
     pub peers: Vec<Peer>,
+    /// Of all peers, also those that were removed: who is added again within the epoch knows the numbers from before.
+    last_session: Session,
     proposal: Option<Proposal>,
     propose_at: Ticks,
     /// The log was decided then.
@@ -83,6 +85,7 @@ impl Leader {
             epoch,
             phase: Phase::Claiming,
             peers: vec![],
+            last_session: Session(0),
             proposal: None,
             propose_at: now,
             commit_mark: None,
@@ -113,9 +116,16 @@ impl Leader {
         self.peers.iter_mut().find(|p| p.node == node)
     }
 
-    pub fn inquire(base: &Base) -> Inquire {
+    /// Begins a session with each of these.
+    pub fn inquire(&mut self, base: &Base, cx: &mut Cx<'_>, which: impl Fn(&Peer, Ticks) -> bool) {
         let membership_version = base.membership.as_ref().map_or(0, |m| m.version);
-        Inquire { topic: base.topic.name.clone(), partitions: base.topic.partitions, membership_version }
+        let inquire = Inquire { topic: base.topic.name.clone(), partitions: base.topic.partitions, membership_version };
+        for peer in &mut self.peers {
+            if which(peer, cx.now) {
+                self.last_session.0 = self.last_session.0.saturating_add(1);
+                peer.inquire(cx, self.epoch, self.last_session, inquire.clone(), &base.options);
+            }
+        }
     }
 
     /// The metadata changed, this node leads in the same epoch as before.
@@ -535,14 +545,9 @@ impl Leader {
             Phase::Fetching { .. } => self.fetch_tick(base, cx),
             _ => {}
         }
-        let inquire = Self::inquire(base);
         let is_fetching = matches!(self.phase, Phase::Fetching { .. });
-        for peer in &mut self.peers {
-            // Who has answered waits while this node takes the chosen tail.
-            if peer.is_overdue(cx.now) && !(is_fetching && peer.standing.is_some()) {
-                peer.inquire(cx, self.epoch, inquire.clone(), &base.options);
-            }
-        }
+        // Who has answered waits while this node takes the chosen tail.
+        self.inquire(base, cx, |peer, now| peer.is_overdue(now) && !(is_fetching && peer.standing.is_some()));
         if is_fetching || matches!(self.phase, Phase::Asking) {
             return;
         }

@@ -62,7 +62,8 @@ pub struct Route {
     pub partition: PartitionId,
 }
 
-/// Number of an attempt to keep one follower in step, chosen by the leader, from 1, rising within an epoch.
+/// Number of an attempt to keep one follower in step, chosen by the leader. A leader begins with 1 in each epoch and gives each
+/// number once, to whomever: a follower that was removed and added again within the epoch hears higher ones.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Session(pub u32);
 

@@ -251,10 +251,7 @@ impl Leader {
         }
         self.phase = Phase::Asking;
         base.go(Trigger::SourceLost);
-        let (epoch, inquire) = (self.epoch, Self::inquire(base));
-        for peer in &mut self.peers {
-            peer.inquire(cx, epoch, inquire.clone(), &base.options);
-        }
+        self.inquire(base, cx, |_, _| true);
     }
 
     /// The log is decided: it goes to the followers.

@@ -102,9 +102,9 @@ impl Peer {
         Head { epoch, session: self.session }
     }
 
-    /// Begins a session.
-    pub fn inquire(&mut self, cx: &mut Cx<'_>, epoch: Epoch, inquire: Inquire, options: &ReplicaOptions) {
-        self.session.0 = self.session.0.saturating_add(1);
+    /// Begins a session, of a number that this leader has given to none.
+    pub fn inquire(&mut self, cx: &mut Cx<'_>, epoch: Epoch, session: Session, inquire: Inquire, options: &ReplicaOptions) {
+        self.session = session;
         self.link = Link::Asked;
         (self.reading, self.beating, self.standing, self.mends) = (false, false, None, None);
         self.retry_at = cx.now + options.retry;

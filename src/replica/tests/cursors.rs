@@ -258,7 +258,7 @@ fn a_new_session_begins_with_a_list_and_what_still_waits() {
     operate(&mut rig, image);
     rig.wait(ReplicaOptions::default().retry);
     let next = rig.session(2);
-    assert_eq!(next, session + 1);
+    assert!(next > session);
     let same = Rig::standing(&rig.node.log, Position::START, false);
     rig.hear(2, 5, next, Body::Standing(same));
     let at = rig.end();

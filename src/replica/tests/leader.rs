@@ -123,17 +123,40 @@ fn a_silent_follower_hears_the_rest_again_in_a_new_session_and_none_twice() {
     rig.said(2);
     rig.wait(ReplicaOptions::default().retry);
     let said = rig.said(2).pop().expect("it asks again");
-    assert!(matches!(said.body, Body::Inquire(_)) && said.head.session.0 == session + 1);
+    let next = said.head.session.0;
+    assert!(matches!(said.body, Body::Inquire(_)) && next > session);
     // The first of the two had come.
     let mut follower = log_of(&[]);
     rig.node.log.batches[..2].iter().for_each(|b| follower.append(b.clone()));
-    rig.hear(2, 5, session + 1, Body::Standing(Rig::standing(&follower, Position::START, false)));
+    rig.hear(2, 5, next, Body::Standing(Rig::standing(&follower, Position::START, false)));
     let Body::Align(Align::Cut { at, .. }) = rig.last(2) else { panic!("no order") };
     assert_eq!(at, follower.end().at);
-    rig.hear(2, 5, session + 1, Body::Aligned(Aligned { at }));
+    rig.hear(2, 5, next, Body::Aligned(Aligned { at }));
     let said = rig.said(2).into_iter().find_map(|m| if let Body::Append(a) = m.body { Some(a) } else { None });
     let append = said.expect("what is missing comes");
     assert_eq!(append.batches.parts, vec![rig.node.log.batches[2].bytes.clone()]);
+}
+
+/// It missed that it was removed: for it the leader's session goes on.
+#[test]
+fn who_is_added_again_within_an_epoch_hears_a_session_that_it_does_not_know() {
+    let mut rig = Rig::with_batches(1);
+    rig.lead(5);
+    (0..5).for_each(|_| rig.wait(ReplicaOptions::default().retry));
+    let before = rig.session(3);
+    let mut follower = Rig::with_batches(1);
+    follower.metadata(5, 2, &[1, 2]);
+    follower.inquired(5, before);
+    assert!(matches!(follower.last(2), Body::Standing(_)));
+    let mut m = rig.membership(5, 1, &[1, 2]);
+    m.replicas.retain(|id| *id != n(3));
+    rig.give(Event::Metadata(m));
+    rig.metadata(5, 1, &[1, 2]);
+    rig.wait(ReplicaOptions::default().retry);
+    let again = rig.said(3).into_iter().find(|m| matches!(m.body, Body::Inquire(_))).expect("it is asked again");
+    follower.inquired(5, again.head.session.0);
+    let said = follower.said(2).pop().expect("it answers");
+    assert!(matches!(said.body, Body::Standing(_)) && said.head.session == again.head.session);
 }
 
 #[test]
