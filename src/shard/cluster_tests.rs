@@ -21,6 +21,7 @@ mod native;
 mod operate;
 mod quorum;
 mod roles;
+mod topics;
 mod writes;
 
 const JOURNAL: u64 = 4 << 20;
@@ -85,6 +86,8 @@ struct Net {
     closed: Vec<ConnId>,
     next_conn: u64,
     resigned: Vec<usize>,
+    /// Who came to the ISR, with what its disk had of channels then.
+    joined: Vec<(usize, BTreeMap<String, u64>)>,
 }
 
 impl Net {
@@ -127,6 +130,7 @@ impl Net {
             closed: vec![],
             next_conn: 0,
             resigned: vec![],
+            joined: vec![],
         };
         for i in 0..3 {
             let node = net.start(i, SimDisk::new(i as u64));
@@ -138,9 +142,8 @@ impl Net {
         net
     }
 
-    /// Recovers what is there and starts on it; the metadata comes later.
-    fn start(&mut self, i: usize, mut disk: SimDisk) -> Node {
-        let options = RecoverOptions {
+    fn recover_options(&self, i: usize) -> RecoverOptions {
+        RecoverOptions {
             cores: self.cores,
             journal_bytes: JOURNAL,
             segment_bytes: self.settings.max_bytes_per_file,
@@ -149,8 +152,12 @@ impl Net {
             seed: i as u64 + 1,
             accept_lost_journal: 0,
             is_clustered: true,
-        };
-        let mut recovered = recover(&mut disk, &options).expect("a disk without faults");
+        }
+    }
+
+    /// Recovers what is there and starts on it; the metadata comes later.
+    fn start(&mut self, i: usize, mut disk: SimDisk) -> Node {
+        let mut recovered = recover(&mut disk, &self.recover_options(i)).expect("a disk without faults");
         let generation = recovered.generation;
         let cluster = ClusterOptions { cluster_id: [5; 16], generation };
         let shard = |core: u16| {
@@ -226,6 +233,9 @@ impl Net {
         let m = &self.metadata[partition as usize];
         match ask {
             Ask::Propose { version, isr, .. } if self.is_store_there && m.version == version => {
+                let joins: Vec<usize> =
+                    (0..3).filter(|i| isr.contains(&id_of_node(*i)) && !m.is_in_sync(id_of_node(*i))).collect();
+                joins.into_iter().for_each(|i| self.joined.push((i, self.cursors_on_disk(i))));
                 self.change_soon(partition, |m| m.isr = isr)
             }
             Ask::Propose { route, version, .. } => self.tell(node, Fact::ProposalRefused { route, version }),
@@ -559,6 +569,15 @@ impl Net {
 
     fn state(&self, node: usize) -> State {
         self.partition(node, 0).seat().expect("a replica").member.state()
+    }
+
+    /// The same of what a start would find, if the node lost power now.
+    fn cursors_on_disk(&self, node: usize) -> BTreeMap<String, u64> {
+        let mut disk = self.nodes[node].disk.clone();
+        disk.crash();
+        let recovered = recover(&mut disk, &self.recover_options(node)).expect("a disk without faults");
+        let channels = recovered.partitions.iter().flat_map(|p| &p.channels);
+        channels.map(|c| (c.name.to_string(), c.confirmed.log_id.0)).collect()
     }
 
     /// Log id of the first message that is not confirmed in a channel, by its name.

@@ -8,6 +8,7 @@ use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod firsts;
 mod ids;
 mod operate;
 mod ordered;

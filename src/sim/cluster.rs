@@ -64,6 +64,8 @@ pub struct Outcome {
     pub probes: u64,
     pub peer_bytes: u64,
     pub batches_replicated: u64,
+    /// Cursors that a follower kept in memory, as they lay beyond its end.
+    pub clamped: u64,
     /// Effects of all nodes.
     pub effects: u64,
     /// Over every effect of every node, in order.
@@ -97,6 +99,7 @@ impl Outcome {
         self.probes += o.probes;
         self.peer_bytes += o.peer_bytes;
         self.batches_replicated += o.batches_replicated;
+        self.clamped += o.clamped;
         self.effects += o.effects;
         self.trace ^= o.trace;
     }

@@ -138,3 +138,28 @@ fn a_leader_whose_log_retention_emptied_opens_with_its_channels() {
     net.publish(p, "6");
     assert_eq!((net.take(p), bodies(&net.take(c))), (vec!["OK".to_owned()], vec!["6"]), "its client is there still");
 }
+
+/// It catches up: what it is told of a channel lies beyond its own end, and it keeps that in memory. Whoever is in the ISR may be the
+/// only one left.
+#[test]
+fn who_joins_the_isr_has_on_disk_what_was_answered_while_it_caught_up() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    net.subscribe(0, "ch", 0);
+    net.make_ordered("ch");
+    net.in_sync(2);
+    net.nodes[2].is_slow = true;
+    (1..4).for_each(|i| net.publish(p, &i.to_string()));
+    let (c, mut got) = net.subscribe(0, "ch", 1);
+    for body in ["0", "1", "2", "3"] {
+        assert_eq!(bodies(&got), [body], "the FIN before is answered without node 2");
+        net.finish(c, &got);
+        got = net.take(c);
+    }
+    assert_eq!((net.cursors(0)["ch"], net.cursors(1)["ch"]), (5, 5));
+    net.is_store_there = true;
+    net.nodes[2].is_slow = false;
+    net.pass_time(RECONNECT);
+    assert_eq!(net.joined, [(2, BTreeMap::from([("ch".to_owned(), 5)]))]);
+}

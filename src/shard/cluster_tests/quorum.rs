@@ -13,7 +13,7 @@ type Shape = (String, u64, LogId, bool, bool);
 
 impl Net {
     /// The store, which takes no proposal from now on, has so many of the nodes in sync.
-    fn in_sync(&mut self, nodes: usize) {
+    pub(super) fn in_sync(&mut self, nodes: usize) {
         self.is_store_there = false;
         self.change(0, |m| m.isr = (0..nodes).map(id_of_node).collect());
     }
@@ -50,7 +50,7 @@ impl Net {
         changes.into_iter().chain(others).collect()
     }
 
-    fn make_ordered(&mut self, channel: &str) {
+    pub(super) fn make_ordered(&mut self, channel: &str) {
         let (_, order) = self.operations(channel).pop().expect("the last one");
         assert_eq!(self.operate(order), Ok(()));
     }

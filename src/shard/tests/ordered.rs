@@ -35,7 +35,7 @@ impl Node {
         self.send(conn, &[name.as_bytes(), b" ", &id.binary(), rest.as_bytes(), b"\n"].concat());
     }
 
-    fn publish_to(&mut self, conn: ConnId, partition: u16, bodies: &[&str]) {
+    pub(super) fn publish_to(&mut self, conn: ConnId, partition: u16, bodies: &[&str]) {
         let mut bytes = vec![];
         request::multi_publish_to(&mut bytes, "t", Some(PartitionId(partition)), bodies.iter().map(|b| b.as_bytes()));
         self.send(conn, &bytes);

@@ -8,8 +8,8 @@ use crate::codec::peer::frame::{FRAME_MAX, HEADER_LEN, Header};
 use crate::codec::peer::{Addressed, Frame};
 use crate::log::batch::BatchHeader;
 use crate::log::state::Doubt;
-use crate::replica::NodeId;
 use crate::replica::message::{Batches, Body, Route};
+use crate::replica::{NodeId, PeerError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +31,8 @@ pub struct Tap {
     /// Who said to a leader, in its epoch, where it stands, and whether it is suspect.
     stood: BTreeMap<(Key, Epoch), BTreeMap<NodeId, bool>>,
     pub batches: u64,
+    /// Cursors that a follower kept in memory, as they lie beyond its end.
+    pub clamped: u64,
     /// What was said, for a readable trace.
     pub said: Option<Vec<String>>,
 }
@@ -100,7 +102,8 @@ impl Tap {
             }
             // A follower asks its leader for what damage took.
             Body::Pull(_) => {}
-            Body::Ack(_) | Body::CursorsAck(_) | Body::Refused(_) => {}
+            Body::CursorsAck(ack) => self.clamped += (ack.result == Err(PeerError::Clamped)) as u64,
+            Body::Ack(_) | Body::Refused(_) => {}
         }
     }
 

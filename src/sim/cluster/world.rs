@@ -131,7 +131,7 @@ impl World {
         self.outcome.counts = self.book.counts;
         (self.outcome.elections, self.outcome.proposals) = (self.meta.elections, self.meta.proposals);
         self.outcome.replica_changes = self.meta.replica_changes;
-        self.outcome.batches_replicated = self.tap.batches;
+        (self.outcome.batches_replicated, self.outcome.clamped) = (self.tap.batches, self.tap.clamped);
         self.outcome.reused = self.nodes.iter().map(|n| n.disk.counts.reused).sum();
         (self.outcome.paused, self.outcome.removed, self.outcome.operated_looked_for) = self.book.operators_counts();
         self.outcome

@@ -1,0 +1,93 @@
+//! Topics of the metadata, and what nodes make of them.
+
+use super::*;
+
+impl Net {
+    /// The topic goes, and another one of the name comes, of one partition with these replicas, the first of them its leader.
+    fn replace_topic(&mut self, replicas: &[usize]) {
+        let old = self.topic.clone();
+        let topic = TopicInfo { name: old.name.clone(), id: TopicId([8; 16]), partitions: 1 };
+        self.topic = topic.into();
+        let nodes: Vec<NodeId> = replicas.iter().map(|i| id_of_node(*i)).collect();
+        let m = &mut self.metadata[0];
+        (m.version, m.leader, m.isr, m.replicas) = (m.version + 1, Some(nodes[0]), nodes.clone(), nodes);
+        for node in 0..3 {
+            self.tell(node, Fact::TopicGone(old.clone()));
+            self.tell(node, Fact::Topic(self.topic.clone()));
+            self.tell_partition(node, 0);
+        }
+        self.run();
+        self.pass_time(Duration::from_secs(1));
+    }
+
+    /// The operator moves the data path away, and the node starts on an empty one.
+    fn wipe(&mut self, node: usize) {
+        self.kill(node);
+        self.nodes[node].disk = SimDisk::new(node as u64);
+        self.restart(node);
+    }
+}
+
+/// Nodes that have the old topic keep it and take nothing of the new one, also in the folder of the old one.
+#[test]
+fn a_name_that_comes_back_with_another_id_is_another_topic() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    (0..4).for_each(|i| net.publish(p, &format!("old{i}")));
+    net.subscribe(0, "ch", 0);
+    assert_eq!(net.take(p), ["OK"; 4]);
+    net.replace_topic(&[0, 1, 2]);
+    let p = net.connect(0);
+    net.publish(p, "new");
+    assert!(net.take(p).iter().all(|told| told.starts_with("E_")), "nothing is stored beside the old topic");
+    for node in 0..2 {
+        net.wipe(node);
+    }
+    net.pass_time(RECONNECT);
+    // Two of three have it. Node 2 still has the old one.
+    net.change(0, |m| m.isr.retain(|n| *n != id_of_node(2)));
+    net.pass_time(RECONNECT);
+    let p = net.connect(0);
+    (0..2).for_each(|i| net.publish(p, &format!("new{i}")));
+    assert_eq!(net.take(p), ["OK"; 2]);
+    let (_, got) = net.subscribe(0, "ch", 9);
+    assert_eq!(bodies(&got), ["new0", "new1"], "the first channel of another topic, and nothing of the old one");
+    assert_eq!(net.metadata[0].isr.len(), 2, "node 2 is no replica of it");
+    let of_node = |net: &Net, node: usize| -> Vec<(TopicId, i64)> {
+        let e = &net.nodes[node].shards[0].engine;
+        e.partitions.iter().map(|(idx, p)| (p.dir.topic_id, e.store.durable_end(idx).count)).collect()
+    };
+    assert_eq!(of_node(&net, 2), [(TopicId([9; 16]), 4)], "what it had stays as it was");
+    net.kill(2);
+    net.restart(2);
+    net.pass_time(RECONNECT);
+    assert_eq!(of_node(&net, 2), [(TopicId([9; 16]), 4)], "over a start, too");
+    net.wipe(2);
+    net.pass_time(RECONNECT);
+    assert!((0..3).all(|node| of_node(&net, node) == [(TopicId([8; 16]), 2)]));
+    assert_eq!((net.metadata[0].isr.len(), net.cursors(2).len()), (3, 1));
+}
+
+/// Nodes lead partitions apart from each other, as nsqd's do: which channel is the first one is the partition's own.
+#[test]
+fn each_partition_of_a_cluster_says_which_channel_is_its_first() {
+    let mut net = Net::with(1, 2, Settings::default());
+    net.elect(1, 1);
+    for (node, body) in [(0, "zero"), (1, "one")] {
+        let p = net.connect(node);
+        net.publish(p, body);
+        assert_eq!(net.take(p), ["OK"]);
+    }
+    for (node, channel, expected) in [(0, "a", vec!["zero"]), (1, "b", vec!["one"]), (0, "b", vec![]), (1, "a", vec![])] {
+        let (_, got) = net.subscribe(node, channel, 9);
+        assert_eq!(bodies(&got), expected, "{channel} at node {node}");
+    }
+    // It stays so with the next leaders.
+    net.elect(0, 2);
+    net.elect(1, 2);
+    net.pass_time(Duration::from_secs(1));
+    for (channel, expected) in [("a", vec!["zero"]), ("b", vec!["one"])] {
+        let (_, got) = net.subscribe(2, channel, 9);
+        assert_eq!(bodies(&got), expected, "{channel}");
+    }
+}
