@@ -204,8 +204,9 @@ impl World {
     pub fn end(&mut self) {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
-        // what was committed last reaches every replica, and what is marked is written
+        // what was committed last reaches every replica, also one that was out of sync for a moment, and what is marked is written
         self.run_until(self.now + SECOND);
+        self.wait(self.now + PATIENCE, "all nodes are up and in sync in the end", World::is_in_step);
         self.phase = Phase::Ending;
         (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
         let until = self.now + 20 * SECOND;
