@@ -115,7 +115,9 @@ impl Leader {
         let is_sound_there = heard.iter().any(|(_, s)| !s.suspect);
         // Of those that are suspect, too, most have merely cut a torn tail, and have all channels. Which ones does not stand in what they
         // say: whoever lost as much hands over in turn.
-        let may_lack_less = cx.log.doubt() == Doubt::Lost && !heard.is_empty() && self.accepts_loss.is_none();
+        // Damage that is found while it runs takes the channels' last word as well, once the log is cut there.
+        let has_lost = cx.log.doubt() == Doubt::Lost || own.durable.offset < own.committed.offset;
+        let may_lack_less = has_lost && !heard.is_empty() && self.accepts_loss.is_none();
         if (own.suspect && is_sound_there || may_lack_less) && self.hands_over(base, cx, is_sound_there) {
             return;
         }
@@ -128,6 +130,9 @@ impl Leader {
         let Some((source, standing)) = best else {
             if own.durable.offset < cx.log.end().at.offset && !is_alone {
                 // Damage took something, and nobody else has it: the log goes on from where it begins.
+                if has_lost {
+                    cx.out.push(Effect::Doubted);
+                }
                 base.cut(own.durable, cx.out);
                 self.phase = Phase::Trimming { source: base.me, end: own.durable };
                 return base.go(Trigger::HeardOther);
@@ -173,6 +178,10 @@ impl Leader {
         };
         if to.offset < base.cut_floor(cx.log) {
             return self.alarm(cx, Alarm::BelowCommitted { committed: base.committed });
+        }
+        if to.offset < base.committed.offset && to.offset < cx.log.end().at.offset {
+            // Until the log is decided it must not give its channels, which are cut too, to anybody.
+            cx.out.push(Effect::Doubted);
         }
         match restart {
             Some(crc) => base.restart(to, crc, cx.out),

@@ -3,7 +3,7 @@
 use super::rig::{Rig, cursor, log_of, n, run_of};
 use crate::base::{Epoch, Position};
 use crate::log::state::Doubt;
-use crate::replica::message::{Ack, Align, Aligned, Batches, Body, CursorsAck, Pulled};
+use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body, CursorsAck, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
 use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, PeerError, ReplicaError, ReplicaOptions};
@@ -279,6 +279,41 @@ fn who_lost_something_lets_another_suspect_lead() {
         rig.metadata(4 + 2 * hand_overs, 2, &[1, 2]);
     }
     assert!(hand_overs > 1, "the other one may have gone down at once");
+}
+
+/// The log is cut at the damage, and what the channels said behind it goes with the cut (seed 471528332 of 8aa5a32).
+#[test]
+fn who_found_damage_below_what_is_committed_lets_another_suspect_lead() {
+    let full = log_of(&[1, 1]);
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(full.disk.clone());
+    rig.follow(4);
+    let committed = full.end().at;
+    rig.hear(2, 4, 1, Body::Append(Append { committed, batches: Batches::new(vec![]) }));
+    let damage = log_of(&[1]).end().at;
+    rig.node.log.disk.hole = Some(damage.offset);
+    assert_eq!((rig.node.log.doubt(), rig.node.log.vouched()), (Doubt::None, damage));
+    let mut epoch = 5;
+    loop {
+        rig.metadata(epoch, 1, &[1, 2]);
+        rig.settle();
+        rig.effects();
+        let session = rig.session(2);
+        rig.hear(2, epoch, session, Body::Standing(Rig::standing(&full, committed, true)));
+        if !rig.effects().iter().any(|e| matches!(e, Effect::Resign)) {
+            assert!(epoch > 7, "the other one may have gone down at once");
+            assert_eq!(
+                (rig.state(), rig.node.log.doubt()),
+                (State::Trimming, Doubt::Lost),
+                "a crash that comes now leaves it suspect"
+            );
+            break;
+        }
+        assert_eq!(rig.state(), State::Asking);
+        rig.metadata(epoch + 1, 2, &[1, 2]);
+        epoch += 2;
+        assert!(epoch < 100, "both lost something, and neither leads");
+    }
 }
 
 #[test]
