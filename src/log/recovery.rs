@@ -322,8 +322,9 @@ impl Partitions {
         for topic in topics {
             for partition in (0..topic.partitions).map(PartitionId) {
                 by_id.insert((topic.id, partition.0), all.len());
-                let cuts = cuts.of(topic.id, partition.0);
-                all.push(Partition::open(cx, topic, topics::dir(&topic.name, topic.id, partition), cuts)?);
+                let dir = topics::dir(&topic.name, topic.id, partition);
+                let let_go = cuts.start_of(topic.id, partition.0);
+                all.push(Partition::open(cx, topic, dir, cuts.of(topic.id, partition.0), let_go)?);
             }
             for extra in cx.storage.partitions(&topic.name)?.into_iter().filter(|p| p.0 >= topic.partitions) {
                 let dir = topics::dir(&topic.name, topic.id, extra);

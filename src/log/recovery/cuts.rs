@@ -46,9 +46,12 @@ impl Cut {
     }
 }
 
-/// The cuts of all partitions that the journals hold, in order.
+/// The cuts of all partitions that the journals hold, in order; and how far retention let go of each.
 #[derive(Debug, Default)]
-pub struct Cuts(IdMap<(TopicId, u16), Vec<Cut>>);
+pub struct Cuts {
+    cuts: IdMap<(TopicId, u16), Vec<Cut>>,
+    starts: IdMap<(TopicId, u16), Position>,
+}
 
 impl Cuts {
     /// Looks at the next record of a journal.
@@ -56,7 +59,7 @@ impl Cuts {
         let key = || (TopicId(record.header.topic_id), record.header.partition.get());
         match record.kind {
             RecordKind::Batch | RecordKind::DirectBatch => {
-                let before = if self.0.is_empty() { None } else { self.0.get_mut(&key()) };
+                let before = if self.cuts.is_empty() { None } else { self.cuts.get_mut(&key()) };
                 before.into_iter().flatten().for_each(|cut| cut.is_done = true);
             }
             kind @ (RecordKind::Truncate | RecordKind::Restart) => {
@@ -65,19 +68,29 @@ impl Cuts {
                 let (sequence, is_restart) = (record.header.sequence.get(), kind == RecordKind::Restart);
                 let cut = Cut { sequence, is_restart, to: raw.into(), chain_crc: crc.get(), is_done: false };
                 if cut.to.is_sane() {
-                    self.0.entry(key()).or_default().push(cut);
+                    self.cuts.entry(key()).or_default().push(cut);
                 }
+            }
+            RecordKind::Start => {
+                let (raw, _) = RawPosition::read_from_prefix(&record.payload).expect("verified when it was read");
+                let (at, known) = (Position::from(raw), self.starts.entry(key()).or_insert(Position::START));
+                *known = std::cmp::max_by_key(*known, at, |p| p.offset);
             }
             _ => {}
         }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.cuts.is_empty()
+    }
+
+    /// Where the log begins by the newest record of it.
+    pub fn start_of(&self, topic: TopicId, partition: u16) -> Option<Position> {
+        self.starts.get(&(topic, partition)).copied()
     }
 
     pub fn of(&self, topic: TopicId, partition: u16) -> Vec<Cut> {
-        self.0.get(&(topic, partition)).cloned().unwrap_or_default()
+        self.cuts.get(&(topic, partition)).cloned().unwrap_or_default()
     }
 }
 

@@ -153,6 +153,10 @@ pub struct Partition {
     /// Cuts that the journals hold, and the last record of them that is contained, or was redone.
     pub cuts: Vec<Cut>,
     pub cut_upto: u64,
+    /// Where retention let the log begin, by the newest record of it in the journals.
+    let_go: Option<Position>,
+    /// Segment files that are unlinked as soon as the start is durable, and of no use before.
+    retired: Vec<i64>,
     /// The same before the snapshot's end, for a truncation that goes back behind what redo has counted since.
     pub snapshot_producers: Producers,
     /// Base timestamp of the last batch before `end`; zero when unknown.
@@ -173,6 +177,7 @@ impl Partition {
         topic: &TopicRef,
         dir: Arc<PartitionDir>,
         cuts: Vec<Cut>,
+        let_go: Option<Position>,
     ) -> Result<Partition, RecoverError> {
         let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
         let (pair, best) = read_slots(cx.storage, &dir)?;
@@ -218,6 +223,8 @@ impl Partition {
             last_unix_ns: 0,
             cuts,
             cut_upto: 0,
+            let_go,
+            retired: vec![],
             unfounded: vec![],
             damaged: false,
             snapshot_sequence: 0,
@@ -272,12 +279,30 @@ impl Partition {
         }
         let end = self.end.offset;
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
-        self.enter_old(cx, &before)?;
+        if !self.leave_what_is_left(cx, &before)? {
+            self.enter_old(cx, &before)?;
+        }
         if self.ahead.contains(&end) && !self.is_cut_pending() {
             // A segment that was begun, or is about to be, just at the end.
             return self.enter(cx);
         }
         self.check_last(cx)
+    }
+
+    /// Retention let go of all that the log had, and unlinks files in any order on a full disk. The last of those that a crash left may
+    /// not be the one that the log ended in: then none of them is entered, and the log goes on in a new one.
+    fn leave_what_is_left(&mut self, cx: &mut Context<'_>, before: &[i64]) -> Result<bool, RecoverError> {
+        let end = self.end.offset;
+        let start = self.let_go.filter(|at| at.offset > self.start.offset).unwrap_or(self.start);
+        let Some(&last) = before.last().filter(|_| start.offset >= end && self.cuts.is_empty()) else { return Ok(false) };
+        let len = cx.storage.len(&FileId::Segment(self.dir.clone(), last))?.unwrap_or(0);
+        if len >= block_up(segment_at(last, end)) {
+            return Ok(false);
+        }
+        self.start = start;
+        self.ahead.retain(|base| *base >= end);
+        self.retired = before.to_vec();
+        Ok(true)
     }
 
     /// Holds the last segment and its commit log against the end.
@@ -578,6 +603,9 @@ impl Partition {
 
     /// Unlinks what lies wholly before the start: the start is durable by now.
     fn retire(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        for base in std::mem::take(&mut self.retired) {
+            cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;
+        }
         while self.segments.len() > 1 && self.segments[1].base.offset <= self.start.offset {
             let base = self.segments.remove(0).base.offset;
             cx.storage.remove(&[FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)])?;

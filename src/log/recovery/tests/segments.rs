@@ -103,3 +103,46 @@ fn a_segment_that_was_begun_behind_the_end_is_entered_with_a_table_that_is_true(
         }
     }
 }
+
+/// On a full disk files are unlinked side by side, so a crash leaves any of them (seed 471529716 of 8aa5a32).
+#[test]
+fn whichever_files_are_left_of_what_retention_let_go_nothing_is_damaged() {
+    let mut disk = SimDisk::new(1);
+    let first = recover(&mut disk, &small(1)).expect("an empty disk recovers");
+    let mut engine = Engine::new(disk, first, SMALL);
+    let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
+    engine.create_topic(info).expect("no fault was asked for");
+    for n in 0..20u8 {
+        engine.reserve(0, 8192).expect("no fault was asked for");
+        engine.admit(0, 3140).expect("no fault was asked for");
+        let batch = engine.make_batch(0, &[vec![n; 3000]]);
+        let fact = engine.batch_fact(0, &batch);
+        engine.write(0, &[fact]).expect("no fault was asked for");
+        engine.parts[0].pending.push(batch);
+        engine.flush(0).expect("no fault was asked for");
+    }
+    engine.snapshot(0).expect("no fault was asked for");
+    let at = engine.parts[0].end;
+    let gone = engine.position_fact(0, RecordKind::Start, at);
+    engine.reserve(0, 8192).expect("no fault was asked for");
+    engine.write(0, &[gone]).expect("no fault was asked for");
+    let (mut disk, bases, dir) = (engine.disk, engine.parts[0].bases.clone(), engine.parts[0].dir.clone());
+    disk.kill();
+    assert!(bases.len() >= 4, "{bases:?}");
+    for left in 0..1u32 << bases.len() {
+        let mut disk = disk.clone();
+        for (_, base) in bases.iter().enumerate().filter(|(i, _)| left & 1 << i == 0) {
+            disk.lose(&FileId::Segment(dir.clone(), *base).to_string(), None);
+            disk.lose(&FileId::Commit(dir.clone(), *base).to_string(), None);
+        }
+        for seed in [2, 3] {
+            let found = recover(&mut disk, &small(seed)).expect("it is whole");
+            let p = &found.partitions[0];
+            assert!(!found.report.has_damage() && !p.doubt.is_suspect(), "{left:b}: {:?}", found.report);
+            assert_eq!((p.start, p.end, p.segments.len()), (at, at, 1), "{left:b}");
+            log_of(&disk, p).unwrap_or_else(|e| panic!("{left:b}: {e}"));
+            let files = disk.paths().filter(|path| path.ends_with(".segment")).count();
+            assert_eq!(files, 1, "{left:b}: what was let go is unlinked");
+        }
+    }
+}
