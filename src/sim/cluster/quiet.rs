@@ -4,6 +4,7 @@
 use super::check::Look;
 use super::meta::Key;
 use super::node::recover_options;
+use super::plan::Coordination;
 use super::world::{MS, Phase, SECOND, World};
 use crate::base::CoreId;
 use crate::codec::native::Start;
@@ -205,7 +206,8 @@ impl World {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
         // what was committed last reaches every replica, also one that was out of sync for a moment, and what is marked is written
-        self.run_until(self.now + SECOND);
+        let rest = if self.plan.coordination == Coordination::File { 3 * SECOND } else { SECOND };
+        self.run_until(self.now + rest);
         self.wait(self.now + PATIENCE, "all nodes are up and in sync in the end", World::is_in_step);
         self.phase = Phase::Ending;
         (0..self.nodes.len()).for_each(|n| self.begin_stop(n));
