@@ -18,7 +18,8 @@ pub const DATA_LOCK_WAIT: Duration = Duration::from_secs(10);
 /// How long a file waits for the last requests of a killed process.
 pub const FILE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
-pub const LOCK_RETRY: Duration = Duration::from_millis(10);
+/// A killed process's requests in flight mostly end within milliseconds.
+pub const LOCK_RETRY: Duration = Duration::from_millis(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {

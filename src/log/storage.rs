@@ -51,13 +51,16 @@ const READ_TRIES: usize = 3;
 /// several tries comes back as bytes that no checksum accepts, so that it is judged like any other damage.
 pub fn read_range(storage: &mut dyn Storage, file: &FileId, at: u64, len: usize) -> Result<Vec<u8>, DiskError> {
     let (first, end) = (block_down(at), block_up(at + len as u64));
-    let mut bytes = Vec::with_capacity((end - first) as usize);
+    let mut bytes = Vec::new();
     let mut piece_at = first;
     while piece_at < end {
         let piece_len = (end - piece_at).min(IO_BYTES_MAX as u64) as usize;
         let piece = read_piece(storage, file, piece_at, piece_len)?;
         let is_short = piece.len() < piece_len;
-        bytes.extend_from_slice(&piece);
+        match bytes.is_empty() {
+            true => bytes = piece,
+            false => bytes.extend_from_slice(&piece),
+        }
         if is_short {
             break;
         }

@@ -18,7 +18,12 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-const RETRY: Duration = Duration::from_millis(20);
+const RETRY: Duration = Duration::from_millis(5);
+
+/// A killed process mostly lets go within so long. Only then is it looked up who has the address, since that takes a look at every
+/// descriptor of every process.
+const PATIENCE: Duration = Duration::from_millis(40);
+const PATIENT_RETRY: Duration = Duration::from_millis(1);
 
 pub struct Reserved {
     socket: OwnedFd,
@@ -29,13 +34,20 @@ impl Reserved {
     /// Takes `host:port`, as [`super::listen`] reads it, waiting up to `wait` for a killed process whose ring still holds its
     /// listeners. A process that lives is not waited for. Port 0 is a free one.
     pub fn take(address: &str, wait: Duration) -> Result<Reserved, NetError> {
-        let deadline = Instant::now() + wait;
+        let (begun, deadline) = (Instant::now(), Instant::now() + wait);
         let mut is_told = false;
         loop {
-            let failed = match Self::try_take(address) {
-                Err(e @ NetError::InUse { holder: Holder::Nobody, .. }) => e,
-                other => return other,
+            let failed = match Self::try_take(address)? {
+                Ok(reserved) => return Ok(reserved),
+                Err(e) if e.kind() == io::ErrorKind::AddrInUse && begun.elapsed() < PATIENCE.min(wait) => {
+                    std::thread::sleep(PATIENT_RETRY);
+                    continue;
+                }
+                Err(e) => error_of(address, e),
             };
+            if !matches!(failed, NetError::InUse { holder: Holder::Nobody, .. }) {
+                return Err(failed);
+            }
             if Instant::now() >= deadline {
                 return Err(failed);
             }
@@ -50,10 +62,9 @@ impl Reserved {
         }
     }
 
-    fn try_take(address: &str) -> Result<Reserved, NetError> {
+    fn try_take(address: &str) -> Result<io::Result<Reserved>, NetError> {
         let invalid = |cause| NetError::Address { address: address.to_owned(), cause };
-        let found = in_full(address).to_socket_addrs().map_err(invalid)?;
-        Self::first_of(found).map_err(|failed| error_of(address, failed))
+        Ok(Self::first_of(in_full(address).to_socket_addrs().map_err(invalid)?))
     }
 
     /// The first one that this machine has. One that somebody has is not passed over: whose process just dies would else have another.
