@@ -203,3 +203,44 @@ fn a_start_within_a_segment_tells_the_batch_before_it() {
     let (_, end) = told(&mut engine.disk, 4);
     assert_eq!(end, batch.header.end());
 }
+
+/// The older one says how far to look all the same (`journal::limit`).
+#[test]
+fn a_checkpoint_slot_that_was_never_written_or_rots_hides_no_write() {
+    let slots = |disk: &SimDisk| disk.contents_of("journal/0")[..2 * BLOCK].to_vec();
+    let mut moved = 0;
+    for count in 2..48u8 {
+        let mut disk = SimDisk::new(count as u64);
+        let first = recover(&mut disk, &options(1, 1)).expect("an empty disk recovers");
+        let mut engine = Engine::new(disk, first, SEGMENT_BYTES);
+        let info = TopicInfo { name: TopicName::new("t").expect("it is valid"), id: TopicId([7; 16]), partitions: 1 };
+        engine.create_topic(info).expect("no fault was asked for");
+        let (mut now, mut end) = (slots(&engine.disk), 0);
+        let mut older = now.clone();
+        for n in 0..count {
+            engine.admit(0, 1000).expect("no fault was asked for");
+            let batch = engine.make_batch(0, &[vec![n; 500]]);
+            let fact = engine.batch_fact(0, &batch);
+            engine.write(0, &[fact]).expect("no fault was asked for");
+            end = batch.header.end().offset;
+            let next = slots(&engine.disk);
+            if next != now {
+                older = std::mem::replace(&mut now, next);
+            }
+        }
+        moved += (older != now) as u32;
+        let newest = (engine.journals[0].identity.slot_sequence % 2) as usize * BLOCK;
+        for is_rotten in [false, true] {
+            let mut disk = engine.disk.clone();
+            match is_rotten {
+                false => disk.scribble("journal/0", newest as u64, &older[newest..newest + BLOCK]),
+                true => disk.flip("journal/0", newest as u64 + 50, 3),
+            }
+            disk.crash();
+            let found = recover(&mut disk, &options(1, 9)).expect("it goes on");
+            assert_eq!(found.partitions[0].end.offset, end, "{count} writes, {is_rotten}: {:?}", found.report);
+            assert!(!found.report.has_damage(), "{:?}", found.report);
+        }
+    }
+    assert!(moved > 20, "{moved}");
+}
