@@ -298,8 +298,8 @@ impl Leader {
     }
 
     /// A replica says that this log lacks what is committed. Of a member of the ISR that is believed: it has what this node lost, so it
-    /// must not go, nothing more is taken, and another epoch decides again. Whether it was believed; it is not where an operator
-    /// accepted the loss.
+    /// must not go, nothing more is taken, and another epoch decides again, in which this node is suspect, also after a restart.
+    /// Whether it was believed; it is not where an operator accepted the loss.
     fn contradicts(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId, alarm: Alarm) -> bool {
         let (Alarm::CommittedMissing { committed } | Alarm::BelowCommitted { committed }) = alarm else { return false };
         let in_sync = base.membership.as_ref().is_some_and(|m| m.is_in_sync(node));
@@ -315,11 +315,7 @@ impl Leader {
             epoch = self.epoch.0, witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
             "an in-sync replica has what is committed and not in this leader's log: keep that replica; who leads is decided anew"
         );
-        cx.out.push(Effect::Alarm(alarm));
-        if matches!(alarm, Alarm::BelowCommitted { .. }) {
-            // This log is long enough and another one: no opening by this node sees that.
-            cx.out.push(Effect::Resign);
-        }
+        cx.out.extend([Effect::Alarm(alarm), Effect::Doubted, Effect::Resign]);
         if matches!(self.phase, Phase::Open) {
             self.shut(base, cx);
         } else {

@@ -10,7 +10,8 @@
 //! alone in the ISR of several replicas who lost
 //! something that was complete once
 //! somebody alone in the ISR who only cut a torn tail    its log: what was in flight at a crash, or failed, was never acknowledged
-//! the highest lacks what somebody knows committed       the same
+//! the highest lacks what somebody knows committed, or   the same
+//! this log is the highest and has something else there
 //! a suspect itself, and somebody in sync is not; or it  it resigns, and goes on only when nobody takes over for long, or when it comes
 //! lost something that was complete once, and all        back to it again and again
 //! others are suspect, too
@@ -38,6 +39,20 @@ use crate::log::state::Doubt;
 
 /// How often a replica lets others lead that are suspect, too, before it takes the lead with what it has.
 const HAND_OVERS_MAX: u32 = 8;
+
+/// Where this log parts from that of a member which knows more of its own to be committed.
+fn contradicted(cx: &Cx<'_>, heard: &[(NodeId, &Standing)]) -> Option<Position> {
+    let parts_at = |theirs: &Standing| match common(cx.log, theirs, Whose::Leader) {
+        Common::At { at, .. } => Some(at),
+        Common::Nothing => Some(cx.log.start().0),
+        // Not known before it is aligned.
+        Common::Older { .. } => None,
+    };
+    let parted = heard.iter().filter_map(|(_, s)| Some((parts_at(s)?, s)));
+    let is_cut =
+        |at: &Position, s: &Standing| s.durable.offset > s.start.offset && at.offset < s.committed.offset.min(s.durable.offset);
+    parted.filter(|(at, s)| is_cut(at, s)).map(|(at, _)| at).min_by_key(|at| at.offset)
+}
 
 impl Leader {
     /// Something of the log became durable.
@@ -110,6 +125,15 @@ impl Leader {
         }
         if known.offset > end.offset && !accepts_loss {
             self.loss = Some(Loss { kind: LossKind::Tail, from: end, to });
+            return self.alarm(cx, Alarm::CommittedMissing { committed: known });
+        }
+        if best.is_none()
+            && !accepts_loss
+            && let Some(at) = contradicted(cx, &heard)
+        {
+            // Long enough, and another one: who has what is committed should lead.
+            self.loss = Some(Loss { kind: LossKind::Tail, from: at, to });
+            cx.out.push(Effect::Resign);
             return self.alarm(cx, Alarm::CommittedMissing { committed: known });
         }
         let is_sound_there = heard.iter().any(|(_, s)| !s.suspect);

@@ -365,14 +365,18 @@ fn settling_alone(batches: usize) -> (Rig, u32) {
     (rig, session)
 }
 
-fn opens_again_only_with(rig: &mut Rig, witness: &crate::replica::model::log::ModelLog) {
-    let m = rig.membership(6, 1, &[1, 2]);
+fn opens_again_only_with(rig: &mut Rig, epoch: u64, witness: &crate::replica::model::log::ModelLog) {
+    let m = rig.membership(epoch, 1, &[1, 2]);
     rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
     rig.settle();
     assert_eq!(rig.state(), State::Asking, "one would be enough, but lacks what the other has");
     let session = rig.session(2);
-    rig.hear(2, 6, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
-    assert_eq!(rig.state(), State::Fetching);
+    rig.hear(2, epoch, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
+    assert!(rig.effects().iter().any(|e| matches!(e, Effect::Resign)), "it has what this one lost: it should lead");
+    let options = ReplicaOptions::default();
+    rig.now = rig.now + (options.write_limit + options.follower_limit);
+    rig.hear(2, epoch, session, Body::Standing(Rig::standing(witness, witness.end().at, false)));
+    assert_eq!(rig.state(), State::Fetching, "nobody names it: its log is taken");
 }
 
 #[test]
@@ -390,7 +394,45 @@ fn who_has_what_the_leader_lost_is_not_removed_and_the_opening_begins_anew() {
         assert!(proposals(&mut rig).is_empty(), "its removal would make the loss final");
     }
     assert_eq!(rig.state(), State::Settling);
-    opens_again_only_with(&mut rig, &full);
+    opens_again_only_with(&mut rig, 6, &full);
+}
+
+/// It was told what it lacks, and is restarted before it has it: with one node enough it would open alone, and remove the other.
+#[test]
+fn a_leader_that_was_told_what_it_lost_opens_with_nobody_else_after_a_restart_either() {
+    let (mut rig, session) = settling_alone(1);
+    let full = log_of(&[1, 1, 1]);
+    rig.hear(2, 5, session, Body::Standing(Rig::standing(&full, full.end().at, false)));
+    rig.settle();
+    rig.node.restart(ReplicaOptions::default());
+    rig.give(Event::Lease { until: Ticks(u64::MAX) });
+    rig.out.clear();
+    // It may have opened the first epoch that it hears of.
+    rig.metadata(6, 1, &[1, 2]);
+    rig.settle();
+    opens_again_only_with(&mut rig, 7, &full);
+}
+
+/// Its log is as long as what is committed, and has something else there: it does not choose itself again.
+#[test]
+fn a_log_that_has_something_else_where_a_member_knows_it_committed_opens_no_epoch() {
+    for epochs in [[1, 3, 3, 3], [3, 3, 3, 3]] {
+        let mut rig = Rig::new();
+        epochs.iter().for_each(|epoch| rig.append(*epoch, 1));
+        rig.settle();
+        let own = rig.node.log.end();
+        rig.metadata(5, 1, &[1, 2]);
+        rig.settle();
+        let session = rig.session(2);
+        let other = log_of(&[1, 2]);
+        rig.hear(2, 5, session, Body::Standing(Rig::standing(&other, other.end().at, false)));
+        assert_eq!((rig.state(), rig.node.log.end()), (State::Asking, own), "nothing is cut, nothing is settled");
+        let effects = rig.effects();
+        assert!(effects.iter().any(|e| matches!(e, Effect::Resign)) && effects.iter().any(|e| matches!(e, Effect::Alarm(_))));
+        let loss = rig.node.member.loss().expect("an operator may decide");
+        rig.give(Event::AcceptLoss { from: loss.from });
+        assert_eq!(rig.state(), State::Settling);
+    }
 }
 
 #[test]
@@ -403,6 +445,7 @@ fn an_open_leader_that_hears_it_lacks_what_is_committed_takes_nothing_more() {
     let effects = rig.effects();
     assert!(effects.iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
     assert!(effects.iter().any(|e| matches!(e, Effect::Resign)), "another one should lead");
+    assert!(rig.node.log.doubt().is_suspect());
     for _ in 0..8 {
         rig.wait(ReplicaOptions::default().follower_limit);
         assert!(proposals(&mut rig).is_empty());
