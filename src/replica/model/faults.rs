@@ -59,7 +59,28 @@ impl World {
         self.check.lost.insert(self.nodes[i].id, ());
     }
 
-    pub(super) fn start(&mut self, i: usize) {
+    /// The node goes down, and its disk has lost the newer half of the log without a trace: nothing that a start finds says so.
+    pub fn lose_unseen(&mut self, i: usize) {
+        let (id, kept) = (self.nodes[i].id, self.nodes[i].log.disk.batches.len() / 2);
+        self.crash(i);
+        let disk = &mut self.nodes[i].log.disk;
+        disk.batches.truncate(kept);
+        (disk.hole, disk.doubt) = (None, Doubt::None);
+        let end = disk.batches.last().map_or(disk.start.at, |b| b.header.end());
+        disk.committed = if disk.committed.offset > end.offset { end } else { disk.committed };
+        self.check.lost.insert(id, ());
+    }
+
+    /// The node goes down, and comes back where nobody hears it.
+    pub fn restart_alone(&mut self, i: usize) {
+        self.crash(i);
+        for other in (0..self.nodes.len()).filter(|other| *other != i) {
+            self.cut.extend([(node_id(i), node_id(other)), (node_id(other), node_id(i))]);
+        }
+        self.start(i);
+    }
+
+    pub fn start(&mut self, i: usize) {
         let options = self.options;
         self.nodes[i].restart(options);
         self.leases[i] = Lease::default();

@@ -14,6 +14,19 @@ use world::World;
 const FAULTY_STEPS: usize = 6000;
 const QUIET_STEPS: usize = 60_000;
 
+/// Until nothing is left to do.
+fn come_to_rest(world: &mut World, seed: u64) {
+    let mut quiet = 0;
+    for _ in 0..QUIET_STEPS {
+        world.step_without_clients();
+        quiet = if world.is_quiet() { quiet + 1 } else { 0 };
+        if quiet > 3 {
+            return world.compare();
+        }
+    }
+    panic!("quiet_cluster_converges: seed {seed}\n{}\n{}", world.describe(), world.talk());
+}
+
 /// One run; what it saw of the table, and how many publishes were acknowledged.
 fn run(seed: u64) -> (BTreeSet<(State, Trigger, State)>, usize) {
     let mut world = World::new(seed);
@@ -68,6 +81,38 @@ fn what_is_acknowledged_survives_and_a_quiet_cluster_converges() {
         seen.insert((State::Fetching, Trigger::SourceLost, State::Asking));
         let missing: Vec<_> = TRANSITIONS.iter().filter(|t| !seen.contains(t) && !is_everywhere(t.1)).collect();
         assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}
+
+/// One node is enough to open, so the leader opens without those that have what it lost, and hears of it only then. Nobody removes them;
+/// restarted while nobody is in reach it waits, whatever the leader knew before.
+#[test]
+fn what_a_leader_lost_unseen_it_takes_from_who_has_it() {
+    for seed in 0..40 {
+        let mut world = World::calm(seed);
+        (0..1500).for_each(|_| world.step());
+        come_to_rest(&mut world, seed);
+        let acked = world.check.acked();
+        assert!(acked > 0, "seed {seed}: {}", world.describe());
+        let i = world.nodes.iter().position(|n| n.member.epoch().is_some()).expect("a cluster at rest has a leader");
+        world.lose_unseen(i);
+        world.start(i);
+        world.name_leader(Some(world.nodes[i].id));
+        // Told of it, it goes down before it has what it lacks, and the others are away when it comes back.
+        let is_told = (0..20_000).any(|_| {
+            world.step_without_clients();
+            world.nodes[i].log.disk.doubt.is_suspect()
+        });
+        if is_told && seed % 2 == 0 {
+            world.restart_alone(i);
+            for _ in 0..5_000 {
+                world.step_without_clients();
+                assert!(world.nodes[i].opened.is_none(), "acked_survives: seed {seed}: it opens with what it has");
+            }
+            world.cut.clear();
+        }
+        come_to_rest(&mut world, seed);
+        assert!(is_told, "seed {seed}: it was not told: {}", world.describe());
     }
 }
 
