@@ -72,6 +72,8 @@ impl Checker {
     }
 
     pub fn on_opened(&self, nodes: &[Node], leader: &Node, epoch: Epoch, membership: &Membership) {
+        let (committed, end) = (leader.member.committed(), leader.log.end().at);
+        assert_eq!(committed, end, "nothing_is_written_before_the_tail_is_committed: {} in {epoch:?}", leader.id);
         for batch in &self.acked {
             let has = leader.log.batches.iter().any(|b| b.header == batch.header);
             let is_below = batch.header.end().offset <= leader.log.start().0.offset;

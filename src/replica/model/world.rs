@@ -329,6 +329,7 @@ impl World {
         let (num, len) = (1 + self.rng.below(3) as u32, self.rng.below(200) as usize);
         let node = &mut self.nodes[i];
         let epoch = node.member.epoch().expect("an open leader has an epoch");
+        assert_eq!(node.opened, Some(epoch), "nothing_is_written_before_the_tail_is_committed: {}", node.id);
         let batch = node.log.append_own(epoch, num, &vec![self.rng.below(256) as u8; len]);
         node.waiting.push(Waiting { batch: batch.clone() });
         self.check.on_append(&batch);
