@@ -228,6 +228,20 @@ fn replica_records(rng: &mut Rng) -> Vec<u8> {
     parts.concat()
 }
 
+/// A replica becomes suspect, and is so no longer.
+fn doubt_records(rng: &mut Rng) -> Vec<u8> {
+    let identity = JournalIdentity { journal_id: rng.bytes_16(), generation: 1, file_len: 1 << 20, slot_sequence: 2 };
+    let mut ring = Ring::new(CoreId(3), identity);
+    for is_suspect in [1u64, 0] {
+        let payload = is_suspect.to_le_bytes().to_vec();
+        let (topic_id, sequence, epoch) = (TopicId(rng.bytes_16()), rng.next_u64(), rng.below(9));
+        let header = RecordHeader::new(RecordKind::Doubt, topic_id, 7, sequence, epoch, &payload);
+        ring.queue(Record { header, payload: payload.into(), slot: 0, end: position(rng), note: () });
+    }
+    let Some((_, DiskOp::Write { parts, .. })) = ring.pack(|_, _| {}) else { panic!("records are queued") };
+    parts.concat()
+}
+
 fn files(rng: &mut Rng) -> Vec<u8> {
     let dir =
         PartitionDir { topic: TopicName::new("t").expect("valid"), topic_id: TopicId(rng.bytes_16()), partition: PartitionId(3) };
@@ -302,6 +316,7 @@ fn encodings_do_not_drift() {
         ("snapshot with epochs", hash(11, |r| snapshot_with_epochs(r).encode())),
         ("replica records", hash(12, replica_records)),
         ("header with table", hash(13, block_with_table)),
+        ("doubt records", hash(14, doubt_records)),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -318,6 +333,7 @@ fn encodings_do_not_drift() {
         ("snapshot with epochs", 0x971e_82f7_e41d_5407),
         ("replica records", 0x3557_531e_87ad_2af8),
         ("header with table", 0xbe42_7176_c790_8ffb),
+        ("doubt records", 0x6f4f_b3e1_d353_82ad),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
@@ -365,6 +381,12 @@ fn fixtures_still_decode() {
     let head = WriteHeader::parse(&bytes, &journal_id, CoreId(3), bytes.len()).expect("it holds");
     let kinds: Vec<u16> = Records::new(&head, &bytes).map(|r| r.expect("it holds").0 as u16).collect();
     assert_eq!(kinds, [11, 6, 12, 13]);
+
+    let bytes = fixture("journal-doubt.bin", &doubt_records(&mut Rng::new(103)));
+    let journal_id: [u8; 16] = bytes[16..32].try_into().expect("16 bytes");
+    let head = WriteHeader::parse(&bytes, &journal_id, CoreId(3), bytes.len()).expect("it holds");
+    let kinds: Vec<u16> = Records::new(&head, &bytes).map(|r| r.expect("it holds").0 as u16).collect();
+    assert_eq!(kinds, [16, 16]);
 
     let t = topic(&mut rng);
     let bytes = fixture("topic.meta.bin", t.header().as_bytes());

@@ -448,7 +448,8 @@ impl View<'_, '_> {
                 | RecordKind::Committed => partition::place_line(&r.payload),
                 RecordKind::Epoch => partition::epoch_line(&r.payload),
                 RecordKind::Producers => format!("{} producers", Producer::decode_all(&r.payload).map_or(0, |list| list.len())),
-                RecordKind::TopicDelete => String::new(),
+                RecordKind::Doubt if r.payload.iter().all(|b| *b == 0) => "no longer".to_owned(),
+                RecordKind::Doubt | RecordKind::TopicDelete => String::new(),
             };
             let (kind, sequence) = (record_words(r.kind), r.header.sequence.get());
             let values =

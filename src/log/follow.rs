@@ -143,13 +143,18 @@ impl Store {
         }
     }
 
-    /// Something that was committed, or said of channels, is lost here: the next snapshot says suspect.
+    /// Something that was committed, or said of channels, is lost here: the replica is suspect, also after a restart.
     pub fn mark_suspect(&mut self, p: PartitionIdx) {
-        self.part_mut(p).doubt = Doubt::Lost;
+        self.log_doubt(p, Doubt::Lost);
     }
 
-    /// The replica was compared with another one and holds what it should: the next snapshot no longer says suspect.
+    /// The replica was compared with another one and holds what it should: it is suspect no longer.
     pub fn clear_suspect(&mut self, p: PartitionIdx) {
-        self.part_mut(p).doubt = Doubt::None;
+        self.log_doubt(p, Doubt::None);
+    }
+
+    fn log_doubt(&mut self, p: PartitionIdx, doubt: Doubt) {
+        self.part_mut(p).doubt = doubt;
+        self.fact(p, RecordKind::Doubt, u64::from(doubt.is_suspect()).to_le_bytes().to_vec());
     }
 }

@@ -18,7 +18,7 @@ use crate::log::cursor::CursorImage;
 use crate::log::format::{COMMIT_RECORD_LEN, RawPosition};
 use crate::log::producers::Producer;
 use crate::log::snapshot::Snapshot;
-use crate::log::state::SegmentMeta;
+use crate::log::state::{Doubt, SegmentMeta};
 use crate::log::storage::{overlay, read_range};
 use crate::log::view::Tail;
 use std::collections::BTreeMap;
@@ -81,6 +81,12 @@ impl Partition {
             RecordKind::Epoch => {
                 let epoch = U64::read_from_prefix(&record.payload).map(|(e, _)| e.get()).expect("verified when it was read");
                 self.promised = self.promised.max(Epoch(epoch));
+            }
+            RecordKind::Doubt => {
+                let is_suspect =
+                    U64::read_from_prefix(&record.payload).map(|(is, _)| is != 0).expect("verified when it was read");
+                // What this recovery finds damaged nobody has compared.
+                self.doubt = if is_suspect || self.damaged { Doubt::Lost } else { Doubt::None };
             }
             RecordKind::Producers if self.is_dropped_later() => {}
             RecordKind::Producers => {

@@ -1,6 +1,7 @@
 //! Rot on a running node: it is found, mended from a peer, and never delivered meanwhile.
 
 use super::*;
+use crate::log::state::Doubt;
 use crate::shard::message::AcceptLossError;
 
 /// Three nodes with several segments each, whose last segment is long behind `rot_at`; nothing of the log is in a cache.
@@ -168,4 +169,34 @@ fn catch_up_goes_on_when_the_leader_s_damage_is_mended() {
     net.pass_time(RECONNECT);
     assert_eq!((net.segments(0), net.durable(2)), (net.segments(1), 120));
     assert_eq!(net.metadata[0].isr.len(), 3);
+}
+
+/// The word is in the journal: no snapshot is taken between it and the end of the process.
+#[test]
+fn that_a_replica_is_suspect_survives_a_kill_and_ends_when_it_was_compared() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.publish(p, "0");
+    let idx = net.index(0);
+    let of_disk = |net: &Net| {
+        let mut disk = net.nodes[0].disk.clone();
+        disk.crash();
+        recover(&mut disk, &net.recover_options(0)).expect("a disk without faults").partitions.remove(0).doubt
+    };
+    for (is_suspect, expected) in [(true, Doubt::Lost), (false, Doubt::None), (true, Doubt::Lost)] {
+        let store = &mut net.nodes[0].shards[0].engine.store;
+        if is_suspect {
+            store.mark_suspect(idx)
+        } else {
+            store.clear_suspect(idx)
+        }
+        net.publish(p, "1");
+        assert_eq!(of_disk(&net), expected);
+    }
+    net.kill(0);
+    net.restart(0);
+    assert_eq!(of_disk(&net), Doubt::Lost, "a start keeps it");
+    net.change(0, |m| (m.leader, m.epoch) = (Some(id_of_node(1)), Epoch(m.epoch.0 + 1)));
+    net.pass_time(RECONNECT);
+    assert_eq!(of_disk(&net), Doubt::None, "it follows, and has all that its leader has");
 }
