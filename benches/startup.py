@@ -11,8 +11,7 @@ in each round and for each server: --between messages of 100 B are published and
 or killed (SIGKILL) right then; it starts again, and the clock runs from exec until one PUB is acknowledged. The two servers take
 turns, the first of a round changes; the figures are medians over the rounds.
 
-`redone` is what the node's log says of the start: bytes that were redone from the journals. `ready` is the time that passed until
-the node said that it is ready.
+`redone` is what the node's log says of the start: bytes that were redone from the journals.
 """
 import argparse, os, re, shutil, signal, socket, statistics, struct, subprocess, sys, tempfile, time
 
