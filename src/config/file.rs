@@ -75,6 +75,12 @@ fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
     let result = match value {
         Toml::String(text) => row.parse(text),
         Toml::Integer(number) => row.number(*number),
+        Toml::Array(list) if row.is_list() => {
+            let each = list.iter().map(|one| row.parse(one.as_str().ok_or("must be a list of strings")?));
+            each.collect::<Result<Vec<_>, String>>().map(|all| {
+                Value::List(all.into_iter().flat_map(|v| if let Value::List(list) = v { list } else { vec![] }).collect())
+            })
+        }
         _ => Err("must be a string or an integer".into()),
     };
     result.map_err(|reason| BadValue { written: format!("{key} = {value}"), reason })
@@ -143,7 +149,7 @@ mod tests {
     /// As nsqd's own example has them.
     #[test]
     fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
-        let text = "tls_cert = \"\"\ntls_required = false\nnsqlookupd_tcp_addresses = []\nstatsd_interval = \"60s\"\n\
+        let text = "tls_cert = \"\"\ntls_required = false\nauth_http_addresses = []\nstatsd_interval = \"60s\"\n\
                     deflate = false\nmax_deflate_level = 6\ne2e_processing_latency_percentiles = [\"0.99\"]\n\
                     snappy = true\noutput_buffer_timeout = \"250ms\"\nmin_output_buffer_timeout = \"0.025s\"";
         let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e:?}"));
@@ -171,7 +177,7 @@ mod tests {
             ("tcp_address = \"x\"", "must be host:port"),
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
             ("tls_cert = \"c.pem\"", "`tls_cert` is nsqd's and is not supported (yet): NSQ clients are served without TLS"),
-            ("nsqlookupd_tcp_addresses = [\"h:1\"]", "`nsqlookupd_tcp_addresses` is nsqd's"),
+            ("auth_http_addresses = [\"h:1\"]", "`auth_http_addresses` is nsqd's"),
             ("snappy = \"maybe\"", "`snappy` is nsqd's"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
             ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),

@@ -93,9 +93,10 @@ pub fn add_flags(command: Command) -> Command {
             .value_name(row.unit_name())
             .help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
             .help_heading(row.group)
-            // As in nsqd the last one counts.
-            .overrides_with(row.name)
+            .action(if row.is_list() { ArgAction::Append } else { ArgAction::Set })
     });
+    // As in nsqd the last one counts.
+    let settings = settings.zip(TABLE).map(|(arg, row)| if row.is_list() { arg } else { arg.overrides_with(row.name) });
     command.arg(config).args(settings).args(ignored).args(missing)
 }
 
@@ -145,14 +146,24 @@ pub fn load(
         }
     }
     for row in TABLE {
-        let Some(text) = matches.get_one::<String>(row.name) else { continue };
-        match row.parse(text) {
-            Ok(value) => {
-                (row.set)(&mut settings, value);
-                settings.given.insert(row.name);
-            }
-            Err(reason) => {
-                errors.push(ConfigError::Flag(BadValue { written: format!("--{}={text}", row.name), reason }));
+        let Some(texts) = matches.get_many::<String>(row.name) else { continue };
+        let (texts, mut list) = (texts.collect::<Vec<_>>(), vec![]);
+        for text in texts {
+            match row.parse(text) {
+                Ok(value) => {
+                    let value = match value {
+                        super::Value::List(more) => {
+                            list.extend(more);
+                            super::Value::List(list.clone())
+                        }
+                        other => other,
+                    };
+                    (row.set)(&mut settings, value);
+                    settings.given.insert(row.name);
+                }
+                Err(reason) => {
+                    errors.push(ConfigError::Flag(BadValue { written: format!("--{}={text}", row.name), reason }));
+                }
             }
         }
     }
@@ -254,16 +265,11 @@ mod tests {
     #[test]
     fn a_flag_of_nsqd_that_is_missing_is_refused_by_its_name() {
         for (args, wanted) in [
-            (
-                &["-lookupd-tcp-address=h:4160", "-lookupd-tcp-address", "i:4160"][..],
-                "--lookupd-tcp-address is nsqd's and is not supported",
-            ),
-            (&["-tls-cert", "c.pem"], "for native ones there is --native-tls-cert"),
+            (&["-tls-cert", "c.pem"][..], "for native ones there is --native-tls-cert"),
             (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
             (&["--statsd-address", "h:1"], "ask /stats?format=json"),
             (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
             (&["-deflate=maybe"], "--deflate is nsqd's"),
-            (&["--lookupd-tcp-address=", "--lookupd-tcp-address=h:1"], "--lookupd-tcp-address is nsqd's"),
             (&["--tls-required"], "--tls-required is nsqd's"),
         ] {
             let error = asked(args, None).expect_err("refused");
@@ -282,6 +288,28 @@ mod tests {
         ];
         assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
         assert!(asked(&["-snappy=true", "-snappy=0", "-deflate=T"], None).is_ok(), "nsqd's defaults");
+    }
+
+    #[test]
+    fn a_list_is_given_by_several_flags_or_by_nsqds_key() {
+        let lookupds = |args: &[&str], file: Option<&str>| asked(args, file).map(|asked| asked.settings.lookupd_tcp_addresses);
+        let two = || vec!["h:4160".to_owned(), "0.0.0.0:1".to_owned()];
+        assert_eq!(lookupds(&["-lookupd-tcp-address=h:4160", "--lookupd-tcp-address", ":1"], None), Ok(two()));
+        for key in ["nsqlookupd_tcp_addresses", "lookupd-tcp-address"] {
+            let file = format!("{key} = [\"h:4160\", \":1\"]");
+            assert_eq!(lookupds(&["--config=x"], Some(&file)), Ok(two()));
+            assert_eq!(lookupds(&["--config=x", "-lookupd-tcp-address=i:2"], Some(&file)), Ok(vec!["i:2".into()]), "a flag wins");
+        }
+        assert_eq!(lookupds(&["-lookupd-tcp-address="], None), Ok(vec![]), "an empty one asks for nothing");
+        assert_eq!(lookupds(&["--config=x"], Some("nsqlookupd_tcp_addresses = []")), Ok(vec![]));
+        for (args, file, wanted) in [
+            (&["-lookupd-tcp-address=h"][..], None, "--lookupd-tcp-address=h: must be host:port"),
+            (&["--config=x"], Some("nsqlookupd_tcp_addresses = [1]"), "must be a list of strings"),
+            (&["--config=x"], Some("nsqlookupd_tcp_addresses = [\"h\"]"), "must be host:port"),
+        ] {
+            let error = lookupds(args, file).unwrap_err();
+            assert!(error.contains(wanted), "{args:?}: {error}");
+        }
     }
 
     #[test]

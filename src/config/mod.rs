@@ -81,6 +81,19 @@ settings! {
             "Oldest version of TLS that the native port speaks: 1.2 or 1.3";
         broadcast_address: String = String::new(), Unit::Text, 0, 0, "broadcast-address", ["the host's name"],
             "Address that clients should use for this node; shown in /info";
+        broadcast_tcp_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-tcp-port", ["0, that of tcp-address"],
+            "TCP port that nsqlookupds are told: where clients reach this node at broadcast-address";
+        broadcast_http_port: u16 = 0, Unit::Count, 0, 65_535, "broadcast-http-port", ["0, that of http-address"],
+            "HTTP port that nsqlookupds are told";
+        lookupd_tcp_addresses: Vec<String> = Vec::new(), Unit::Addresses, 0, 0, "lookupd-tcp-address", ["none"],
+            "TCP address of an nsqlookupd with which the node registers its topics and channels; may be given several times. In the file \
+             it is a list; nsqd's key nsqlookupd_tcp_addresses is this one";
+        lookupd_http_address: String = String::new(), Unit::Text, 0, 0, "lookupd-http-address", ["empty: none"],
+            "Where the node itself answers as an nsqlookupd over HTTP, for its own topics (docs/lookupd.md)";
+        http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
+            "Time to connect to the HTTP API of an nsqlookupd, which is asked for the channels of a new topic";
+        http_client_request_timeout_ms: u64 = 5 * SECOND, Unit::Millis, 1, HOUR, "http-client-request-timeout",
+            "Time that an nsqlookupd has to answer";
         shards: u16 = 0, Unit::Count, 0, 1024, "shards", ["0, as many as there are CPUs"],
             "Number of cores, each with its own sockets, journal and partitions. May change at each startup";
         partitions: u16 = 1, Unit::Count, 1, 1024, "partitions",
@@ -229,8 +242,6 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("verbose", "use log-level"),
     ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
     ("e2e-processing-latency-window-time", "channels keep no latencies of their own"),
-    ("http-client-connect-timeout", "the node asks nobody over HTTP"),
-    ("http-client-request-timeout", "the node asks nobody over HTTP"),
 ];
 
 /// A setting of nsqd 1.3 for a feature that is not there (yet).
@@ -251,7 +262,6 @@ const fn unsupported(name: &'static str, default: &'static str, why: &'static st
 const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
 const NO_COMPRESSION: &str = "nothing is compressed, and clients are told so";
 const NO_STATSD: &str = "nothing is pushed: ask /stats?format=json";
-const NOT_REGISTERED: &str = "the node registers nowhere, /info tells the port that it listens on";
 
 /// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
 /// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
@@ -262,16 +272,8 @@ pub static MISSING: &[Unsupported] = &[
         "nobody is asked who a client is. Native clients can show a certificate:",
         "native-tls-client-ca",
     ),
-    unsupported("broadcast-http-port", "0", NOT_REGISTERED, ""),
-    unsupported("broadcast-tcp-port", "0", NOT_REGISTERED, ""),
     unsupported("deflate", "true", NO_COMPRESSION, ""),
     unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
-    unsupported(
-        "lookupd-tcp-address",
-        "",
-        "the node registers with no nsqlookupd: consumers are given the address itself, that of",
-        "tcp-address",
-    ),
     unsupported(
         "max-channel-consumers",
         "0",
@@ -332,7 +334,6 @@ fn is_same_value(default: &str, value: &str) -> bool {
 /// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
 pub fn missing(name: &str) -> Option<String> {
     let name = match name.replace('_', "-").as_str() {
-        "nsqlookupd-tcp-addresses" => "lookupd-tcp-address".to_owned(),
         "auth-http-addresses" => "auth-http-address".to_owned(),
         other => other.to_owned(),
     };
@@ -388,6 +389,11 @@ impl Settings {
         }
         self.check_tls()?;
         self.check_cluster()
+    }
+
+    /// Whether somebody looks up what topics and channels the node has.
+    pub fn is_discoverable(&self) -> bool {
+        !self.lookupd_tcp_addresses.is_empty() || !self.lookupd_http_address.is_empty()
     }
 
     /// Whether the node is one of several.
@@ -460,6 +466,8 @@ impl Settings {
 
 /// The row of a name as a flag or the file may write it (`-` and `_` are the same).
 pub fn find(name: &str) -> Option<&'static Setting> {
+    // nsqd has another key for its list.
+    let name = if name.replace('-', "_") == "nsqlookupd_tcp_addresses" { "lookupd-tcp-address" } else { name };
     TABLE.iter().find(|row| row.name.len() == name.len() && row.name == name.replace('_', "-"))
 }
 

@@ -10,6 +10,7 @@ use super::{
 pub enum Value {
     Number(u64),
     Text(String),
+    List(Vec<String>),
 }
 
 /// What a setting counts in.
@@ -22,6 +23,8 @@ pub enum Unit {
     Text,
     /// `host:port`
     Address,
+    /// Several of them.
+    Addresses,
     /// One of these words.
     Word(&'static [&'static str]),
 }
@@ -59,6 +62,9 @@ impl Setting {
         let number = match self.unit {
             Unit::Text => return Ok(Value::Text(text.into())),
             Unit::Address => return address(text).map(Value::Text),
+            // An empty one asks for nothing.
+            Unit::Addresses if text.is_empty() => return Ok(Value::List(vec![])),
+            Unit::Addresses => return address(text).map(|address| Value::List(vec![address])),
             Unit::Word(words) => {
                 let word = text.to_ascii_lowercase();
                 let known = words.contains(&word.as_str());
@@ -79,6 +85,7 @@ impl Setting {
             Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number),
             Unit::Micros => self.bounded(number.saturating_mul(1000)),
             Unit::Text | Unit::Address | Unit::Word(_) => Err("must be a string".into()),
+            Unit::Addresses => Err("must be a list of strings".into()),
         }
     }
 
@@ -108,7 +115,13 @@ impl Setting {
         match value {
             Value::Number(number) => self.show_number(*number),
             Value::Text(text) => text.clone(),
+            Value::List(list) => list.join(","),
         }
+    }
+
+    /// As often as it is written; the values join.
+    pub fn is_list(&self) -> bool {
+        self.unit == Unit::Addresses
     }
 
     pub fn show_default(&self) -> String {
@@ -125,7 +138,7 @@ impl Setting {
             Unit::Bytes => "bytes",
             Unit::Millis | Unit::Micros => "duration",
             Unit::Text => "text",
-            Unit::Address => "host:port",
+            Unit::Address | Unit::Addresses => "host:port",
             Unit::Word(_) => "word",
         }
     }
@@ -186,6 +199,18 @@ impl Field for String {
     fn set(&mut self, value: Value) {
         if let Value::Text(text) = value {
             *self = text;
+        }
+    }
+}
+
+impl Field for Vec<String> {
+    fn get(&self) -> Value {
+        Value::List(self.clone())
+    }
+
+    fn set(&mut self, value: Value) {
+        if let Value::List(list) = value {
+            *self = list;
         }
     }
 }

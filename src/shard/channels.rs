@@ -44,7 +44,9 @@ impl Engine {
             subs: vec![],
         };
         partition.low_water_stale = true;
-        partition.channels.insert(state) as u32
+        let (name, place) = (state.name.clone(), partition.channels.insert(state) as u32);
+        self.list_channel(idx, &name);
+        place
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
@@ -87,8 +89,9 @@ impl Engine {
     /// It has no clients any more. Whatever names its place is forgotten with it, since that may come again.
     pub fn forget_channel(&mut self, key: ChannelKey) {
         let partition = self.partitions.get_mut(key.partition_idx());
-        partition.channels.remove(key.channel as usize);
+        let gone = partition.channels.remove(key.channel as usize);
         partition.low_water_stale = true;
+        self.unlist_channel(key.partition_idx(), &gone.name);
         self.timers.remove(Timer::Channel(key));
         self.ready.retain(|k| *k != key);
         self.fins.retain(|k| *k != key);

@@ -2,6 +2,7 @@
 //! host, and answers other cores; what sessions are to hear of it is left in `replies`, `frames` and `resume`.
 
 use super::attach::Attaching;
+use super::catalog::Catalog;
 use super::cursors::{CursorRequest, CursorSyncs};
 use super::event::Effect;
 use super::message::{InFlightCommand, InFlightError, MeshMessage, OwnedBodies, PublishError, Ticket};
@@ -138,6 +139,7 @@ pub(super) struct Engine {
     pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
     pub read_only: Option<String>,
+    pub catalog: Catalog,
 }
 
 pub(super) struct Parked {
@@ -162,6 +164,7 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
+            catalog: Catalog::new(&settings),
             core,
             cores,
             settings,
@@ -285,6 +288,7 @@ impl Engine {
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
+                    self.list_topic(&topic, true);
                     let this = self.core;
                     for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
                         self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });

@@ -32,6 +32,7 @@ impl Engine {
             }
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::OffsetSet { .. }
+            | MeshMessage::Catalog { .. }
             | MeshMessage::OrderSet { .. }
             | MeshMessage::ChannelChanged { .. }
             | MeshMessage::LossAccepted { .. } => {}

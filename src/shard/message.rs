@@ -442,6 +442,11 @@ pub enum MeshMessage {
         addressed: Box<Addressed>,
     },
 
+    /// To the HTTP thread, from a node that somebody looks topics up at.
+    Catalog {
+        changes: Vec<super::catalog::CatalogChange>,
+    },
+
     // ---- /stats
     StatsRequest {
         ticket: Ticket,

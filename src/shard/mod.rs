@@ -10,6 +10,7 @@
 //! ```
 
 mod attach;
+pub mod catalog;
 mod channels;
 mod client;
 pub mod cluster;
@@ -209,6 +210,7 @@ impl Shard {
             }
             *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
             engine.topics.learn(&topic);
+            engine.list_topic(&topic, false);
             engine.expect_idle(&topic);
         }
         for recovered in partitions {
@@ -599,6 +601,7 @@ impl Shard {
     }
 
     fn emit(&mut self, out: &mut Effects) {
+        self.engine.tell_catalog();
         out.extend(self.engine.io.drain(..).map(|(op, request)| Effect::Disk { op, request }));
         out.append(&mut self.engine.passes);
     }

@@ -8,6 +8,7 @@ use crate::codec::nsq::{frame, request};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
+mod catalog;
 mod firsts;
 mod ids;
 mod operate;
