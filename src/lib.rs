@@ -8,6 +8,7 @@ pub mod client;
 pub mod codec;
 pub mod config;
 pub mod coordinator;
+pub mod discovery;
 pub mod disk;
 pub mod doctor;
 pub mod http;

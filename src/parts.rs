@@ -1,7 +1,7 @@
 //! Where the binary calls the rooms that do the work.
 
 use ringmq::config::Settings;
-use ringmq::http::{HttpServer, HttpWake};
+use ringmq::http::{HttpServer, HttpWake, Listeners};
 use ringmq::inspect::{InspectError, Verdict};
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
@@ -65,7 +65,8 @@ fn front(settings: Arc<Settings>) -> Front {
     let waker = wake.clone();
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
-        let server = HttpServer::start(&settings, s.listener, s.cores, tcp_port, s.port, waker, s.spare_bytes)
+        let listeners = Listeners { http: s.listener, lookups: s.lookups };
+        let server = HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, s.spare_bytes)
             .map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)

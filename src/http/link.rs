@@ -1,11 +1,13 @@
 //! Questions to the cores and their answers: a ticket per question, whatever else the mesh carries is not for us.
 
 use crate::base::{CoreId, Position, TopicId, TopicInfo};
+use crate::discovery::Discovery;
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
 use crate::shard::message::{AcceptLossError, MeshMessage, PublishError, SetOffsetError, Share, Ticket};
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
@@ -27,6 +29,8 @@ pub struct Link {
     /// In a cluster: what this node has of the partitions, as their cores said last.
     shares: RefCell<HashMap<TopicId, Vec<Share>>>,
     unflushed: Notify,
+    /// Who hears what topics and channels come and go.
+    discovery: RefCell<Option<Rc<Discovery>>>,
 }
 
 #[derive(Default)]
@@ -55,7 +59,13 @@ impl Link {
             waiting: RefCell::default(),
             shares: RefCell::default(),
             unflushed: Notify::new(),
+            discovery: RefCell::default(),
         }
+    }
+
+    /// Before [`Self::carry`]: nothing that a core says is missed.
+    pub fn set_discovery(&self, discovery: Rc<Discovery>) {
+        self.discovery.replace(Some(discovery));
     }
 
     pub fn cores(&self) -> u16 {
@@ -108,7 +118,16 @@ impl Link {
                 MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
                 MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
                 MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
+                MeshMessage::Catalog { changes } => {
+                    if let Some(discovery) = &*self.discovery.borrow() {
+                        discovery.changed(changes);
+                    }
+                    return;
+                }
                 MeshMessage::Share { topic, partition, share } => {
+                    if let Some(discovery) = &*self.discovery.borrow() {
+                        discovery.serves(&topic, partition, share.serves);
+                    }
                     let mut shares = self.shares.borrow_mut();
                     let shares = shares.entry(topic.id).or_insert_with(|| vec![Share::default(); topic.partitions as usize]);
                     if let Some(known) = shares.get_mut(partition.0 as usize) {

@@ -7,6 +7,7 @@
 
 mod body;
 mod channels;
+mod discovered;
 mod link;
 mod publish;
 mod replicas;
@@ -17,6 +18,7 @@ mod stream;
 mod tests;
 
 use crate::config::Settings;
+use crate::discovery::{Discovery, Identity};
 use crate::mesh::{HttpPort, Wake};
 use crate::metrics::Latency;
 use crate::metrics::node::SpareBytes;
@@ -54,6 +56,13 @@ pub enum HttpError {
     Thread(std::io::Error),
 }
 
+/// Where the thread listens.
+pub struct Listeners {
+    pub http: TcpListener,
+    /// Of `--lookupd-http-address`.
+    pub lookups: Option<TcpListener>,
+}
+
 /// The running thread.
 pub struct HttpServer {
     address: SocketAddr,
@@ -66,13 +75,14 @@ impl HttpServer {
     /// the space that the node keeps for new segments.
     pub fn start(
         settings: &Settings,
-        listener: TcpListener,
+        listeners: Listeners,
         cores: u16,
         tcp_port: u16,
         port: HttpPort,
         wake: Arc<HttpWake>,
         spare_bytes: SpareBytes,
     ) -> Result<Self, HttpError> {
+        let Listeners { http: listener, lookups } = listeners;
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
@@ -82,7 +92,7 @@ impl HttpServer {
         let serve = move || {
             let node = Rc::new(Node::new(settings, Link::new(port, cores), (tcp_port, address.port()), spare_bytes));
             let local = tokio::task::LocalSet::new();
-            local.block_on(&runtime, serve(node.clone(), listener, wake, stopping));
+            local.block_on(&runtime, serve(node.clone(), listener, lookups, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
         };
         let thread = std::thread::Builder::new().name("http".into()).spawn(serve).map_err(HttpError::Thread)?;
@@ -138,6 +148,17 @@ impl Node {
         }
     }
 
+    /// What lookups find.
+    fn identity(&self) -> Identity {
+        let or = |port: u16, own: u16| if port == 0 { own } else { port };
+        Identity {
+            broadcast_address: self.settings.broadcast_address.clone(),
+            hostname: self.hostname.clone(),
+            tcp_port: or(self.settings.broadcast_tcp_port, self.tcp_port),
+            http_port: or(self.settings.broadcast_http_port, self.http_port),
+        }
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.settings.http_timeout_ms)
     }
@@ -147,13 +168,18 @@ fn unix_s() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-async fn serve(node: Rc<Node>, listener: TcpListener, wake: Arc<HttpWake>, stop: Arc<Notify>) {
+async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListener>, wake: Arc<HttpWake>, stop: Arc<Notify>) {
+    // Closed when this function is done with it: every connection then finishes the request it is at.
+    let (closing, closed) = watch::channel(());
+    if node.settings.is_discoverable() {
+        let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
+        node.link.set_discovery(discovery);
+        tokio::task::spawn_local(discovered::create(node.clone(), wanted));
+    }
     let carrier = tokio::task::spawn_local({
         let node = node.clone();
         async move { node.link.carry(&wake.0).await }
     });
-    // Closed when this function is done with it: every connection then finishes the request it is at.
-    let (closing, closed) = watch::channel(());
     tokio::select! {
         () = accept(node.clone(), listener, closed) => {}
         () = stop.notified() => {}

@@ -1,6 +1,6 @@
 //! The HTTP room against cores that are a thread each and answer as they are told.
 
-use super::{HttpServer, HttpWake};
+use super::{HttpServer, HttpWake, Listeners};
 use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
@@ -168,8 +168,16 @@ impl Cores {
             .unzip();
         http_port.connect_wakers(&wakes, http_wake.clone());
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let server = HttpServer::start(&settings, listener, CORES, 4150, http_port, http_wake, Box::new(|| SPARE_BYTES))
-            .expect("it is given all");
+        let server = HttpServer::start(
+            &settings,
+            Listeners { http: listener, lookups: None },
+            CORES,
+            4150,
+            http_port,
+            http_wake,
+            Box::new(|| SPARE_BYTES),
+        )
+        .expect("it is given all");
         let address = server.address();
         Cores { world, stop, threads, server, address }
     }

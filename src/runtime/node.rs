@@ -63,6 +63,8 @@ pub enum NodeError {
 pub struct FrontStart {
     pub port: HttpPort,
     pub listener: TcpListener,
+    /// Of `--lookupd-http-address`.
+    pub lookups: Option<TcpListener>,
     pub cores: u16,
     pub tcp_address: SocketAddr,
     /// Bytes in `spare/`: of segments that were removed, kept for new ones.
@@ -150,7 +152,7 @@ pub fn run_node<M: Machine + 'static>(
 
     let [tcp_address, http_address] = [addresses.tcp.address(), addresses.http.address()];
     let [native, peers] = [&addresses.native, &addresses.peer].map(|a| a.as_ref().map(|a| a.address().to_string()));
-    let Parts { parts, http_port, listener } = parts(addresses, builds, front.wake)?;
+    let Parts { parts, http_port, listener, lookups } = parts(addresses, builds, front.wake)?;
     let spare_bytes: SpareBytes = Box::new({
         let spares = spares.clone();
         move || spares.bytes()
@@ -167,7 +169,7 @@ pub fn run_node<M: Machine + 'static>(
         coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)).transpose()?,
     };
     let running = cores::run_cores(&options, parts, &stop)?;
-    let started = (front.start)(FrontStart { port: http_port, listener, cores, tcp_address, spare_bytes });
+    let started = (front.start)(FrontStart { port: http_port, listener, lookups, cores, tcp_address, spare_bytes });
     if started.is_ok() {
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
@@ -258,6 +260,7 @@ struct Addresses {
     /// Why the default address of the native protocol, which nobody gave, is not there.
     native_refusal: Option<NetError>,
     peer: Option<Reserved>,
+    lookups: Option<Reserved>,
 }
 
 impl Addresses {
@@ -276,7 +279,11 @@ impl Addresses {
             },
         };
         let peer = settings.is_clustered().then(|| take(&settings.peer_address)).transpose()?;
-        Ok(Addresses { tcp, http, native, native_refusal, peer })
+        let lookups = match &settings.lookupd_http_address {
+            none if none.is_empty() => None,
+            address => Some(take(address)?),
+        };
+        Ok(Addresses { tcp, http, native, native_refusal, peer, lookups })
     }
 
     /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
@@ -298,6 +305,7 @@ struct Parts<M> {
     http_port: HttpPort,
     /// Of HTTP.
     listener: TcpListener,
+    lookups: Option<TcpListener>,
 }
 
 /// Listeners, mesh and wakes, all connected before the first core runs.
@@ -309,7 +317,7 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     for port in ports.iter_mut().chain([&mut http_port]) {
         port.connect_wakers(&wakers, http_wake.clone());
     }
-    let Addresses { tcp, http, native, peer, .. } = addresses;
+    let Addresses { tcp, http, native, peer, lookups, .. } = addresses;
     let mut of_core: Vec<Vec<(Place, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
     for (place, address) in [(Place::Nsq, Some(tcp)), (Place::Native, native), (Place::Peer, peer)] {
         let Some(address) = address else { continue };
@@ -324,7 +332,8 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     }
     let each = of_core.into_iter().zip(ports).zip(wakes).zip(builds);
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
-    Ok(Parts { parts, http_port, listener: http.listen()? })
+    let lookups = lookups.map(Reserved::listen).transpose()?;
+    Ok(Parts { parts, http_port, listener: http.listen()?, lookups })
 }
 
 /// 64 bits from the kernel.

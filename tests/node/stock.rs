@@ -87,6 +87,8 @@ impl Drop for Process {
 pub struct Lookupd {
     pub process: Process,
     pub ports: super::Ports,
+    program: PathBuf,
+    args: Vec<String>,
 }
 
 impl Lookupd {
@@ -103,10 +105,19 @@ impl Lookupd {
         let ports = super::Ports::free();
         let (tcp, http) = (format!("--tcp-address={}", ports.at(0)), format!("--http-address={}", ports.at(1)));
         let all = ["--broadcast-address=127.0.0.1", &tcp, &http];
-        let process = Process::start(program, before.iter().chain(&all).chain(flags));
-        let mut lookupd = Lookupd { process, ports };
+        let args: Vec<String> = before.iter().chain(&all).chain(flags).map(|arg| arg.to_string()).collect();
+        let process = Process::start(program, &args);
+        let mut lookupd = Lookupd { process, ports, program: program.into(), args };
         lookupd.wait();
         lookupd
+    }
+
+    /// SIGKILL, and the same again, which knows nothing, after something was done.
+    pub fn restart_after(&mut self, done: impl FnOnce()) {
+        self.process.kill();
+        done();
+        self.process = Process::start(&self.program, &self.args);
+        self.wait();
     }
 
     fn wait(&mut self) {

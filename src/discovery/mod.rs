@@ -1,0 +1,117 @@
+//! Discovery: this node's topics and channels, told to the nsqlookupds of `--lookupd-tcp-address`, and answered by the node itself on
+//! `--lookupd-http-address`.
+//!
+//! It lives on the HTTP thread and owns the catalog of the node ([`catalog`]), which the cores feed with changes. One task for each
+//! nsqlookupd ([`link`]) registers what the catalog has; it connects again with growing pauses, and then registers everything again. A new
+//! topic asks all of them for its known channels ([`known`]): those begin at the topic's first message, however late the answer is.
+
+mod catalog;
+mod known;
+mod link;
+mod local;
+mod told;
+
+use crate::base::{ChannelName, PartitionId, TopicRef};
+use crate::config::Settings;
+use crate::shard::catalog::CatalogChange;
+use catalog::Catalog;
+use link::Peer;
+use local::Local;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+
+/// New topics whose channels are asked for at a time.
+const ASKING_MAX: usize = 16;
+
+/// What the node says of itself.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub broadcast_address: String,
+    pub hostname: String,
+    pub tcp_port: u16,
+    pub http_port: u16,
+}
+
+/// Channels that a new topic is to get, each from the topic's first message on.
+#[derive(Debug)]
+pub struct Wanted {
+    pub topic: TopicRef,
+    pub channels: Vec<ChannelName>,
+}
+
+/// The running tasks; they end with their thread's `LocalSet`.
+pub struct Discovery {
+    catalog: RefCell<Catalog>,
+    peers: Vec<Rc<Peer>>,
+    local: Option<Local>,
+    wanted: mpsc::UnboundedSender<Wanted>,
+    limits: known::Limits,
+    asking: Semaphore,
+}
+
+impl Discovery {
+    /// Starts the tasks on this thread. `listener` is that of `--lookupd-http-address`.
+    pub fn start(
+        settings: &Settings,
+        identity: Identity,
+        listener: Option<std::net::TcpListener>,
+        stopping: watch::Receiver<()>,
+    ) -> (Rc<Discovery>, mpsc::UnboundedReceiver<Wanted>) {
+        let (wanted, receiver) = mpsc::unbounded_channel();
+        let local = listener.and_then(|listener| match listen(listener) {
+            Ok((listener, address)) => Some(Local::start(&identity, listener, address, stopping)),
+            Err(error) => {
+                tracing::error!(%error, "the listener of --lookupd-http-address cannot be used");
+                None
+            }
+        });
+        let discovery = Rc::new(Discovery {
+            catalog: RefCell::new(Catalog::new(settings.is_clustered())),
+            peers: settings.lookupd_tcp_addresses.iter().map(|address| Rc::new(Peer::new(address.clone()))).collect(),
+            local,
+            wanted,
+            limits: known::Limits::of(settings),
+            asking: Semaphore::new(ASKING_MAX),
+        });
+        for peer in &discovery.peers {
+            tokio::task::spawn_local(link::run(peer.clone(), discovery.clone(), identity.clone()));
+        }
+        (discovery, receiver)
+    }
+
+    /// From a core, in the order in which it happened there.
+    pub fn changed(self: &Rc<Self>, changes: Vec<CatalogChange>) {
+        for change in changes {
+            if let CatalogChange::Topic { topic, is_new: true } = &change
+                && !self.peers.is_empty()
+            {
+                tokio::task::spawn_local(known::ask(self.clone(), topic.clone()));
+            }
+            let name = self.catalog.borrow_mut().apply(change);
+            self.tell(name);
+        }
+    }
+
+    /// In a cluster: whether this node serves the partition.
+    pub fn serves(&self, topic: &TopicRef, partition: PartitionId, serves: bool) {
+        let name = self.catalog.borrow_mut().set_serves(topic, partition, serves);
+        self.tell(name);
+    }
+
+    fn tell(&self, name: Option<crate::base::TopicName>) {
+        let Some(name) = name else { return };
+        if let Some(local) = &self.local {
+            local.update(&name, self.catalog.borrow().announced(&name));
+        }
+        self.peers.iter().for_each(|peer| peer.touch(&name));
+    }
+}
+
+fn listen(listener: std::net::TcpListener) -> std::io::Result<(TcpListener, SocketAddr)> {
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    Ok((TcpListener::from_std(listener)?, address))
+}

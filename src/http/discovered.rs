@@ -1,0 +1,32 @@
+//! Channels that an nsqlookupd knows of a topic which is new here: created in all its partitions, each from its first message on.
+
+use super::Node;
+use super::channels::ANSWER_LIMIT;
+use super::link::Answer;
+use crate::base::PartitionId;
+use crate::discovery::Wanted;
+use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage};
+use std::rc::Rc;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+pub async fn create(node: Rc<Node>, mut wanted: UnboundedReceiver<Wanted>) {
+    while let Some(Wanted { topic, channels }) = wanted.recv().await {
+        for channel in channels {
+            for partition in (0..topic.partitions).map(PartitionId) {
+                // As the topic's first one: it begins where the topic does, though others may have come before it.
+                let change = ChannelChange::Create { first: Some(true), is_alone: false };
+                let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel: channel.clone(), change });
+                let core = topic.core_of(partition, node.link.cores());
+                match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::ChangeChannel { ticket, set }).await {
+                    Some(Answer::ChannelChanged(Ok(_))) => {}
+                    Some(Answer::ChannelChanged(Err(error))) => {
+                        tracing::warn!(topic = %topic.name, %partition, %channel, %error, "a known channel is not created");
+                    }
+                    _ => {
+                        tracing::warn!(topic = %topic.name, %partition, %channel, "no core answers whether a known channel is created")
+                    }
+                }
+            }
+        }
+    }
+}

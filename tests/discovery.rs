@@ -1,0 +1,238 @@
+//! Discovery with real processes, ours and the stock ones of NSQ 1.3.0 in any mixture: who registers with whom, and who finds whom.
+
+mod node;
+
+use node::stock::{Lookupd, Process, eventually, get_json, request, stock};
+use node::{Client, Node};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Ours first, then the stock one.
+fn both() -> [Lookupd; 2] {
+    [Lookupd::ours(&[]), Lookupd::stock(&[])]
+}
+
+fn started(lookupds: &[Lookupd], flags: &[&str]) -> Node {
+    let addresses: Vec<String> = lookupds.iter().map(|l| format!("--lookupd-tcp-address={}", l.tcp())).collect();
+    let all: Vec<&str> = addresses.iter().map(String::as_str).chain(["--broadcast-address=127.0.0.1", "--shards=2"]).collect();
+    Node::start(&[&all, flags].concat())
+}
+
+fn subscribe(client: &mut Client, channel: &str) {
+    client.write(format!("SUB t {channel}\n").as_bytes()).expect("it reads");
+    client.ok().expect("it subscribes");
+}
+
+/// Ports of the producers of a topic, and its channels in order.
+fn found(http: SocketAddr, topic: &str) -> (Vec<u64>, Vec<String>) {
+    let answer = get_json(http, &format!("/lookup?topic={}", topic.replace('#', "%23")));
+    let list = |key: &str| answer[key].as_array().cloned().unwrap_or_default();
+    let ports = list("producers").iter().filter_map(|p| p["tcp_port"].as_u64()).collect();
+    let mut channels: Vec<String> = list("channels").iter().filter_map(Value::as_str).map(String::from).collect();
+    channels.sort();
+    (ports, channels)
+}
+
+fn wait_found(lookupds: &[Lookupd], topic: &str, port: Option<u16>, channels: &[&str]) {
+    for (lookupd, whose) in lookupds.iter().zip(["ours", "stock"]) {
+        let wanted = (port.map(u64::from).into_iter().collect(), channels.iter().map(|c| c.to_string()).collect::<Vec<_>>());
+        let what = format!("{whose}: {topic} {port:?} {channels:?}");
+        eventually(&what, || found(lookupd.http(), topic) == wanted);
+    }
+}
+
+#[test]
+fn a_node_registers_what_comes_and_unregisters_what_goes() {
+    let lookupds = both();
+    let mut node = started(&lookupds, &[]);
+    let port = node.tcp().port();
+    assert!(node.post("/pub?topic=t", b"x").expect("it answers").contains("200 OK"));
+    wait_found(&lookupds, "t", Some(port), &[]);
+    assert!(node.post("/channel/create?topic=t&channel=c", b"").expect("it answers").contains("200 OK"));
+    wait_found(&lookupds, "t", Some(port), &["c"]);
+    {
+        let mut client = Client::connect(node.tcp()).expect("it listens");
+        subscribe(&mut client, "e#ephemeral");
+        wait_found(&lookupds, "t", Some(port), &["c", "e#ephemeral"]);
+    }
+    // An ephemeral channel goes with its client; a durable one stays known when it is deleted here.
+    wait_found(&lookupds, "t", Some(port), &["c"]);
+    assert!(node.post("/channel/delete?topic=t&channel=c", b"").expect("it answers").contains("200 OK"));
+    let gone = |lookupd: &Lookupd| lookupd.get("/debug").get("channel:t:c").is_none();
+    eventually("the channel has no producers", || lookupds.iter().all(gone));
+    for lookupd in &lookupds {
+        let nodes = lookupd.get("/nodes");
+        let about = &nodes["producers"][0];
+        assert_eq!(about["broadcast_address"], "127.0.0.1");
+        assert_eq!((&about["tcp_port"], &about["http_port"]), (&json!(port), &json!(node.http().port())));
+        assert_eq!(about["version"], "1.3.0");
+    }
+    // What is on disk is registered again by the next start.
+    node.stop();
+    wait_found(&lookupds, "t", None, &["c"]);
+    node.spawn();
+    node.wait_ready().expect("it starts again");
+    wait_found(&lookupds, "t", Some(port), &["c"]);
+}
+
+#[test]
+fn an_nsqlookupd_that_comes_back_is_told_everything() {
+    for mut lookupd in both() {
+        let node = started(std::slice::from_ref(&lookupd), &[]);
+        assert!(node.post("/channel/create?topic=t&channel=c", b"").is_ok() && node.post("/pub?topic=t", b"x").is_ok());
+        assert!(node.post("/channel/create?topic=t&channel=c", b"").expect("it answers").contains("200 OK"));
+        wait_found(std::slice::from_ref(&lookupd), "t", Some(node.tcp().port()), &["c"]);
+        lookupd.restart_after(|| assert!(node.post("/pub?topic=meanwhile", b"x").is_ok()));
+        wait_found(std::slice::from_ref(&lookupd), "t", Some(node.tcp().port()), &["c"]);
+        wait_found(std::slice::from_ref(&lookupd), "meanwhile", Some(node.tcp().port()), &[]);
+    }
+}
+
+#[test]
+fn other_ports_are_told_where_they_are_given() {
+    let lookupds = both();
+    let node = started(&lookupds, &["-broadcast-tcp-port=4242", "-broadcast-http-port=4243"]);
+    assert!(node.post("/pub?topic=t", b"x").is_ok());
+    wait_found(&lookupds, "t", Some(4242), &[]);
+    for lookupd in &lookupds {
+        assert_eq!(lookupd.get("/nodes")["producers"][0]["http_port"], 4243);
+    }
+}
+
+/// A channel that an nsqlookupd knows gets a new topic's messages from the first one, though it is asked after they came.
+#[test]
+fn a_new_topic_gets_its_known_channels_from_the_first_message_on() {
+    for lookupd in both() {
+        for channel in ["c", "d", "e%23ephemeral"] {
+            let made = request(lookupd.http(), "POST", &format!("/channel/create?topic=t&channel={channel}"));
+            assert_eq!(made.expect("it answers").0, 200);
+        }
+        let node = started(std::slice::from_ref(&lookupd), &["--partitions=3"]);
+        for body in 0..30 {
+            assert!(node.post("/pub?topic=t", format!("{body}").as_bytes()).expect("it answers").contains("200 OK"));
+        }
+        let depths = || {
+            let stats = get_json(node.http(), "/stats?format=json&topic=t");
+            let channels = stats["topics"][0]["channels"].as_array().cloned().unwrap_or_default();
+            channels.iter().map(|c| (c["channel_name"].to_string(), c["depth"].as_u64())).collect::<Vec<_>>()
+        };
+        let wanted = [("\"c\"".to_owned(), Some(30)), ("\"d\"".to_owned(), Some(30))];
+        eventually("both channels have all messages", || {
+            let mut now = depths();
+            now.sort();
+            now == wanted
+        });
+    }
+}
+
+#[test]
+fn a_stock_nsqd_registers_with_ours() {
+    let ours = Lookupd::ours(&[]);
+    let ports = node::Ports::free();
+    let (tcp, http) = (ports.at(0), ports.at(1));
+    let flags = [
+        format!("-tcp-address={tcp}"),
+        format!("-http-address={http}"),
+        format!("-lookupd-tcp-address={}", ours.tcp()),
+        "-broadcast-address=127.0.0.1".into(),
+    ];
+    let mut nsqd = Process::start(&stock("nsqd"), flags);
+    nsqd.wait_listening(http);
+    let lookupds = [ours];
+    request(lookupds[0].http(), "POST", "/channel/create?topic=t&channel=known").expect("it answers");
+    eventually("it is there", || lookupds[0].get("/nodes")["producers"].as_array().is_some_and(|list| list.len() == 1));
+    request(http, "POST", "/topic/create?topic=t").expect("it answers");
+    wait_found(&lookupds, "t", Some(tcp.port()), &["known"]);
+    eventually("it has asked for the channels", || {
+        get_json(http, "/stats?format=json&topic=t")["topics"][0]["channels"][0]["channel_name"] == "known"
+    });
+    request(http, "POST", "/channel/create?topic=t&channel=e%23ephemeral").expect("it answers");
+    wait_found(&lookupds, "t", Some(tcp.port()), &["e#ephemeral", "known"]);
+    request(http, "POST", "/channel/delete?topic=t&channel=e%23ephemeral").expect("it answers");
+    wait_found(&lookupds, "t", Some(tcp.port()), &["known"]);
+    request(http, "POST", "/topic/delete?topic=t").expect("it answers");
+    wait_found(&lookupds, "t", None, &["known"]);
+    assert_eq!(nsqd.stop(), Some(0));
+    eventually("it is gone", || lookupds[0].get("/nodes")["producers"] == json!([]));
+}
+
+/// nsqadmin sees all nodes, ours and stock ones, through our nsqlookupd and a node's own answers; what it does reaches both.
+#[test]
+fn nsqadmin_works_above_a_mixture() {
+    let ours = Lookupd::ours(&[]);
+    let own = node::Ports::free();
+    let flag = format!("--lookupd-http-address={}", own.at(0));
+    let node = started(std::slice::from_ref(&ours), &[&flag]);
+    let ports = node::Ports::free();
+    let flags = [
+        format!("-tcp-address={}", ports.at(0)),
+        format!("-http-address={}", ports.at(1)),
+        format!("-lookupd-tcp-address={}", ours.tcp()),
+        "-broadcast-address=127.0.0.1".into(),
+    ];
+    let mut nsqd = Process::start(&stock("nsqd"), flags);
+    nsqd.wait_listening(ports.at(1));
+    let admin = ports.at(2);
+    let flags = [
+        format!("-http-address={admin}"),
+        format!("-lookupd-http-address={}", ours.http()),
+        format!("-lookupd-http-address={}", own.at(0)),
+    ];
+    let mut nsqadmin = Process::start(&stock("nsqadmin"), flags);
+    nsqadmin.wait_listening(admin);
+    for http in [node.http(), ports.at(1)] {
+        // The same by both: messages create the topic.
+        let said = post(http, "/pub?topic=t", b"x");
+        assert!(said.contains("200 OK"), "{said}");
+    }
+    eventually("both nodes are seen", || get_json(admin, "/api/nodes")["nodes"].as_array().is_some_and(|list| list.len() == 2));
+    eventually("both have the topic", || {
+        let topic = get_json(admin, "/api/topics/t");
+        topic["nodes"].as_array().is_some_and(|list| list.len() == 2) && topic["depth"] == 2
+    });
+    let said = post(admin, "/api/topics", br#"{"topic":"t","channel":"c"}"#);
+    assert!(said.contains("200 OK"), "{said}");
+    for http in [node.http(), ports.at(1)] {
+        eventually("the channel is made everywhere", || {
+            get_json(http, "/stats?format=json&topic=t")["topics"][0]["channels"][0]["channel_name"] == "c"
+        });
+    }
+    eventually("the channel is seen with its messages", || get_json(admin, "/api/topics/t/c")["depth"] == 2);
+    eventually("lookups name both", || found(ours.http(), "t").0.len() == 2);
+}
+
+/// A small deployment: the node alone answers what consumers ask an nsqlookupd.
+#[test]
+fn a_node_answers_lookups_itself() {
+    let own = node::Ports::free();
+    let flag = format!("--lookupd-http-address={}", own.at(0));
+    let mut node = Node::start(&["--broadcast-address=127.0.0.1", "--shards=2", &flag]);
+    assert_eq!(request(own.at(0), "GET", "/ping").expect("it answers").2, "OK");
+    assert_eq!(request(own.at(0), "GET", "/lookup?topic=t").expect("it answers").0, 404);
+    assert!(node.post("/pub?topic=t", b"x").is_ok());
+    let port = u64::from(node.tcp().port());
+    eventually("the topic is found", || found(own.at(0), "t") == (vec![port], vec![]));
+    let mut client = Client::connect(node.tcp()).expect("it listens");
+    subscribe(&mut client, "e#ephemeral");
+    eventually("the channel is found", || found(own.at(0), "t") == (vec![port], vec!["e#ephemeral".into()]));
+    drop(client);
+    eventually("the channel is gone", || found(own.at(0), "t") == (vec![port], vec![]));
+    assert_eq!(get_json(own.at(0), "/topics"), json!({ "topics": ["t"] }));
+    assert_eq!(get_json(own.at(0), "/nodes")["producers"][0]["http_port"], node.http().port());
+    assert!(node.stop() < Duration::from_secs(20));
+    // What is on disk is found after the next start.
+    node.spawn();
+    node.wait_ready().expect("it starts again");
+    eventually("the topic is found again", || found(own.at(0), "t") == (vec![port], vec![]));
+}
+
+fn post(http: SocketAddr, path: &str, body: &[u8]) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(http).expect("it listens");
+    let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(&[head.as_bytes(), body].concat()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
