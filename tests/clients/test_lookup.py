@@ -1,0 +1,194 @@
+"""Consumers that find their nodes by lookup: pynsq, gnsq and the stock nsq_tail, over our nsqlookupd, the stock one, and a node's own
+answers; the nodes are two of ours and a stock nsqd."""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.request
+
+import gevent
+import gnsq
+import nsq
+
+from server import Ports, Server
+
+NUMBERS = itertools.count()
+MESSAGES = 20
+# The libraries log every end of a connection; what matters is asserted.
+logging.disable(logging.CRITICAL)
+
+
+def wait(condition, what, limit=30, sleep=time.sleep):
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("not within %s s: %s" % (limit, what))
+        sleep(0.02)
+
+
+def post(port, path, body=b""):
+    url = "http://127.0.0.1:%d%s" % (port, path)
+    with urllib.request.urlopen(urllib.request.Request(url, body, method="POST"), timeout=10) as answer:
+        return answer.read()
+
+
+class Program:
+    """A process that listens, or ends by itself; gone with `close`."""
+
+    def __init__(self, path, *args, listens=()):
+        self.log = tempfile.TemporaryFile()
+        folder = os.environ["RINGMQ_TEST_FOLDER"]
+        self.folder = tempfile.TemporaryDirectory(prefix="lookup-", dir=folder)
+        self.process = subprocess.Popen(
+            [path, *args], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log, cwd=self.folder.name)
+        for port in listens:
+            wait(lambda: self.is_listening(port), "%s listens on %d" % (path, port))
+
+    def is_listening(self, port):
+        if self.process.poll() is not None:
+            self.log.seek(0)
+            raise AssertionError("it ended:\n" + self.log.read().decode(errors="replace"))
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+        self.log.close()
+        self.folder.cleanup()
+
+
+def stock(name):
+    return os.path.join(os.environ["RINGMQ_STOCK"], name)
+
+
+class Mixture:
+    """Both kinds of nsqlookupd, two nodes of ours that register with both, the first of which answers itself, and a stock nsqd."""
+
+    def __init__(self):
+        self.open = []
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self):
+        self.ports = [Ports(), Ports(), Ports()]
+        (ours, ours_http, theirs, theirs_http), (self.nsqd, self.nsqd_http, own, _) = map(tuple, self.ports[:2])
+        for command, tcp, http in [
+            ([os.environ["RINGMQ_BINARY"], "lookupd"], ours, ours_http),
+            ([stock("nsqlookupd")], theirs, theirs_http),
+        ]:
+            flags = ["-tcp-address=127.0.0.1:%d" % tcp, "-http-address=127.0.0.1:%d" % http, "-broadcast-address=127.0.0.1"]
+            self.open.append(Program(*command, *flags, listens=[tcp, http]))
+        register = ["-broadcast-address=127.0.0.1"] + ["-lookupd-tcp-address=127.0.0.1:%d" % port for port in (ours, theirs)]
+        flags = ["-tcp-address=127.0.0.1:%d" % self.nsqd, "-http-address=127.0.0.1:%d" % self.nsqd_http]
+        self.open.append(Program(stock("nsqd"), *flags, *register, listens=[self.nsqd, self.nsqd_http]))
+        self.nodes = []
+        for extra in (["--lookupd-http-address=127.0.0.1:%d" % own], []):
+            node = Server("--shards=2", *register, *extra)
+            self.open.append(node)
+            self.nodes.append(node)
+        self.http_ports = [node.http_port for node in self.nodes] + [self.nsqd_http]
+        # What a lookup there finds.
+        self.lookups = {
+            "ours": (ours_http, self.http_ports),
+            "stock": (theirs_http, self.http_ports),
+            "a node": (own, self.http_ports[:1]),
+        }
+
+    def close(self):
+        for program in reversed(self.open):
+            program.close()
+
+
+def publish(ports, topic):
+    bodies = [b"%d-%d" % (port, number) for port in ports for number in range(MESSAGES)]
+    for body in bodies:
+        post(int(body.split(b"-")[0]), "/pub?topic=" + topic, body)
+    return bodies
+
+
+class Lookup(unittest.IsolatedAsyncioTestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.mixture = Mixture()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.mixture.close()
+
+    def each(self):
+        for whose, (port, ports) in self.mixture.lookups.items():
+            yield whose, "127.0.0.1:%d" % port, ports, "lookup-%d" % next(NUMBERS)
+
+    async def pynsq(self, lookup, topic, published):
+        """Reads the topic's messages, which may be published when the reader is already there."""
+        seen = []
+        reader = nsq.Reader(
+            topic, "c", message_handler=lambda message: seen.append(message.body) or True, max_in_flight=50,
+            lookupd_http_addresses=["http://" + lookup], lookupd_poll_interval=1, lookupd_poll_jitter=0.0)
+        bodies = await published()
+        deadline = time.monotonic() + 30
+        while len(seen) < len(bodies) and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        reader.close()
+        self.assertEqual(sorted(seen), sorted(bodies))
+
+    async def test_pynsq_finds_every_node(self):
+        for whose, lookup, ports, topic in self.each():
+            with self.subTest(whose):
+                bodies = publish(ports, topic)
+
+                async def published():
+                    return bodies
+
+                await self.pynsq(lookup, topic, published)
+
+    async def test_a_reader_that_waits_for_a_topic_finds_it_when_it_comes(self):
+        for whose, lookup, ports, topic in self.each():
+            with self.subTest(whose):
+
+                async def published():
+                    # It has asked in vain.
+                    await asyncio.sleep(0.5)
+                    return publish(ports, topic)
+
+                await self.pynsq(lookup, topic, published)
+
+    def test_gnsq_finds_every_node(self):
+        for whose, lookup, ports, topic in self.each():
+            with self.subTest(whose):
+                bodies, seen = publish(ports, topic), []
+                consumer = gnsq.Consumer(
+                    topic, "c", [], ["http://" + lookup], lookupd_poll_interval=1, max_in_flight=50,
+                    message_handler=lambda consumer, message: seen.append(message.body))
+                consumer.start(block=False)
+                wait(lambda: len(seen) >= len(bodies), "all messages", sleep=gevent.sleep)
+                consumer.close()
+                consumer.join(timeout=5)
+                self.assertEqual(sorted(seen), sorted(bodies))
+
+    def test_nsq_tail_finds_every_node(self):
+        for whose, lookup, ports, topic in self.each():
+            with self.subTest(whose):
+                bodies = publish(ports, topic)
+                flags = ["-lookupd-http-address=" + lookup, "-topic=" + topic, "-channel=tail", "-n=%d" % len(bodies)]
+                tail = Program(stock("nsq_tail"), *flags)
+                try:
+                    out, _ = tail.process.communicate(timeout=60)
+                finally:
+                    tail.close()
+                self.assertEqual(sorted(out.split()), sorted(bodies))
+
+
+if __name__ == "__main__":
+    unittest.main()
