@@ -3,6 +3,7 @@ answers; the nodes are two of ours and a stock nsqd."""
 
 import asyncio
 import itertools
+import json
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import urllib.error
 import urllib.request
 
 import gevent
@@ -110,6 +112,15 @@ class Mixture:
             program.close()
 
 
+def is_known(lookup, topic, nodes):
+    """Whether a lookup finds the topic on so many nodes: they register it a moment after it came."""
+    try:
+        with urllib.request.urlopen("http://%s/lookup?topic=%s" % (lookup, topic), timeout=10) as answer:
+            return len(json.loads(answer.read())["producers"]) == nodes
+    except urllib.error.HTTPError:
+        return False
+
+
 def publish(ports, topic):
     bodies = [b"%d-%d" % (port, number) for port in ports for number in range(MESSAGES)]
     for body in bodies:
@@ -130,6 +141,12 @@ class Lookup(unittest.IsolatedAsyncioTestCase):
         for whose, (port, ports) in self.mixture.lookups.items():
             yield whose, "127.0.0.1:%d" % port, ports, "lookup-%d" % next(NUMBERS)
 
+    def published(self, lookup, ports, topic):
+        """A consumer that comes now finds all: one that misses a node may not ask again for a minute."""
+        bodies = publish(ports, topic)
+        wait(lambda: is_known(lookup, topic, len(ports)), "all nodes register the topic")
+        return bodies
+
     async def pynsq(self, lookup, topic, published):
         """Reads the topic's messages, which may be published when the reader is already there."""
         seen = []
@@ -146,7 +163,7 @@ class Lookup(unittest.IsolatedAsyncioTestCase):
     async def test_pynsq_finds_every_node(self):
         for whose, lookup, ports, topic in self.each():
             with self.subTest(whose):
-                bodies = publish(ports, topic)
+                bodies = self.published(lookup, ports, topic)
 
                 async def published():
                     return bodies
@@ -167,7 +184,7 @@ class Lookup(unittest.IsolatedAsyncioTestCase):
     def test_gnsq_finds_every_node(self):
         for whose, lookup, ports, topic in self.each():
             with self.subTest(whose):
-                bodies, seen = publish(ports, topic), []
+                bodies, seen = self.published(lookup, ports, topic), []
                 consumer = gnsq.Consumer(
                     topic, "c", [], ["http://" + lookup], lookupd_poll_interval=1, max_in_flight=50,
                     message_handler=lambda consumer, message: seen.append(message.body))
@@ -180,7 +197,7 @@ class Lookup(unittest.IsolatedAsyncioTestCase):
     def test_nsq_tail_finds_every_node(self):
         for whose, lookup, ports, topic in self.each():
             with self.subTest(whose):
-                bodies = publish(ports, topic)
+                bodies = self.published(lookup, ports, topic)
                 flags = ["-lookupd-http-address=" + lookup, "-topic=" + topic, "-channel=tail", "-n=%d" % len(bodies)]
                 tail = Program(stock("nsq_tail"), *flags)
                 try:
