@@ -1,7 +1,8 @@
 //! How far the writes of a ring may go before a slot says so: what bounds the part of the ring that a start reads.
 //!
-//! Each checkpoint slot carries a *limit*: no write of the generation ends beyond it. A write waits until **both** slots let it go
-//! that far, so that a slot which is lost, or rots, hides no write: the other one still says how far to look for evidence (rule 4).
+//! Each checkpoint slot carries a *limit*: no write of the generation ends beyond it. A write waits until **both** durable slots,
+//! and the one that is being written, let it go that far, so that a slot which is lost, or rots, hides no write: the other one
+//! still says how far to look for evidence (rule 4).
 //! A slot lets writes go a sixteenth of the ring beyond the head; the next slots are written while two of the longest writes still
 //! fit. At a stop both slots say that nothing follows, and a start reads nothing of the ring.
 
@@ -36,7 +37,7 @@ pub struct Limit {
     left_min: u64,
     /// Of the older and of the newer durable slot.
     durable: [u64; 2],
-    /// Of the slot that is being written.
+    /// Of the slot that is being written, or of the newer durable one.
     writing: u64,
 }
 
@@ -47,8 +48,10 @@ impl Limit {
         Limit { stride: stride(file_len), left_min: left_min(file_len), durable: [first; 2], writing: first }
     }
 
+    /// The slot that is being written counts as well: a closing slot says less than the slots before it, and a crash may leave it
+    /// as the newest one.
     fn allowed(&self) -> u64 {
-        self.durable[0].min(self.durable[1])
+        self.durable[0].min(self.durable[1]).min(self.writing)
     }
 
     /// Whether a write that ends there may be issued.
@@ -101,6 +104,21 @@ mod tests {
             limit.written();
         }
         assert!(limit.lets(5 * MIB) && !limit.lets(5 * MIB + 1) && limit.is_due(5 * MIB, false));
+    }
+
+    #[test]
+    fn a_closing_slot_that_is_being_written_stops_writes_at_once() {
+        let mut limit = Limit::begun(0, 64 * MIB + RING_START);
+        assert!(limit.lets(MIB));
+        limit.next(MIB / 2, true);
+        assert!(!limit.lets(MIB), "the slot may become durable before the write, and say that nothing follows");
+        limit.written();
+        limit.next(MIB / 2, false);
+        limit.written();
+        assert!(!limit.lets(MIB) && limit.is_due(MIB / 2, false), "the older slot still says so");
+        limit.next(MIB / 2, false);
+        limit.written();
+        assert!(limit.lets(MIB));
     }
 
     #[test]

@@ -215,3 +215,22 @@ fn no_write_goes_beyond_what_both_slots_say_and_a_closed_ring_says_where_it_ends
     }
     assert!(closing == 2 && slots[0] == slots[1] && slots[0] < end + BLOCK as u64 * 9, "{closing} {slots:?} {end}");
 }
+
+/// The closing slot may become durable before the write does, and a startup would read nothing behind the slot.
+#[test]
+fn no_write_is_issued_beside_a_slot_that_says_that_nothing_follows() {
+    let mut ring = ring();
+    let mut file = vec![0; Ring::<u64>::FILE_LEN_MIN as usize];
+    ring.queue(record(5, 1, 40));
+    write(&mut ring, &mut file).expect("the ring has just begun");
+    ring.move_limit(true).expect("the slots let writes go on");
+    ring.queue(record(5, 2, 40));
+    assert_eq!(write(&mut ring, &mut file), None);
+    ring.checkpointed();
+    while ring.move_limit(true).is_some() {
+        ring.checkpointed();
+    }
+    let (_, notes) = write(&mut ring, &mut file).expect("both slots let the write go");
+    assert_eq!(notes, vec![2]);
+    assert_eq!(std::iter::from_fn(|| ring.move_limit(true).map(|_| ring.checkpointed())).count(), 2, "both say it again");
+}
