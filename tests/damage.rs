@@ -387,18 +387,11 @@ fn judge(
 
 const REFUSED: &str = "refused until its loss is accepted";
 
-/// What costs more. A journal that is cut to nothing is refused on purpose: it may be found again. The others are to go: both
-/// slots of a snapshot, and the records of facts in the journal, do not stand twice yet.
+/// What costs more. A journal that is cut to nothing is refused on purpose: it may be found again. The others are to go: the
+/// records of facts in the journal do not stand twice yet.
 const EXPECTED: &[(End, &str, Rot, &str)] = &[
     (End::Stopped, "journal slot", Rot::Cut, REFUSED),
     (End::Killed, "journal slot", Rot::Cut, REFUSED),
-    (End::Stopped, "snapshot", Rot::Flip, "missing"),
-    (End::Stopped, "snapshot", Rot::Zero, "missing"),
-    (End::Stopped, "snapshot", Rot::Cut, "missing"),
-    (End::Stopped, "snapshot", Rot::Zero, "not named"),
-    (End::Stopped, "snapshot", Rot::Cut, "not named"),
-    (End::Killed, "snapshot", Rot::Zero, "not named"),
-    (End::Killed, "snapshot", Rot::Cut, "not named"),
     (End::Killed, "journal write", Rot::Flip, "missing"),
     (End::Killed, "journal write", Rot::Zero, "missing"),
     (End::Killed, "journal write", Rot::Zero, "not named"),

@@ -70,7 +70,7 @@ pub enum FileId {
     Segment(Arc<PartitionDir>, i64),
     /// `<partition>/<base offset, 20 digits>.commit`: the commit log of that segment.
     Commit(Arc<PartitionDir>, i64),
-    /// `<partition>/state.0` and `state.1`: the partition's snapshot, written in turn.
+    /// `<partition>/state.0` to `state.2`: the partition's snapshot, written in turn.
     Snapshot(Arc<PartitionDir>, u8),
 }
 

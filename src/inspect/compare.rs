@@ -24,7 +24,7 @@ use crate::log::format::Bad;
 use crate::log::meta::TopicMeta;
 use crate::log::recovery::node::{newest, read_both};
 use crate::log::recovery::scan::{commit_index, commit_record_at, segment_at};
-use crate::log::recovery::snapshots::{Pair, newer_slot, read_slots};
+use crate::log::recovery::snapshots::Slots;
 use crate::log::recovery::topics::{self, dir};
 use crate::log::snapshot::Snapshot;
 use crate::log::storage::{Storage, read_range};
@@ -256,17 +256,16 @@ impl Comparison<'_, '_, '_> {
                     continue;
                 }
                 let dir = dir(&name, info.id, partition);
-                let (pair, snapshot) = read_slots(*storage, &dir)?;
-                if pair == Pair::Unknown {
+                let slots = Slots::read(*storage, &dir)?;
+                if let Some(file) = slots.newer {
                     self.newer += 1;
-                    let file = newer_slot(*storage, &dir)?;
                     let what = format!("{label}: {file}: NEWER: {NEWER}");
                     self.report.note("newer", what, json!({ "data_path": label, "file": file.to_string() }))?;
                     self.unread.insert((side, name.clone()));
                     continue;
                 }
                 let bases = storage.segments(&dir)?;
-                replicas.push(Replica { dir, snapshot, bases });
+                replicas.push(Replica { dir, snapshot: slots.newest, bases });
             }
         }
         Ok(replicas)

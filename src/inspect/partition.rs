@@ -11,7 +11,7 @@ use crate::log::recovery::scan::{
     BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
 };
 use crate::log::segment_table::{SegmentTable, TABLE_AT};
-use crate::log::snapshot::Snapshot;
+use crate::log::snapshot::{SLOTS, Snapshot};
 use crate::log::storage::read_range;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -70,10 +70,13 @@ impl View<'_, '_> {
     }
 
     fn snapshots(&mut self, dir: &Arc<PartitionDir>) -> Result<Option<Snapshot>, InspectError> {
-        let mut newest: Option<Snapshot> = None;
-        for slot in 0..2 {
+        let (mut newest, mut blank): (Option<Snapshot>, _) = (None, vec![]);
+        for slot in 0..SLOTS {
             let file = FileId::Snapshot(dir.clone(), slot);
-            let Some(len) = self.storage.len(&file)? else { continue };
+            let Some(len) = self.storage.len(&file)? else {
+                blank.push(slot);
+                continue;
+            };
             let first = read_range(self.storage, &file, 0, BLOCK)?;
             let wanted = Snapshot::len_of(&first).unwrap_or(0).min(len as usize);
             let bytes = if wanted > first.len() { read_range(self.storage, &file, 0, wanted)? } else { first };
@@ -84,8 +87,17 @@ impl View<'_, '_> {
                         newest = Some(s);
                     }
                 }
-                Err(Bad::Zero | Bad::Short) if bytes.iter().all(|&b| b == 0) => self.say(&file, "not written yet")?,
+                Err(Bad::Zero | Bad::Short) if bytes.iter().all(|&b| b == 0) => blank.push(slot),
                 Err(bad) => self.bad(&file, 0, bad, format!("the snapshot does not hold ({bad}); a torn one is no loss"))?,
+            }
+        }
+        let sequence = newest.as_ref().map_or(0, |s| s.sequence);
+        for slot in blank {
+            let file = FileId::Snapshot(dir.clone(), slot);
+            if Snapshot::is_due(slot, sequence) {
+                self.bad(&file, 0, Bad::Zero, "no snapshot, though one was written here; others have what it had")?;
+            } else {
+                self.say(&file, "not written yet")?;
             }
         }
         Ok(newest)

@@ -477,7 +477,7 @@ fn what_is_missing_is_a_difference() {
         assert!(!same && text.contains("node2: whose data path this is cannot be told"), "{text}");
     }
     // A replica whose snapshots are gone knows nothing that it could be compared by.
-    for name in ["state.0", "state.1"] {
+    for name in ["state.0", "state.1", "state.2"] {
         two.lose(&format!("topics/orders/0/{name}"), None);
     }
     let (same, text) = said(&mut [&mut one, &mut two], None);

@@ -3,6 +3,8 @@
 //! One round per partition at a time, so each file has one writer:
 //! ```text
 //! Idle -> Segment (batches, aligned chunks) -> SegmentSync -> Commit (records) -> CommitSync -> SnapshotSpace -> Snapshot -> Idle
+//!                                                                                     one slot after the other: ^            |
+//!                                                                                                               '------------'
 //!         a round driven by bytes skips the syncs and the snapshot; one for direct batches skips Commit too;
 //!         one for a checkpoint does all
 //! ```
@@ -17,7 +19,7 @@
 use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
-use super::snapshot::Snapshot;
+use super::snapshot::{SLOTS, Snapshot};
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use bytes::Bytes;
@@ -78,6 +80,8 @@ pub struct Flush {
     pub unsynced_segments: Vec<FileId>,
     pub unsynced_commits: Vec<FileId>,
     image: Bytes,
+    /// Slots that the image is still to be written to.
+    copies: u64,
     /// When a snapshot that found no space is tried again.
     retry_at: Option<Ticks>,
     /// The operator was told that this one finds no space.
@@ -138,6 +142,7 @@ impl Flush {
             unsynced_segments: vec![],
             unsynced_commits: vec![],
             image: Bytes::new(),
+            copies: 0,
             retry_at: None,
             is_told: false,
         }
@@ -396,8 +401,7 @@ impl Store {
                     self.unpin(p);
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
-                // What made it wanted is in another one by now. One without a record in the journal that the last one does
-                // not contain would pass for rot when a crash tears it.
+                // What made it wanted is in another one by now.
                 Stage::CommitSync if part.dirty_from.is_none_or(|d| d > self.ring.durable()) => {
                     self.snapshot_stands(p);
                     return self.end_round(p, io);
@@ -407,7 +411,7 @@ impl Store {
                     if std::mem::take(&mut f.is_told) {
                         self.stalled_snapshots.retain(|&q| q != p);
                     }
-                    let slot = ((part.snapshot_sequence + 1) % 2) as usize;
+                    let slot = ((part.snapshot_sequence + 1) % SLOTS as u64) as usize;
                     part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
                     let file = FileId::Snapshot(part.dir.clone(), slot as u8);
                     let chunks = f.image.len().div_ceil(IO_BYTES_MAX);
@@ -421,6 +425,12 @@ impl Store {
                 }
                 Stage::Snapshot => {
                     part.snapshot_sequence += 1;
+                    f.copies -= 1;
+                    if f.copies > 0 {
+                        let image = Snapshot::renumber(&f.image, part.snapshot_sequence + 1);
+                        self.want_slot(p, image.into());
+                        continue;
+                    }
                     part.dirty_from = part.dirty_after.take();
                     part.snapshot_end = part.committed.at;
                     f.image = Bytes::new();
@@ -431,7 +441,7 @@ impl Store {
         }
     }
 
-    /// The newest durable snapshot has all that this round was to bring.
+    /// Two durable slots have all that this round was to bring.
     fn snapshot_stands(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         if std::mem::take(&mut part.flush.counts) {
@@ -483,13 +493,19 @@ impl Store {
         let image: Bytes = image.encode().into();
         assert_eq!(image.len() % BLOCK, 0);
         part.dirty_after = dirty_after;
-        let slot = (sequence % 2) as usize;
+        part.flush.copies = Snapshot::copies_behind(part.snapshot_sequence);
+        self.want_slot(p, image);
+    }
+
+    /// Sees to space for an image in the next slot, which is written then.
+    fn want_slot(&mut self, p: PartitionIdx, image: Bytes) {
+        let part = &mut self.partitions[p.0 as usize];
+        let (file, len) = (Snapshot::file(&part.dir, part.snapshot_sequence + 1), image.len() as u64);
+        let slot = ((part.snapshot_sequence + 1) % SLOTS as u64) as usize;
         let f = &mut part.flush;
-        f.image = image;
-        f.stage = Stage::SnapshotSpace;
-        let len = f.image.len() as u64;
+        (f.image, f.stage) = (image, Stage::SnapshotSpace);
         if part.snapshot_len[slot] < len {
-            f.todo.push_back(DiskOp::Allocate { file: FileId::Snapshot(part.dir.clone(), slot as u8), len });
+            f.todo.push_back(DiskOp::Allocate { file, len });
         }
     }
 
@@ -588,8 +604,7 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             if part.flush.retry_at.is_some_and(|at| at <= now.ticks) {
                 part.flush.retry_at = None;
-                let slot = (part.snapshot_sequence + 1) % 2;
-                let file = FileId::Snapshot(part.dir.clone(), slot as u8);
+                let file = Snapshot::file(&part.dir, part.snapshot_sequence + 1);
                 let len = part.flush.image.len() as u64;
                 part.flush.todo.push_back(DiskOp::Allocate { file, len });
                 self.proceed(now, p, cursors, io);

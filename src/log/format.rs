@@ -235,7 +235,7 @@ pub struct SnapshotHeader {
     /// Bytes of the snapshot, this header included, padding not.
     pub len: U32,
     pub topic_id: [u8; 16],
-    /// Rises by one with each snapshot of the partition; even ones stand in `state.0`, odd ones in `state.1`.
+    /// Rises by one with each snapshot of the partition; its slot is the remainder of its division by three.
     pub sequence: U64,
     /// Every journal record of this partition up to this partition sequence is contained.
     pub applied: U64,

@@ -19,6 +19,7 @@ use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{Before, ProducerLimits, Producers};
 use super::segment_table::SegmentTable;
+use super::snapshot::SLOTS;
 use super::space::Space;
 use super::state::{Doubt, RecoveredPartition, SegmentMeta};
 use super::truncate::Cut;
@@ -190,11 +191,11 @@ pub struct PartitionLog {
     /// Where the partition ends after the last batch given to the journal.
     pub journal_end: Position,
     pub snapshot_sequence: u64,
-    /// Allocated lengths of `state.0` and `state.1` as far as known.
-    pub snapshot_len: [u64; 2],
-    /// First journal write with a record that no durable snapshot contains.
+    /// Allocated lengths of the slots as far as known.
+    pub snapshot_len: [u64; SLOTS as usize],
+    /// First journal write with a record that not two durable slots contain.
     pub dirty_from: Option<u64>,
-    /// The same beyond the snapshot that is being written.
+    /// The same beyond the snapshot that is being written to its slots.
     pub dirty_after: Option<u64>,
     /// End of the last durable snapshot: redo needs no segment below it.
     pub snapshot_end: Position,
@@ -324,7 +325,7 @@ impl PartitionLog {
             record_sequence: r.record_sequence,
             journal_end: r.end,
             snapshot_sequence: r.snapshot_sequence,
-            snapshot_len: [0; 2],
+            snapshot_len: [0; SLOTS as usize],
             dirty_from: None,
             dirty_after: None,
             snapshot_end: r.end,

@@ -1,7 +1,9 @@
 //! A partition's snapshot: what of it does not follow from its segments (cursors, start), and how far the journal is
-//! contained, so that redo knows where to begin. Two files, `state.0` and `state.1`, written in turn.
+//! contained, so that redo knows where to begin. Three files, `state.0` to `state.2`, written in turn.
 //!
-//! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the higher sequence.
+//! [`Snapshot::file`] names the slot of a sequence. A reader takes the valid slot with the highest sequence. What the journal
+//! lets go of stands in two slots before: each of them may be lost. As the next one goes to the third, this holds while it is
+//! written, too.
 
 use super::cursor::{CursorImage, INTERVALS_MAX};
 use super::epochs::{EPOCHS_MAX, Epochs};
@@ -17,6 +19,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
+/// Slots of a partition. Whatever the journal no longer has stands in two of them, also while the third is written.
+pub const SLOTS: u8 = 3;
 /// A longer snapshot is not believed: 16 thousand channels with a full window are far below.
 pub const SNAPSHOT_LEN_MAX: usize = 256 * 1024 * 1024;
 /// More channels are not believed; so no partition may have more.
@@ -26,7 +30,7 @@ pub const CHANNELS_MAX: usize = 1 << 16;
 pub struct Snapshot {
     pub topic_id: TopicId,
     pub partition: PartitionId,
-    /// Rises by one with each snapshot of the partition; even ones stand in `state.0`, odd ones in `state.1`. From 1.
+    /// Rises by one with each slot that is written; its slot is the remainder of its division by three. From 1.
     pub sequence: u64,
     /// Every journal record of this partition up to this sequence is contained.
     pub applied: u64,
@@ -60,7 +64,12 @@ pub struct Snapshot {
 impl Snapshot {
     /// The slot that a snapshot of this sequence is written to.
     pub fn file(dir: &Arc<PartitionDir>, sequence: u64) -> FileId {
-        FileId::Snapshot(dir.clone(), (sequence % 2) as u8)
+        FileId::Snapshot(dir.clone(), (sequence % SLOTS as u64) as u8)
+    }
+
+    /// The same, but for the slot.
+    pub fn says_as(&self, other: &Snapshot) -> bool {
+        Snapshot { sequence: 0, ..self.clone() } == Snapshot { sequence: 0, ..other.clone() }
     }
 
     /// Bytes of the snapshot without padding.
@@ -140,6 +149,28 @@ impl Snapshot {
         out[4..8].copy_from_slice(&crc.to_le_bytes());
         out.resize(out.len().next_multiple_of(BLOCK), 0);
         out
+    }
+
+    /// What [`Snapshot::encode`] made, as another slot holds it.
+    pub fn renumber(bytes: &[u8], sequence: u64) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        let len = Self::len_of(&bytes).expect("it was encoded here");
+        let (header, _) = SnapshotHeader::mut_from_prefix(&mut bytes).expect("it was encoded here");
+        header.sequence = sequence.into();
+        let crc = crc32fast::hash(&bytes[8..len]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Whether a slot was written when one has this sequence.
+    pub fn is_due(slot: u8, sequence: u64) -> bool {
+        let behind = (sequence + (SLOTS - slot) as u64) % SLOTS as u64;
+        sequence > behind
+    }
+
+    /// How many slots are written with what a partition is now, when `sequence` slots were: two, and the first time all.
+    pub fn copies_behind(sequence: u64) -> u64 {
+        2.max((SLOTS as u64).saturating_sub(sequence))
     }
 
     /// With as many intervals as fit, the lowest ones of each channel. After a start the rest is delivered again, which is

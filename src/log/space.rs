@@ -6,6 +6,7 @@
 
 use super::format::FILE_HEADER_LEN;
 use super::notice::{PartitionIdx, Refusal};
+use super::snapshot::SLOTS;
 use super::store::{Op, Store, commit_len};
 use crate::base::{BLOCK, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -22,7 +23,7 @@ pub const RETRY: Duration = Duration::from_secs(1);
 pub enum Which {
     Segment,
     Commit,
-    /// `state.0` or `state.1`.
+    /// One of the slots.
     Snapshot(u8),
 }
 
@@ -79,26 +80,23 @@ pub struct Space {
     segment: FileSpace,
     commit: FileSpace,
     /// The first block of each: without it a checkpoint could not free the ring on a full disk.
-    snapshots: [FileSpace; 2],
+    snapshots: [FileSpace; SLOTS as usize],
     /// The last allocation found no space.
     pub is_full: bool,
 }
 
 impl Space {
-    /// `snapshot_sequence`: of the newest snapshot; the first one, 1, has only the odd slot's file.
+    /// `snapshot_sequence`: of the newest snapshot; 0: no slot has a file.
     pub fn new(base: i64, segment_len: u64, commit_len: u64, snapshot_sequence: u64) -> Self {
         let file = |len, step, step_max| FileSpace { len, step, step_max, growing: None, need: 0 };
         let block = BLOCK as u64;
-        let snapshot = |slot| {
-            let is_there = snapshot_sequence > 1 || snapshot_sequence == 1 && slot == 1;
-            FileSpace { need: block, ..file(if is_there { block } else { 0 }, block, block) }
-        };
+        let snapshot = FileSpace { need: block, ..file(if snapshot_sequence > 0 { block } else { 0 }, block, block) };
         Space {
             base,
             // as if it had grown to that
             segment: file(segment_len, segment_len.clamp(SEGMENT_STEP_MIN, SEGMENT_STEP_MAX), SEGMENT_STEP_MAX),
             commit: file(commit_len, COMMIT_STEP_MIN, COMMIT_STEP_MAX),
-            snapshots: [snapshot(0), snapshot(1)],
+            snapshots: [snapshot; SLOTS as usize],
             is_full: false,
         }
     }
@@ -127,7 +125,7 @@ impl Space {
     }
 
     pub fn is_growing(&self) -> bool {
-        [&self.segment, &self.commit, &self.snapshots[0], &self.snapshots[1]].iter().any(|f| f.growing.is_some())
+        [&self.segment, &self.commit].into_iter().chain(&self.snapshots).any(|f| f.growing.is_some())
     }
 
     /// Bytes that `which` may grow to when nothing needs more.
@@ -252,7 +250,7 @@ impl Store {
         if self.part(p).is_cutting() {
             return;
         }
-        for which in [Which::Segment, Which::Commit, Which::Snapshot(0), Which::Snapshot(1)] {
+        for which in [Which::Segment, Which::Commit].into_iter().chain((0..SLOTS).map(Which::Snapshot)) {
             let part = &mut self.partitions[p.0 as usize];
             let max = Space::max(which, self.segment_max);
             let base = part.space.base;

@@ -333,12 +333,11 @@ impl Engine {
                 self.disk.sync(&file).map_err(|_| Crashed)?;
             }
         }
-        let part = &mut self.parts[p];
-        part.snapshot_sequence += 1;
+        let part = &self.parts[p];
         let snapshot = Snapshot {
             topic_id: part.dir.topic_id,
             partition: part.dir.partition,
-            sequence: part.snapshot_sequence,
+            sequence: part.snapshot_sequence + 1,
             applied: part.record_sequence,
             epoch: part.epoch,
             start: part.start,
@@ -355,10 +354,14 @@ impl Engine {
             epochs: None,
             vouched: None,
         };
-        let file = Snapshot::file(&part.dir, snapshot.sequence);
         let bytes = snapshot.encode();
-        self.disk.allocate(&file, bytes.len() as u64).map_err(|_| Crashed)?;
-        self.put(file, 0, bytes, Durability::Durable)?;
+        for _ in 0..Snapshot::copies_behind(part.snapshot_sequence) {
+            self.parts[p].snapshot_sequence += 1;
+            let sequence = self.parts[p].snapshot_sequence;
+            let file = Snapshot::file(&self.parts[p].dir, sequence);
+            self.disk.allocate(&file, bytes.len() as u64).map_err(|_| Crashed)?;
+            self.put(file, 0, Snapshot::renumber(&bytes, sequence), Durability::Durable)?;
+        }
         self.parts[p].applied = self.parts[p].record_sequence;
         Ok(())
     }

@@ -8,15 +8,15 @@ use super::cuts::Cut;
 use super::headers::{self, HeaderAction};
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
-use super::snapshots::{Data, Pair, SNAPSHOT_TABLE, SnapshotAction, newer_slot, read_slots};
+use super::snapshots::{Data, SNAPSHOT_TABLE, Slots, SnapshotAction};
 use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
-use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
+use crate::base::{Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::epochs::Epochs;
 use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
 use crate::log::producers::{ProducerLimits, Producers};
-use crate::log::snapshot::Snapshot;
+use crate::log::snapshot::{SLOTS, Snapshot};
 use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
@@ -38,9 +38,6 @@ finding! {
         Differs,
     }
 }
-
-/// What a device writes whole or not at all.
-const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CommitAction {
@@ -123,15 +120,19 @@ pub struct Partition {
     pub record_sequence: u64,
     /// Which records are contained is unknown: redo all that are found.
     pub sequence_unknown: bool,
-    /// No snapshot, though a slot is not blank: all is well only when the journal has the partition's first record.
+    /// No snapshot: the journal is to begin with the partition's first record, if it has any.
     pub expects_first_record: bool,
-    /// One slot does not hold. Torn, it is nothing, for then the journal still has the record behind what the other one
-    /// contains (see [`Partition::finish`]); else it may have been the newer one, and has rotted.
-    pub unproven: bool,
+    /// It has one, or what was there is lost.
+    needs_first_record: bool,
+    /// One slot alone holds. It has all that there was when the journal still has the record behind what it contains; else
+    /// what another one had may be lost.
+    unproven: bool,
     /// The journal holds a record that is contained in the snapshot in use, or the first behind: so it has all since.
     pub has_witness: bool,
-    /// Neither slot is damaged.
-    slots_hold: bool,
+    /// The slots that do not hold (see [`Slots`]), to be told of and written again.
+    bad_slots: Vec<(FileId, bool)>,
+    /// Two slots say what `on_disk` says.
+    is_twice: bool,
     /// The journal mentions the partition, so all of it must be synced before the journal is closed.
     pub touched: bool,
     pub channels: Vec<CursorImage>,
@@ -180,9 +181,10 @@ impl Partition {
         let_go: Option<Position>,
     ) -> Result<Partition, RecoverError> {
         let bases: BTreeSet<i64> = cx.storage.segments(&dir)?.into_iter().filter(|&b| b >= 0).collect();
-        let (pair, best) = read_slots(cx.storage, &dir)?;
+        let slots = Slots::read(cx.storage, &dir)?;
         let data = match bases.first() {
             None => Data::Nothing,
+            Some(0) if bases.len() == 1 && commit_record_at(cx.storage, &dir, 0, 0)?.is_none() => Data::Nothing,
             Some(0) => Data::FromStart,
             // A restart in the journal makes all that is needed of it.
             Some(_) if cuts.iter().any(|c| c.is_restart) => Data::FromStart,
@@ -204,9 +206,11 @@ impl Partition {
             record_sequence: 0,
             sequence_unknown: false,
             expects_first_record: false,
+            needs_first_record: false,
             unproven: false,
             has_witness: false,
-            slots_hold: matches!(pair, Pair::Holds | Pair::Blank),
+            bad_slots: slots.bad,
+            is_twice: slots.is_twice,
             touched: false,
             channels: vec![],
             lost: vec![],
@@ -231,19 +235,18 @@ impl Partition {
             on_disk: None,
             dir,
         };
-        match decide(SNAPSHOT_TABLE, pair, data, ()).then {
+        match decide(SNAPSHOT_TABLE, slots.found, data, ()).then {
             action @ (SnapshotAction::Use | SnapshotAction::UseIfProven) => {
                 p.unproven = action == SnapshotAction::UseIfProven;
-                p.use_snapshot(cx, best.expect("the table's row needs a slot that holds"))?;
+                p.use_snapshot(cx, slots.newest.expect("the table's row needs a slot that holds"))?;
             }
-            SnapshotAction::Fresh => drop(p.open_cut(cx, 0)?),
-            SnapshotAction::FreshUnlessOlder => {
+            action @ (SnapshotAction::Fresh | SnapshotAction::FreshIfFirst) => {
                 p.expects_first_record = true;
-                p.snapshot_sequence = cx.sequence_floor;
+                p.needs_first_record = action == SnapshotAction::FreshIfFirst;
                 p.open_cut(cx, 0)?;
             }
             SnapshotAction::Rebuild => p.rebuild(cx)?,
-            SnapshotAction::Halt => return Err(unknown(newer_slot(cx.storage, &p.dir)?, 0)),
+            SnapshotAction::Halt => return Err(unknown(slots.newer.expect("the table's row has one"), 0)),
         }
         Ok(p)
     }
@@ -384,10 +387,8 @@ impl Partition {
     /// Writes what is not written, looks behind the end, makes all durable, takes a snapshot when the newest one does
     /// not say the same, and removes what retention let go. Safe to do again after a crash at any point.
     pub fn finish(mut self, cx: &mut Context<'_>) -> Result<RecoveredPartition, RecoverError> {
+        self.settle_first(cx)?;
         self.advance(cx)?;
-        if self.expects_first_record && !self.has_witness {
-            self.no_first_record(cx);
-        }
         self.prove(cx)?;
         if self.segments.is_empty() && self.end.offset > 0 {
             self.enter(cx)?;
@@ -397,12 +398,9 @@ impl Partition {
         self.check_start(cx);
         self.clear_stale_records(cx)?;
         self.find_epochs(cx)?;
-        let is_new = self.on_disk.is_none() && self.touched;
+        self.report_bad_slots(cx);
         let snapshot = self.snapshot();
-        let is_changed = self.on_disk.as_ref().map_or(is_new || self.damaged || self.end.offset > 0, |on_disk| {
-            // A slot that does not hold is written again: the next start could not tell any more what it was.
-            self.unproven || *on_disk != Snapshot { sequence: on_disk.sequence, ..snapshot.clone() }
-        });
+        let copies = self.copies(&snapshot);
         if self.touched {
             // Another process may have died with these written and not yet durable.
             self.written.extend([self.segment_file(), self.commit_file()].into_iter().flatten());
@@ -411,12 +409,10 @@ impl Partition {
             cx.storage.sync(file)?;
         }
         if let (true, Some(on_disk)) = (self.touched, &self.on_disk) {
-            // The same goes for the snapshot; and before the other slot is written over, lest a power loss takes both.
+            // The same goes for the snapshot; and before another slot is written over, lest a power loss takes both.
             Self::write_slot(cx, &Snapshot::file(&self.dir, on_disk.sequence), &on_disk.encode())?;
         }
-        if is_changed {
-            self.write_snapshot(cx, &snapshot)?;
-        }
+        self.write_snapshots(cx, snapshot, copies)?;
         self.retire(cx)?;
         self.into_recovered(cx)
     }
@@ -430,27 +426,57 @@ impl Partition {
         }
     }
 
-    /// A snapshot is only taken while the journal holds the first record that the one before does not contain, and the
-    /// checkpoint passes that record only when the new one is durable. (Recovery's own snapshots that have no such record
-    /// are written so that they do not tear, see [`Partition::write_carefully`].) So with that record a slot that does not
-    /// hold was torn, or costs nothing; without it, something may have been there that nothing else has.
-    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let Some(used) = self.on_disk.as_ref().filter(|_| self.unproven).map(|s| s.sequence) else { return Ok(()) };
-        let file = Snapshot::file(&self.dir, used + 1);
-        if self.has_witness {
-            let what = "the snapshot does not hold; the journal has all that the other slot has not";
-            cx.report.note(Severity::Repaired, &file, Some(0), what);
+    /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
+    /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
+    fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if self.on_disk.is_some() || self.has_witness {
             return Ok(());
         }
-        let what = "the snapshot does not hold, and it may have been the newer one: channels that were created and messages \
-                    that were finished since the other slot was written may be missing";
+        if self.needs_first_record {
+            self.no_first_record(cx);
+        } else if !self.damaged && !self.touched && !self.ahead.is_empty() {
+            let nothing = self.snapshot();
+            self.write_snapshots(cx, nothing.clone(), SLOTS as u64)?;
+            (self.on_disk, self.is_twice) = (Some(nothing), true);
+            self.bad_slots.clear();
+        }
+        Ok(())
+    }
+
+    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one.
+    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if !self.unproven || self.has_witness {
+            return Ok(());
+        }
+        let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
+        let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
+                    that were finished since may be missing";
         self.damage(cx, file, Some(0), what);
         self.reach_begun(cx, "a later segment begins behind it")
+    }
+
+    fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
+        // The journal lets go of the first record when all slots are written.
+        let is_first_round = self.has_witness || self.on_disk.is_none();
+        for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
+            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
+        }
+    }
+
+    /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
+    fn copies(&self, snapshot: &Snapshot) -> u64 {
+        match &self.on_disk {
+            None if self.touched || self.damaged || self.end.offset > 0 => SLOTS as u64,
+            None => 0,
+            Some(on_disk) if on_disk.says_as(snapshot) && self.bad_slots.is_empty() => !self.is_twice as u64,
+            Some(_) => 2,
+        }
     }
 
     pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
         self.expects_first_record = false;
         self.record_sequence = self.record_sequence.max(cx.sequence_floor);
+        self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
         let file = FileId::Snapshot(self.dir.clone(), 1);
         self.damage(cx, file, None, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
     }
@@ -491,27 +517,21 @@ impl Partition {
         }
     }
 
-    fn write_snapshot(&mut self, cx: &mut Context<'_>, snapshot: &Snapshot) -> Result<(), RecoverError> {
-        let bytes = snapshot.encode();
-        let file = Snapshot::file(&self.dir, snapshot.sequence);
-        let allocated = cx.storage.allocate(&file, bytes.len() as u64);
-        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
-            cx.allocate(&file, bytes.len() as u64)?;
-        } else {
-            allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
-        }
-        if self.slots_hold && !self.has_witness {
-            Self::write_carefully(cx, &file, &bytes)?;
-        } else {
+    /// Writes the next slots, one after the other, with this snapshot.
+    fn write_snapshots(&mut self, cx: &mut Context<'_>, snapshot: Snapshot, copies: u64) -> Result<(), RecoverError> {
+        cx.report.partitions_written += (copies > 0) as u64;
+        for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
+            let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
+            let file = Snapshot::file(&self.dir, sequence);
+            let allocated = cx.storage.allocate(&file, bytes.len() as u64);
+            if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+                cx.allocate(&file, bytes.len() as u64)?;
+            } else {
+                allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
+            }
             Self::write_slot(cx, &file, &bytes)?;
+            self.snapshot_sequence = sequence;
         }
-        // The next one goes there, also when the disk is full by then: else the ring could not be freed.
-        let next = Snapshot::file(&self.dir, snapshot.sequence + 1);
-        if cx.storage.len(&next)?.is_none() {
-            cx.storage.allocate(&next, BLOCK as u64).or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })?;
-        }
-        cx.report.partitions_written += 1;
-        self.snapshot_sequence = snapshot.sequence;
         Ok(())
     }
 
@@ -520,18 +540,6 @@ impl Partition {
             cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
         }
         Ok(cx.storage.sync(file)?)
-    }
-
-    /// Writes a slot such that a crash leaves it whole or blank: no journal record tells that it was being written. The
-    /// header stands in the first sector, which a device writes whole or not at all: it goes first and comes last.
-    fn write_carefully(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
-        let mut block = read_range(cx.storage, file, 0, BLOCK)?;
-        block[..SECTOR].fill(0);
-        Self::write_slot(cx, file, &block)?;
-        let mut headless = bytes.to_vec();
-        headless[..SECTOR].fill(0);
-        Self::write_slot(cx, file, &headless)?;
-        Self::write_slot(cx, file, &bytes[..BLOCK])
     }
 
     /// On a full disk: frees the space that was allocated ahead of the log's end. Whether there was any.

@@ -1,25 +1,24 @@
-//! The two snapshot slots of a partition: what they hold, and where a partition begins.
+//! The snapshot slots of a partition: what they hold, and where a partition begins.
 
 use super::RecoverError;
 use super::table::{Row, finding};
 use crate::base::{BLOCK, FileId, PartitionDir};
 use crate::log::format::Bad;
-use crate::log::snapshot::Snapshot;
+use crate::log::snapshot::{SLOTS, Snapshot};
 use crate::log::storage::{Storage, read_range};
 use std::sync::Arc;
 
 finding! {
-    /// The two snapshot slots.
-    Pair {
-        /// No file, or zeros, in both.
+    /// The three snapshot slots.
+    Found {
+        /// No file, or zeros, in all.
         Blank,
-        /// A slot holds; the other holds an older one or was never written.
-        Holds,
-        /// A slot holds, the other is damaged or torn.
-        OneBad,
-        /// One was never written, the other does not hold.
+        /// Two slots hold, or all.
+        Two,
+        One,
+        /// One does not hold, the others were never written.
         FirstBad,
-        BothBad,
+        NoneHolds,
         /// A slot of a version that this build does not know.
         Unknown,
     }
@@ -28,6 +27,7 @@ finding! {
 finding! {
     /// What segments there are.
     Data {
+        /// None, or only the first one, of which no commit record says that a batch was durable.
         Nothing,
         /// The lowest one begins at offset 0.
         FromStart,
@@ -44,7 +44,7 @@ pub enum SnapshotAction {
     /// Begin at offset 0 with nothing: the journal holds all that happened.
     Fresh,
     /// Begin at offset 0; damage if the journal does not begin with the partition's first record.
-    FreshUnlessOlder,
+    FreshIfFirst,
     /// Take the place from the segments and commit logs; cursors are lost but for what the journal holds.
     Rebuild,
     Halt,
@@ -52,45 +52,59 @@ pub enum SnapshotAction {
 
 /// | slots | segments | action | why |
 /// |---|---|---|---|
-/// | Holds | any | Use | the higher sequence |
-/// | OneBad | any | UseIfProven | a torn newer one is still covered by the journal; else the newer one may have rotted |
-/// | Blank | Nothing, FromStart | Fresh | no snapshot was taken yet |
-/// | FirstBad | Nothing, FromStart | FreshUnlessOlder | the very first snapshot was torn, or it has rotted |
-/// | Blank, FirstBad | FromLater | Rebuild | a snapshot must have been there |
-/// | BothBad | any | Rebuild | two snapshots were there |
+/// | Two | any | Use | the highest sequence: what the journal has let go of stands in each two |
+/// | One | any | UseIfProven | two are gone: one was torn and the other has rotted, or both have |
+/// | Blank | Nothing | Fresh | nothing of it was ever durable, but for what the journal has |
+/// | Blank, FirstBad | FromStart | FreshIfFirst | the journal lets go of the first record when all slots are written |
+/// | FirstBad | Nothing | FreshIfFirst | the very first snapshot was torn, or it has rotted |
+/// | Blank, FirstBad | FromLater | Rebuild | snapshots must have been there |
+/// | NoneHolds | any | Rebuild | snapshots were there |
 /// | Unknown | any | Halt | written by a newer version |
-pub const SNAPSHOT_TABLE: &[Row<Pair, Data, (), SnapshotAction>] = &[
-    Row { a: &[Pair::Holds], b: &[], c: &[], then: SnapshotAction::Use, why: "the higher sequence" },
+pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
     Row {
-        a: &[Pair::OneBad],
+        a: &[Found::Two],
+        b: &[],
+        c: &[],
+        then: SnapshotAction::Use,
+        why: "the highest sequence: what the journal has let go of stands in each two",
+    },
+    Row {
+        a: &[Found::One],
         b: &[],
         c: &[],
         then: SnapshotAction::UseIfProven,
-        why: "a torn newer one is still covered by the journal; else the newer one may have rotted",
+        why: "two are gone: one was torn and the other has rotted, or both have",
     },
     Row {
-        a: &[Pair::Blank],
-        b: &[Data::Nothing, Data::FromStart],
+        a: &[Found::Blank],
+        b: &[Data::Nothing],
         c: &[],
         then: SnapshotAction::Fresh,
-        why: "no snapshot was taken yet",
+        why: "nothing of it was ever durable, but for what the journal has",
     },
     Row {
-        a: &[Pair::FirstBad],
-        b: &[Data::Nothing, Data::FromStart],
+        a: &[Found::Blank, Found::FirstBad],
+        b: &[Data::FromStart],
         c: &[],
-        then: SnapshotAction::FreshUnlessOlder,
+        then: SnapshotAction::FreshIfFirst,
+        why: "the journal lets go of the first record when all slots are written",
+    },
+    Row {
+        a: &[Found::FirstBad],
+        b: &[Data::Nothing],
+        c: &[],
+        then: SnapshotAction::FreshIfFirst,
         why: "the very first snapshot was torn, or it has rotted",
     },
     Row {
-        a: &[Pair::Blank, Pair::FirstBad],
+        a: &[Found::Blank, Found::FirstBad],
         b: &[Data::FromLater],
         c: &[],
         then: SnapshotAction::Rebuild,
-        why: "a snapshot must have been there",
+        why: "snapshots must have been there",
     },
-    Row { a: &[Pair::BothBad], b: &[], c: &[], then: SnapshotAction::Rebuild, why: "two snapshots were there" },
-    Row { a: &[Pair::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
+    Row { a: &[Found::NoneHolds], b: &[], c: &[], then: SnapshotAction::Rebuild, why: "snapshots were there" },
+    Row { a: &[Found::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
 ];
 
 /// One slot, or why it does not hold.
@@ -106,34 +120,70 @@ fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Re
         _ => first,
     };
     Ok(match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
-        Ok(s) if s.sequence % 2 == slot as u64 => Ok(s),
+        Ok(s) if s.sequence % SLOTS as u64 == slot as u64 => Ok(s),
         Ok(_) => Err(Bad::Foreign),
         Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
         Err(bad) => Err(bad),
     })
 }
 
-/// The slot that a newer version wrote.
-pub fn newer_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<FileId, RecoverError> {
-    let is_newer = matches!(read_slot(storage, dir, 0)?, Err(Bad::Version(_)));
-    Ok(FileId::Snapshot(dir.clone(), if is_newer { 0 } else { 1 }))
+/// What a partition's slots hold.
+pub struct Slots {
+    pub found: Found,
+    pub newest: Option<Snapshot>,
+    /// Another slot says the same as the newest one.
+    pub is_twice: bool,
+    /// A slot that a newer version wrote.
+    pub newer: Option<FileId>,
+    /// Slots that do not hold, and whether only a partition's first round leaves them so: they are blank.
+    pub bad: Vec<(FileId, bool)>,
 }
 
-/// What the slots hold, and the newest snapshot among them.
-pub fn read_slots(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<(Pair, Option<Snapshot>), RecoverError> {
-    let slots = [read_slot(storage, dir, 0)?, read_slot(storage, dir, 1)?];
-    let count = |wanted: fn(&Bad) -> bool| slots.iter().filter(|s| s.as_ref().is_err_and(wanted)).count();
-    let (blank, newer) = (count(|b| *b == Bad::Zero), count(|b| matches!(b, Bad::Version(_))));
-    let holding = slots.iter().flatten().count();
-    let pair = match (holding, blank, newer) {
-        (_, _, 1..) => Pair::Unknown,
-        (2, _, _) | (1, 1, _) => Pair::Holds,
-        (1, _, _) => Pair::OneBad,
-        (0, 2, _) => Pair::Blank,
-        (0, 1, _) => Pair::FirstBad,
-        _ => Pair::BothBad,
-    };
-    Ok((pair, slots.into_iter().flatten().max_by_key(|s| s.sequence)))
+impl Slots {
+    pub fn read(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<Slots, RecoverError> {
+        let mut slots = Slots { found: Found::Unknown, newest: None, is_twice: false, newer: None, bad: vec![] };
+        let mut blank = vec![];
+        let mut holding = 0;
+        for slot in 0..SLOTS {
+            let file = FileId::Snapshot(dir.clone(), slot);
+            match read_slot(storage, dir, slot)? {
+                Ok(next) => {
+                    holding += 1;
+                    slots.take(next);
+                }
+                Err(bad) => {
+                    if matches!(bad, Bad::Version(_)) {
+                        slots.newer = Some(file.clone());
+                    }
+                    blank.extend((bad == Bad::Zero).then_some(slot));
+                    slots.bad.push((file, false));
+                }
+            }
+        }
+        let newest = slots.newest.as_ref().map_or(0, |s| s.sequence);
+        for slot in &blank {
+            let file = FileId::Snapshot(dir.clone(), *slot);
+            let is_due = Snapshot::is_due(*slot, newest);
+            slots.bad.iter_mut().filter(|(bad, _)| *bad == file).for_each(|(_, is_first)| *is_first = !is_due);
+        }
+        slots.found = match (&slots.newer, holding, blank.len()) {
+            (Some(_), ..) => Found::Unknown,
+            (_, 2.., _) => Found::Two,
+            (_, 1, _) => Found::One,
+            (_, _, 3) => Found::Blank,
+            (_, _, 2) => Found::FirstBad,
+            _ => Found::NoneHolds,
+        };
+        Ok(slots)
+    }
+
+    fn take(&mut self, next: Snapshot) {
+        let is_same = self.newest.as_ref().is_some_and(|other| other.says_as(&next));
+        match &self.newest {
+            Some(other) if other.sequence > next.sequence => self.is_twice |= is_same,
+            _ => (self.newest, self.is_twice) = (Some(next), is_same),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::base::*;
 use crate::journal::format::RecordKind;
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::recovery::channels::is_confirmed;
+use crate::log::snapshot::SLOTS;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::{Crashed, Engine};
@@ -396,7 +397,7 @@ fn a_lost_checkpoint_slot_after_many_laps_costs_nothing() {
 }
 
 #[test]
-fn both_snapshot_files_are_there_after_the_first_snapshot() {
+fn all_snapshot_files_are_there_after_the_first_snapshot() {
     let mut disk = SimDisk::new(1);
     let recovered = recover(&mut disk, &options(1, 1)).expect("an empty disk recovers");
     let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
@@ -416,8 +417,8 @@ fn both_snapshot_files_are_there_after_the_first_snapshot() {
     engine.write(0, &[fact]).expect("no fault was asked for");
     let mut disk = engine.disk;
     let recovered = recover(&mut disk, &options(1, 2)).expect("it is whole");
-    assert_eq!((recovered.partitions[0].snapshot_sequence, recovered.partitions[0].channels.len()), (1, 1));
-    assert!(["topics/t/0/state.0", "topics/t/0/state.1"].iter().all(|s| disk.paths().any(|p| p == *s)));
+    assert_eq!((recovered.partitions[0].snapshot_sequence, recovered.partitions[0].channels.len()), (3, 1));
+    assert!((0..SLOTS).all(|slot| disk.paths().any(|path| path == format!("topics/t/0/state.{slot}"))));
     assert_eq!(recover(&mut disk, &options(1, 3)).expect("it is whole").partitions[0].channels, [cursor]);
 }
 

@@ -6,6 +6,7 @@ use super::{RecoverError, unknown};
 use crate::base::{BLOCK, FileId, PartitionDir, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader, is_sealed};
 use crate::log::meta::{TOPIC_META_LEN, TopicMeta};
+use crate::log::snapshot::SLOTS;
 use crate::log::storage::{Storage, read_range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -352,7 +353,7 @@ fn remove_partition(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Resul
 fn files(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<Vec<FileId>, RecoverError> {
     let mut files: Vec<_> = storage.segments(dir)?.into_iter().map(|b| FileId::Segment(dir.clone(), b)).collect();
     files.extend(storage.commits(dir)?.into_iter().map(|b| FileId::Commit(dir.clone(), b)));
-    files.extend([0, 1].map(|slot| FileId::Snapshot(dir.clone(), slot)));
+    files.extend((0..SLOTS).map(|slot| FileId::Snapshot(dir.clone(), slot)));
     Ok(files)
 }
 

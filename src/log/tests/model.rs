@@ -3,6 +3,8 @@
 
 use super::*;
 use crate::log::cursor::Interval;
+use crate::log::flush::Stage;
+use crate::log::snapshot::{SLOTS, Snapshot};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -81,15 +83,22 @@ impl Model {
         self.tickets[i].iter().filter(|t| t.0 <= self.acked[i]).map(|t| t.1).max().unwrap_or(0)
     }
 
-    /// A redo from the bytes on the disk as they are now would know everything below `end`.
+    /// A redo from the bytes on the disk as they are now would know everything below `end`, whichever snapshot is lost beside
+    /// one that is being written.
     fn is_in_the_journal_or_the_files(&self, i: usize, end: Position) {
-        use crate::log::snapshot::Snapshot;
+        (0..SLOTS).for_each(|lost| self.is_there_without(i, end, lost));
+    }
+
+    fn is_there_without(&self, i: usize, end: Position, lost: u8) {
         let d = dir(["a", "b", "c"][i]);
         let snapshot = |slot| {
             let bytes = self.rig.disk.files.get(&FileId::Snapshot(d.clone(), slot))?;
             Snapshot::decode(bytes, d.topic_id, d.partition).ok()
         };
-        let best = [snapshot(0), snapshot(1)].into_iter().flatten().max_by_key(|s| s.sequence);
+        let part = self.rig.store.part(self.p[i]);
+        let torn = (part.flush.stage == Stage::Snapshot).then_some(((part.snapshot_sequence + 1) % SLOTS as u64) as u8);
+        let whole = (0..SLOTS).filter(|slot| *slot != lost && Some(*slot) != torn);
+        let best = whole.filter_map(snapshot).max_by_key(|s| s.sequence);
         let mut at = best.as_ref().map_or(Position::START, |s| s.end);
         let (mut applied, mut chain) = best.map_or((0, 0), |s| (s.applied, s.chain_crc));
         for (kind, header, payload) in self.rig.redo() {

@@ -207,7 +207,7 @@ fn a_snapshot_holds_the_producers_of_what_it_contains() {
             rig.complete(0);
         }
         let d = dir("t");
-        for slot in 0..2 {
+        for slot in 0..3 {
             let Some(file) = rig.disk.files.get(&FileId::Snapshot(d.clone(), slot)) else { continue };
             let Ok(s) = Snapshot::decode(file, d.topic_id, d.partition) else { continue };
             assert_eq!(s.producers[0].next, s.end.count as u64, "each message has a sequence");

@@ -261,7 +261,7 @@ fn scrubbing(disk: &SimDisk, recovered: &Recovered) -> (Rig, PartitionIdx) {
     let p = rig.store.open(recovered.partitions[0].clone());
     let bases = recovered.partitions[0].segments.iter().map(|m| m.base.offset);
     let of_segments = bases.flat_map(|b| [FileId::Segment(dir("t"), b), FileId::Commit(dir("t"), b)]);
-    for file in of_segments.chain([0, 1].map(|slot| FileId::Snapshot(dir("t"), slot))) {
+    for file in of_segments.chain([0, 1, 2].map(|slot| FileId::Snapshot(dir("t"), slot))) {
         let bytes = disk.contents(&file).map(<[u8]>::to_vec);
         rig.disk.files.extend(bytes.map(|bytes| (file, bytes)));
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::base::ChannelName;
-use crate::log::recovery::snapshots::read_slots;
+use crate::log::recovery::snapshots::Slots;
 use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetError, Start, Ticket};
 
 type Outcome = Result<bool, SetOffsetError>;
@@ -79,8 +79,8 @@ impl Net {
     /// Up to where the partition's newest snapshot contains its log.
     fn snapshot_end(&mut self, node: usize) -> i64 {
         let dir = self.partition(node, 0).dir.clone();
-        let (_, snapshot) = read_slots(&mut self.nodes[node].disk, &dir).expect("it can be read");
-        snapshot.map_or(0, |s| s.end.offset)
+        let slots = Slots::read(&mut self.nodes[node].disk, &dir).expect("it can be read");
+        slots.newest.map_or(0, |s| s.end.offset)
     }
 
     fn paused(&self, node: usize) -> Vec<bool> {

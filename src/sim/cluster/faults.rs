@@ -221,7 +221,7 @@ impl World {
     fn rot(&mut self) {
         let Some(n) = self.victim else { return };
         let disk = &mut self.nodes[n].disk;
-        let suffixes = [".segment", ".commit", "state.0", "state.1"];
+        let suffixes = [".segment", ".commit", "state.0", "state.1", "state.2"];
         let of_partition = |p: &&str| suffixes.iter().any(|s| p.ends_with(s)) && !p.contains('~');
         let paths: Vec<String> = disk.paths().filter(of_partition).map(String::from).collect();
         if paths.is_empty() {

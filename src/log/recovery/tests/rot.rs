@@ -3,60 +3,115 @@
 use super::*;
 use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::recovery::scan::{commit_at, segment_at};
+use crate::log::recovery::snapshots::Slots;
 use crate::log::snapshot::Snapshot;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
-/// The newest snapshot's path, when both hold.
-fn newest_snapshot(engine: &Engine, p: usize) -> Option<String> {
+/// The paths of the newest two snapshots, the newest first, when all slots hold.
+fn snapshots(engine: &Engine, p: usize) -> Option<[String; 2]> {
     let dir = &engine.parts[p].dir;
-    let path = |sequence| Snapshot::file(dir, sequence).to_string();
+    let newest = engine.parts[p].snapshot_sequence;
+    let path = |behind| Snapshot::file(dir, newest.checked_sub(behind).expect("three were written")).to_string();
     let is_whole = |path: &String| Snapshot::decode(engine.disk.contents_of(path), dir.topic_id, dir.partition).is_ok();
-    let (newest, other) = (path(engine.parts[p].snapshot_sequence), path(engine.parts[p].snapshot_sequence + 1));
-    (is_whole(&newest) && is_whole(&other)).then_some(newest)
+    let all = (newest >= SLOTS as u64).then(|| [0, 1, 2].map(path))?;
+    let [first, second, third] = all.clone();
+    all.iter().all(is_whole).then_some(if newest % 2 == 0 { [first, second] } else { [first, third] })
+}
+
+/// A partition whose snapshots say more than its files and the journal beside, if `is_freed`.
+fn with_snapshots(seed: u64, is_freed: bool) -> Option<(Engine, Model, usize, [String; 2])> {
+    let (mut disk, mut model, _, mut rng) = grown(seed);
+    let recovered = recover(&mut disk, &options(2, seed)).expect("it is whole");
+    let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
+    life(&mut engine, &mut model, &mut rng, 60).expect("no fault was asked for");
+    for core in 0..2 {
+        engine.checkpoint(core).expect("no fault was asked for");
+    }
+    let mut candidates: Vec<usize> = (0..engine.parts.len()).collect();
+    if !is_freed {
+        life(&mut engine, &mut model, &mut rng, 20).expect("no fault was asked for");
+        // Durable snapshots of which the ring still has all: a crash before the checkpoint.
+        candidates = (0..engine.parts.len()).collect();
+        candidates.retain(|&p| engine.parts[p].record_sequence > engine.parts[p].applied);
+        for &p in &candidates {
+            engine.snapshot(p).expect("no fault was asked for");
+        }
+    }
+    let candidates: Vec<_> = candidates.into_iter().filter_map(|p| Some((p, snapshots(&engine, p)?))).collect();
+    let (p, paths) = candidates.get(rng.below(candidates.len().max(1) as u64) as usize).cloned()?;
+    Some((engine, model, p, paths))
+}
+
+fn rot_of_a_slot(disk: &mut SimDisk, path: &str, rng: &mut Rng) {
+    match rng.below(3) {
+        0 => disk.scribble(path, 0, &[0; BLOCK]),
+        1 => disk.cut(path, 0),
+        _ => disk.flip(path, rng.below(100), rng.next_u64() as u32),
+    }
 }
 
 #[test]
-fn rot_of_the_newest_snapshot_is_damage_unless_the_journal_has_what_it_held() {
+fn rot_of_a_snapshot_costs_nothing_and_is_reported() {
+    let mut lost = 0;
+    for seed in 0..60 {
+        let Some((engine, mut model, p, paths)) = with_snapshots(seed, seed % 3 > 0) else { continue };
+        let mut rng = Rng::new(seed);
+        let path = &paths[rng.below(2) as usize];
+        let (dir, sequence) = (engine.parts[p].dir.clone(), engine.parts[p].snapshot_sequence);
+        let mut disk = engine.disk;
+        rot_of_a_slot(&mut disk, path, &mut rng);
+        let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        let what = format!("seed {seed}, {path}: {:?}", found.report);
+        assert!(found.report.findings.iter().any(|f| f.file.to_string() == *path), "{what}");
+        assert!(!found.report.has_damage() && found.partitions.iter().all(|r| !r.doubt.is_suspect()), "{what}");
+        assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
+        let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
+        assert!(part.snapshot_sequence >= sequence, "{what}");
+        let slots = Slots::read(&mut disk, &dir).expect("they can be read");
+        assert!(slots.bad.is_empty() && slots.is_twice, "{what}: it is mended");
+        let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        assert!(again.report.findings.is_empty(), "{what}: it is settled: {:?}", again.report);
+        lost += 1;
+    }
+    assert!(lost > 30, "{lost}");
+}
+
+#[test]
+fn rot_of_two_snapshots_is_damage_unless_the_journal_has_what_they_held() {
     let (mut damaged, mut harmless) = (0, 0);
     for seed in 0..60 {
-        let (mut disk, mut model, _, mut rng) = grown(seed);
-        let recovered = recover(&mut disk, &options(2, seed)).expect("it is whole");
-        let mut engine = Engine::new(disk, recovered, SEGMENT_BYTES);
-        life(&mut engine, &mut model, &mut rng, 60).expect("no fault was asked for");
         let is_freed = seed % 2 == 0;
-        for core in 0..2 {
-            engine.checkpoint(core).expect("no fault was asked for");
-        }
-        let mut candidates: Vec<usize> = (0..engine.parts.len()).collect();
-        if !is_freed {
-            life(&mut engine, &mut model, &mut rng, 20).expect("no fault was asked for");
-            // Durable snapshots of which the ring still has all: a crash before the checkpoint.
-            candidates = (0..engine.parts.len()).collect();
-            candidates.retain(|&p| engine.parts[p].record_sequence > engine.parts[p].applied);
-            for &p in &candidates {
-                engine.snapshot(p).expect("no fault was asked for");
-            }
-        }
-        let candidates: Vec<_> = candidates.into_iter().filter_map(|p| Some((p, newest_snapshot(&engine, p)?))).collect();
-        let Some((p, path)) = candidates.get(rng.below(candidates.len().max(1) as u64) as usize).cloned() else { continue };
+        let Some((engine, mut model, p, paths)) = with_snapshots(seed, is_freed) else { continue };
         let dir = engine.parts[p].dir.clone();
-        let (applied, sequence) = (engine.parts[p].applied, engine.parts[p].snapshot_sequence);
-        let mut disk = engine.disk;
-        disk.flip(&path, rng.below(100), rng.next_u64() as u32);
+        let (mut disk, mut rng) = (engine.disk, Rng::new(seed));
+        paths.iter().for_each(|path| rot_of_a_slot(&mut disk, path, &mut rng));
         let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
-        let what = format!("seed {seed}, {path} with record {applied}: {:?}", found.report);
+        let what = format!("seed {seed}, {paths:?}: {:?}", found.report);
         let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
-        assert!(found.report.findings.iter().any(|f| f.file.to_string() == path), "{what}");
+        assert!(found.report.findings.iter().any(|f| paths.contains(&f.file.to_string())), "{what}");
         assert_eq!((part.doubt.is_suspect(), found.report.has_damage()), (is_freed, is_freed), "{what}");
         assert_eq!(check(&disk, &found, &mut model, is_freed), 0, "{what}");
         assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.doubt.is_suspect()), "{what}");
-        assert!(part.snapshot_sequence >= sequence, "{what}");
         *(if is_freed { &mut damaged } else { &mut harmless }) += 1;
         let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
         assert!(!again.report.has_damage(), "{what}: it is settled: {:?}", again.report);
         assert!(again.partitions.iter().all(|r| r.doubt.is_suspect() == (is_freed && r.dir == dir)), "{what}: the mark stays");
     }
     assert!(damaged > 10 && harmless > 10, "{damaged} {harmless}");
+}
+
+/// Zeros where a snapshot stood are no fresh partition: the journal would begin with its first record.
+#[test]
+fn blank_slots_beside_a_log_are_a_loss() {
+    let (engine, _) = three_behind(4);
+    let dir = engine.parts[0].dir.clone();
+    let mut disk = engine.disk;
+    (0..SLOTS).for_each(|slot| disk.scribble(&FileId::Snapshot(dir.clone(), slot).to_string(), 0, &[0; BLOCK]));
+    let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
+    let named = |f: &Finding| f.file.to_string().contains("state.") && f.what.contains("no snapshot holds");
+    assert!(found.report.has_damage() && found.report.findings.iter().any(named), "{:?}", found.report);
+    assert!(found.partitions[0].doubt.is_suspect());
+    assert_eq!(log_of(&disk, &found.partitions[0]).map(|log| log.len()), Ok(4));
 }
 
 /// The engine with one partition that has a snapshot, and three batches behind it that stand in the files.
