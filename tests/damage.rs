@@ -387,13 +387,11 @@ fn judge(
 
 const REFUSED: &str = "refused until its loss is accepted";
 
-/// What costs more. A journal that is cut to nothing is refused on purpose: it may be found again. The others are to go: the
-/// records of facts in the journal do not stand twice yet.
+/// What costs more. A journal that is cut to nothing is refused on purpose: it may be found again. A last
+/// write that is zeros looks like none. (The records of facts in the journal do not stand twice yet: channels begin anew then.)
 const EXPECTED: &[(End, &str, Rot, &str)] = &[
     (End::Stopped, "journal slot", Rot::Cut, REFUSED),
     (End::Killed, "journal slot", Rot::Cut, REFUSED),
-    (End::Killed, "journal write", Rot::Flip, "missing"),
-    (End::Killed, "journal write", Rot::Zero, "missing"),
     (End::Killed, "journal write", Rot::Zero, "not named"),
 ];
 
@@ -458,6 +456,21 @@ fn one_block_costs_what_it_holds_after_a_kill() {
     every_block(End::Killed);
 }
 
+/// No single block does this. What was finished is delivered again: that is better than a loss.
+#[test]
+fn channels_of_which_no_snapshot_is_left_begin_at_the_oldest_message() {
+    let (disk, owed) = data_path(End::Stopped);
+    for rot in [Rot::Flip, Rot::Zero, Rot::Cut] {
+        let mut disk = disk.clone();
+        let paths: Vec<String> =
+            disk.paths().filter(|path| path.contains("one/") && path.contains("state.")).map(String::from).collect();
+        paths.iter().for_each(|path| apply(&mut disk, path, 0, rot));
+        let wrong = judge(disk, "topics/one/0/state.", &owed, &BTreeSet::new(), true);
+        assert!(paths.len() == 6 && wrong.is_empty(), "{rot:?}: {wrong:?}");
+        assert!(SAID.with_borrow(|said| said.contains("damage may have taken channels")));
+    }
+}
+
 /// Files are named here as they are there.
 #[test]
 fn every_kind_of_file_is_there() {
@@ -465,6 +478,54 @@ fn every_kind_of_file_is_there() {
     let segments = disk.paths().filter(|path| path.starts_with("topics/one/0/") && path.ends_with("segment")).count();
     assert!(segments > 2, "several segments: {:?}", disk.paths().collect::<Vec<_>>());
     assert!(disk.paths().any(|path| path == FileId::Node(1).to_string()));
+}
+
+/// An operator hears of it until he accepts it, by its name.
+#[test]
+fn lost_channels_are_told_of_until_that_is_accepted() {
+    let mut node = node::Node::start(&["--shards=1", "--journal-bytes=1048576"]);
+    let expected: BTreeSet<String> = (0..20).map(|n| body("t", n)).collect();
+    let mut client = Client::connect(node.tcp()).expect("it takes connections");
+    expected.iter().for_each(|body| client.publish("t", body.as_bytes()).expect("stored"));
+    for channel in ["first", "second"] {
+        Client::connect(node.tcp()).expect("it takes connections").subscribe("t", channel, 0).expect("subscribed");
+    }
+    node.stop();
+    let state = |slot| node.data_path().join(format!("topics/t/0/state.{slot}"));
+    (0..3).for_each(|slot| std::fs::write(state(slot), [0x5a; BLOCK]).expect("it is writable"));
+    let told = |node: &mut node::Node, is_lost: bool| {
+        node.spawn();
+        node.wait_ready().expect("it starts");
+        let get = |path| node.get(path).expect("it answers");
+        let (json, text) = (get("/stats?format=json"), get("/stats"));
+        assert_eq!(json.contains("\"channels_lost\":[\"partition 0: "), is_lost, "{json}");
+        assert_eq!(text.contains("*L [t] channels lost: partition 0: "), is_lost, "{text}");
+        let name = json.split("loss=").nth(1).map(|rest| rest.split('\"').next().expect("it ends").to_string());
+        node.stop();
+        name
+    };
+    let name = told(&mut node, true).expect("it is named");
+    assert_eq!(told(&mut node, true), Some(name.clone()), "another start says the same");
+    node.spawn();
+    node.wait_ready().expect("it starts");
+    for channel in ["second", "first"] {
+        let mut client = Client::connect(node.tcp()).expect("it takes connections");
+        client.subscribe("t", channel, 100).expect("subscribed");
+        let body = |client: &mut Client| String::from_utf8(client.message().expect("a message").body).expect("text");
+        let got: BTreeSet<String> = (0..expected.len()).map(|_| body(&mut client)).collect();
+        assert!(got == expected, "{channel}");
+    }
+    let accept =
+        |node: &node::Node, loss: &str| node.post(&format!("/replica/acceptloss?topic=t{loss}"), b"").expect("it answers");
+    for other in ["", "&loss=channels-1"] {
+        let answer = accept(&node, other);
+        assert!(answer.contains("LOSS_NOT_NAMED") && answer.contains(&format!("loss={name}")), "{answer}");
+    }
+    let answer = accept(&node, &format!("&loss={name}"));
+    assert!(answer.contains("accepted"), "{answer}");
+    assert!(accept(&node, &format!("&loss={name}")).contains("NOTHING_TO_ACCEPT"));
+    node.kill();
+    assert_eq!(told(&mut node, false), None);
 }
 
 /// The same on real files, of a process, for what the start reads.

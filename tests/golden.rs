@@ -93,6 +93,7 @@ fn snapshot(rng: &mut Rng) -> Snapshot {
         promised: Epoch(0),
         epochs: None,
         vouched: None,
+        channels_lost: 0,
     }
 }
 

@@ -144,6 +144,7 @@ fn partition_stats(((topic, partition), log): (&(String, u16), &Vec<Vec<u8>>)) -
         message_count: count,
         message_bytes: bytes,
         unreadable: None,
+        channels_lost: None,
         replication: None,
         channels: Vec::new(),
     }

@@ -117,12 +117,19 @@ impl View<'_, '_> {
         let values = json!({
             "sequence": s.sequence, "applied": s.applied, "start": position(s.start), "end": position(s.end),
             "committed": position(s.committed), "promised_epoch": s.promised.0, "channels": channels,
-            "producers": producers, "is_suspect": is_suspect
+            "producers": producers, "is_suspect": is_suspect, "channels_lost": s.channels_lost
         });
         self.tell(file, what, values)?;
         if s.promised > Epoch(0) {
             let (promised, committed) = (s.promised.0, place(s.committed));
             self.say(file, format!("one replica of several: epoch {promised} is promised, committed up to {committed}"))?;
+        }
+        if s.channels_lost > 0 {
+            let what = format!(
+                "start {} may have lost channels: new ones begin at the oldest message until that is accepted",
+                s.channels_lost
+            );
+            self.say(file, what)?;
         }
         if let Some(vouched) = s.vouched {
             self.say(file, format!("damage begins at {}", place(vouched.at)))?;

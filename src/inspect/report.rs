@@ -108,6 +108,7 @@ pub(super) fn record_words(kind: RecordKind) -> &'static str {
         RecordKind::Committed => "committed end",
         RecordKind::Restart => "log restart",
         RecordKind::Producers => "producers",
+        RecordKind::LossAccepted => "loss_accepted",
         RecordKind::Doubt => "suspect",
     }
 }

@@ -158,6 +158,8 @@ pub enum RecordKind {
     Restart = 13,
     /// Idempotent producers that another replica knows, whose batches stand before the start: each as in a snapshot.
     Producers = 14,
+    /// An operator has accepted that starts up to this generation may have lost channels: u64.
+    LossAccepted = 15,
     /// u64: 1, the replica lacks something that it had, until it was compared with another one; 0, it was.
     Doubt = 16,
 }
@@ -166,7 +168,10 @@ impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate, Restart, Producers, Doubt].into_iter().chain(small).find(|k| *k as u16 == kind)
+        [Batch, DirectBatch, Truncate, Restart, Producers, LossAccepted, Doubt]
+            .into_iter()
+            .chain(small)
+            .find(|k| *k as u16 == kind)
     }
 }
 

@@ -77,6 +77,17 @@ impl Store {
         last
     }
 
+    /// Channels may have been lost here, by the start with this generation, and nobody has accepted that yet; zero: none.
+    pub fn channels_lost(&self, p: PartitionIdx) -> u64 {
+        self.part(p).channels_lost
+    }
+
+    /// What is lost of channels is accepted: new ones begin where they usually do, and retention goes on.
+    pub fn accept_channels_lost(&mut self, p: PartitionIdx) -> RecordTicket {
+        let upto = std::mem::take(&mut self.part_mut(p).channels_lost);
+        self.fact(p, RecordKind::LossAccepted, upto.to_le_bytes().to_vec())
+    }
+
     pub fn log_channel_delete(&mut self, p: PartitionIdx, channel: &ChannelName) -> RecordTicket {
         let image = self.bare_cursor(channel);
         self.log_image(p, RecordKind::ChannelDelete, &image)

@@ -488,6 +488,7 @@ impl Store {
             producers: part.committed_producers.iter().copied().collect(),
             promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised),
             epochs: Some(part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect()),
+            channels_lost: part.channels_lost,
             vouched: part.vouched.as_deref().copied().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
         };
         let image: Bytes = image.encode().into();

@@ -264,7 +264,9 @@ pub struct SnapshotHeader {
     pub promised: U64,
     /// Behind the producers: [`RawEpochEnd`], with [`SNAPSHOT_DAMAGED`] one more.
     pub epochs: U32,
-    pub reserved: [u8; 28],
+    /// The generation of the start that lost channels, until that is accepted; zero: none was lost.
+    pub channels_lost: U64,
+    pub reserved: [u8; 20],
 }
 
 /// Of a snapshot with producers: a build that does not know them must not take it for damaged.

@@ -134,6 +134,8 @@ pub struct PartitionLog {
     /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
     pub agreed_start: i64,
     pub doubt: Doubt,
+    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    pub channels_lost: u64,
     /// What damage took, ascending, disjoint.
     pub lost: Vec<(Position, Position)>,
     /// Where the first damage begins.
@@ -231,6 +233,7 @@ impl PartitionLog {
             committed: Position::START,
             vouched: None,
             doubt: Doubt::None,
+            channels_lost: 0,
             record_sequence: 0,
             snapshot_sequence: 0,
             segments: vec![],
@@ -286,6 +289,7 @@ impl PartitionLog {
             low_water: r.start,
             agreed_start: i64::MAX,
             doubt: r.doubt,
+            channels_lost: r.channels_lost,
             lost: r.lost,
             vouched: r.vouched.map(Box::new),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.

@@ -186,6 +186,7 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         segment_bytes: options.segment_bytes,
         now_unix_ns: options.now_unix_ns,
         label: &label,
+        generation: floor,
         sequence_floor: floor << 32,
         producers: options.producers,
     };
@@ -341,9 +342,9 @@ impl Partitions {
 
     fn redo_ring(&mut self, cx: &mut Context<'_>, ring: &Ring, journaled: &topics::JournaledTopics) -> Result<(), RecoverError> {
         let (report, segment_bytes, now_unix_ns) = (&mut *cx.report, cx.segment_bytes, cx.now_unix_ns);
-        let (label, sequence_floor, producers) = (cx.label, cx.sequence_floor, cx.producers);
+        let (label, generation, sequence_floor, producers) = (cx.label, cx.generation, cx.sequence_floor, cx.producers);
         walk(cx.storage, ring, |storage, write| {
-            let cx = &mut Context { storage, report, segment_bytes, now_unix_ns, label, sequence_floor, producers };
+            let cx = &mut Context { storage, report, segment_bytes, now_unix_ns, label, generation, sequence_floor, producers };
             self.redo_write(cx, ring, &write, journaled)
         })
     }
@@ -394,7 +395,9 @@ impl Partitions {
                 let what = format!("writes {} to {} are damaged and nothing names what they held", write.sequence, next - 1);
                 cx.report.note(Severity::Damage, &file, write.at, what);
                 self.leap = self.leap.max(ring.file_len);
-                self.all.iter_mut().for_each(|p| (p.doubt, p.damaged) = (Doubt::Lost, true));
+                for p in &mut self.all {
+                    (p.doubt, p.damaged, p.channels_lost) = (Doubt::Lost, true, cx.generation);
+                }
             }
         }
         Ok(())
@@ -405,7 +408,7 @@ impl Partitions {
         for entry in directory {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                 self.all[i].touched = true;
-                (self.all[i].doubt, self.all[i].damaged) = (Doubt::Lost, true);
+                (self.all[i].doubt, self.all[i].damaged, self.all[i].channels_lost) = (Doubt::Lost, true, cx.generation);
                 self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
             }
         }
@@ -424,7 +427,7 @@ impl Partitions {
                         "its journal {} is gone: its newest messages, channels and finished messages may be lost",
                         lost.core
                     );
-                    p.damage(cx, FileId::Snapshot(p.dir.clone(), 0), None, what);
+                    p.lose_channels(cx, FileId::Snapshot(p.dir.clone(), 0), what);
                     p.touched = true;
                     self.orphaned.insert(i);
                 }

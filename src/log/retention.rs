@@ -44,11 +44,11 @@ impl Retention {
 }
 
 impl Store {
-    /// All channels have confirmed what is before `at`. Never moves back.
+    /// All channels have confirmed what is before `at`. Never moves back, and stays while a channel that is lost may come again.
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
         let is_short = self.full_disk.is_short();
         let part = self.part_mut(p);
-        if at.offset > part.low_water.offset {
+        if part.channels_lost == 0 && at.offset > part.low_water.offset {
             part.low_water = at;
             if is_short || part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
                 self.retention.look_at(p);

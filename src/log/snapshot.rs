@@ -59,6 +59,8 @@ pub struct Snapshot {
     pub epochs: Option<Vec<EpochEnd>>,
     /// The end of what the replica vouches for: damage begins there, before `end`.
     pub vouched: Option<Tail>,
+    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    pub channels_lost: u64,
 }
 
 impl Snapshot {
@@ -132,7 +134,8 @@ impl Snapshot {
             unix_ns: self.unix_ns.into(),
             promised: self.promised.0.into(),
             epochs: (self.epochs().len() as u32).into(),
-            reserved: [0; 28],
+            channels_lost: self.channels_lost.into(),
+            reserved: [0; 20],
         };
         let mut out = Vec::with_capacity(block_up(len as u64) as usize);
         out.extend_from_slice(header.as_bytes());
@@ -268,6 +271,7 @@ impl Snapshot {
             promised: Epoch(h.promised.get()),
             epochs: has(SNAPSHOT_EPOCHS).then_some(epochs),
             vouched,
+            channels_lost: h.channels_lost.get(),
         };
         let positions = [snapshot.start, snapshot.end, snapshot.committed, snapshot.collect_start];
         if !snapshot.producers_agree()
@@ -339,6 +343,7 @@ mod tests {
             promised: Epoch(8),
             epochs: Some(vec![EpochEnd { epoch: Epoch(1), end: at(20), chain_crc: 5 }]),
             vouched: Some(Tail { at: at(150), chain_crc: 6, epoch: Epoch(3) }),
+            channels_lost: 5,
         }
     }
 

@@ -65,6 +65,8 @@ pub struct RecoveredPartition {
     pub vouched: Option<Tail>,
     /// Of what was cut, lost or set aside, now or before, until it was compared.
     pub doubt: Doubt,
+    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    pub channels_lost: u64,
     /// Last journal sequence of the partition that was used; the next record takes the one after it.
     pub record_sequence: u64,
     /// Sequence of the newest snapshot on disk (0: none). The next one goes to the slot of its own parity.

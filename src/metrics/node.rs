@@ -76,6 +76,9 @@ struct Topic {
     /// Ours: where partitions cannot be read. nsqd has no such thing, so it is there only when it is true.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
+    /// Ours: of which partitions damage may have taken channels, likewise.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    channels_lost: Vec<String>,
     /// Ours: the replicas of this node, in a cluster.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     replication: Vec<ReplicationStats>,
@@ -180,6 +183,8 @@ impl NodeStats {
                 sum.message_bytes += partition.message_bytes;
                 sum.replication.extend(partition.replication);
                 sum.unreadable.extend(partition.unreadable.map(|what| format!("partition {} {what}", partition.partition)));
+                sum.channels_lost
+                    .extend(partition.channels_lost.map(|what| format!("partition {}: {what}", partition.partition)));
                 for channel in partition.channels {
                     if filter.channel.as_ref().is_none_or(|name| *name == channel.channel) {
                         sum.channels.entry(channel.channel.clone()).or_default().add(channel);
@@ -308,6 +313,7 @@ struct TopicSum {
     message_count: u64,
     message_bytes: u64,
     unreadable: Vec<String>,
+    channels_lost: Vec<String>,
     replication: Vec<ReplicationStats>,
     channels: BTreeMap<String, ChannelSum>,
 }
@@ -332,6 +338,7 @@ impl TopicSum {
             paused: false,
             e2e_processing_latency: EndToEnd::default(),
             unreadable: self.unreadable,
+            channels_lost: self.channels_lost,
             replication: {
                 let mut replication = self.replication;
                 replication.sort_by_key(|r| r.partition);
@@ -429,6 +436,7 @@ impl Topic {
         let Topic { topic_name, depth, backend_depth, message_count, .. } = self;
         writeln!(out, "   [{topic_name:<15}] depth: {depth:<5} be-depth: {backend_depth:<5} msgs: {message_count:<8} e2e%: ")?;
         self.unreadable.iter().try_for_each(|what| writeln!(out, "   *U [{topic_name}] unreadable: {what}"))?;
+        self.channels_lost.iter().try_for_each(|what| writeln!(out, "   *L [{topic_name}] channels lost: {what}"))?;
         self.replication.iter().try_for_each(|r| r.write_text(topic_name, out))?;
         for c in &self.channels {
             let paused = if c.paused { "   *P " } else { "      " };
@@ -504,6 +512,7 @@ mod tests {
             message_count: 2,
             message_bytes: 2,
             unreadable: None,
+            channels_lost: None,
             replication: None,
             channels: vec![channel],
         }];
@@ -605,10 +614,13 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_said() {
         let mut sick = shard(0, 3);
+        sick.partitions[0].channels_lost = Some("some".into());
         sick.partitions[0].unreadable = Some("at offset 7 (tried 4 times: EIO)".into());
         let stats = merged(vec![sick], None, None, false);
         assert!(stats.json().contains(r#""unreadable":["partition 3 at offset 7 (tried 4 times: EIO)"]"#));
         assert!(stats.text().contains("   *U [pp] unreadable: partition 3 at offset 7"));
+        assert!(stats.json().contains(r#""channels_lost":["partition 3: some"]"#));
+        assert!(stats.text().contains("   *L [pp] channels lost: partition 3: some"));
     }
 
     #[test]

@@ -54,6 +54,8 @@ pub struct PartitionStats {
     pub message_bytes: u64,
     /// Where it cannot be read, if so: its channels hold there.
     pub unreadable: Option<String>,
+    /// What damage may have taken of its channels, until somebody accepts that.
+    pub channels_lost: Option<String>,
     /// In a cluster.
     pub replication: Option<ReplicationStats>,
     pub channels: Vec<ChannelStats>,

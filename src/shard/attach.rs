@@ -196,7 +196,8 @@ impl Engine {
         std::cmp::max_by_key(self.store.collect_start(idx), self.store.start(idx), |p| p.offset)
     }
 
-    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`.
+    /// The first channel starts at the oldest message that is collected, later ones at the end, as nsqd's do; or at `begin`. Where channels
+    /// may have been lost each may be one of them, and starts at the oldest message there is.
     /// `first` is the topic's verdict; without one the partition judges for itself.
     pub fn create_channel(
         &mut self,
@@ -218,9 +219,12 @@ impl Engine {
         }
         let is_first = first.unwrap_or_else(|| self.partitions.get(idx).channels.is_empty());
         let (oldest, p) = (self.oldest(idx), self.partitions.get(idx));
-        let usual = if is_first { oldest } else { p.committed() };
+        // It may have been here, and be owed anything.
+        let is_lost = self.store.channels_lost(idx) > 0 && !name.is_ephemeral();
+        let oldest = if is_lost && p.seat().is_none() { self.store.start(idx) } else { oldest };
+        let usual = if is_first || is_lost { oldest } else { p.committed() };
         let confirmed = match begin {
-            Some(at) if p.seat().is_some() && at.offset < oldest.offset => oldest,
+            Some(at) if is_lost || p.seat().is_some() && at.offset < oldest.offset => oldest,
             Some(at) => at,
             None => usual,
         };

@@ -43,6 +43,7 @@ impl Shard {
                 message_count: end.count as u64,
                 message_bytes: p.message_bytes,
                 unreadable: e.store.held(idx),
+                channels_lost: e.channels_lost(idx),
                 replication: e.replication_stats(idx),
                 channels,
             });

@@ -353,6 +353,7 @@ impl Engine {
             promised: Epoch(0),
             epochs: None,
             vouched: None,
+            channels_lost: 0,
         };
         let bytes = snapshot.encode();
         for _ in 0..Snapshot::copies_behind(part.snapshot_sequence) {

@@ -85,6 +85,8 @@ pub struct Context<'a> {
     pub now_unix_ns: i64,
     /// Names what is set aside.
     pub label: &'a str,
+    /// That this start will have, or a lower one that no earlier start had.
+    pub generation: u64,
     /// Record and snapshot sequences begin here when those before are unknown: above any that was ever used.
     pub sequence_floor: u64,
     pub producers: ProducerLimits,
@@ -117,6 +119,8 @@ pub struct Partition {
     /// Where the first damage begins.
     pub vouched: Option<Tail>,
     pub doubt: Doubt,
+    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
+    pub channels_lost: u64,
     pub record_sequence: u64,
     /// Which records are contained is unknown: redo all that are found.
     pub sequence_unknown: bool,
@@ -203,6 +207,7 @@ impl Partition {
             committed: Position::START,
             vouched: None,
             doubt: Doubt::None,
+            channels_lost: 0,
             record_sequence: 0,
             sequence_unknown: false,
             expects_first_record: false,
@@ -265,11 +270,18 @@ impl Partition {
         cx.report.note(Severity::Damage, &file, at, what);
     }
 
+    /// Notes damage that may have taken channels: those that clients name begin at the oldest message there is.
+    pub fn lose_channels(&mut self, cx: &mut Context<'_>, file: FileId, what: impl Into<String>) {
+        self.channels_lost = cx.generation;
+        self.damage(cx, file, None, what);
+    }
+
     fn use_snapshot(&mut self, cx: &mut Context<'_>, s: Snapshot) -> Result<(), RecoverError> {
         (self.start, self.end, self.collect_start) = (s.start, s.end, s.collect_start);
         (self.chain_crc, self.epoch, self.doubt) = (s.chain_crc, s.epoch, s.doubt);
         (self.record_sequence, self.snapshot_sequence) = (s.applied, s.sequence);
         (self.promised, self.committed, self.vouched) = (s.promised, s.committed, s.vouched);
+        self.channels_lost = s.channels_lost;
         self.epochs = s.epochs.clone().and_then(Epochs::restore);
         self.channels = s.channels.clone();
         self.producers = Producers::restore(cx.producers, &s.producers);
@@ -354,10 +366,9 @@ impl Partition {
         self.epochs = None;
         self.record_sequence = cx.sequence_floor;
         let file = FileId::Snapshot(self.dir.clone(), 0);
-        self.damage(
+        self.lose_channels(
             cx,
             file,
-            None,
             "no snapshot holds: rebuilt from the segments; channels that the journal does not name are lost",
         );
         if self.open_cut(cx, 0)? {
@@ -451,7 +462,7 @@ impl Partition {
         let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
         let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
                     that were finished since may be missing";
-        self.damage(cx, file, Some(0), what);
+        self.lose_channels(cx, file, what);
         self.reach_begun(cx, "a later segment begins behind it")
     }
 
@@ -478,7 +489,7 @@ impl Partition {
         self.record_sequence = self.record_sequence.max(cx.sequence_floor);
         self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
         let file = FileId::Snapshot(self.dir.clone(), 1);
-        self.damage(cx, file, None, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
+        self.lose_channels(cx, file, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -495,6 +506,7 @@ impl Partition {
             chain_crc: self.chain_crc,
             segment_base: self.segments.last().map_or(0, |m| m.base.offset),
             doubt: self.doubt,
+            channels_lost: self.channels_lost,
             unix_ns: self.last_unix_ns,
             channels: self.channels.clone(),
             producers: self.producers.iter().copied().collect(),
@@ -664,6 +676,7 @@ impl Partition {
             committed,
             vouched: self.vouched,
             doubt: self.doubt,
+            channels_lost: self.channels_lost,
             record_sequence: self.record_sequence,
             snapshot_sequence: self.snapshot_sequence,
             segment_len: self.segment_len,

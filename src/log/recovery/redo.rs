@@ -43,7 +43,7 @@ impl Partition {
         let missing = sequence.saturating_sub(self.record_sequence + 1);
         if missing > 0 && !self.sequence_unknown {
             let what = format!("{missing} journal records before record {sequence} of this partition are missing");
-            self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
+            self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
         }
         self.record_sequence = self.record_sequence.max(sequence);
         match record.kind {
@@ -88,6 +88,12 @@ impl Partition {
                 // What this recovery finds damaged nobody has compared.
                 self.doubt = if is_suspect || self.damaged { Doubt::Lost } else { Doubt::None };
             }
+            RecordKind::LossAccepted => {
+                let upto = U64::read_from_prefix(&record.payload).map(|(g, _)| g.get()).expect("verified when it was read");
+                if self.channels_lost <= upto {
+                    self.channels_lost = 0;
+                }
+            }
             RecordKind::Producers if self.is_dropped_later() => {}
             RecordKind::Producers => {
                 let list = Producer::decode_all(&record.payload).expect("verified when it was read");
@@ -131,7 +137,7 @@ impl Partition {
             self.channels.retain(|c| c.name != name);
             self.channels.push(cursor);
             let what = format!("channel {name} was lost: it delivers again from the start what is not known as finished");
-            self.damage(cx, FileId::Snapshot(self.dir.clone(), 0), None, what);
+            self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
         }
     }
 

@@ -408,6 +408,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
         committed: Position::START,
         vouched: None,
         doubt: Default::default(),
+        channels_lost: 0,
         record_sequence: s.applied,
         snapshot_sequence: s.sequence,
         segments: vec![state::SegmentMeta { base: Position::START, prev_crc: 0 }],

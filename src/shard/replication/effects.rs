@@ -54,7 +54,13 @@ impl Engine {
             }
             Effect::Mend { batches } => self.store.mend(idx, batches, &mut self.io),
             Effect::Doubted => self.store.mark_suspect(idx),
-            Effect::Cleared => self.store.clear_suspect(idx),
+            Effect::Cleared => {
+                self.store.clear_suspect(idx);
+                let has_leaders_channels = seat.member.state() == crate::replica::states::State::Aligned;
+                if has_leaders_channels && self.store.channels_lost(idx) > 0 {
+                    self.store.accept_channels_lost(idx);
+                }
+            }
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);
                 self.answer_committed(now, idx, end.offset);

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::roles::role_of;
 use crate::base::{Now, PartitionDir, PartitionId, TopicRef};
+use crate::log::PartitionIdx;
 use crate::replica::states::State;
 use crate::replica::{Event, Loss, LossKind};
 use crate::shard::message::AcceptLossError;
@@ -19,8 +20,15 @@ impl Engine {
     ) -> Result<String, AcceptLossError> {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).ok_or(AcceptLossError::NoReplica)?;
+        let channels = self.store.channels_lost(idx);
+        if channels > 0 && (loss == Some(&channels_name(channels)) || matches!(self.partitions.get(idx).replica, Role::Alone(_)))
+        {
+            return self.accept_channels(idx, channels, loss);
+        }
         let p = self.partitions.get_mut(idx);
-        let Role::Member(seat) = &mut p.replica else { return Err(AcceptLossError::NoReplica) };
+        let Role::Member(seat) = &mut p.replica else {
+            return Err(AcceptLossError::Nothing { role: "alone" });
+        };
         let state = seat.member.state();
         let leads = matches!(state, State::Settling | State::Open | State::Closed);
         let awaited = self.store.log_view(idx).awaited().filter(|_| leads);
@@ -39,4 +47,30 @@ impl Engine {
         }
         Ok(found.to_string())
     }
+
+    fn accept_channels(&mut self, idx: PartitionIdx, generation: u64, loss: Option<&str>) -> Result<String, AcceptLossError> {
+        let (name, what) = (channels_name(generation), CHANNELS_LOST.to_string());
+        if loss != Some(&name) {
+            return Err(AcceptLossError::NotNamed { name, what });
+        }
+        let dir = self.partitions.get(idx).dir.clone();
+        tracing::warn!(topic = %dir.topic, partition = %dir.partition, loss = name, "an operator accepts a loss: {what}");
+        self.store.accept_channels_lost(idx);
+        self.partitions.get_mut(idx).low_water_stale = true;
+        self.update_low_water(idx);
+        Ok(what)
+    }
+
+    /// What /stats says of it.
+    pub(in crate::shard) fn channels_lost(&self, idx: PartitionIdx) -> Option<String> {
+        let generation = Some(self.store.channels_lost(idx)).filter(|generation| *generation > 0)?;
+        Some(format!("{CHANNELS_LOST}; until POST /replica/acceptloss with loss={}", channels_name(generation)))
+    }
+}
+
+const CHANNELS_LOST: &str =
+    "damage may have taken channels: those that are new begin at the oldest message, and nothing is removed";
+
+fn channels_name(generation: u64) -> String {
+    format!("channels-{generation}")
 }

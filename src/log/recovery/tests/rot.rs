@@ -63,7 +63,10 @@ fn rot_of_a_snapshot_costs_nothing_and_is_reported() {
         let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
         let what = format!("seed {seed}, {path}: {:?}", found.report);
         assert!(found.report.findings.iter().any(|f| f.file.to_string() == *path), "{what}");
-        assert!(!found.report.has_damage() && found.partitions.iter().all(|r| !r.doubt.is_suspect()), "{what}");
+        assert!(
+            !found.report.has_damage() && found.partitions.iter().all(|r| !r.doubt.is_suspect() && r.channels_lost == 0),
+            "{what}"
+        );
         assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
         let part = found.partitions.iter().find(|r| r.dir == dir).expect("it is there");
         assert!(part.snapshot_sequence >= sequence, "{what}");
@@ -91,6 +94,7 @@ fn rot_of_two_snapshots_is_damage_unless_the_journal_has_what_they_held() {
         assert!(found.report.findings.iter().any(|f| paths.contains(&f.file.to_string())), "{what}");
         assert_eq!((part.doubt.is_suspect(), found.report.has_damage()), (is_freed, is_freed), "{what}");
         assert_eq!(check(&disk, &found, &mut model, is_freed), 0, "{what}");
+        assert_eq!(part.channels_lost > 0, is_freed, "{what}");
         assert!(found.partitions.iter().filter(|r| r.dir != dir).all(|r| !r.doubt.is_suspect()), "{what}");
         *(if is_freed { &mut damaged } else { &mut harmless }) += 1;
         let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
@@ -112,6 +116,20 @@ fn blank_slots_beside_a_log_are_a_loss() {
     assert!(found.report.has_damage() && found.report.findings.iter().any(named), "{:?}", found.report);
     assert!(found.partitions[0].doubt.is_suspect());
     assert_eq!(log_of(&disk, &found.partitions[0]).map(|log| log.len()), Ok(4));
+    // That channels are lost is known until somebody accepts it: that start's loss, and no later one.
+    let lost = found.partitions[0].channels_lost;
+    assert!(lost == found.generation);
+    let found = recover(&mut disk, &options(1, 4)).expect("it is whole");
+    assert_eq!((found.partitions[0].channels_lost, found.report.has_damage()), (lost, false));
+    for (upto, left) in [(lost - 1, lost), (lost, 0)] {
+        let found = recover(&mut disk, &options(1, 5)).expect("it is whole");
+        let mut engine = Engine::new(disk, found, SEGMENT_BYTES);
+        let payload = bytes::Bytes::copy_from_slice(&upto.to_le_bytes());
+        engine.write(0, &[(RecordKind::LossAccepted, Some(0), payload, dir.topic_id)]).expect("no fault was asked for");
+        disk = engine.disk;
+        let found = recover(&mut disk, &options(1, 6)).expect("it is whole");
+        assert_eq!(found.partitions[0].channels_lost, left);
+    }
 }
 
 /// The engine with one partition that has a snapshot, and three batches behind it that stand in the files.
