@@ -82,6 +82,18 @@ impl Store {
         self.part(p).channels_lost
     }
 
+    pub(super) fn tell_of_lost_channels(&self, p: PartitionIdx) {
+        let part = self.part(p);
+        if part.channels_lost > 0 {
+            let (topic, partition) = (&part.dir.topic, part.dir.partition);
+            tracing::warn!(
+                %topic, %partition,
+                "damage may have taken channels: until that is accepted (POST /replica/acceptloss) new ones begin at the oldest \
+                 message, and nothing is removed"
+            );
+        }
+    }
+
     /// What is lost of channels is accepted: new ones begin where they usually do, and retention goes on.
     pub fn accept_channels_lost(&mut self, p: PartitionIdx) -> RecordTicket {
         let upto = std::mem::take(&mut self.part_mut(p).channels_lost);

@@ -193,6 +193,7 @@ impl Store {
     /// Of a partition as recovery left it. What an append grows ahead of need is there after a start too, unless it found no
     /// space, or a crash came before it: few partitions are tight then. One without files has its first append see to them.
     pub(super) fn opened(&mut self, p: PartitionIdx) {
+        self.tell_of_lost_channels(p);
         let part = &mut self.partitions[p.0 as usize];
         let used = (part.end.at.offset - part.space.base).max(0) as u64;
         let space = &mut part.space;

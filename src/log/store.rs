@@ -239,10 +239,6 @@ impl Store {
         let is_alone = recovered.promised == Epoch(0);
         assert!(!is_alone || self.options.epoch >= recovered.epoch, "epochs never fall");
         let part = PartitionLog::new(recovered, self.options.epoch, 0);
-        if part.channels_lost > 0 {
-            let (topic, partition) = (&part.dir.topic, part.dir.partition);
-            tracing::warn!(%topic, %partition, "damage may have taken channels: until that is accepted (POST /replica/acceptloss) new ones begin at the oldest message, and nothing is removed");
-        }
         let p = PartitionIdx(self.partitions.insert(part) as u32);
         self.opened(p);
         p

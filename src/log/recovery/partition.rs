@@ -16,7 +16,7 @@ use crate::log::cursor::CursorImage;
 use crate::log::epochs::Epochs;
 use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
 use crate::log::producers::{ProducerLimits, Producers};
-use crate::log::snapshot::{SLOTS, Snapshot};
+use crate::log::snapshot::Snapshot;
 use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
@@ -127,16 +127,16 @@ pub struct Partition {
     /// No snapshot: the journal is to begin with the partition's first record, if it has any.
     pub expects_first_record: bool,
     /// It has one, or what was there is lost.
-    needs_first_record: bool,
+    pub(super) needs_first_record: bool,
     /// One slot alone holds. It has all that there was when the journal still has the record behind what it contains; else
     /// what another one had may be lost.
-    unproven: bool,
+    pub(super) unproven: bool,
     /// The journal holds a record that is contained in the snapshot in use, or the first behind: so it has all since.
     pub has_witness: bool,
     /// The slots that do not hold (see [`Slots`]), to be told of and written again.
-    bad_slots: Vec<(FileId, bool)>,
+    pub(super) bad_slots: Vec<(FileId, bool)>,
     /// Two slots say what `on_disk` says.
-    is_twice: bool,
+    pub(super) is_twice: bool,
     /// The journal mentions the partition, so all of it must be synced before the journal is closed.
     pub touched: bool,
     pub channels: Vec<CursorImage>,
@@ -170,7 +170,7 @@ pub struct Partition {
     pub unfounded: Vec<CursorImage>,
     /// Damage was found in this partition at this start.
     pub damaged: bool,
-    snapshot_sequence: u64,
+    pub(super) snapshot_sequence: u64,
     /// What the newest slot on disk says.
     pub(super) on_disk: Option<Snapshot>,
 }
@@ -437,62 +437,7 @@ impl Partition {
         }
     }
 
-    /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
-    /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
-    fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        if self.on_disk.is_some() || self.has_witness {
-            return Ok(());
-        }
-        if self.needs_first_record {
-            self.no_first_record(cx);
-        } else if !self.damaged && !self.touched && !self.ahead.is_empty() {
-            let nothing = self.snapshot();
-            self.write_snapshots(cx, nothing.clone(), SLOTS as u64)?;
-            (self.on_disk, self.is_twice) = (Some(nothing), true);
-            self.bad_slots.clear();
-        }
-        Ok(())
-    }
-
-    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one.
-    fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        if !self.unproven || self.has_witness {
-            return Ok(());
-        }
-        let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
-        let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
-                    that were finished since may be missing";
-        self.lose_channels(cx, file, what);
-        self.reach_begun(cx, "a later segment begins behind it")
-    }
-
-    fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
-        // The journal lets go of the first record when all slots are written.
-        let is_first_round = self.has_witness || self.on_disk.is_none();
-        for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
-            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
-        }
-    }
-
-    /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
-    fn copies(&self, snapshot: &Snapshot) -> u64 {
-        match &self.on_disk {
-            None if self.touched || self.damaged || self.end.offset > 0 => SLOTS as u64,
-            None => 0,
-            Some(on_disk) if on_disk.says_as(snapshot) && self.bad_slots.is_empty() => !self.is_twice as u64,
-            Some(_) => 2,
-        }
-    }
-
-    pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
-        self.expects_first_record = false;
-        self.record_sequence = self.record_sequence.max(cx.sequence_floor);
-        self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
-        let file = FileId::Snapshot(self.dir.clone(), 1);
-        self.lose_channels(cx, file, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
-    }
-
-    fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> Snapshot {
         Snapshot {
             topic_id: self.dir.topic_id,
             partition: self.dir.partition,
@@ -529,33 +474,8 @@ impl Partition {
         }
     }
 
-    /// Writes the next slots, one after the other, with this snapshot.
-    fn write_snapshots(&mut self, cx: &mut Context<'_>, snapshot: Snapshot, copies: u64) -> Result<(), RecoverError> {
-        cx.report.partitions_written += (copies > 0) as u64;
-        for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
-            let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
-            let file = Snapshot::file(&self.dir, sequence);
-            let allocated = cx.storage.allocate(&file, bytes.len() as u64);
-            if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
-                cx.allocate(&file, bytes.len() as u64)?;
-            } else {
-                allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
-            }
-            Self::write_slot(cx, &file, &bytes)?;
-            self.snapshot_sequence = sequence;
-        }
-        Ok(())
-    }
-
-    fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
-        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
-            cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
-        }
-        Ok(cx.storage.sync(file)?)
-    }
-
     /// On a full disk: frees the space that was allocated ahead of the log's end. Whether there was any.
-    fn give_back(&mut self, cx: &mut Context<'_>) -> Result<bool, RecoverError> {
+    pub(super) fn give_back(&mut self, cx: &mut Context<'_>) -> Result<bool, RecoverError> {
         let (Some(segment), Some(commit)) = (self.segment_file(), self.commit_file()) else { return Ok(false) };
         let base = self.segments.last().expect("it has a file").base.offset;
         let lens = [block_up(segment_at(base, self.end.offset)), block_up(commit_at(self.commit_count))];

@@ -1,6 +1,8 @@
 //! The snapshot slots of a partition: what they hold, and where a partition begins.
 
 use super::RecoverError;
+use super::partition::{Context, Partition};
+use super::report::Severity;
 use super::table::{Row, finding};
 use crate::base::{BLOCK, FileId, PartitionDir};
 use crate::log::format::Bad;
@@ -183,6 +185,88 @@ impl Slots {
             Some(other) if other.sequence > next.sequence => self.is_twice |= is_same,
             _ => (self.newest, self.is_twice) = (Some(next), is_same),
         }
+    }
+}
+
+impl Partition {
+    /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
+    /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
+    pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if self.on_disk.is_some() || self.has_witness {
+            return Ok(());
+        }
+        if self.needs_first_record {
+            self.no_first_record(cx);
+        } else if !self.damaged && !self.touched && !self.ahead.is_empty() {
+            let nothing = self.snapshot();
+            self.write_snapshots(cx, nothing.clone(), SLOTS as u64)?;
+            (self.on_disk, self.is_twice) = (Some(nothing), true);
+            self.bad_slots.clear();
+        }
+        Ok(())
+    }
+
+    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one.
+    pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if !self.unproven || self.has_witness {
+            return Ok(());
+        }
+        let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
+        let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
+                    that were finished since may be missing";
+        self.lose_channels(cx, file, what);
+        self.reach_begun(cx, "a later segment begins behind it")
+    }
+
+    pub(super) fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
+        // The journal lets go of the first record when all slots are written.
+        let is_first_round = self.has_witness || self.on_disk.is_none();
+        for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
+            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
+        }
+    }
+
+    /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
+    pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
+        match &self.on_disk {
+            None if self.touched || self.damaged || self.end.offset > 0 => SLOTS as u64,
+            None => 0,
+            Some(on_disk) if on_disk.says_as(snapshot) && self.bad_slots.is_empty() => !self.is_twice as u64,
+            Some(_) => 2,
+        }
+    }
+
+    pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
+        self.expects_first_record = false;
+        self.record_sequence = self.record_sequence.max(cx.sequence_floor);
+        self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
+        let file = FileId::Snapshot(self.dir.clone(), 1);
+        self.lose_channels(cx, file, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
+    }
+
+    /// Writes the next slots, one after the other, with this snapshot.
+    pub(super) fn write_snapshots(&mut self, cx: &mut Context<'_>, snapshot: Snapshot, copies: u64) -> Result<(), RecoverError> {
+        cx.report.partitions_written += (copies > 0) as u64;
+        for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
+            let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
+            let file = Snapshot::file(&self.dir, sequence);
+            let allocated = cx.storage.allocate(&file, bytes.len() as u64);
+            if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+                cx.allocate(&file, bytes.len() as u64)?;
+            } else {
+                allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
+            }
+            Self::write_slot(cx, &file, &bytes)?;
+            self.snapshot_sequence = sequence;
+        }
+        Ok(())
+    }
+
+    pub(super) fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
+            cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
+        }
+        Ok(cx.storage.sync(file)?)
     }
 }
 

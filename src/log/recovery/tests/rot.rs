@@ -15,7 +15,7 @@ fn snapshots(engine: &Engine, p: usize) -> Option<[String; 2]> {
     let is_whole = |path: &String| Snapshot::decode(engine.disk.contents_of(path), dir.topic_id, dir.partition).is_ok();
     let all = (newest >= SLOTS as u64).then(|| [0, 1, 2].map(path))?;
     let [first, second, third] = all.clone();
-    all.iter().all(is_whole).then_some(if newest % 2 == 0 { [first, second] } else { [first, third] })
+    all.iter().all(is_whole).then_some(if newest.is_multiple_of(2) { [first, second] } else { [first, third] })
 }
 
 /// A partition whose snapshots say more than its files and the journal beside, if `is_freed`.
