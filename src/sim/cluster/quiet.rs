@@ -122,7 +122,8 @@ impl World {
                 }
             }
         }
-        self.book.owes().is_none() && self.clients.values().all(|v| v.client.is_satisfied())
+        let is_all_there = self.book.owes().is_none() && self.book.first_lacks().is_none();
+        is_all_there && self.clients.values().all(|v| v.client.is_satisfied())
     }
 
     fn drain(&mut self, channel: ChannelKey, key: Key) {

@@ -1,9 +1,10 @@
 //! Which channel of a topic is its first one: the same in all partitions.
 
-use super::Book;
+use super::{Book, ChannelKey};
 use crate::base::PartitionId;
 use crate::log::recovery::Recovered;
 use crate::log::state::RecoveredPartition;
+use std::collections::BTreeSet;
 
 impl Book {
     /// What partition 0 says of its topic's first channel holds in all partitions.
@@ -16,18 +17,37 @@ impl Book {
         }
     }
 
-    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others. Not where a
-    /// native client may have made a channel of one partition: it may begin anywhere, and be that partition's first.
-    pub(super) fn one_channel_is_first(&mut self) {
-        for (topic, early) in self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)) {
+    /// Channels of a topic that got some of what was acknowledged before any SUB came. Not of topics where a native client may
+    /// have made a channel of one partition: it may begin anywhere, and be that partition's first.
+    fn firsts(&self) -> impl Iterator<Item = (&BTreeSet<usize>, Vec<&ChannelKey>)> {
+        self.early.iter().filter(|(topic, _)| !self.native_topics.contains(topic)).map(|(topic, early)| {
             let of_it = self.channels.iter().filter(|((t, _), _)| t == topic);
-            let firsts: Vec<_> = of_it.filter(|(_, known)| early.iter().any(|n| known.finished.contains(n))).collect();
-            for (channel, known) in &firsts {
-                let got = early.iter().filter(|n| known.finished.contains(n)).count();
+            (early, of_it.filter(|(_, known)| early.iter().any(|n| known.finished.contains(n))).map(|(key, _)| key).collect())
+        })
+    }
+
+    /// How many messages of `early` a channel finished.
+    fn finished_of(&self, early: &BTreeSet<usize>, channel: &ChannelKey) -> usize {
+        early.iter().filter(|n| self.channels[channel].finished.contains(n)).count()
+    }
+
+    /// A first channel that still lacks some of what was there before it.
+    pub fn first_lacks(&self) -> Option<&ChannelKey> {
+        let mut one = self.firsts().filter_map(|(early, firsts)| (firsts.len() == 1).then(|| (early, firsts[0])));
+        one.find(|(early, first)| self.finished_of(early, first) < early.len()).map(|(_, first)| first)
+    }
+
+    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others.
+    pub(super) fn one_channel_is_first(&mut self) {
+        let mut count = 0;
+        for (early, firsts) in self.firsts() {
+            for channel in &firsts {
+                let got = self.finished_of(early, channel);
                 assert_eq!(got, early.len(), "one_channel_is_first: {channel:?} got a part of what was there before it");
             }
-            assert!(firsts.len() <= 1, "one_channel_is_first: both {:?} and {:?}", firsts[0].0, firsts[1].0);
-            self.counts.firsts += !firsts.is_empty() as u64;
+            assert!(firsts.len() <= 1, "one_channel_is_first: both {:?} and {:?}", firsts[0], firsts[1]);
+            count += !firsts.is_empty() as u64;
         }
+        self.counts.firsts += count;
     }
 }
