@@ -56,9 +56,8 @@ pub enum SnapshotAction {
 /// |---|---|---|---|
 /// | Two | any | Use | the highest sequence: what the journal has let go of stands in each two |
 /// | One | any | UseIfProven | two are gone: one was torn and the other has rotted, or both have |
-/// | Blank | Nothing | Fresh | nothing of it was ever durable, but for what the journal has |
+/// | Blank, FirstBad | Nothing | Fresh | nothing of it was ever durable, but for what the journal has; a startup may have torn the first slot |
 /// | Blank, FirstBad | FromStart | FreshIfFirst | the journal lets go of the first record when all slots are written |
-/// | FirstBad | Nothing | FreshIfFirst | the very first snapshot was torn, or it has rotted |
 /// | Blank, FirstBad | FromLater | Rebuild | snapshots must have been there |
 /// | NoneHolds | any | Rebuild | snapshots were there |
 /// | Unknown | any | Halt | written by a newer version |
@@ -78,11 +77,11 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
         why: "two are gone: one was torn and the other has rotted, or both have",
     },
     Row {
-        a: &[Found::Blank],
+        a: &[Found::Blank, Found::FirstBad],
         b: &[Data::Nothing],
         c: &[],
         then: SnapshotAction::Fresh,
-        why: "nothing of it was ever durable, but for what the journal has",
+        why: "nothing of it was ever durable, but for what the journal has; a startup may have torn the first slot",
     },
     Row {
         a: &[Found::Blank, Found::FirstBad],
@@ -90,13 +89,6 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
         c: &[],
         then: SnapshotAction::FreshIfFirst,
         why: "the journal lets go of the first record when all slots are written",
-    },
-    Row {
-        a: &[Found::FirstBad],
-        b: &[Data::Nothing],
-        c: &[],
-        then: SnapshotAction::FreshIfFirst,
-        why: "the very first snapshot was torn, or it has rotted",
     },
     Row {
         a: &[Found::Blank, Found::FirstBad],
@@ -206,9 +198,11 @@ impl Partition {
         Ok(())
     }
 
-    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one.
+    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one; or
+    /// if it is the very first one: then a startup that was cut short wrote it, and the next slots were never written.
     pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        if !self.unproven || self.has_witness {
+        let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(|(_, is_first)| *is_first);
+        if !self.unproven || self.has_witness || is_very_first {
             return Ok(());
         }
         let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
