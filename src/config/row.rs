@@ -27,6 +27,10 @@ pub enum Unit {
     Addresses,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// On or off as Go writes it, alone on; or one of these further words.
+    Switch(&'static [&'static str]),
+    /// Texts: a flag is given once for each.
+    List,
 }
 
 pub struct Setting {
@@ -61,9 +65,11 @@ impl Setting {
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let number = match self.unit {
             Unit::Text => return Ok(Value::Text(text.into())),
+            Unit::Switch(words) => return switch(text, words).map(|word| Value::Text(word.into())),
             Unit::Address => return address(text).map(Value::Text),
             // An empty one asks for nothing.
-            Unit::Addresses if text.is_empty() => return Ok(Value::List(vec![])),
+            Unit::Addresses | Unit::List if text.is_empty() => return Ok(Value::List(vec![])),
+            Unit::List => return Ok(Value::List(vec![text.into()])),
             Unit::Addresses => return address(text).map(|address| Value::List(vec![address])),
             Unit::Word(words) => {
                 let word = text.to_ascii_lowercase();
@@ -84,8 +90,9 @@ impl Setting {
         match self.unit {
             Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number),
             Unit::Micros => self.bounded(number.saturating_mul(1000)),
+            Unit::Switch(_) => Err("must be true or false".into()),
             Unit::Text | Unit::Address | Unit::Word(_) => Err("must be a string".into()),
-            Unit::Addresses => Err("must be a list of strings".into()),
+            Unit::Addresses | Unit::List => Err("must be a list of strings".into()),
         }
     }
 
@@ -121,7 +128,7 @@ impl Setting {
 
     /// As often as it is written; the values join.
     pub fn is_list(&self) -> bool {
-        self.unit == Unit::Addresses
+        matches!(self.unit, Unit::Addresses | Unit::List)
     }
 
     pub fn show_default(&self) -> String {
@@ -140,11 +147,35 @@ impl Setting {
             Unit::Text => "text",
             Unit::Address | Unit::Addresses => "host:port",
             Unit::Word(_) => "word",
+            Unit::Switch(_) => "true or false",
+            Unit::List => "texts",
         }
     }
 
     pub fn is_number(&self) -> bool {
         matches!(self.unit, Unit::Count | Unit::Bytes | Unit::Millis | Unit::Micros)
+    }
+}
+
+/// What Go's flag package takes for a boolean, or one of `words`.
+fn switch(text: &str, words: &[&'static str]) -> Result<&'static str, String> {
+    let lower = text.to_ascii_lowercase();
+    if let Some(word) = words.iter().find(|word| **word == lower) {
+        return Ok(word);
+    }
+    match go_bool(text) {
+        Some(true) => Ok("true"),
+        Some(false) => Ok("false"),
+        None => Err(format!("must be {}", ["true", "false"].iter().chain(words).copied().collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// A boolean as Go's flag package reads it.
+pub(super) fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -190,6 +221,16 @@ macro_rules! number_field {
 }
 number_field!(u16);
 number_field!(u64);
+
+impl Field for bool {
+    fn get(&self) -> Value {
+        Value::Text(self.to_string())
+    }
+
+    fn set(&mut self, value: Value) {
+        *self = value == Value::Text("true".into());
+    }
+}
 
 impl Field for String {
     fn get(&self) -> Value {
