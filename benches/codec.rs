@@ -69,7 +69,7 @@ mod nsq {
 
     /// Decodes `count` commands, and walks the bodies of a publish as the log does.
     fn commands(group: &mut Group<'_>, name: &str, limits: &Limits, state: State, bytes: &[u8], count: usize) {
-        let context = Context { limits, state, has_heartbeats: true, has_binary_ids: false };
+        let context = Context { limits, state, has_heartbeats: true, has_binary_ids: false, lacks_tls: false };
         group.throughput(Throughput::Bytes(bytes.len() as u64));
         group.bench_function(name, |b| {
             b.iter(|| {
