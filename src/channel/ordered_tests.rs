@@ -132,6 +132,22 @@ fn an_offset_that_is_set_drops_what_is_open_and_holds_until_it_is_settled() {
     assert_eq!(ids, [2, 3, 4, 5, 6, 7, 8]);
 }
 
+/// A FIN names a message, not a delivery: that it was written before the offset was set is not to be seen.
+#[test]
+fn a_late_fin_finishes_what_the_same_client_was_given_again() {
+    let (mut channel, mut log) = (channel(), Log::new(&[2]));
+    subscribe(&mut channel, A, 1);
+    subscribe(&mut channel, B, 1);
+    assert_eq!(deliver(&mut channel, &mut log, ms(0)), [(A, 1, 1), (B, 2, 1)]);
+    channel.move_to(Position::START, &mut none);
+    channel.settle(true);
+    channel.lend(A, 2);
+    assert_eq!(deliver(&mut channel, &mut log, ms(1)), [(A, 1, 1), (A, 2, 1)]);
+    assert_eq!(channel.finish(ms(2), B, LogId(2)), Err(NotInFlight), "another client has it now");
+    channel.finish(ms(2), A, LogId(1)).unwrap();
+    assert_eq!(channel.confirmed().log_id, LogId(2));
+}
+
 #[test]
 fn an_offset_that_is_taken_back_leaves_the_cursor_where_it_was() {
     let (mut channel, mut log) = (channel(), Log::new(&[6]));

@@ -43,9 +43,23 @@ impl Place {
     }
 }
 
+/// A FIN of a native client that the node has perhaps not read. A FIN names a message, not a delivery: a set that overtakes it has the
+/// message delivered again, and to the same subscription perhaps before the FIN is read, which then finishes that delivery.
+struct Unread {
+    conn: u64,
+    /// The answer to this request of the connection, or to a later one, says that the node has read the FIN.
+    request: u64,
+    channel: ChannelKey,
+    partition: u16,
+    n: usize,
+    /// Its client has left: until then the node may read it.
+    until: Option<u64>,
+}
+
 #[derive(Default)]
 pub struct Moved {
     places: BTreeMap<(ChannelKey, u16), Place>,
+    unread: Vec<Unread>,
     pub answered: u64,
     /// Answered sets that a start was asked for.
     pub looked_for: u64,
@@ -64,9 +78,13 @@ impl Book {
         self.moved.places.get(&(channel.clone(), partition)).is_none_or(|p| p.setting.is_none())
     }
 
-    /// A client writes a set to this message, or to one before it. `late`: what others have finished, and the node has
-    /// perhaps not read.
-    pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, late: BTreeSet<usize>) {
+    /// A client writes a set to this message, or to one before it. `late`: what NSQ clients have finished, and the node has
+    /// perhaps not read; of native clients the book knows it. Of its own connection the node reads all FINs before the set.
+    pub fn sets(&mut self, conn: u64, channel: &ChannelKey, partition: u16, to: LogId, mut late: BTreeSet<usize>) {
+        let now = self.now_ms;
+        self.moved.unread.retain(|u| u.until.is_none_or(|until| until >= now));
+        let others = self.moved.unread.iter().filter(|u| u.conn != conn && (&u.channel, u.partition) == (channel, partition));
+        late.extend(others.map(|u| u.n));
         let place = self.moved.places.entry((channel.clone(), partition)).or_default();
         place.setting = Some(Setting { conn, to, finished: late });
         place.floor = None;
@@ -88,6 +106,8 @@ impl Book {
     /// What a start found, of a node that is alone: each set that was answered.
     pub(super) fn sets_survive(&mut self, found: &Found) {
         let name = "set_offset_is_never_undone";
+        // all connections are gone
+        self.moved.unread.clear();
         let mut places = std::mem::take(&mut self.moved.places);
         let ids: BTreeMap<(usize, MessagePlace), usize> =
             found.stored.iter().map(|(&n, &id)| ((self.topic_of(n), id), n)).collect();
@@ -123,9 +143,26 @@ impl Book {
         }
     }
 
+    /// A native client writes a FIN, just before it writes, or as, this request.
+    pub fn writes_fin(&mut self, conn: u64, request: u64, channel: &ChannelKey, id: MessagePlace) {
+        if channel.1 != MOVED {
+            return;
+        }
+        for n in self.named(channel.0, std::iter::once(id)) {
+            let (channel, partition) = (channel.clone(), id.partition.0);
+            self.moved.unread.push(Unread { conn, request, channel, partition, n, until: None });
+        }
+    }
+
+    /// The node answers a request: it has read all that the connection wrote before.
+    pub fn has_read(&mut self, conn: u64, request: u64) {
+        self.moved.unread.retain(|u| u.conn != conn || u.request > request);
+    }
+
     /// Nobody will hear what became of it.
     pub fn set_ended(&mut self, conn: u64) {
         let until = self.now_ms + STRAY_MS;
+        self.moved.unread.iter_mut().filter(|u| u.conn == conn).for_each(|u| u.until = Some(until));
         for place in self.moved.places.values_mut() {
             if let Some(setting) = place.setting.take_if(|s| s.conn == conn) {
                 let before = place.stray.map_or(LogId(0), |s| s.1);
@@ -168,5 +205,87 @@ impl Book {
         }
         let from = |p: u16| self.moved.places.get(&(channel.clone(), p)).map_or(LogId(0), Place::owed_from);
         at.is_some_and(|id| id.log_id >= from(id.partition.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Rng;
+
+    const SETTER: u64 = 1;
+    const FINISHER: u64 = 2;
+
+    fn place(id: u64) -> MessagePlace {
+        MessagePlace::new(PartitionId(0), LogId(id))
+    }
+
+    /// Three messages that the channel is owed, acknowledged and delivered; the answers so far are to requests below 10.
+    fn book() -> (Book, ChannelKey) {
+        let (mut book, channel, mut rng) = (Book::default(), (0, MOVED.to_owned()), Rng::new(1));
+        book.subscribes_natively(0);
+        book.subscribed_to(channel.clone(), 0, Some(LogId::FIRST));
+        for id in 1..=3 {
+            let n = book.write_to(0, Some(0), &mut rng);
+            book.placed(n, place(id));
+            book.acknowledged(n);
+        }
+        (book, channel)
+    }
+
+    fn finish(book: &mut Book, request: u64, channel: &ChannelKey, ids: impl Iterator<Item = u64>) {
+        for id in ids.map(place) {
+            book.finished(channel, id);
+            book.writes_fin(FINISHER, request, channel, id);
+        }
+    }
+
+    fn set(book: &mut Book, conn: u64, channel: &ChannelKey, to: u64) {
+        book.sets(conn, channel, 0, LogId(to), BTreeSet::new());
+        book.was_set(channel, 0, LogId(to));
+    }
+
+    fn owed(book: &Book) -> Option<u64> {
+        book.owes().map(|(_, at, _)| at.expect("it was placed").log_id.0)
+    }
+
+    /// Seed 88120260002028: the messages were delivered again to the client whose FINs were under way when another one set the offset.
+    #[test]
+    fn a_fin_that_a_set_overtook_may_count_after_it() {
+        let (mut book, channel) = book();
+        finish(&mut book, 10, &channel, 1..=3);
+        set(&mut book, SETTER, &channel, 2);
+        assert_eq!(owed(&book), None);
+        set(&mut book, SETTER, &channel, 2);
+        assert_eq!(owed(&book), None, "it is under way still");
+    }
+
+    #[test]
+    fn what_was_finished_before_a_set_for_sure_is_owed_again() {
+        let (mut book, channel) = book();
+        finish(&mut book, 10, &channel, 1..=2);
+        book.has_read(FINISHER, 9);
+        book.has_read(SETTER, 20);
+        finish(&mut book, 11, &channel, 3..=3);
+        book.has_read(FINISHER, 10);
+        set(&mut book, SETTER, &channel, 2);
+        assert_eq!(owed(&book), Some(2), "the answer to 10 says that it was read before, and not that 3 was");
+        finish(&mut book, 12, &channel, 2..=2);
+        assert_eq!(owed(&book), None);
+        set(&mut book, FINISHER, &channel, 3);
+        assert_eq!(owed(&book), Some(3), "a connection's own FIN is read before its set");
+    }
+
+    #[test]
+    fn a_fin_whose_client_has_left_is_read_soon_or_never() {
+        let (mut book, channel) = book();
+        finish(&mut book, 10, &channel, 1..=3);
+        book.hung_up(FINISHER);
+        book.now_ms += STRAY_MS;
+        set(&mut book, SETTER, &channel, 1);
+        assert_eq!(owed(&book), None);
+        book.now_ms += 1;
+        set(&mut book, SETTER, &channel, 1);
+        assert_eq!(owed(&book), Some(1));
     }
 }

@@ -402,7 +402,9 @@ impl NativeClient {
         let sub = self.subs.get_mut(&number).expect("it is live");
         for id in ids {
             sub.held.remove(id);
-            book.finished(&sub.channel, MessagePlace::new(PartitionId(sub.partition), LogId(*id)));
+            let place = MessagePlace::new(PartitionId(sub.partition), LogId(*id));
+            book.finished(&sub.channel, place);
+            book.writes_fin(self.conn, self.next_request, &sub.channel, place);
         }
         self.about(number, ids, true, &Request::Finish { subscription: number, ranges: ranges(ids) }, is_asked);
     }
@@ -433,6 +435,7 @@ impl NativeClient {
                 0 => self.unasked(book, &reply, payload),
                 id => {
                     let pending = self.pending.remove(&id).unwrap_or_else(|| panic!("{reply:?} answers nothing"));
+                    book.has_read(self.conn, id);
                     self.answered(book, id, pending, &reply);
                 }
             }
