@@ -32,7 +32,7 @@ use crate::log::storage::{Storage, read_range};
 use files::Files;
 use report::{Report, place, position, record_words};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -206,7 +206,18 @@ pub fn inspect(storage: &mut dyn Storage, options: &InspectOptions, out: &mut dy
 
 fn look(storage: &mut dyn Storage, options: &InspectOptions, report: &mut Report) -> Result<Verdict, InspectError> {
     let (cuts, redo) = (Cuts::default(), Redo::default());
-    let mut view = View { storage, options, report, damage: 0, newer: 0, cuts, limit: None, redo, segments: BTreeMap::new() };
+    let mut view = View {
+        storage,
+        options,
+        report,
+        damage: 0,
+        newer: 0,
+        cuts,
+        limit: None,
+        redo,
+        created: BTreeSet::new(),
+        segments: BTreeMap::new(),
+    };
     let (generation, journals) = view.node()?;
     for core in view.storage.journals()? {
         view.journal(core, generation)?;
@@ -241,6 +252,8 @@ struct View<'a, 'b> {
     /// Where they cut the partition that is looked at: nothing is promised behind it.
     pub limit: Option<i64>,
     pub redo: Redo,
+    /// Topics whose creation the journals still have.
+    created: BTreeSet<TopicName>,
     /// Those of the partition that were looked at.
     pub segments: BTreeMap<i64, SegmentMeta>,
 }
@@ -395,6 +408,9 @@ impl View<'_, '_> {
                 for record in &write.records {
                     self.cuts.see(record);
                     self.redo.see(record);
+                    if record.kind == RecordKind::TopicCreate {
+                        self.created.extend(TopicMeta::decode(&record.payload).map(|meta| meta.info.name));
+                    }
                 }
                 if self.options.records {
                     self.records(&file, &write)?;
@@ -485,6 +501,8 @@ impl View<'_, '_> {
                 Ok(m) if m.info.name != *name => self.damage(&file(copy), 44, format!("it is the topic {}", m.info.name))?,
                 Ok(m) if *m != *whole[0] => self.damage(&file(copy), 0, "it says something else than the other copy")?,
                 Ok(_) => {}
+                // A kill came between the files: the journal still has the topic.
+                Err(Bad::Zero) if self.created.contains(name) => self.say(&file(copy), "not written yet")?,
                 Err(Bad::Zero) => self.damage(&file(copy), 0, "it is missing, or zeros")?,
                 Err(bad) => self.bad(&file(copy), 0, *bad, bad)?,
             }

@@ -524,3 +524,17 @@ fn programs_get_an_object_on_each_line() {
     assert_eq!((&last["kind"], &last["verdict"], &last["damaged"]), (&json!("verdict"), &json!("clean"), &json!(0)));
     assert!(!text.contains("Position {"), "{text}");
 }
+
+/// A kill comes between the two files of a topic's topic.meta: the journal still has the topic.
+#[test]
+fn a_topic_that_was_being_created_is_no_damage() {
+    let mut disk = SimDisk::new(9);
+    let recovered = recover(&mut disk, &recover_options(16 * 1024)).expect("an empty disk recovers");
+    let mut e = Engine::new(disk, recovered, 16 * 1024);
+    let name = TopicName::new("orders").expect("it is valid");
+    e.create_topic(TopicInfo { name, id: TopicId([7; 16]), partitions: 1 }).expect("no fault");
+    let mut disk = e.disk;
+    disk.lose("topics/orders/topic.meta.1", None);
+    let (clean, text) = look(&mut disk, false);
+    assert!(clean && text.contains("topic.meta.1: not written yet"), "{text}");
+}
