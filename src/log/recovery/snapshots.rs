@@ -56,7 +56,7 @@ pub enum SnapshotAction {
 /// |---|---|---|---|
 /// | Two | any | Use | the highest sequence: what the journal has let go of stands in each two |
 /// | One | any | UseIfProven | two are gone: one was torn and the other has rotted, or both have |
-/// | Blank, FirstBad | Nothing | Fresh | nothing of it was ever durable, but for what the journal has; a startup may have torn the first slot |
+/// | Blank, FirstBad | Nothing | Fresh | nothing was ever durable but for what the journal has; a crash may tear the first slot |
 /// | Blank, FirstBad | FromStart | FreshIfFirst | the journal lets go of the first record when all slots are written |
 /// | Blank, FirstBad | FromLater | Rebuild | snapshots must have been there |
 /// | NoneHolds | any | Rebuild | snapshots were there |
@@ -81,7 +81,7 @@ pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
         b: &[Data::Nothing],
         c: &[],
         then: SnapshotAction::Fresh,
-        why: "nothing of it was ever durable, but for what the journal has; a startup may have torn the first slot",
+        why: "nothing was ever durable but for what the journal has; a crash may tear the first slot",
     },
     Row {
         a: &[Found::Blank, Found::FirstBad],
@@ -199,7 +199,7 @@ impl Partition {
     }
 
     /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one; or
-    /// if it is the very first one: then a startup that was cut short wrote it, and the next slots were never written.
+    /// if it is the very first one: a startup that was cut short wrote it, and never wrote the next slots.
     pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
         let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(|(_, is_first)| *is_first);
         if !self.unproven || self.has_witness || is_very_first {
