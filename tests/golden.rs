@@ -327,14 +327,14 @@ fn encodings_do_not_drift() {
         ("node.meta", 0x97d7_346c_8504_7568),
         ("node.meta, journals", 0x77a9_2857_17ea_9056),
         ("checkpoint", 0x6916_a410_5a7b_cda2),
-        ("journal", 0xc9bf_b7d3_00f1_a778),
+        ("journal", 0x9e95_6c88_fa77_b873),
         ("files", 0x5412_2038_c07e_9c88),
         ("snapshot with producers", 0x4c58_dbbe_26c0_e841),
         ("native batch", 0x3e57_39ad_310f_73eb),
         ("snapshot with epochs", 0x971e_82f7_e41d_5407),
-        ("replica records", 0x3557_531e_87ad_2af8),
+        ("replica records", 0x62df_6a33_cce1_6877),
         ("header with table", 0xbe42_7176_c790_8ffb),
-        ("doubt records", 0x6f4f_b3e1_d353_82ad),
+        ("doubt records", 0x9ac6_b6a3_ae12_2c26),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
