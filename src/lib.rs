@@ -26,3 +26,4 @@ pub mod session;
 pub mod shard;
 pub mod sim;
 pub mod tls;
+pub mod transport;

@@ -114,6 +114,7 @@ impl Node {
             node_id: recovered.node_id,
             cluster: None,
             lent_min: LENT_MIN,
+            tls: None,
         });
         let disk = std::mem::replace(disk, SimDisk::new(0));
         Ok(Node { shard, disk, now, sent: BTreeMap::new(), is_turn_open: false, is_stopped: false })

@@ -4,6 +4,7 @@ use ringmq::base::MessageId;
 use ringmq::codec::nsq::identify::{Negotiated, Request};
 use ringmq::codec::nsq::{ClientError, Limits, frame, request};
 use ringmq::config::Settings;
+use ringmq::transport::Upgrade;
 
 #[test]
 fn a_response_frame() {
@@ -63,10 +64,11 @@ fn the_answer_to_identify() {
     let json = br#"{"feature_negotiation":true,"tls_v1":true,"deflate":true,"sample_rate":5,"msg_timeout":30000}"#;
     let request = Request::parse(json).unwrap();
     let negotiated = request.negotiate(&Negotiated::new(&limits), &limits).unwrap();
-    let answer = String::from_utf8(request.answer(&negotiated, &limits).unwrap()).unwrap();
+    let upgrade = request.upgrade(&limits, Upgrade::default()).unwrap();
+    let answer = String::from_utf8(request.answer(&negotiated, upgrade, &limits)).unwrap();
     let want = concat!(
         r#"{"max_rdy_count":2500,"version":"1.2.3","max_msg_timeout":900000,"msg_timeout":30000,"tls_v1":false,"#,
-        r#""deflate":false,"deflate_level":6,"max_deflate_level":6,"snappy":false,"sample_rate":5,"#,
+        r#""deflate":true,"deflate_level":6,"max_deflate_level":6,"snappy":false,"sample_rate":5,"#,
         r#""auth_required":false,"output_buffer_size":16384,"output_buffer_timeout":250}"#
     );
     assert_eq!(answer, want);

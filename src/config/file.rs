@@ -2,7 +2,7 @@
 
 use super::{
     IGNORED, Settings, TopicSettings, asks_for_nothing, find, missing,
-    row::{BadValue, Setting, Value},
+    row::{BadValue, Setting, Unit, Value},
 };
 use crate::base::TopicName;
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub fn apply(text: &str, settings: &mut Settings) -> Result<Vec<String>, Vec<Fil
 
 /// Puts one key into `settings`, or returns the line for the log of a key that has no effect here.
 fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<String>, FileError> {
-    if let Some(row) = find(key) {
+    if let Some(row) = find(key).or_else(|| find_list(key)) {
         (row.set)(settings, read(row, key, value)?);
         settings.given.insert(row.name);
         return Ok(None);
@@ -65,6 +65,11 @@ fn apply_key(key: &str, value: &Toml, settings: &mut Settings) -> Result<Option<
     }
 }
 
+/// The list that nsqd's file names so: in the plural.
+fn find_list(key: &str) -> Option<&'static Setting> {
+    find(key.strip_suffix("es")?).filter(|row| row.unit == Unit::List)
+}
+
 /// A list has its flag's name in the plural in nsqd's file.
 fn is_key_of(name: &str, key: &str) -> bool {
     let key = key.replace('_', "-");
@@ -75,6 +80,12 @@ fn read(row: &Setting, key: &str, value: &Toml) -> Result<Value, BadValue> {
     let result = match value {
         Toml::String(text) => row.parse(text),
         Toml::Integer(number) => row.number(*number),
+        Toml::Boolean(on) if matches!(row.unit, Unit::Switch(_)) => row.parse(if *on { "true" } else { "false" }),
+        Toml::Array(texts) if row.unit == Unit::List => {
+            let texts: Option<Vec<String>> = texts.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+            texts.map(Value::List).ok_or_else(|| "must be a list of strings".into())
+        }
+        _ if row.unit == Unit::List => Err("must be a list of strings".into()),
         _ => Err("must be a string or an integer".into()),
     };
     result.map_err(|reason| BadValue { written: format!("{key} = {value}"), reason })
@@ -143,20 +154,20 @@ mod tests {
     /// As nsqd's own example has them.
     #[test]
     fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
-        let text = "tls_cert = \"\"\ntls_required = false\nnsqlookupd_tcp_addresses = []\nstatsd_interval = \"60s\"\n\
-                    deflate = false\nmax_deflate_level = 6\ne2e_processing_latency_percentiles = [\"0.99\"]\n\
-                    snappy = true\noutput_buffer_timeout = \"250ms\"\nmin_output_buffer_timeout = \"0.025s\"";
+        let text = "nsqlookupd_tcp_addresses = []\nstatsd_interval = \"60s\"\n\
+                    e2e_processing_latency_percentiles = [\"0.99\"]\n\
+                    output_buffer_timeout = \"250ms\"\nmin_output_buffer_timeout = \"0.025s\"";
         let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e:?}"));
-        assert_eq!(noted.len(), 10, "{noted:?}");
+        assert_eq!(noted.len(), 5, "{noted:?}");
     }
 
     #[test]
     fn every_error_of_a_file_is_told() {
-        let text = "snappy = \"maybe\"\ntls_cert = \"c\"\nshards = -1\nnope = 1\n[topics.a]\nx = 1\n[topics.\"b c\"]";
+        let text = "snappy = \"maybe\"\nhttps_address = \"c\"\nshards = -1\nnope = 1\n[topics.a]\nx = 1\n[topics.\"b c\"]";
         let errors = apply(text, &mut Settings::default()).expect_err("nothing of it is right");
         let told = errors.iter().map(FileError::to_string).collect::<Vec<_>>();
         assert_eq!(errors.len(), 6, "{told:?}");
-        for wanted in ["`snappy`", "`tls_cert`", "shards = -1", "`nope`", "[topics.a]", "[topics.b c]"] {
+        for wanted in ["snappy = ", "`https_address`", "shards = -1", "`nope`", "[topics.a]", "[topics.b c]"] {
             assert!(told.iter().any(|error| error.contains(wanted)), "no {wanted} in {told:?}");
         }
     }
@@ -170,9 +181,9 @@ mod tests {
             ("tcp_address = 4150", "tcp_address = 4150: must be a string"),
             ("tcp_address = \"x\"", "must be host:port"),
             ("max_mgs_size = 1", "unknown key `max_mgs_size`"),
-            ("tls_cert = \"c.pem\"", "`tls_cert` is nsqd's and is not supported (yet): NSQ clients are served without TLS"),
             ("nsqlookupd_tcp_addresses = [\"h:1\"]", "`nsqlookupd_tcp_addresses` is nsqd's"),
-            ("snappy = \"maybe\"", "`snappy` is nsqd's"),
+            ("snappy = \"maybe\"", "snappy = \"maybe\": must be true, false"),
+            ("snappy = 1", "snappy = 1: must be true or false"),
             ("max_msg_size = 1\nmax-msg-size = 2", "`max-msg-size` and `max_msg_size` are the same setting"),
             ("mem_queue_size = 1\nmem-queue-size = 1", "`mem-queue-size` and `mem_queue_size` are the same setting"),
             ("[topics.a]\nretention = \"1s\"\nretention_ms = 5", "[topics.a]: `retention` and `retention_ms` are the same"),

@@ -1,6 +1,9 @@
 //! Flags: nsqd's spellings (`-x v`, `--x=v`, `--x v`), then the file, then the surroundings, into [`Settings`].
 
-use super::{Settings, TABLE, file, find, row::BadValue};
+use super::{
+    Settings, TABLE, file, find,
+    row::{self, BadValue, Setting, Unit, Value},
+};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
 /// What the surroundings say where neither a flag nor the file does.
@@ -88,24 +91,33 @@ pub fn add_flags(command: Command) -> Command {
         .map(|flag| Arg::new(flag.name).long(flag.name).hide(true).num_args(0..=1).action(ArgAction::Append));
     let settings = TABLE.iter().map(|row| {
         let bounds = if row.is_number() { format!("; {}", row.bounds()) } else { String::new() };
-        Arg::new(row.name)
+        let arg = Arg::new(row.name)
             .long(row.name)
             .value_name(row.unit_name())
             .help(format!("{} [default: {}{bounds}]", row.about, row.show_default()))
-            .help_heading(row.group)
-            // As in nsqd the last one counts.
-            .overrides_with(row.name)
+            .help_heading(row.group);
+        match row.unit {
+            Unit::List => arg.action(ArgAction::Append),
+            // As in Go: alone it is true, and a value stands behind `=`. As in nsqd the last one counts.
+            Unit::Switch(_) => arg.num_args(0..=1).require_equals(true).default_missing_value("true").overrides_with(row.name),
+            _ => arg.overrides_with(row.name),
+        }
     });
     command.arg(config).args(settings).args(ignored).args(missing)
 }
 
-/// What Go's flag package takes for a boolean.
 fn go_bool(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false".into()),
+    row::go_bool(text).ok_or_else(|| "must be true or false".into())
+}
+
+/// What the flag of the row says, if it is given.
+fn flag_value(row: &Setting, matches: &ArgMatches) -> Option<Result<Value, BadValue>> {
+    if row.unit == Unit::List {
+        let texts: Vec<String> = matches.get_many::<String>(row.name)?.filter(|text| !text.is_empty()).cloned().collect();
+        return Some(Ok(Value::List(texts)));
     }
+    let text = matches.get_one::<String>(row.name)?;
+    Some(row.parse(text).map_err(|reason| BadValue { written: format!("--{}={text}", row.name), reason }))
 }
 
 /// Reads the settings: a flag wins over the file, and the file over the default. `read_file` returns the text of the file at
@@ -145,15 +157,13 @@ pub fn load(
         }
     }
     for row in TABLE {
-        let Some(text) = matches.get_one::<String>(row.name) else { continue };
-        match row.parse(text) {
-            Ok(value) => {
+        match flag_value(row, matches) {
+            None => {}
+            Some(Ok(value)) => {
                 (row.set)(&mut settings, value);
                 settings.given.insert(row.name);
             }
-            Err(reason) => {
-                errors.push(ConfigError::Flag(BadValue { written: format!("--{}={text}", row.name), reason }));
-            }
+            Some(Err(error)) => errors.push(ConfigError::Flag(error)),
         }
     }
     if !errors.is_empty() {
@@ -258,37 +268,51 @@ mod tests {
                 &["-lookupd-tcp-address=h:4160", "-lookupd-tcp-address", "i:4160"][..],
                 "--lookupd-tcp-address is nsqd's and is not supported",
             ),
-            (&["-tls-cert", "c.pem"], "for native ones there is --native-tls-cert"),
             (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
             (&["--statsd-address", "h:1"], "ask /stats?format=json"),
             (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
-            (&["-deflate=maybe"], "--deflate is nsqd's"),
             (&["--lookupd-tcp-address=", "--lookupd-tcp-address=h:1"], "--lookupd-tcp-address is nsqd's"),
-            (&["--tls-required"], "--tls-required is nsqd's"),
+            (&["--statsd-mem-stats", "--https-address=:1"], "--https-address is nsqd's"),
         ] {
             let error = asked(args, None).expect_err("refused");
             assert!(error.contains(wanted), "{args:?}: {error}");
         }
         // What asks for nothing has no effect, and the log says so.
         let off = [
-            "-deflate=false",
-            "-snappy",
-            "--tls-cert=",
             "--statsd-prefix=nsq.%s",
             "--max-channel-consumers=0",
             "-output-buffer-timeout=250ms",
             "-min-output-buffer-timeout=25000us",
-            "-max-deflate-level=6",
         ];
         assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
-        assert!(asked(&["-snappy=true", "-snappy=0", "-deflate=T"], None).is_ok(), "nsqd's defaults");
     }
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("tls_cert = \"c\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let file = Some("statsd_address = \"c\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
         let error = asked(&["--config=x", "--auth-http-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
         assert_eq!(error.lines().count(), 7, "{error}");
+    }
+
+    #[test]
+    fn a_switch_is_written_as_in_go() {
+        let of = |args: &[&str], file| asked(args, file).map(|asked| asked.settings);
+        let tls = ["-tls-cert=c", "-tls-key=k"];
+        for (flag, required) in [
+            ("-tls-required", "true"),
+            ("--tls-required=T", "true"),
+            ("-tls-required=0", "false"),
+            ("-tls-required=TCP-HTTPS", "tcp-https"),
+        ] {
+            assert_eq!(of(&[&tls[..], &[flag]].concat(), None).unwrap().tls_required, required);
+        }
+        let settings = of(&["-snappy=false", "-deflate=1", "-deflate"], None).unwrap();
+        assert_eq!((settings.snappy, settings.deflate), (false, true));
+        let settings = of(&["--config=x", "-deflate"], Some("snappy = false\ndeflate = false\ntls_required = false")).unwrap();
+        assert_eq!((settings.snappy, settings.deflate), (false, true), "flags win");
+        assert!(of(&["-snappy=maybe"], None).unwrap_err().contains("--snappy=maybe: must be true, false"));
+        let error = of(&["-tls-required=maybe"], None).unwrap_err();
+        assert!(error.contains("must be true, false, tcp-https"), "{error}");
     }
 
     #[test]

@@ -120,6 +120,31 @@ settings! {
         max_confirm_win: u64 = 500, Unit::Count, 1, 1_000_000, "max-confirm-win",
             "Gaps of unfinished messages behind which a channel reads no further";
     }
+    "TLS and compression of NSQ clients" {
+        tls_cert: String = String::new(), Unit::Text, 0, 0, "tls-cert", ["empty: no TLS"],
+            "PEM file of the node's certificate and those that lead from it to its CA. An NSQ client whose IDENTIFY asks for `tls_v1` \
+             then goes on with TLS";
+        tls_key: String = String::new(), Unit::Text, 0, 0, "tls-key", ["empty: no TLS"],
+            "PEM file of the private key of --tls-cert";
+        tls_client_auth_policy: String = String::new(), Unit::Text, 0, 0, "tls-client-auth-policy", ["empty: none is asked for"],
+            "Certificate that a client has to show: `require`, any, or `require-verify`, one that a CA of --tls-root-ca-file has signed. \
+             Either implies --tls-required";
+        tls_root_ca_file: String = String::new(), Unit::Text, 0, 0, "tls-root-ca-file", ["empty: those of the system"],
+            "PEM file of CAs: those that sign clients' certificates (`require-verify`), and those of servers that the node asks over \
+             HTTPS";
+        tls_required: String = "false".into(), Unit::Switch(&["tcp-https"]), 0, 0, "tls-required",
+            "Whether a client has to ask for TLS before any other command: true, which closes plain HTTP, too, false, or `tcp-https`, \
+             which leaves plain HTTP open";
+        tls_min_version: String = "tls1.2".into(), Unit::Word(TLS_VERSIONS), 0, 0, "tls-min-version",
+            "Oldest version of TLS that NSQ clients may speak: tls1.2 or tls1.3. The words tls1.0 and tls1.1 are nsqd's; they mean tls1.2, \
+             since older versions are not spoken";
+        snappy: bool = true, Unit::Switch(&[]), 0, 0, "snappy",
+            "Whether a client may have its connection compressed by snappy";
+        deflate: bool = true, Unit::Switch(&[]), 0, 0, "deflate",
+            "Whether a client may have its connection compressed by deflate";
+        max_deflate_level: u64 = 6, Unit::Count, 1, 9, "max-deflate-level",
+            "Highest level of deflate that a client may ask for; a higher one is cut to it";
+    }
     "HTTP" {
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
             "HTTP connections at a time; further connections get 503";
@@ -213,6 +238,8 @@ settings! {
     }
 }
 
+const TLS_VERSIONS: &[&str] = &["tls1.0", "tls1.1", "tls1.2", "tls1.3"];
+
 /// nsqd's words; `fatal` is taken and means `error`.
 const LOG_LEVELS: &[&str] = &["trace", "debug", "info", "warn", "error", "fatal"];
 
@@ -248,8 +275,6 @@ const fn unsupported(name: &'static str, default: &'static str, why: &'static st
     Unsupported { name, default, why, instead }
 }
 
-const NO_TLS: &str = "NSQ clients are served without TLS; for native ones there is";
-const NO_COMPRESSION: &str = "nothing is compressed, and clients are told so";
 const NO_STATSD: &str = "nothing is pushed: ask /stats?format=json";
 const NOT_REGISTERED: &str = "the node registers nowhere, /info tells the port that it listens on";
 
@@ -264,7 +289,6 @@ pub static MISSING: &[Unsupported] = &[
     ),
     unsupported("broadcast-http-port", "0", NOT_REGISTERED, ""),
     unsupported("broadcast-tcp-port", "0", NOT_REGISTERED, ""),
-    unsupported("deflate", "true", NO_COMPRESSION, ""),
     unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
     unsupported(
         "lookupd-tcp-address",
@@ -278,7 +302,6 @@ pub static MISSING: &[Unsupported] = &[
         "a channel takes any number of consumers. Connections of the whole node are bounded by",
         "max-connections",
     ),
-    unsupported("max-deflate-level", "6", NO_COMPRESSION, ""),
     unsupported(
         "min-output-buffer-timeout",
         "25ms",
@@ -291,31 +314,19 @@ pub static MISSING: &[Unsupported] = &[
         "it is 250ms for a client that does not ask. The longest that a client may ask for is",
         "max-output-buffer-timeout",
     ),
-    unsupported("snappy", "true", NO_COMPRESSION, ""),
     unsupported("statsd-address", "", NO_STATSD, ""),
     unsupported("statsd-exclude-ephemeral", "false", NO_STATSD, ""),
     unsupported("statsd-interval", "60s", NO_STATSD, ""),
     unsupported("statsd-mem-stats", "true", NO_STATSD, ""),
     unsupported("statsd-prefix", "nsq.%s", NO_STATSD, ""),
     unsupported("statsd-udp-packet-size", "508", NO_STATSD, ""),
-    unsupported("tls-cert", "", NO_TLS, "native-tls-cert"),
-    unsupported("tls-client-auth-policy", "", NO_TLS, "native-tls-client-ca"),
-    unsupported("tls-key", "", NO_TLS, "native-tls-key"),
-    unsupported("tls-min-version", "769", NO_TLS, "native-tls-min-version"),
-    unsupported(
-        "tls-required",
-        "false",
-        "NSQ clients are served without TLS. The native port speaks TLS alone with",
-        "native-tls-cert",
-    ),
-    unsupported("tls-root-ca-file", "", NO_TLS, "native-tls-client-ca"),
 ];
 
 /// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, a value that turns the feature off, or a
 /// detail of a feature that another setting turns on.
 pub fn asks_for_nothing(name: &str, value: &str) -> bool {
     let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
-    let is_detail = name == "max-deflate-level" || (name.starts_with("statsd-") && name != "statsd-address");
+    let is_detail = name.starts_with("statsd-") && name != "statsd-address";
     let is_off = matches!(value.as_str(), "" | "false" | "f" | "0" | "[]");
     is_detail || is_off || MISSING.iter().any(|flag| flag.name == name && is_same_value(flag.default, &value))
 }
@@ -381,6 +392,7 @@ impl Settings {
             }
         }
         self.check_tls()?;
+        self.check_native_tls()?;
         self.check_cluster()
     }
 
@@ -434,6 +446,35 @@ impl Settings {
     }
 
     fn check_tls(&self) -> Result<(), ConfigError> {
+        let (certificate, key, policy) = (&self.tls_cert, &self.tls_key, &self.tls_client_auth_policy);
+        let error = match (certificate.is_empty(), key.is_empty()) {
+            (false, true) => format!("tls-cert ({certificate}) needs tls-key, the private key of that certificate"),
+            (true, false) => format!("tls-key ({key}) needs tls-cert, the certificate of that key"),
+            (true, true) if self.tls_required != "false" => {
+                format!("tls-required ({}) needs tls-cert and tls-key: without them no client can have TLS", self.tls_required)
+            }
+            (true, true) if !policy.is_empty() => {
+                format!("tls-client-auth-policy ({policy}) needs tls-cert and tls-key: without TLS no client shows a certificate")
+            }
+            _ if !["", "require", "require-verify"].contains(&policy.as_str()) => {
+                format!("tls-client-auth-policy ({policy}) must be require or require-verify")
+            }
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Contradiction(error))
+    }
+
+    /// Whether a client has to ask for TLS before anything else: said so, or implied by a policy for its certificate.
+    pub fn is_tls_required(&self) -> bool {
+        self.tls_required != "false" || !self.tls_client_auth_policy.is_empty()
+    }
+
+    /// Whether plain HTTP is closed.
+    pub fn is_https_required(&self) -> bool {
+        self.is_tls_required() && self.tls_required != "tcp-https"
+    }
+
+    fn check_native_tls(&self) -> Result<(), ConfigError> {
         let (certificate, key, ca) = (&self.native_tls_cert, &self.native_tls_key, &self.native_tls_client_ca);
         let given = |flag, path: &String| format!("{flag} ({path})");
         let error = match (certificate.is_empty(), key.is_empty()) {
@@ -537,6 +578,30 @@ mod tests {
         {
             assert_eq!(check(ok.0, ok.1, ok.2, ok.3), Ok(()));
         }
+    }
+
+    #[test]
+    fn nsq_clients_have_tls_with_a_certificate_and_its_key() {
+        let check = |cert: &str, key: &str, policy: &str, required: &str| {
+            let [tls_cert, tls_key, tls_client_auth_policy, tls_required] = [cert, key, policy, required].map(str::to_owned);
+            let settings = Settings { tls_cert, tls_key, tls_client_auth_policy, tls_required, ..Settings::default() };
+            settings.check().map(|()| (settings.is_tls_required(), settings.is_https_required())).map_err(|e| e.to_string())
+        };
+        for (given, wanted) in [
+            (["c", "", "", "false"], "tls-cert (c) needs tls-key"),
+            (["", "k", "", "false"], "tls-key (k) needs tls-cert"),
+            (["", "", "", "tcp-https"], "tls-required (tcp-https) needs tls-cert"),
+            (["", "", "require", "false"], "tls-client-auth-policy (require) needs tls-cert"),
+            (["c", "k", "verify", "false"], "must be require or require-verify"),
+        ] {
+            let error = check(given[0], given[1], given[2], given[3]).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+        assert_eq!(check("c", "k", "", "false"), Ok((false, false)));
+        assert_eq!(check("c", "k", "", "tcp-https"), Ok((true, false)));
+        assert_eq!(check("c", "k", "", "true"), Ok((true, true)));
+        assert_eq!(check("c", "k", "require", "false"), Ok((true, true)), "as in nsqd");
+        assert_eq!(check("c", "k", "require-verify", "tcp-https"), Ok((true, false)));
     }
 
     #[test]

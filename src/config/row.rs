@@ -10,6 +10,7 @@ use super::{
 pub enum Value {
     Number(u64),
     Text(String),
+    List(Vec<String>),
 }
 
 /// What a setting counts in.
@@ -24,6 +25,10 @@ pub enum Unit {
     Address,
     /// One of these words.
     Word(&'static [&'static str]),
+    /// On or off as Go writes it, alone on; or one of these further words.
+    Switch(&'static [&'static str]),
+    /// Texts: a flag is given once for each.
+    List,
 }
 
 pub struct Setting {
@@ -60,6 +65,8 @@ impl Setting {
     pub fn parse(&self, text: &str) -> Result<Value, String> {
         let number = match self.unit {
             Unit::Text => return Ok(Value::Text(text.into())),
+            Unit::List => return Ok(Value::List(vec![text.into()])),
+            Unit::Switch(words) => return switch(text, words).map(|word| Value::Text(word.into())),
             Unit::Address => return address(text).map(Value::Text),
             Unit::Word(words) => {
                 let word = text.to_ascii_lowercase();
@@ -80,6 +87,8 @@ impl Setting {
         match self.unit {
             Unit::Count | Unit::Bytes | Unit::Millis => self.bounded(number),
             Unit::Micros => self.bounded(number.saturating_mul(1000)),
+            Unit::Switch(_) => Err("must be true or false".into()),
+            Unit::List => Err("must be a list of strings".into()),
             Unit::Text | Unit::Address | Unit::Word(_) => Err("must be a string".into()),
         }
     }
@@ -110,6 +119,7 @@ impl Setting {
         match value {
             Value::Number(number) => self.show_number(*number),
             Value::Text(text) => text.clone(),
+            Value::List(texts) => texts.join(","),
         }
     }
 
@@ -129,11 +139,35 @@ impl Setting {
             Unit::Text => "text",
             Unit::Address => "host:port",
             Unit::Word(_) => "word",
+            Unit::Switch(_) => "true or false",
+            Unit::List => "texts",
         }
     }
 
     pub fn is_number(&self) -> bool {
         matches!(self.unit, Unit::Count | Unit::Bytes | Unit::Millis | Unit::Micros)
+    }
+}
+
+/// What Go's flag package takes for a boolean, or one of `words`.
+fn switch(text: &str, words: &[&'static str]) -> Result<&'static str, String> {
+    let lower = text.to_ascii_lowercase();
+    if let Some(word) = words.iter().find(|word| **word == lower) {
+        return Ok(word);
+    }
+    match go_bool(text) {
+        Some(true) => Ok("true"),
+        Some(false) => Ok("false"),
+        None => Err(format!("must be {}", ["true", "false"].iter().chain(words).copied().collect::<Vec<_>>().join(", "))),
+    }
+}
+
+/// A boolean as Go's flag package reads it.
+pub(super) fn go_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
     }
 }
 
@@ -179,6 +213,28 @@ macro_rules! number_field {
 }
 number_field!(u16);
 number_field!(u64);
+
+impl Field for bool {
+    fn get(&self) -> Value {
+        Value::Text(self.to_string())
+    }
+
+    fn set(&mut self, value: Value) {
+        *self = value == Value::Text("true".into());
+    }
+}
+
+impl Field for Vec<String> {
+    fn get(&self) -> Value {
+        Value::List(self.clone())
+    }
+
+    fn set(&mut self, value: Value) {
+        if let Value::List(texts) = value {
+            *self = texts;
+        }
+    }
+}
 
 impl Field for String {
     fn get(&self) -> Value {

@@ -3,7 +3,7 @@
 
 use super::Finding;
 use crate::config::Settings;
-use crate::tls::{Flags, NATIVE, PEER, PeerTerms, Terms, TlsError, doubt_of_own, pem};
+use crate::tls::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, nsq_terms, pem};
 use rustls::pki_types::UnixTime;
 use std::path::Path;
 use std::time::Duration;
@@ -41,7 +41,15 @@ pub fn check(settings: &Settings, now: UnixTime) -> Vec<Finding> {
         others: "peers",
         refused: PeerTerms::load(settings).err(),
     };
-    [native, peer].into_iter().filter(|files| !files.certificate.is_empty()).flat_map(|files| files.check(now)).collect()
+    let nsq = Files {
+        flags: NSQ,
+        certificate: &settings.tls_cert,
+        key: &settings.tls_key,
+        ca: &settings.tls_root_ca_file,
+        others: "clients",
+        refused: nsq_terms(settings).err(),
+    };
+    [nsq, native, peer].into_iter().filter(|files| !files.certificate.is_empty()).flat_map(|files| files.check(now)).collect()
 }
 
 const REPLACE: &str = "name another file, or mend this one: the node does not start with it";

@@ -41,6 +41,9 @@ const ROUTES: [(&str, Method); 13] = [
 ];
 
 pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> Reply {
+    if node.settings.is_https_required() {
+        return closed();
+    }
     let (head, body) = request.into_parts();
     let path = head.uri.path();
     let Some((_, method)) = ROUTES.iter().find(|(known, _)| *known == path) else {
@@ -90,6 +93,12 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
     }
 }
 
+/// Plain HTTP where TLS is required; in nsqd's words, with the port of HTTPS, which this node does not have.
+fn closed() -> Reply {
+    let body = Bytes::from_static(br#"{"message": "TLS_REQUIRED", "https_port": 0}"#);
+    versioned(with_type(StatusCode::FORBIDDEN, "application/json; charset=utf-8", body))
+}
+
 fn info(node: &Node) -> String {
     let settings = &node.settings;
     let ns = |ms: u64| ms * 1_000_000;
@@ -103,8 +112,7 @@ fn info(node: &Node) -> String {
         "max_heartbeat_interval": ns(settings.max_heartbeat_interval_ms),
         "max_output_buffer_size": settings.max_output_buffer_size,
         "max_output_buffer_timeout": ns(settings.max_output_buffer_timeout_ms),
-        // Compression is a later issue; clients only look that the key is there.
-        "max_deflate_level": 6,
+        "max_deflate_level": settings.max_deflate_level,
     })
     .to_string()
 }

@@ -3,6 +3,7 @@
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
 use super::stats::{ChannelStats, ClientStats, LinkStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
+use crate::shard::message::ClientInfo;
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt::Write};
 
@@ -103,7 +104,7 @@ struct Client {
     hostname: String,
     version: &'static str,
     remote_address: String,
-    /// 3 is nsqd's number for "subscribed".
+    /// nsqd's number of it.
     state: u8,
     ready_count: u64,
     in_flight_count: u64,
@@ -118,9 +119,9 @@ struct Client {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub_counts: Option<Vec<PubCount>>,
     tls: bool,
-    tls_cipher_suite: &'static str,
+    tls_cipher_suite: String,
     tls_version: &'static str,
-    tls_negotiated_protocol: &'static str,
+    tls_negotiated_protocol: String,
     tls_negotiated_protocol_is_mutual: bool,
 }
 
@@ -150,6 +151,9 @@ struct Memory {
     next_gc_bytes: u64,
     gc_total_runs: u64,
 }
+
+/// nsqd's numbers for a client that consumes, and for one that has said CLS.
+const SUBSCRIBED: u8 = 3;
 
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
@@ -374,37 +378,46 @@ impl ChannelSum {
     }
 }
 
-fn consumer(client: ClientStats) -> Client {
+/// What is known of a client beside its counts.
+fn client(info: ClientInfo) -> Client {
+    let tls = info.layers.tls.unwrap_or_default();
+    let has_tls = !tls.version.is_empty();
     Client {
-        client_id: client.info.client_id,
-        hostname: client.info.hostname,
-        version: client.info.version,
-        remote_address: client.info.remote_address,
-        state: 3,
-        ready_count: client.ready_count,
-        in_flight_count: client.in_flight_count,
-        message_count: client.message_count,
-        finish_count: client.finish_count,
-        requeue_count: client.requeue_count,
-        connect_ts: client.info.connected_unix_s,
-        sample_rate: client.sample_rate,
-        user_agent: client.info.user_agent,
+        client_id: info.client_id,
+        hostname: info.hostname,
+        version: info.version,
+        remote_address: info.remote_address,
+        connect_ts: info.connected_unix_s,
+        user_agent: info.user_agent,
+        deflate: info.layers.deflate,
+        snappy: info.layers.snappy,
+        tls: has_tls,
+        tls_cipher_suite: tls.cipher_suite,
+        tls_version: tls.version,
+        tls_negotiated_protocol: tls.protocol,
+        // as Go says it of every connection with TLS
+        tls_negotiated_protocol_is_mutual: has_tls,
         ..Client::default()
+    }
+}
+
+fn consumer(stats: ClientStats) -> Client {
+    Client {
+        state: SUBSCRIBED,
+        ready_count: stats.ready_count,
+        in_flight_count: stats.in_flight_count,
+        message_count: stats.message_count,
+        finish_count: stats.finish_count,
+        requeue_count: stats.requeue_count,
+        sample_rate: stats.sample_rate,
+        ..client(stats.info)
     }
 }
 
 fn producer(producer: ProducerStats, filter: &Filter) -> Client {
     let counts = producer.topics.into_iter().filter(|(topic, _)| filter.topic.as_ref().is_none_or(|name| name == topic));
-    Client {
-        client_id: producer.info.client_id,
-        hostname: producer.info.hostname,
-        version: producer.info.version,
-        remote_address: producer.info.remote_address,
-        connect_ts: producer.info.connected_unix_s,
-        user_agent: producer.info.user_agent,
-        pub_counts: Some(counts.map(|(topic, count)| PubCount { topic, count }).collect()),
-        ..Client::default()
-    }
+    let counts = counts.map(|(topic, count)| PubCount { topic, count }).collect();
+    Client { pub_counts: Some(counts), ..client(producer.info) }
 }
 
 impl Client {
@@ -472,7 +485,7 @@ fn show_unix_s(unix_s: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{metrics::stats::PartitionStats, shard::message::ClientInfo};
+    use crate::metrics::stats::PartitionStats;
 
     fn info(port: u16) -> ClientInfo {
         ClientInfo {
@@ -482,6 +495,7 @@ mod tests {
             user_agent: "ua/1".into(),
             remote_address: format!("127.0.0.1:{port}"),
             connected_unix_s: 1_795_286_030,
+            ..ClientInfo::default()
         }
     }
 

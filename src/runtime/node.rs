@@ -15,7 +15,8 @@ use crate::mesh::{self, HttpPort, Wake};
 use crate::metrics::node::SpareBytes;
 use crate::net::{self, NetError, NetOptions, Reserved};
 use crate::ring::WakeFd;
-use crate::tls::{PeerTerms, Terms, TlsError};
+use crate::tls::{self, PeerTerms, Terms, TlsError};
+use crate::transport;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -89,6 +90,8 @@ pub struct Recovering<'a> {
     pub seed: u64,
     /// Of a node that is one of several.
     pub coordinator: Option<&'a Coordinator>,
+    /// What NSQ clients get that ask for TLS.
+    pub nsq_tls: Option<transport::Terms>,
 }
 
 /// What recovery gives.
@@ -111,7 +114,7 @@ pub fn run_node<M: Machine + 'static>(
     let mut clock = Clock::start();
     let begun = Instant::now();
     let data = Path::new(&settings.data_path);
-    let (tls, peer_tls) = (Terms::load(&settings)?, PeerTerms::load(&settings)?);
+    let (tls, peer_tls, nsq_tls) = (Terms::load(&settings)?, PeerTerms::load(&settings)?, tls::nsq_terms(&settings)?);
     let cores = cores_of(&settings)?;
     if let Err(e) = cores::raise_open_files() {
         tracing::warn!("the limit of open files cannot be raised: {e}");
@@ -135,6 +138,7 @@ pub fn run_node<M: Machine + 'static>(
         now_unix_ns: clock.now().unix_ns,
         seed: random()?,
         coordinator: coordinator.as_ref(),
+        nsq_tls,
     };
     let Recovered { builds, generation } = recover(recovering).map_err(NodeError::Recovery)?;
     drop(storage); // and with it the locks, which the cores take over

@@ -97,6 +97,7 @@ fn shards(r: Recovering<'_>, recovered: Recovered) -> Vec<Build<Shard>> {
             node_id,
             cluster: cluster.clone(),
             lent_min: LENT_MIN,
+            tls: r.nsq_tls.clone(),
         };
         Box::new(move |_: CoreId| Shard::new(options)) as Build<Shard>
     };

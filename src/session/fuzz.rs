@@ -143,7 +143,7 @@ pub fn decoder(bytes: &[u8]) {
     let limits = limits();
     let states = [State::Init, State::Subscribed, State::Closing];
     for (state, has_binary_ids) in states.into_iter().flat_map(|s| [(s, false), (s, true)]) {
-        let context = Context { limits: &limits, state, has_heartbeats: true, has_binary_ids };
+        let context = Context { limits: &limits, state, has_heartbeats: true, lacks_tls: false, has_binary_ids };
         let mut rest = bytes;
         while let Decoded::Command { len, .. } = decode(rest, &mut Progress::default(), &context) {
             assert!(len > 0 && len <= rest.len());

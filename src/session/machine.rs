@@ -2,6 +2,7 @@
 
 mod input;
 mod time;
+mod wire;
 
 use super::host::{Host, NotInFlight, ReplySlot, Subscribe, Taken};
 use super::published::Published;
@@ -11,7 +12,8 @@ use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
-use crate::shard::message::{ClientInfo, InFlightCommand, PublishError, SubOptions};
+use crate::shard::message::{ClientInfo, InFlightCommand, Layers, PublishError, SubOptions};
+use crate::transport::{Compression, Transport, Upgrade};
 use std::{mem, sync::Arc};
 
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
@@ -37,6 +39,9 @@ pub struct Carried {
     identity: Option<Box<Identity>>,
     published: Published,
     connected_unix_s: i64,
+    transport: Option<Box<Transport>>,
+    /// What came out of it and was not parsed.
+    unparsed: Vec<u8>,
 }
 
 /// What a client says of itself.
@@ -90,8 +95,17 @@ pub struct Session {
     wanted: Wanted,
     progress: Progress,
     stalled: Option<Stalled>,
+    /// It stalls until every earlier reply has left, and not on the host.
+    waits_for_replies: bool,
     /// Input is ignored from here on.
     ended: bool,
+    // ---- between the socket and the above
+    /// Layers of the connection; most have none.
+    transport: Option<Box<Transport>>,
+    /// What the last IDENTIFY asked for, until it is begun.
+    upgrade: Option<Upgrade>,
+    /// A handshake of TLS must be over by then.
+    handshake_until: Option<Ticks>,
     // ---- output
     replies: Replies,
     out: Vec<u8>,
@@ -118,7 +132,8 @@ impl Session {
         Self::adopt(conn, peer, carried, limits, now)
     }
 
-    /// Goes on with a connection from another core; its unread bytes follow through [`Self::on_bytes`].
+    /// Goes on with a connection from another core: [`Self::resume`] parses what came along, and its unread bytes follow through
+    /// [`Self::on_bytes`].
     pub fn adopt(conn: ConnId, peer: Peer, carried: Carried, limits: Arc<Limits>, now: Now) -> Self {
         let negotiated = carried.negotiated.unwrap_or_else(|| Negotiated::new(&limits));
         let mut session = Session {
@@ -133,12 +148,17 @@ impl Session {
             identity: carried.identity,
             published: carried.published,
             connected_unix_s: carried.connected_unix_s,
-            buffer: Vec::new(),
+            // it may hold whole commands
+            wanted: if carried.unparsed.is_empty() { Wanted::Newline } else { Wanted::Bytes { need: 0, expect: 0 } },
+            buffer: carried.unparsed,
             is_lent: false,
-            wanted: Wanted::Newline,
             progress: Progress::default(),
             stalled: None,
+            waits_for_replies: false,
             ended: false,
+            transport: carried.transport,
+            upgrade: None,
+            handshake_until: None,
             replies: Replies::default(),
             out: Vec::new(),
             unsent: 0,
@@ -162,14 +182,19 @@ impl Session {
         assert!(self.is_quiet() && self.state == State::Init && !self.ended, "only a quiet connection moves");
         self.stalled = None;
         self.ended = true;
+        let mut buffer = mem::take(&mut self.buffer);
+        let transport = self.transport.take();
         let carried = Carried {
             greeted: self.greeted,
             negotiated: Some(self.negotiated),
             identity: self.identity.take(),
             published: mem::take(&mut self.published),
             connected_unix_s: self.connected_unix_s,
+            // the socket's own unread bytes are of another kind
+            unparsed: if transport.is_some() { mem::take(&mut buffer) } else { vec![] },
+            transport,
         };
-        (carried, mem::take(&mut self.buffer))
+        (carried, buffer)
     }
 
     // ---- commands
@@ -237,7 +262,7 @@ impl Session {
                 let out = roomy(&mut self.out, self.out_hint);
                 self.replies.push_response(CLOSE_WAIT, out);
             }
-            Command::Identify(json) => self.identify(now, json),
+            Command::Identify(json) => return self.identify(now, json),
             Command::Nop => {}
             Command::Unsupported(name) => {
                 let text = format!("{name} is not supported by this version: nothing of it was done");
@@ -247,46 +272,59 @@ impl Session {
         true
     }
 
-    fn identify(&mut self, now: Now, json: &[u8]) {
+    /// False when it has to wait for the replies to earlier commands: they go out before the layers that it asks for.
+    fn identify(&mut self, now: Now, json: &[u8]) -> bool {
         let negotiated = Request::parse(json).and_then(|request| {
             let new = request.negotiate(&self.negotiated, &self.limits)?;
-            let answer = request.answer(&new, &self.limits)?;
-            Ok((request, new, answer))
+            let upgrade = request.upgrade(&self.limits, self.layers())?;
+            Ok((request, new, upgrade))
         });
-        match negotiated {
-            Ok((request, new, answer)) => {
-                if let Some(features) = request.refused_features() {
-                    let (client, address) = (&request.client_id, &self.peer.0);
-                    tracing::warn!(
-                        client, %address, features,
-                        "a client asked for features that are not there: its connection stays plain, as the answer to IDENTIFY says"
-                    );
-                }
-                let changed = new.heartbeat_interval_ms != self.negotiated.heartbeat_interval_ms;
-                self.negotiated = new;
-                if changed {
-                    self.schedule_heartbeat(now.ticks);
-                }
-                self.identity = Some(Box::new(Identity {
-                    client_id: request.client_id,
-                    hostname: request.hostname,
-                    user_agent: request.user_agent,
-                }));
-                let mut response = Vec::new();
-                frame::response(&mut response, &answer);
-                self.answer_frame(&response);
+        let (request, new, upgrade) = match negotiated {
+            Ok(negotiated) => negotiated,
+            Err(error) => {
+                self.answer_error(&error);
+                return true;
             }
-            Err(error) => self.answer_error(&error),
+        };
+        self.waits_for_replies = !upgrade.is_none() && !self.replies.is_empty();
+        if self.waits_for_replies {
+            return false;
         }
+        if let Some(features) = request.refused_features(&self.limits) {
+            let (client, address) = (&request.client_id, &self.peer.0);
+            tracing::warn!(
+                client, %address, features,
+                "a client asked for features that are not there: its connection does without, as the answer to IDENTIFY says"
+            );
+        }
+        let answer = request.answer(&new, upgrade, &self.limits);
+        let changed = new.heartbeat_interval_ms != self.negotiated.heartbeat_interval_ms;
+        self.negotiated = new;
+        if changed {
+            self.schedule_heartbeat(now.ticks);
+        }
+        self.identity =
+            Some(Box::new(Identity { client_id: request.client_id, hostname: request.hostname, user_agent: request.user_agent }));
+        let mut response = Vec::new();
+        frame::response(&mut response, &answer);
+        self.answer_frame(&response);
+        self.upgrade = (!upgrade.is_none()).then_some(upgrade);
+        true
+    }
+
+    /// The layers that the connection has.
+    fn layers(&self) -> Upgrade {
+        self.transport.as_ref().map_or_else(Upgrade::default, |t| Upgrade { tls: t.has_tls(), compression: t.compression() })
     }
 
     // ---- stalls
 
     /// Parses what is buffered: the host has room again, or what it waited for is there.
     pub fn resume(&mut self, now: Now, host: &mut impl Host) {
+        self.waits_for_replies = false;
         if self.ended || self.buffer.is_empty() {
             self.stalled = None;
-            return;
+            return self.pump(now, host);
         }
         let before = self.stalled.take();
         let len = self.buffer.len();
@@ -295,6 +333,17 @@ impl Session {
             // The same command again: it has waited since then.
             (Some(before), Some(again)) if self.buffer.len() == len => again.since = before.since,
             _ => self.read_since = now.ticks,
+        }
+        self.begin_upgrade(now, &[]);
+        self.pump(now, host);
+    }
+
+    /// Goes on with what waited for room in the output, or for replies to leave.
+    pub fn go_on(&mut self, now: Now, host: &mut impl Host) {
+        if self.waits_for_replies && self.replies.is_empty() {
+            self.resume(now, host);
+        } else {
+            self.pump(now, host);
         }
     }
 
@@ -438,15 +487,18 @@ impl Session {
 
     /// What is to be sent now. [`Self::on_sent`] follows for all of it.
     pub fn take_output(&mut self) -> Option<Vec<u8>> {
-        if self.out.is_empty() {
+        if !self.out.is_empty() {
+            self.out_hint = self.out.len().min(OUTPUT_HINT_MAX) as u32;
+        }
+        let out = if self.transport.is_some() { self.seal_output() } else { mem::take(&mut self.out) };
+        if out.is_empty() {
             return None;
         }
         if self.unsent == 0 {
             self.stuck_intervals = 0;
         }
-        self.unsent += self.out.len();
-        self.out_hint = self.out.len().min(OUTPUT_HINT_MAX) as u32;
-        Some(mem::take(&mut self.out))
+        self.unsent += out.len();
+        Some(out)
     }
 
     pub fn on_sent(&mut self, bytes: usize) {
@@ -484,7 +536,8 @@ impl Session {
 
     /// No reply is owed and nothing is unsent: the connection may move (it may stall on a command, which moves with it).
     pub fn is_quiet(&self) -> bool {
-        self.replies.is_empty() && self.out.is_empty() && self.unsent == 0
+        let has_output = !self.out.is_empty() || self.transport.as_ref().is_some_and(|t| t.has_output());
+        self.replies.is_empty() && !has_output && self.unsent == 0
     }
 
     pub fn conn(&self) -> ConnId {
@@ -506,7 +559,8 @@ impl Session {
 
     /// Memory held for input, output and replies, in bytes: none, or next to none, while a connection idles.
     pub fn held_bytes(&self) -> usize {
-        self.buffer.capacity() + self.out.capacity() + self.replies.held_bytes()
+        let transport = self.transport.as_ref().map_or(0, |t| t.held_bytes());
+        self.buffer.capacity() + self.out.capacity() + self.replies.held_bytes() + transport
     }
 
     /// Output that the kernel has not taken yet, in bytes.
@@ -529,7 +583,13 @@ impl Session {
             None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
         };
         let (remote_address, connected_unix_s) = (address.into(), self.connected_unix_s);
-        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s }
+        let compression = self.layers().compression;
+        let layers = Layers {
+            tls: self.transport.as_ref().and_then(|t| t.tls_facts()),
+            snappy: compression == Some(Compression::Snappy),
+            deflate: matches!(compression, Some(Compression::Deflate(_))),
+        };
+        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers }
     }
 
     fn message_id(&self, id: &[u8; 16]) -> Option<MessageId> {

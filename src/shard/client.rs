@@ -22,6 +22,13 @@ impl Client {
         }
     }
 
+    /// Parses what came along from another core.
+    pub fn begin(&mut self, now: Now, engine: &mut Engine) {
+        if let Client::Nsq(s) = self {
+            s.resume(now, engine);
+        }
+    }
+
     /// Memory for what comes next, if that is to be long.
     pub fn lend(&mut self) -> Option<Lent> {
         match self {
@@ -161,8 +168,9 @@ impl Client {
 
     /// What waited for room in the output, or for answers.
     pub fn go_on(&mut self, now: Now, engine: &mut Engine) {
-        if let Client::Native(s) = self {
-            s.go_on(now, engine);
+        match self {
+            Client::Nsq(s) => s.go_on(now, engine),
+            Client::Native(s) => s.go_on(now, engine),
         }
     }
 

@@ -168,6 +168,7 @@ impl Net {
                 node_id: id_of_node(i).0,
                 cluster: Some(cluster.clone()),
                 lent_min: LENT_MIN,
+                tls: None,
             })
         };
         let shards = (0..self.cores).map(shard).collect();

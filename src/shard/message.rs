@@ -3,6 +3,7 @@
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
 use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
+use crate::transport::TlsFacts;
 
 pub use super::offsets::SetOffset;
 pub use super::operate::{ChangeChannel, ChannelChange};
@@ -187,6 +188,16 @@ pub struct ClientInfo {
     pub user_agent: String,
     pub remote_address: String,
     pub connected_unix_s: i64,
+    /// What its bytes pass.
+    pub layers: Layers,
+}
+
+/// The layers of a client's connection, as /stats shows them.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Layers {
+    pub tls: Option<TlsFacts>,
+    pub snappy: bool,
+    pub deflate: bool,
 }
 
 /// A session between two cores: it has no reply outstanding, nothing unsent and no subscription.

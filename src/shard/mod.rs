@@ -56,6 +56,7 @@ use crate::replica::message::Route;
 use crate::replica::{NodeId, Replica, ReplicaOptions};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
+use crate::transport::Terms;
 use client::Client;
 use cluster::ClusterOptions;
 use engine::{Engine, Heard};
@@ -92,6 +93,8 @@ pub struct ShardOptions {
     pub cluster: Option<ClusterOptions>,
     /// Runs of so many bytes go to native clients from where they stand ([`LENT_MIN`]).
     pub lent_min: usize,
+    /// What NSQ clients get that ask for TLS.
+    pub tls: Option<Terms>,
 }
 
 struct Conn {
@@ -192,9 +195,10 @@ impl Shard {
             node_id,
             cluster,
             lent_min,
+            tls,
         } = options;
         let node = NodeFacts { node_id, cores, core: core.0 };
-        let limits = Arc::new(Limits::from(&*settings));
+        let limits = Arc::new(Limits { tls, ..Limits::from(&*settings) });
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
@@ -275,6 +279,9 @@ impl Shard {
                     }
                 };
                 self.add(now, conn, client);
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.begin(now, &mut self.engine);
+                }
             }
             Event::Bytes { conn, bytes } => {
                 if let Some(c) = self.conns.get_mut(&conn) {

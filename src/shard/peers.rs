@@ -148,6 +148,7 @@ mod tests {
             node_id: OWN.0,
             cluster: is_clustered.then_some(ClusterOptions { cluster_id: [7; 16], generation: 3 }),
             lent_min: LENT_MIN,
+            tls: None,
         })
     }
 

@@ -69,5 +69,6 @@ pub fn first_start(core: u16, cores: u16, settings: &Arc<Settings>, seed: u64) -
         node_id: [7; 16],
         cluster: None,
         lent_min: LENT_MIN,
+        tls: None,
     })
 }

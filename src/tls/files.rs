@@ -3,7 +3,9 @@
 
 use super::names::AnyName;
 use super::pem::{PemError, certificates, private_key, roots};
+use super::shown::AnyCertificate;
 use crate::config::Settings;
+use crate::transport;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -24,6 +26,8 @@ pub enum TlsError {
          (the node's own certificate must come first in its file)"
     )]
     Mismatch { flag: &'static str, key_flag: &'static str, key: String, certificate: String },
+    #[error("none of the system's CAs can be read ({0}): name those that count with --tls-root-ca-file")]
+    SystemRoots(String),
     #[error("TLS cannot be set up: {0}")]
     Other(Error),
 }
@@ -37,6 +41,7 @@ pub struct Flags {
 }
 
 pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-tls-key", ca: "native-tls-client-ca" };
+pub const NSQ: Flags = Flags { certificate: "tls-cert", key: "tls-key", ca: "tls-root-ca-file" };
 pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
 
 /// What the node offers its clients, and asks of them. Shared by all cores.
@@ -101,6 +106,46 @@ impl PeerTerms {
         config.dangerous().set_certificate_verifier(Arc::new(AnyName { inner: self.verifier.clone(), other: second }));
         Ok((Arc::new(config), first))
     }
+}
+
+/// What NSQ clients get that ask for TLS. `None`: the settings have none for them.
+pub fn nsq_terms(settings: &Settings) -> Result<Option<transport::Terms>, TlsError> {
+    if settings.tls_cert.is_empty() {
+        return Ok(None);
+    }
+    let own = Own::load(NSQ, &settings.tls_cert, &settings.tls_key)?;
+    let trusted = nsq_roots(settings)?;
+    let verifier: Option<Arc<dyn ClientCertVerifier>> = match (settings.tls_client_auth_policy.as_str(), trusted) {
+        ("require", _) => Some(Arc::new(AnyCertificate::new(provider()))),
+        ("require-verify", trusted) => {
+            let trusted = trusted.map_or_else(system_roots, Ok)?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(trusted), provider()).build();
+            Some(verifier.map_err(|e| bad_ca(NSQ, &settings.tls_root_ca_file, e.to_string()))?)
+        }
+        _ => None,
+    };
+    let oldest = if settings.tls_min_version == "tls1.3" { "1.3" } else { "1.2" };
+    Ok(Some(transport::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
+}
+
+/// The CAs of --tls-root-ca-file.
+fn nsq_roots(settings: &Settings) -> Result<Option<RootCertStore>, TlsError> {
+    match settings.tls_root_ca_file.as_str() {
+        "" => Ok(None),
+        path => roots(Path::new(path)).map(Some).map_err(of(NSQ.ca)),
+    }
+}
+
+/// Those that the system trusts.
+fn system_roots() -> Result<RootCertStore, TlsError> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (good, _) = roots.add_parsable_certificates(found.certs);
+    if good == 0 {
+        let why = found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string);
+        return Err(TlsError::SystemRoots(why));
+    }
+    Ok(roots)
 }
 
 /// The host of `host:port`, `[v6]:port`.

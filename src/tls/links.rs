@@ -10,11 +10,11 @@
 //! It is not decrypted before it leaves, since the answer that TLS may owe to it could not be sent any more.
 
 use super::files::{PeerTerms, Terms};
-use super::link::{End, Link, Side};
 use super::said::Said;
 use crate::base::{ConnId, IdMap, Now, Peer, Ticks};
 use crate::shard::faults::FaultLog;
 use crate::shard::message::{ClientInfo, Layer};
+use crate::transport::tls::{End, Link, Side};
 use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;

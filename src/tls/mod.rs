@@ -1,4 +1,5 @@
-//! TLS of the native port and between nodes, by rustls: keys and records of each connection, between its socket and its session.
+//! TLS of the native port and between nodes, by rustls: keys and records of each connection, between its socket and its session;
+//! and the files of all TLS of the node, that of NSQ clients included, whose connections src/transport carries.
 //!
 //! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it what came and sends
 //! what it makes, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
@@ -15,20 +16,20 @@
 //! |---|---|
 //! | files | the settings' PEM files, checked before the node starts |
 //! | pem | what stands in PEM files, for clients too |
-//! | link | the TLS of one connection, without its socket |
 //! | links | all of a core's connections, and how one moves |
 //! | names | for which names a node's certificate may be |
+//! | shown | a client that must show a certificate, whichever |
 //! | said | faults of other nodes that the log has already |
 
 mod files;
-mod link;
 mod links;
 mod names;
 pub mod pem;
 mod said;
+mod shown;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use files::{Flags, NATIVE, PEER, PeerTerms, Terms, TlsError, doubt_of_own};
+pub use files::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, nsq_terms};
 pub use links::{Dialed, Links, Port, Wire};
 pub use pem::PemError;

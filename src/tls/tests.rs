@@ -1,10 +1,10 @@
 //! Links against rustls as a client in memory: any cut of the bytes, accounting, ends, moves.
 
 use super::files::Terms;
-use super::link::{End, Link, Side};
 use super::links::{Links, Port, Wire};
 use crate::base::{ConnId, Now, Peer, Rng, Ticks};
 use crate::config::Settings;
+use crate::transport::tls::{End, Link, Side};
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
 /// A CA with a node's and a client's certificate, as files, too.
-pub(super) struct Pki {
+pub(crate) struct Pki {
     folder: tempfile::TempDir,
     pub ca: CertificateDer<'static>,
     pub client: (CertificateDer<'static>, Vec<u8>),
@@ -63,7 +63,7 @@ impl Pki {
     }
 }
 
-pub(super) static PKI: LazyLock<Pki> = LazyLock::new(Pki::new);
+pub(crate) static PKI: LazyLock<Pki> = LazyLock::new(Pki::new);
 
 /// Setting up keys takes long enough to do it once.
 static TERMS: LazyLock<Terms> = LazyLock::new(|| Terms::load(&PKI.settings()).unwrap().unwrap());

@@ -24,6 +24,8 @@ pub struct Context<'a> {
     pub state: State,
     /// A consumer must have them.
     pub has_heartbeats: bool,
+    /// The connection has no TLS and must: only IDENTIFY is taken.
+    pub lacks_tls: bool,
     /// Ids are 16 bytes of any value (`SUB_ORDERED`), spaces and newlines among them.
     pub has_binary_ids: bool,
 }
@@ -184,6 +186,9 @@ fn command<'a>(
     }
     let mut params = line.split(|&b| b == b' ');
     let name = params.next().expect("a split has a first part");
+    if context.lacks_tls && name != b"IDENTIFY" {
+        return Err(invalid([b"cannot ", name, b" in current state (TLS required)"].concat()).into());
+    }
     match name {
         b"FIN" => Ok((Command::Finish(in_flight_id("FIN", subscribed, &mut params, 1)?.0), end)),
         b"RDY" => Ok((ready(params.next(), context)?, end)),

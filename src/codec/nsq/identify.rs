@@ -1,12 +1,13 @@
 //! IDENTIFY: what a client says of itself and asks for, and the answer. Values out of range are refused, not clamped.
 
 use super::{ClientError, Limits};
+use crate::transport::{Compression, Upgrade};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// nsqd's defaults for a client that asks for none.
 const OUTPUT_BUFFER_SIZE: u64 = 16 * 1024;
 const OUTPUT_BUFFER_TIMEOUT_MS: u64 = 250;
-const DEFLATE_LEVEL: i64 = 6;
+const DEFLATE_LEVEL: u8 = 6;
 const HEARTBEAT_INTERVAL_MIN_MS: u64 = 1000;
 const MSG_TIMEOUT_MIN_MS: u64 = 1000;
 const OUTPUT_BUFFER_SIZE_MIN: u64 = 64;
@@ -84,7 +85,7 @@ struct Response<'a> {
     msg_timeout: u64,
     tls_v1: bool,
     deflate: bool,
-    deflate_level: i64,
+    deflate_level: u8,
     max_deflate_level: u8,
     snappy: bool,
     sample_rate: u8,
@@ -156,44 +157,67 @@ impl Request {
         Ok(new)
     }
 
-    /// The features that the client asked for and the answer refuses; `None`: it asked for none of them.
-    pub fn refused_features(&self) -> Option<String> {
-        let asked = [(self.tls_v1, "tls_v1"), (self.snappy, "snappy"), (self.deflate, "deflate")];
-        let names: Vec<&str> = asked.into_iter().filter_map(|(asked, name)| asked.then_some(name)).collect();
+    /// The features that the client asked for and this node does not have; `None`: it asked for none of them, or hears no answer.
+    pub fn refused_features(&self, limits: &Limits) -> Option<String> {
+        let asked = [
+            (self.tls_v1 && limits.tls.is_none(), "tls_v1"),
+            (self.snappy && !limits.snappy, "snappy"),
+            (self.deflate && !limits.deflate, "deflate"),
+        ];
+        let names: Vec<&str> = asked.into_iter().filter_map(|(refused, name)| refused.then_some(name)).collect();
         (self.feature_negotiation && !names.is_empty()).then(|| names.join(", "))
     }
 
-    /// The response frame's data: `OK` without feature negotiation, else the JSON.
-    /// TLS, compression and AUTH are not available yet: all are answered with false, which clients respect.
-    pub fn answer(&self, new: &Negotiated, limits: &Limits) -> Result<Vec<u8>, ClientError> {
+    /// The layers that the connection gets beside those that it has. Without feature negotiation there is none.
+    pub fn upgrade(&self, limits: &Limits, has: Upgrade) -> Result<Upgrade, ClientError> {
+        let failed = |text: &str| Err(ClientError::fatal("E_IDENTIFY_FAILED", text));
         if !self.feature_negotiation {
-            return Ok(super::OK.to_vec());
+            return Ok(Upgrade::default());
         }
-        if self.snappy && self.deflate {
-            let text = "cannot enable both deflate and snappy compression";
-            return Err(ClientError::fatal("E_IDENTIFY_FAILED", text));
+        let (deflate, snappy) = (limits.deflate && self.deflate, limits.snappy && self.snappy);
+        let compression = match (deflate, snappy) {
+            (true, true) => return failed("cannot enable both deflate and snappy compression"),
+            (true, false) => Some(Compression::Deflate(self.deflate_level(limits))),
+            (false, true) => Some(Compression::Snappy),
+            (false, false) => None,
+        };
+        let tls = limits.tls.is_some() && self.tls_v1;
+        if tls && has.tls {
+            return failed("IDENTIFY failed the connection has TLS already");
+        }
+        if has.compression.is_some() && (tls || compression.is_some()) {
+            return failed("IDENTIFY failed the connection is compressed already");
+        }
+        Ok(Upgrade { tls, compression })
+    }
+
+    /// The response frame's data: `OK` without feature negotiation, else the JSON.
+    pub fn answer(&self, new: &Negotiated, upgrade: Upgrade, limits: &Limits) -> Vec<u8> {
+        if !self.feature_negotiation {
+            return super::OK.to_vec();
         }
         let response = Response {
             max_rdy_count: limits.max_rdy_count,
             version: &limits.version,
             max_msg_timeout: limits.max_msg_timeout_ms,
             msg_timeout: new.msg_timeout_ms,
-            tls_v1: false,
-            deflate: false,
-            deflate_level: self.clamped_deflate_level(limits),
+            tls_v1: upgrade.tls,
+            deflate: matches!(upgrade.compression, Some(Compression::Deflate(_))),
+            deflate_level: self.deflate_level(limits),
             max_deflate_level: limits.max_deflate_level,
-            snappy: false,
+            snappy: upgrade.compression == Some(Compression::Snappy),
             sample_rate: new.sample_rate,
             auth_required: false,
             output_buffer_size: new.output_buffer_size,
             output_buffer_timeout: new.output_buffer_timeout_ms,
         };
-        Ok(serde_json::to_vec(&response).expect("a struct of numbers and a string has a JSON form"))
+        serde_json::to_vec(&response).expect("a struct of numbers and a string has a JSON form")
     }
 
-    /// The one value that is clamped: 0 or less means 6, above the maximum means the maximum.
-    fn clamped_deflate_level(&self, limits: &Limits) -> i64 {
-        let level = if self.deflate_level > 0 { self.deflate_level } else { DEFLATE_LEVEL };
-        level.min(i64::from(limits.max_deflate_level))
+    /// The one value that is clamped: for who does not get deflate, or asks for 0 or less, it is 6; above the maximum it is that.
+    fn deflate_level(&self, limits: &Limits) -> u8 {
+        let is_given = limits.deflate && self.deflate && self.deflate_level > 0;
+        let level = if is_given { u8::try_from(self.deflate_level).unwrap_or(u8::MAX) } else { DEFLATE_LEVEL };
+        level.min(limits.max_deflate_level)
     }
 }

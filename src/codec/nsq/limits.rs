@@ -1,6 +1,7 @@
 //! What the protocol allows and tells clients, taken from the settings once and shared by every session.
 
 use crate::config::Settings;
+use crate::transport::Terms;
 
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -18,7 +19,13 @@ pub struct Limits {
     pub max_output_buffer_size: u64,
     pub min_output_buffer_timeout_ms: u64,
     pub max_output_buffer_timeout_ms: u64,
+    /// What a client gets that asks for TLS; `None`: nobody does. The shard has it from whoever read the files.
+    pub tls: Option<Terms>,
+    pub snappy: bool,
+    pub deflate: bool,
     pub max_deflate_level: u8,
+    /// A client has to have TLS before any command but IDENTIFY.
+    pub tls_required: bool,
     /// Unsent bytes above which no further message is handed to a connection.
     pub output_full_bytes: usize,
     /// Unsent bytes above which nothing more is read from a connection: room for one message more than full, so that a
@@ -34,7 +41,6 @@ pub struct Limits {
 
 /// nsqd's smallest output buffer timeout.
 const MIN_OUTPUT_BUFFER_TIMEOUT_MS: u64 = 25;
-const MAX_DEFLATE_LEVEL: u8 = 6;
 const OUTPUT_FULL_BYTES: usize = 256 * 1024;
 const REPLIES_MAX: usize = 8192;
 
@@ -56,7 +62,11 @@ impl From<&Settings> for Limits {
             max_output_buffer_size: s.max_output_buffer_size,
             min_output_buffer_timeout_ms: MIN_OUTPUT_BUFFER_TIMEOUT_MS,
             max_output_buffer_timeout_ms: s.max_output_buffer_timeout_ms,
-            max_deflate_level: MAX_DEFLATE_LEVEL,
+            tls: None,
+            snappy: s.snappy,
+            deflate: s.deflate,
+            max_deflate_level: s.max_deflate_level as u8,
+            tls_required: s.is_tls_required(),
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,
             replies_max: REPLIES_MAX,

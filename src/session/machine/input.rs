@@ -11,7 +11,16 @@ use std::mem;
 impl Session {
     /// Parses what the client sent. Commands are parsed where they stand and bodies are lent to the host from there; only
     /// the start of a command whose rest is still to come is copied.
-    pub fn on_bytes(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
+    pub fn on_bytes(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) {
+        if self.transport.is_some() {
+            return self.on_wire(now, bytes, host);
+        }
+        self.on_plain(now, bytes, host);
+        self.pump(now, host);
+    }
+
+    /// Parses what the client said, out of whatever layers it came.
+    pub(super) fn on_plain(&mut self, now: Now, mut bytes: &[u8], host: &mut impl Host) {
         if self.ended {
             return;
         }
@@ -24,12 +33,15 @@ impl Session {
                 return;
             }
             self.parse_buffer(now, host);
-            if self.ended {
+            if self.ended || self.begin_upgrade(now, bytes) {
                 return;
             }
         }
         let parsed = self.parse(now, bytes, host);
-        if !self.ended && parsed < bytes.len() {
+        if self.ended || self.begin_upgrade(now, &bytes[parsed..]) {
+            return;
+        }
+        if parsed < bytes.len() {
             self.make_room();
             self.buffer.extend_from_slice(&bytes[parsed..]);
         }
@@ -38,6 +50,9 @@ impl Session {
     /// Memory for what comes next: the rest of a long body is received to behind its start.
     pub fn lend(&mut self) -> Option<Lent> {
         let Wanted::Bytes { expect, .. } = self.wanted else { return None };
+        if self.transport.is_some() {
+            return None; // what comes has to be decoded first
+        }
         let missing = expect.saturating_sub(self.buffer.len());
         if self.is_lent || self.buffer.is_empty() || missing < self.limits.in_place_min || !self.wants_reading() {
             return None;
@@ -56,6 +71,8 @@ impl Session {
         self.buffer = lent.memory;
         if self.has_what_is_wanted() {
             self.parse_buffer(now, host);
+            self.begin_upgrade(now, &[]);
+            self.pump(now, host);
         }
     }
 
@@ -108,7 +125,7 @@ impl Session {
     /// and what follows it.
     fn parse(&mut self, now: Now, bytes: &[u8], host: &mut impl Host) -> usize {
         let mut at = 0;
-        while !self.ended && at < bytes.len() {
+        while !self.ended && self.upgrade.is_none() && at < bytes.len() {
             if !self.greeted {
                 let Some(magic) = bytes.first_chunk::<4>() else {
                     self.wanted = Wanted::Bytes { need: MAGIC.len(), expect: MAGIC.len() };
@@ -121,6 +138,7 @@ impl Session {
             let context = Context {
                 limits: &self.limits,
                 state: self.state,
+                lacks_tls: self.limits.tls_required && !self.layers().tls,
                 has_heartbeats: self.negotiated.heartbeat_interval_ms.is_some(),
                 has_binary_ids: self.is_placed,
             };

@@ -17,6 +17,9 @@ impl Session {
         if !self.ended && (!self.wants_reading() || !self.replies.is_empty()) {
             self.read_since = now;
         }
+        if self.handshake_until.is_some_and(|until| now >= until) {
+            return self.fail_handshake("the TLS handshake took too long");
+        }
         if self.read_deadline().is_some_and(|deadline| now >= deadline) {
             return self.give_up("nothing came from it for two heartbeat intervals, or a command stayed unfinished");
         }
@@ -28,7 +31,7 @@ impl Session {
         self.stuck_intervals = if is_stuck { self.stuck_intervals + 1 } else { 0 };
         if self.stuck_intervals >= SILENT_INTERVALS_MAX {
             self.give_up("it took none of its output for two heartbeat intervals");
-        } else if !self.ended && !self.is_overfull() {
+        } else if !self.ended && !self.is_overfull() && self.handshake_until.is_none() {
             frame::response(roomy(&mut self.out, 0), HEARTBEAT);
         }
     }
@@ -38,7 +41,7 @@ impl Session {
         if self.is_dead {
             return None;
         }
-        self.read_deadline().into_iter().chain(self.heartbeat_deadline()).min()
+        self.read_deadline().into_iter().chain(self.heartbeat_deadline()).chain(self.handshake_until).min()
     }
 
     fn interval(&self) -> Option<Duration> {

@@ -58,6 +58,7 @@ impl From<&ClientIdentity> for ClientInfo {
             user_agent: i.user_agent.clone(),
             remote_address: i.remote_address.clone(),
             connected_unix_s: i.connected_unix_s,
+            ..ClientInfo::default()
         }
     }
 }

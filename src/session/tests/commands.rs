@@ -271,15 +271,18 @@ fn identify_negotiates() {
         let (mut s, mut host) = (greeted(), MockHost::default());
         s.on_bytes(at(0), &identify(&format!(r#"{{"feature_negotiation":true{fields}}}"#)), &mut host);
         assert!(!s.is_closing());
-        let texts = texts(&mut s);
-        assert_eq!(texts.len(), 1);
-        texts[0].clone()
+        // behind it stands, compressed, the OK of who asked for that
+        let out = s.take_output().unwrap();
+        let len = u32::from_be_bytes(out[..4].try_into().unwrap()) as usize;
+        format!("= {}", String::from_utf8_lossy(&out[8..4 + len]))
     };
     assert_eq!(negotiated(""), answer(60000, 6, 0, 16384, 250));
-    assert_eq!(negotiated(r#","tls_v1":true,"snappy":true,"unknown":{"a":[1]}"#), answer(60000, 6, 0, 16384, 250));
-    assert_eq!(negotiated(r#","deflate":true,"deflate_level":3"#), answer(60000, 3, 0, 16384, 250));
-    assert_eq!(negotiated(r#","deflate_level":-4"#), answer(60000, 6, 0, 16384, 250));
-    assert_eq!(negotiated(r#","deflate_level":9"#), answer(60000, 6, 0, 16384, 250));
+    assert_eq!(negotiated(r#","tls_v1":true,"unknown":{"a":[1]}"#), answer(60000, 6, 0, 16384, 250));
+    let deflate = |n| answer(60000, n, 0, 16384, 250).replace(r#""deflate":false"#, r#""deflate":true"#);
+    for (asked, level) in [(3, 3), (-4, 6), (0, 6), (9, 6), (300, 6)] {
+        assert_eq!(negotiated(&format!(r#","deflate":true,"deflate_level":{asked}"#)), deflate(level));
+    }
+    assert_eq!(negotiated(r#","deflate_level":3"#), answer(60000, 6, 0, 16384, 250), "of who asks for no deflate");
     assert_eq!(negotiated(r#","output_buffer_size":-1"#), answer(60000, 6, 0, 1, 0));
     assert_eq!(negotiated(r#","output_buffer_timeout":-1"#), answer(60000, 6, 0, 16384, 0));
     assert_eq!(negotiated(r#","output_buffer_size":64,"output_buffer_timeout":25"#), answer(60000, 6, 0, 64, 25));
@@ -290,7 +293,8 @@ fn identify_negotiates() {
 #[test]
 fn a_client_that_asks_for_what_is_not_there_is_named_in_the_log() {
     use crate::codec::nsq::identify::Request;
-    let refused = |json: &str| Request::parse(json.as_bytes()).expect("it is JSON").refused_features();
+    let limits = Limits { snappy: false, ..limits() };
+    let refused = |json: &str| Request::parse(json.as_bytes()).expect("it is JSON").refused_features(&limits);
     let asked = r#"{"feature_negotiation":true,"tls_v1":true,"snappy":true}"#;
     assert_eq!(refused(asked).as_deref(), Some("tls_v1, snappy"));
     assert_eq!(refused(r#"{"feature_negotiation":true,"deflate":false}"#), None);

@@ -2,6 +2,7 @@
 
 mod commands;
 mod flow;
+mod layers;
 mod random;
 
 use super::*;

@@ -279,6 +279,7 @@ impl World {
                 node_id: self.nodes[n].id.0,
                 cluster: cluster.clone(),
                 lent_min: self.plan.lent_min,
+                tls: None,
             }));
         }
         shards

@@ -147,6 +147,7 @@ impl<'a> World<'a> {
                 node_id: [7; 16],
                 cluster: None,
                 lent_min: plan.lent_min,
+                tls: None,
             }));
         }
         disk.faults = plan.faults;

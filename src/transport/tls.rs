@@ -53,6 +53,8 @@ pub struct Link {
 pub enum Side {
     /// A client of the native port.
     Client,
+    /// An NSQ client, once IDENTIFY has asked for it.
+    Upgraded,
     /// A node that connected.
     PeerThere,
     /// A node that was dialled.
@@ -78,6 +80,20 @@ impl Link {
 
     pub fn side(&self) -> Side {
         self.side
+    }
+
+    pub fn facts(&self) -> super::TlsFacts {
+        let certificates = self.tls.peer_certificates().unwrap_or_default();
+        super::TlsFacts {
+            version: match self.tls.protocol_version() {
+                Some(rustls::ProtocolVersion::TLSv1_2) => "TLS1.2",
+                Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3",
+                _ => "",
+            },
+            cipher_suite: self.tls.negotiated_cipher_suite().map(|suite| suite_name(suite.suite())).unwrap_or_default(),
+            protocol: self.tls.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned()).unwrap_or_default(),
+            common_name: certificates.first().and_then(|c| super::certificate::common_name(c)).unwrap_or_default(),
+        }
     }
 
     pub fn is_handshaking(&self) -> bool {
@@ -194,13 +210,21 @@ impl Link {
     }
 }
 
+/// Its registered name, with which rustls's own differs in the prefix of TLS 1.3.
+fn suite_name(suite: rustls::CipherSuite) -> String {
+    suite.as_str().map_or_else(|| format!("{suite:?}"), |name| name.replacen("TLS13_", "TLS_", 1))
+}
+
 fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
-    if side != Side::Client
+    if matches!(side, Side::PeerThere | Side::PeerDialled)
         && let Some(fault) = peer_fault(error, is_handshake, side)
     {
         return fault;
     }
     match error {
+        Error::InvalidMessage(_) if is_handshake && side == Side::Upgraded => {
+            format!("IDENTIFY asked for TLS, and what came is not ({error})")
+        }
         Error::InvalidMessage(_) if is_handshake => format!("this port speaks TLS, and what came is not ({error})"),
         error if is_handshake => format!("the TLS handshake failed: {error}"),
         error => format!("TLS: {error}"),

@@ -1,0 +1,343 @@
+//! What the bytes of an NSQ client pass between its socket and its session once IDENTIFY has asked for it: TLS, and above it
+//! snappy or deflate. Bytes in, bytes out: it knows no socket, no command and no time.
+//!
+//! ```text
+//!   wire bytes ── decode ──> TLS ──> snappy or deflate ──> what the client says
+//!   wire bytes <── output <── TLS <── snappy or deflate <── seal <── what the session says
+//! ```
+//!
+//! **Memory.** What comes is decoded a piece at a time, and only when the session takes it: a stream that unfolds to a thousand times its
+//! size makes the session's pieces more, not longer, and what the session does not read stays as it came.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | tls | the TLS of one connection, also of native clients and peers |
+//! | certificate | the common name in a client's certificate |
+//! | snappy | the framing format of snappy |
+//! | deflate | raw deflate |
+
+mod certificate;
+mod deflate;
+mod snappy;
+#[cfg(test)]
+mod tests;
+
+pub mod tls;
+
+use deflate::Deflate;
+use rustls::ServerConfig;
+use snappy::Snappy;
+use std::mem;
+use std::sync::Arc;
+use tls::{End, Link, Side};
+
+/// What is decoded of the wire in one step, at most.
+const PIECE: usize = 16 * 1024;
+
+/// An emptied buffer larger than this gives its memory back.
+const KEPT: usize = 512;
+
+/// On which terms NSQ clients get TLS: the node's certificate, and what is asked of theirs.
+#[derive(Clone, Debug)]
+pub struct Terms(pub Arc<ServerConfig>);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compression {
+    Snappy,
+    /// With this level, 1 to 9.
+    Deflate(u8),
+}
+
+/// What an IDENTIFY asked for and gets: the layers to add, the lower one first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Upgrade {
+    pub tls: bool,
+    pub compression: Option<Compression>,
+}
+
+impl Upgrade {
+    pub fn is_none(self) -> bool {
+        self == Upgrade::default()
+    }
+}
+
+/// The TLS of a connection, for /stats and the auth server.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TlsFacts {
+    /// As nsqd writes it: `TLS1.3`.
+    pub version: &'static str,
+    /// By its registered name: `TLS_AES_128_GCM_SHA256`.
+    pub cipher_suite: String,
+    pub protocol: String,
+    /// Of the client's certificate; empty: it showed none.
+    pub common_name: String,
+}
+
+/// What came of a step of decoding.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// There may be more: ask again.
+    More,
+    /// All that came is decoded.
+    Dry,
+    /// The client has said that it is done, inside of TLS or of the compressed stream.
+    End,
+    /// What came makes no sense; the text is for people.
+    Fault(String),
+}
+
+#[derive(Debug)]
+enum Compressor {
+    Snappy(Snappy),
+    Deflate(Box<Deflate>),
+}
+
+#[derive(Debug)]
+pub struct Transport {
+    tls: Option<Box<Link>>,
+    compressor: Option<Compressor>,
+    /// Of the wire, and not decoded yet.
+    wire: Vec<u8>,
+    /// Out of TLS, and not decompressed yet.
+    compressed: Vec<u8>,
+    /// For the wire.
+    out: Vec<u8>,
+    /// TLS has said its end.
+    tls_ended: bool,
+    /// Nothing is decoded any more.
+    ended: bool,
+}
+
+/// Of a step of decoding: whether the stream has ended, or what is wrong with it, for people.
+type Step = Result<bool, String>;
+
+/// Lets `step` take from the front of `buffer`.
+fn take(buffer: &mut Vec<u8>, step: impl FnOnce(&mut &[u8]) -> Step) -> Step {
+    let mut rest = &buffer[..];
+    let result = step(&mut rest);
+    let taken = buffer.len() - rest.len();
+    buffer.drain(..taken);
+    if buffer.is_empty() && buffer.capacity() > KEPT {
+        *buffer = vec![];
+    }
+    result
+}
+
+impl Transport {
+    /// `out` goes out first, as it is.
+    pub fn new(out: Vec<u8>) -> Transport {
+        Transport { tls: None, compressor: None, wire: vec![], compressed: vec![], out, tls_ended: false, ended: false }
+    }
+
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    pub fn compression(&self) -> Option<Compression> {
+        self.compressor.as_ref().map(|compressor| match compressor {
+            Compressor::Snappy(_) => Compression::Snappy,
+            Compressor::Deflate(deflate) => Compression::Deflate(deflate.level()),
+        })
+    }
+
+    /// Adds layers, above those that there are; `unread` came behind what was read of the connection before. With TLS nothing is sealed
+    /// until its handshake is over.
+    pub fn begin(&mut self, upgrade: Upgrade, terms: Option<&Terms>, unread: &[u8]) -> Result<(), String> {
+        assert!(self.compressor.is_none() && !(upgrade.tls && self.tls.is_some()), "a layer is added once, TLS below the other");
+        let below = if self.tls.is_some() { &mut self.compressed } else { &mut self.wire };
+        // what was kept before came after that
+        below.splice(..0, unread.iter().copied());
+        if upgrade.tls {
+            let terms = terms.ok_or("this node has no TLS")?;
+            let link = Link::accept(terms.0.clone(), Side::Upgraded).map_err(|e| e.to_string())?;
+            self.tls = Some(Box::new(link));
+        }
+        self.compressor = upgrade.compression.map(|compression| match compression {
+            Compression::Snappy => Compressor::Snappy(Snappy::default()),
+            Compression::Deflate(level) => Compressor::Deflate(Box::new(Deflate::new(level))),
+        });
+        Ok(())
+    }
+
+    /// Nothing can be said yet.
+    pub fn is_handshaking(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
+    }
+
+    /// `None` without TLS.
+    pub fn tls_facts(&self) -> Option<TlsFacts> {
+        self.tls.as_ref().map(|tls| tls.facts())
+    }
+
+    // ---- in
+
+    /// Keeps what came for later.
+    pub fn keep(&mut self, bytes: &[u8]) {
+        if !self.ended {
+            self.wire.extend_from_slice(bytes);
+        }
+    }
+
+    /// Something was kept and not decoded.
+    pub fn has_kept(&self) -> bool {
+        let has_more = self.compressor.as_ref().is_some_and(Compressor::has_more);
+        !self.ended && (has_more || self.tls_ended || !self.wire.is_empty() || !self.compressed.is_empty())
+    }
+
+    /// Decodes a piece of what was kept and of `bytes`, in this order; what it says is added to `plain`, and what was taken of
+    /// `bytes` is gone from it.
+    pub fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Decoded {
+        if self.ended {
+            *bytes = &[];
+            return Decoded::Dry;
+        }
+        let step = if !self.compressed.is_empty() || self.compressor.as_ref().is_some_and(Compressor::has_more) {
+            self.decompress(plain)
+        } else if self.tls_ended {
+            Ok(true)
+        } else if !self.wire.is_empty() {
+            let mut wire = mem::take(&mut self.wire);
+            let step = take(&mut wire, |rest| self.decode_wire(rest, plain));
+            self.wire = wire;
+            step
+        } else if bytes.is_empty() {
+            return Decoded::Dry;
+        } else {
+            self.decode_wire(bytes, plain)
+        };
+        let decoded = match step {
+            Ok(false) => return Decoded::More,
+            Ok(true) => Decoded::End,
+            Err(fault) => Decoded::Fault(fault),
+        };
+        self.ended = true;
+        (self.wire, self.compressed) = (vec![], vec![]);
+        decoded
+    }
+
+    /// Decompresses a piece of what came out of TLS, or of what the compressor has.
+    fn decompress(&mut self, plain: &mut Vec<u8>) -> Step {
+        let compressor = self.compressor.as_mut().expect("only what is compressed waits here");
+        take(&mut self.compressed, |rest| compressor.decode(rest, plain))
+    }
+
+    fn decode_wire(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+        let (mut piece, rest) = bytes.split_at(bytes.len().min(PIECE));
+        let Some(tls) = &mut self.tls else {
+            let len = piece.len();
+            let step = match &mut self.compressor {
+                Some(compressor) => compressor.decode(&mut piece, plain),
+                None => {
+                    plain.extend_from_slice(piece);
+                    piece = &[];
+                    Ok(false)
+                }
+            };
+            *bytes = &bytes[len - piece.len()..];
+            return step;
+        };
+        *bytes = rest;
+        let into = if self.compressor.is_some() { &mut self.compressed } else { plain };
+        let end = tls.receive(piece, &mut |said| into.extend_from_slice(said));
+        self.take_from_tls();
+        match end {
+            None => Ok(false),
+            // what it said before its end comes first
+            Some(End::Peer) => {
+                self.tls_ended = true;
+                Ok(false)
+            }
+            Some(End::Fault(fault)) => Err(fault),
+        }
+    }
+
+    // ---- out
+
+    /// What the session says; what becomes of it is in `take_output`. Not during a handshake.
+    pub fn seal(&mut self, plain: &[u8]) -> Result<(), String> {
+        let Some(compressor) = &mut self.compressor else { return self.seal_uncompressed(plain) };
+        if self.tls.is_none() {
+            compressor.encode(plain, &mut self.out);
+            return Ok(());
+        }
+        let mut compressed = vec![];
+        compressor.encode(plain, &mut compressed);
+        self.seal_uncompressed(&compressed)
+    }
+
+    /// The same below compression.
+    pub fn seal_uncompressed(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let Some(tls) = &mut self.tls else {
+            self.out.extend_from_slice(bytes);
+            return Ok(());
+        };
+        let sent = tls.send(bytes);
+        self.take_from_tls();
+        match sent {
+            Err(End::Fault(fault)) => Err(fault),
+            _ => Ok(()),
+        }
+    }
+
+    /// TLS did not come about: these bytes go out in plain behind its last words.
+    pub fn abandon(&mut self, bytes: &[u8]) {
+        (self.tls, self.compressor, self.ended) = (None, None, true);
+        self.out.extend_from_slice(bytes);
+    }
+
+    /// Says the end to the client; nothing follows.
+    pub fn close(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.close(); // once
+            self.take_from_tls();
+        }
+    }
+
+    fn take_from_tls(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            let mut made = tls.take_output();
+            tls.sent(made.len()); // bytes on the wire are what counts here
+            if self.out.is_empty() {
+                self.out = made;
+            } else {
+                self.out.append(&mut made);
+            }
+        }
+    }
+
+    pub fn has_output(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// For the socket, whole and in this order.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        mem::take(&mut self.out)
+    }
+
+    /// Memory for what was not decoded or not sent yet, in bytes; not what TLS and a compressor have of their own.
+    pub fn held_bytes(&self) -> usize {
+        self.wire.capacity() + self.compressed.capacity() + self.out.capacity()
+    }
+}
+
+impl Compressor {
+    /// More may come out without more going in.
+    fn has_more(&self) -> bool {
+        matches!(self, Compressor::Deflate(deflate) if deflate.is_full())
+    }
+
+    /// One step of bounded size.
+    fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
+        match self {
+            Compressor::Snappy(snappy) => snappy.decode(bytes, plain),
+            Compressor::Deflate(deflate) => deflate.decode(bytes, plain),
+        }
+    }
+
+    fn encode(&mut self, plain: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Compressor::Snappy(snappy) => snappy.encode(plain, out),
+            Compressor::Deflate(deflate) => deflate.encode(plain, out),
+        }
+    }
+}
