@@ -326,6 +326,12 @@ impl Channel {
     }
 
     /// A single message; runs are looked for in `ranges`.
+    /// Another client has it in flight.
+    pub fn is_anothers(&self, sub: SubId, id: LogId) -> bool {
+        let open = self.open.find(id).map(|key| self.open.get(key));
+        open.is_some_and(|open| open.state == State::InFlight && self.clients.get(open.client).sub != sub)
+    }
+
     pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<u32> {
         let key = self.open.find(id)?;
         let open = self.open.get(key);

@@ -268,9 +268,7 @@ mod tests {
                 &["-lookupd-tcp-address=h:4160", "-lookupd-tcp-address", "i:4160"][..],
                 "--lookupd-tcp-address is nsqd's and is not supported",
             ),
-            (&["--auth-http-address=h:1"], "--native-tls-client-ca"),
             (&["--statsd-address", "h:1"], "ask /stats?format=json"),
-            (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
             (&["--lookupd-tcp-address=", "--lookupd-tcp-address=h:1"], "--lookupd-tcp-address is nsqd's"),
             (&["--statsd-mem-stats", "--https-address=:1"], "--https-address is nsqd's"),
         ] {
@@ -280,17 +278,15 @@ mod tests {
         // What asks for nothing has no effect, and the log says so.
         let off = [
             "--statsd-prefix=nsq.%s",
-            "--max-channel-consumers=0",
-            "-output-buffer-timeout=250ms",
-            "-min-output-buffer-timeout=25000us",
+            "--statsd-udp-packet-size=508",
         ];
         assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
     }
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("statsd_address = \"c\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
-        let error = asked(&["--config=x", "--auth-http-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
+        let file = Some("https_address = \":2\"\nhttps-address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let error = asked(&["--config=x", "--statsd-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
         assert_eq!(error.lines().count(), 7, "{error}");
     }
 
@@ -310,6 +306,11 @@ mod tests {
         assert_eq!((settings.snappy, settings.deflate), (false, true));
         let settings = of(&["--config=x", "-deflate"], Some("snappy = false\ndeflate = false\ntls_required = false")).unwrap();
         assert_eq!((settings.snappy, settings.deflate), (false, true), "flags win");
+        let servers = of(&["--auth-http-address=a:1", "-auth-http-address", "b:2"], None).unwrap().auth_http_address;
+        assert_eq!(servers, ["a:1", "b:2"]);
+        let file = Some("auth_http_addresses = [\"c:3\"]\noutput_buffer_timeout = \"1s\"");
+        let settings = of(&["--config=x"], file).unwrap();
+        assert_eq!((settings.auth_http_address, settings.output_buffer_timeout_ms), (vec!["c:3".to_owned()], 1000));
         assert!(of(&["-snappy=maybe"], None).unwrap_err().contains("--snappy=maybe: must be true, false"));
         let error = of(&["-tls-required=maybe"], None).unwrap_err();
         assert!(error.contains("must be true, false, tcp-https"), "{error}");

@@ -117,6 +117,13 @@ settings! {
             "Largest output buffer that a client may ask for";
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
             "Longest time between flushes of its output buffer that a client may ask for";
+        output_buffer_timeout_ms: u64 = 250, Unit::Millis, 1, HOUR, "output-buffer-timeout",
+            "Time between flushes that a client hears of that asks for none. Every client's output goes out at the end of each turn, whatever \
+             it asks for";
+        min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 1, HOUR, "min-output-buffer-timeout",
+            "Shortest time between flushes of its output buffer that a client may ask for";
+        max_channel_consumers: u64 = 0, Unit::Count, 0, 1_000_000, "max-channel-consumers", ["0, no limit"],
+            "Consumers that a channel may have on this node; a SUB of one more is refused";
         max_confirm_win: u64 = 500, Unit::Count, 1, 1_000_000, "max-confirm-win",
             "Gaps of unfinished messages behind which a channel reads no further";
     }
@@ -144,6 +151,15 @@ settings! {
             "Whether a client may have its connection compressed by deflate";
         max_deflate_level: u64 = 6, Unit::Count, 1, 9, "max-deflate-level",
             "Highest level of deflate that a client may ask for; a higher one is cut to it";
+    }
+    "Who NSQ clients are" {
+        auth_http_address: Vec<String> = vec![], Unit::List, 0, 0, "auth-http-address", ["none: nobody is asked"],
+            "Where a server says what a client may do that sends AUTH: host:port, whose /auth is asked, or a whole URL. Given once for each; \
+             one is chosen by chance, the next ones when it fails";
+        http_client_connect_timeout_ms: u64 = 2 * SECOND, Unit::Millis, 1, HOUR, "http-client-connect-timeout",
+            "Time to connect to such a server";
+        http_client_request_timeout_ms: u64 = 5 * SECOND, Unit::Millis, 1, HOUR, "http-client-request-timeout",
+            "Time for its whole answer";
     }
     "HTTP" {
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
@@ -256,8 +272,6 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("verbose", "use log-level"),
     ("e2e-processing-latency-percentile", "channels keep no latencies of their own"),
     ("e2e-processing-latency-window-time", "channels keep no latencies of their own"),
-    ("http-client-connect-timeout", "the node asks nobody over HTTP"),
-    ("http-client-request-timeout", "the node asks nobody over HTTP"),
 ];
 
 /// A setting of nsqd 1.3 for a feature that is not there (yet).
@@ -281,12 +295,6 @@ const NOT_REGISTERED: &str = "the node registers nowhere, /info tells the port t
 /// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
 /// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
 pub static MISSING: &[Unsupported] = &[
-    unsupported(
-        "auth-http-address",
-        "",
-        "nobody is asked who a client is. Native clients can show a certificate:",
-        "native-tls-client-ca",
-    ),
     unsupported("broadcast-http-port", "0", NOT_REGISTERED, ""),
     unsupported("broadcast-tcp-port", "0", NOT_REGISTERED, ""),
     unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
@@ -295,24 +303,6 @@ pub static MISSING: &[Unsupported] = &[
         "",
         "the node registers with no nsqlookupd: consumers are given the address itself, that of",
         "tcp-address",
-    ),
-    unsupported(
-        "max-channel-consumers",
-        "0",
-        "a channel takes any number of consumers. Connections of the whole node are bounded by",
-        "max-connections",
-    ),
-    unsupported(
-        "min-output-buffer-timeout",
-        "25ms",
-        "it is 25ms. The longest that a client may ask for is",
-        "max-output-buffer-timeout",
-    ),
-    unsupported(
-        "output-buffer-timeout",
-        "250ms",
-        "it is 250ms for a client that does not ask. The longest that a client may ask for is",
-        "max-output-buffer-timeout",
     ),
     unsupported("statsd-address", "", NO_STATSD, ""),
     unsupported("statsd-exclude-ephemeral", "false", NO_STATSD, ""),
@@ -344,7 +334,6 @@ fn is_same_value(default: &str, value: &str) -> bool {
 pub fn missing(name: &str) -> Option<String> {
     let name = match name.replace('_', "-").as_str() {
         "nsqlookupd-tcp-addresses" => "lookupd-tcp-address".to_owned(),
-        "auth-http-addresses" => "auth-http-address".to_owned(),
         other => other.to_owned(),
     };
     let flag = MISSING.iter().find(|flag| flag.name == name)?;

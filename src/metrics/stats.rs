@@ -8,6 +8,8 @@ pub struct ShardStats {
     pub core: u16,
     pub connections: u64,
     pub partitions: Vec<PartitionStats>,
+    /// Addresses of clients of this core that have said CLS.
+    pub closing: Vec<String>,
     /// Publishing clients on this core.
     pub producers: Vec<ProducerStats>,
     pub healthy: bool,

@@ -2,7 +2,7 @@
 
 use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::shard::message::SubOptions;
+use crate::shard::message::{AuthQuery, SubOptions};
 
 /// A place in a session's queue of replies; consecutive, so that replies leave in the order of their commands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -29,8 +29,11 @@ pub struct Subscribe<'a> {
 }
 
 /// The message is not in flight for this client: unknown, timed out, finished, or another client's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NotInFlight;
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NotInFlight {
+    /// Another client has it.
+    pub is_anothers: bool,
+}
 
 /// Implemented by the shard. Names, sizes and counts were checked; borrowed bytes are valid for the call only.
 /// A partition that is not on this core may answer FIN, REQ and TOUCH with `Ok` and later with `Session::not_in_flight`.
@@ -54,6 +57,8 @@ pub trait Host {
     /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), NotInFlight>;
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), NotInFlight>;
+    /// Asks the auth server; [`Session::authorized`](super::Session::authorized) has the answer, once.
+    fn authorize(&mut self, conn: ConnId, query: AuthQuery);
     /// CLS: no further message goes out; what is in flight may still be finished, requeued and touched.
     fn close_subscription(&mut self, now: Now, conn: ConnId);
 }

@@ -1,5 +1,6 @@
 //! One connection's session: input to host calls, host answers to output.
 
+mod auth;
 mod input;
 mod time;
 mod wire;
@@ -11,6 +12,7 @@ use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
 use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
+use crate::codec::nsq::unfinished::unfinished;
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
 use crate::shard::message::{ClientInfo, InFlightCommand, Layers, PublishError, SubOptions};
 use crate::transport::{Compression, Transport, Upgrade};
@@ -42,6 +44,7 @@ pub struct Carried {
     transport: Option<Box<Transport>>,
     /// What came out of it and was not parsed.
     unparsed: Vec<u8>,
+    auth: Option<Box<auth::Auth>>,
 }
 
 /// What a client says of itself.
@@ -83,6 +86,8 @@ pub struct Session {
     is_placed: bool,
     /// Of the SUB that was accepted.
     sub_slot: Option<ReplySlot>,
+    /// `topic:channel` of it, until it is answered.
+    sub_name: Box<str>,
     negotiated: Negotiated,
     identity: Option<Box<Identity>>,
     published: Published,
@@ -97,6 +102,11 @@ pub struct Session {
     stalled: Option<Stalled>,
     /// It stalls until every earlier reply has left, and not on the host.
     waits_for_replies: bool,
+    /// It stalls until the auth server has answered.
+    waits_for_auth: bool,
+    auth: Option<Box<auth::Auth>>,
+    /// The client has said that nothing more comes.
+    peer_ended: bool,
     /// Input is ignored from here on.
     ended: bool,
     // ---- between the socket and the above
@@ -144,6 +154,7 @@ impl Session {
             state: State::Init,
             is_placed: false,
             sub_slot: None,
+            sub_name: Box::default(),
             negotiated,
             identity: carried.identity,
             published: carried.published,
@@ -155,6 +166,9 @@ impl Session {
             progress: Progress::default(),
             stalled: None,
             waits_for_replies: false,
+            waits_for_auth: false,
+            auth: carried.auth,
+            peer_ended: false,
             ended: false,
             transport: carried.transport,
             upgrade: None,
@@ -193,6 +207,7 @@ impl Session {
             // the socket's own unread bytes are of another kind
             unparsed: if transport.is_some() { mem::take(&mut buffer) } else { vec![] },
             transport,
+            auth: self.auth.take(),
         };
         (carried, buffer)
     }
@@ -216,7 +231,12 @@ impl Session {
         let conn = self.conn;
         match command {
             Command::Publish { topic, partition, bodies } => {
-                let asked = if matches!(bodies, Bodies::One(_)) { Asked::Publish } else { Asked::MultiPublish };
+                let is_single = matches!(bodies, Bodies::One(_));
+                let asked = if is_single { Asked::Publish } else { Asked::MultiPublish };
+                // An MPUB's was looked at before its body was.
+                if is_single && let Some(ran) = self.forbid(now, "PUB", topic, "", host) {
+                    return ran;
+                }
                 match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
                     Taken::Accepted => {
                         self.published.add(topic, bodies.count());
@@ -227,19 +247,23 @@ impl Session {
                 }
             }
             Command::Finish(id) => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.finish(now, conn, id));
+                let done = self.message_id(id).map_or(Err(NotInFlight::default()), |id| host.finish(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Finish);
             }
             Command::Requeue { id, delay_ms } => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.requeue(now, conn, id, delay_ms));
+                let done = self.message_id(id).map_or(Err(NotInFlight::default()), |id| host.requeue(now, conn, id, delay_ms));
                 self.answer_in_flight(done, id, InFlightCommand::Requeue);
             }
             Command::Touch(id) => {
-                let done = self.message_id(id).map_or(Err(NotInFlight), |id| host.touch(now, conn, id));
+                let done = self.message_id(id).map_or(Err(NotInFlight::default()), |id| host.touch(now, conn, id));
                 self.answer_in_flight(done, id, InFlightCommand::Touch);
             }
             Command::Ready(count) => host.ready(now, conn, count),
             Command::Subscribe { topic, channel, partition, is_ordered } => {
+                let name = if is_ordered { "SUB_ORDERED" } else { "SUB" };
+                if let Some(ran) = self.forbid(now, name, topic, channel, host) {
+                    return ran;
+                }
                 let slot = self.replies.next_slot();
                 if is_ordered && self.negotiated.sample_rate > 0 {
                     self.answer_error(&ClientError::fatal("E_INVALID", "SUB_ORDERED does not go with a sample rate"));
@@ -250,6 +274,7 @@ impl Session {
                         self.state = State::Subscribed;
                         self.is_placed = is_ordered;
                         self.sub_slot = Some(slot);
+                        self.sub_name = format!("{topic}:{channel}").into();
                         self.replies.wait(Asked::Subscribe);
                     }
                     Taken::Stall => return false,
@@ -263,6 +288,7 @@ impl Session {
                 self.replies.push_response(CLOSE_WAIT, out);
             }
             Command::Identify(json) => return self.identify(now, json),
+            Command::Auth(secret) => return self.ask_auth(secret, host),
             Command::Nop => {}
             Command::Unsupported(name) => {
                 let text = format!("{name} is not supported by this version: nothing of it was done");
@@ -321,10 +347,14 @@ impl Session {
 
     /// Parses what is buffered: the host has room again, or what it waited for is there.
     pub fn resume(&mut self, now: Now, host: &mut impl Host) {
+        if self.waits_for_auth && !self.ended {
+            return;
+        }
         self.waits_for_replies = false;
         if self.ended || self.buffer.is_empty() {
             self.stalled = None;
-            return self.pump(now, host);
+            self.pump(now, host);
+            return self.settle_end();
         }
         let before = self.stalled.take();
         let len = self.buffer.len();
@@ -336,6 +366,7 @@ impl Session {
         }
         self.begin_upgrade(now, &[]);
         self.pump(now, host);
+        self.settle_end();
     }
 
     /// Goes on with what waited for room in the output, or for replies to leave.
@@ -344,6 +375,25 @@ impl Session {
             self.resume(now, host);
         } else {
             self.pump(now, host);
+            self.settle_end();
+        }
+    }
+
+    /// The client's side of the connection is closed: what it sent is worked off, its answers go out, and then the connection closes.
+    pub fn on_end(&mut self) {
+        self.peer_ended = true;
+        self.settle_end();
+    }
+
+    /// Once all is parsed that came before the client's end. A command that is not whole is answered with what it lacks.
+    fn settle_end(&mut self) {
+        let has_kept = self.transport.as_ref().is_some_and(|transport| transport.has_kept());
+        if !self.peer_ended || self.ended || self.stalled.is_some() || has_kept {
+            return;
+        }
+        match unfinished(&self.buffer).filter(|_| self.greeted) {
+            Some(error) => self.end_with(&error),
+            None => self.end(&[]),
         }
     }
 
@@ -398,23 +448,31 @@ impl Session {
 
     /// The error for a publish or subscribe that was accepted and then failed, with the code of its command.
     pub fn fail(&mut self, slot: ReplySlot, why: PublishError) {
-        if let Some(asked) = self.replies.asked(slot) {
-            self.reply(slot, Err(failure(asked, why)));
-        }
+        let Some(asked) = self.replies.asked(slot) else { return };
+        let error = match why {
+            PublishError::TooManyConsumers => {
+                let (name, most) = (&self.sub_name, self.limits.max_channel_consumers);
+                ClientError::fatal("E_SUB_FAILED", format!("SUB failed consumers for {name} exceeds limit of {most}"))
+            }
+            _ => failure(asked, why),
+        };
+        self.reply(slot, Err(error));
     }
 
     /// A FIN, REQ or TOUCH that was passed on turned out to name a message that is not in flight. It is said at once, not
     /// behind the replies that are outstanding: a later publish's OK says that the FINs before it did not fail.
-    pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand) {
+    pub fn not_in_flight(&mut self, id: MessageId, command: InFlightCommand, why: NotInFlight) {
         if !self.replies.is_closed() {
             let id = if self.is_placed { id.binary() } else { id.hex() };
-            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command));
+            frame::error(roomy(&mut self.out, self.out_hint), &in_flight_error(&id, command, why));
         }
     }
 
     fn answer_in_flight(&mut self, done: Result<(), NotInFlight>, id: &[u8; 16], command: InFlightCommand) {
-        if done.is_err() && !self.replies.is_closed() {
-            self.answer_error(&in_flight_error(id, command));
+        if let Err(why) = done
+            && !self.replies.is_closed()
+        {
+            self.answer_error(&in_flight_error(id, command, why));
         }
     }
 
@@ -575,9 +633,7 @@ impl Session {
 
     /// Before IDENTIFY a client goes by its address, as in nsqd.
     pub fn client_info(&self) -> ClientInfo {
-        let address: &str = &self.peer.0;
-        let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let (address, host) = (&*self.peer.0, self.remote_host());
         let Identity { client_id, hostname, user_agent } = match &self.identity {
             Some(identity) => (**identity).clone(),
             None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
@@ -585,11 +641,18 @@ impl Session {
         let (remote_address, connected_unix_s) = (address.into(), self.connected_unix_s);
         let compression = self.layers().compression;
         let layers = Layers {
-            tls: self.transport.as_ref().and_then(|t| t.tls_facts()),
+            tls: self.transport.as_ref().and_then(|t| t.tls_facts()).map(Box::new),
             snappy: compression == Some(Compression::Snappy),
             deflate: matches!(compression, Some(Compression::Deflate(_))),
         };
-        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers }
+        let auth = self.auth.as_ref().and_then(|auth| auth.identity()).map(Box::new);
+        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers, auth }
+    }
+
+    /// The address without its port.
+    fn remote_host(&self) -> &str {
+        let host = self.peer.0.rsplit_once(':').map_or(&*self.peer.0, |(host, _port)| host);
+        host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
     }
 
     fn message_id(&self, id: &[u8; 16]) -> Option<MessageId> {
@@ -643,11 +706,12 @@ pub fn failure(asked: Asked, why: PublishError) -> ClientError {
     ClientError::fatal(code, text)
 }
 
-fn in_flight_error(id: &[u8; 16], command: InFlightCommand) -> ClientError {
+fn in_flight_error(id: &[u8; 16], command: InFlightCommand, why: NotInFlight) -> ClientError {
     let (code, name): (_, &[u8]) = match command {
         InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
         InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
         InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
     };
-    ClientError::passing(code, [name, id, b" failed ID not in flight"].concat())
+    let why: &[u8] = if why.is_anothers { b" failed client does not own message" } else { b" failed ID not in flight" };
+    ClientError::passing(code, [name, id, why].concat())
 }

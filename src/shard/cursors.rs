@@ -275,7 +275,7 @@ impl Engine {
         match *by {
             Finisher::Nsq(_) if kept => {}
             Finisher::Nsq(id) => {
-                self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
+                self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {

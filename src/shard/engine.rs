@@ -4,7 +4,7 @@
 use super::attach::Attaching;
 use super::cursors::{CursorRequest, CursorSyncs};
 use super::event::Effect;
-use super::message::{InFlightCommand, MeshMessage, OwnedBodies, PublishError, Ticket};
+use super::message::{Grants, InFlightCommand, MeshMessage, NotInFlight, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
@@ -43,7 +43,9 @@ pub(super) struct Track {
 /// What a session hears of an earlier command.
 pub(super) enum Heard {
     Answer(ReplySlot, Result<(), PublishError>),
-    NotInFlight(crate::base::MessageId, InFlightCommand),
+    NotInFlight(crate::base::MessageId, InFlightCommand, NotInFlight),
+    /// What the auth server says, or why there is no answer.
+    Authorized(Result<Arc<Grants>, String>),
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
     /// The answer to a native request.
@@ -150,6 +152,7 @@ pub(super) struct Parked {
 pub(super) enum Asked {
     Publish { conn: ConnId, slot: ReplySlot, bytes: u64, topic: TopicId },
     Topic { name: TopicName },
+    Auth { conn: ConnId },
 }
 
 /// What came of an attempt to publish.

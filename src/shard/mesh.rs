@@ -31,7 +31,8 @@ impl Engine {
                 self.pass(from, MeshMessage::LossAccepted { ticket, result });
             }
             // Cores do not ask each other; the HTTP thread does.
-            MeshMessage::OffsetSet { .. }
+            MeshMessage::Authorize { .. }
+            | MeshMessage::OffsetSet { .. }
             | MeshMessage::OrderSet { .. }
             | MeshMessage::ChannelChanged { .. }
             | MeshMessage::LossAccepted { .. } => {}
@@ -40,6 +41,11 @@ impl Engine {
                 match result {
                     Ok(topic) => self.topic_known(&topic),
                     Err(error) => self.topic_failed(&name, error),
+                }
+            }
+            MeshMessage::Authorized { ticket, result } => {
+                if let Some(Asked::Auth { conn }) = self.asked.remove(&ticket) {
+                    self.replies.push((conn, Heard::Authorized(result)));
                 }
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
@@ -118,24 +124,24 @@ impl Engine {
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
                     if !self.on_finish(now, sub, partition, id) {
-                        self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
+                        self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
                     }
                 }
             }
             MeshMessage::Requeue { sub, partition, id, delay_ms } => {
                 if !self.on_requeue(now, sub, partition, id, delay_ms) {
-                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
                 }
             }
             MeshMessage::Touch { sub, partition, id } => {
                 if !self.on_touch(now, sub, partition, id) {
-                    self.tell_not_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
                 }
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),
             MeshMessage::PartLost { sub, partition } => self.part_lost(sub, partition),
             MeshMessage::ChannelDeleted { sub } => self.subscription_deleted(sub),
-            MeshMessage::NotInFlight { sub, place, command } => self.tell_not_in_flight(sub, place, command),
+            MeshMessage::NotInFlight { sub, place, command, why } => self.tell_not_in_flight(sub, place, command, why),
             MeshMessage::Peer { from, addressed } => {
                 self.on_link_event(now, LinkEvent::Message { from, addressed: *addressed });
             }

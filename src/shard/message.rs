@@ -5,6 +5,10 @@ use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
 use crate::transport::TlsFacts;
 
+pub use crate::session::NotInFlight;
+pub use crate::session::auth::Grants;
+use std::sync::Arc;
+
 pub use super::offsets::SetOffset;
 pub use super::operate::{ChangeChannel, ChannelChange};
 pub use super::order::SetOrder;
@@ -37,6 +41,8 @@ pub enum PublishError {
     TooManyTopics,
     #[error("the topic has as many channels as --max-channels-per-topic allows")]
     TooManyChannels,
+    #[error("the channel has as many consumers as --max-channel-consumers allows")]
+    TooManyConsumers,
     #[error("the node is stopping")]
     Stopping,
     #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
@@ -190,12 +196,30 @@ pub struct ClientInfo {
     pub connected_unix_s: i64,
     /// What its bytes pass.
     pub layers: Layers,
+    /// Who the auth server says it is.
+    pub auth: Option<Box<Identity>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub identity: String,
+    pub identity_url: String,
+}
+
+/// What an auth server is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuthQuery {
+    pub remote_ip: String,
+    pub tls: bool,
+    /// Of the client's certificate.
+    pub common_name: String,
+    pub secret: Vec<u8>,
 }
 
 /// The layers of a client's connection, as /stats shows them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    pub tls: Option<TlsFacts>,
+    pub tls: Option<Box<TlsFacts>>,
     pub snappy: bool,
     pub deflate: bool,
 }
@@ -372,6 +396,7 @@ pub enum MeshMessage {
         sub: SubId,
         place: MessagePlace,
         command: InFlightCommand,
+        why: NotInFlight,
     },
 
     // ---- asked of the partition's core
@@ -450,6 +475,17 @@ pub enum MeshMessage {
     Peer {
         from: NodeId,
         addressed: Box<Addressed>,
+    },
+
+    // ---- AUTH: asked of the HTTP thread
+    Authorize {
+        ticket: Ticket,
+        query: Box<AuthQuery>,
+    },
+    /// The error is for the log.
+    Authorized {
+        ticket: Ticket,
+        result: Result<Arc<Grants>, String>,
     },
 
     // ---- /stats

@@ -1,7 +1,7 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{InFlightCommand, MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
+use super::message::{InFlightCommand, MeshMessage, NotInFlight, PublishError, SubOptions, SubRequest, Unwritable};
 use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
@@ -218,13 +218,31 @@ impl Engine {
         Some((s.parts[s.part_of(place.partition)?].core, place))
     }
 
+    /// Why a message of a partition of this core is not in flight for the client.
+    fn why_not_in_flight(&mut self, sub: SubId, place: MessagePlace) -> NotInFlight {
+        let key = self.sub_keys.get(&(sub, place.partition)).copied();
+        let channel = key.and_then(|key| self.partitions.channel_mut(key));
+        NotInFlight { is_anothers: channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id)) }
+    }
+
+    /// The same of a message that the connection names.
+    pub fn why_not_named(&mut self, conn: ConnId, id: MessageId) -> NotInFlight {
+        let sub = SubId { core: self.core, conn };
+        self.place_named(conn, id).map_or_else(NotInFlight::default, |(_, place)| self.why_not_in_flight(sub, place))
+    }
+
     /// The client named a message that is not in flight for it, after it was not answered at once.
-    pub fn tell_not_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
+    pub fn refuse_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
+        let why = self.why_not_in_flight(sub, place);
+        self.tell_not_in_flight(sub, place, command, why);
+    }
+
+    pub fn tell_not_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: NotInFlight) {
         if sub.core != self.core {
-            return self.pass(sub.core, MeshMessage::NotInFlight { sub, place, command });
+            return self.pass(sub.core, MeshMessage::NotInFlight { sub, place, command, why });
         }
         if let Some(s) = self.subs.get(&sub.conn) {
-            self.replies.push((sub.conn, Heard::NotInFlight(s.ids.id(place), command)));
+            self.replies.push((sub.conn, Heard::NotInFlight(s.ids.id(place), command, why)));
         }
     }
 
