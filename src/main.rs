@@ -241,7 +241,7 @@ fn serve(matches: &ArgMatches, settings: config::Settings, level: LogLevel) -> E
     let mut in_force = settings.clone();
     let has_file = matches.get_one::<String>("config").is_some();
     let reread = || reread::config(has_file.then(|| asked(matches)), &mut in_force, &level);
-    match parts::run_node(settings, reread) {
+    match parts::run_node(settings, Box::new(level.clone()), reread) {
         Ok(()) => {
             tracing::info!("stopped");
             ExitCode::SUCCESS

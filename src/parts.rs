@@ -1,7 +1,7 @@
 //! Where the binary calls the rooms that do the work.
 
 use ringmq::config::Settings;
-use ringmq::http::{HttpServer, HttpWake, Listeners};
+use ringmq::http::{Around, HttpServer, HttpWake, Listeners, LogLevel};
 use ringmq::inspect::{InspectError, Verdict};
 use ringmq::runtime::{Front, FrontStart, StopHandle, recover_shards, run_node as run};
 use ringmq::{doctor as checks, runtime::NodeError};
@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs until SIGTERM or SIGINT; `reread` is called on SIGHUP.
-pub fn run_node(settings: Settings, reread: impl FnMut()) -> Result<(), NodeError> {
+pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, reread: impl FnMut()) -> Result<(), NodeError> {
     let settings = Arc::new(settings);
     let stop = StopHandle::new();
     stop.on_signals_of_a_node().map_err(NodeError::Signals)?;
-    run(settings.clone(), stop, front(settings), recover_shards, reread)
+    run(settings.clone(), stop, front(settings, log_level), recover_shards, reread)
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -60,14 +60,15 @@ impl Drop for Prefixed {
 }
 
 /// The HTTP thread, as the runtime starts and ends it.
-fn front(settings: Arc<Settings>) -> Front {
+fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
     let wake = Arc::new(HttpWake::default());
     let waker = wake.clone();
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
         let listeners = Listeners { http: s.listener, lookups: s.lookups };
-        let server = HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, s.spare_bytes)
-            .map_err(|e| e.to_string())?;
+        let around = Around { spare_bytes: s.spare_bytes, log_level };
+        let server =
+            HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, around).map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
         Ok(Box::new(move || server.stop()) as Box<dyn FnOnce()>)
     };

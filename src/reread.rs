@@ -7,7 +7,24 @@ use tracing_subscriber::reload::{self, Handle};
 use tracing_subscriber::{Registry, fmt};
 
 /// The least severe line that is written, while the node runs.
+#[derive(Clone)]
 pub struct LogLevel(Handle<LevelFilter, Registry>);
+
+impl ringmq::http::LogLevel for LogLevel {
+    fn get(&self) -> &'static str {
+        match self.0.clone_current() {
+            Some(LevelFilter::TRACE) => "trace",
+            Some(LevelFilter::DEBUG) => "debug",
+            Some(LevelFilter::WARN) => "warn",
+            Some(LevelFilter::ERROR) => "error",
+            _ => "info",
+        }
+    }
+
+    fn set(&self, level: &str) -> Result<(), String> {
+        self.0.reload(level_of(level)).map_err(|error| error.to_string())
+    }
+}
 
 /// To the standard error, as nsqd does.
 pub fn start_log(settings: &Settings) -> LogLevel {

@@ -403,11 +403,6 @@ impl Settings {
         self.check_cluster()
     }
 
-    /// Whether somebody looks up what topics and channels the node has.
-    pub fn is_discoverable(&self) -> bool {
-        !self.lookupd_tcp_addresses.is_empty() || !self.lookupd_http_address.is_empty()
-    }
-
     /// Whether the node is one of several.
     pub fn is_clustered(&self) -> bool {
         !self.cluster_file.is_empty()

@@ -57,6 +57,10 @@ pub struct BadValue {
 }
 
 impl Setting {
+    pub fn value(&self, settings: &Settings) -> Value {
+        (self.get)(settings)
+    }
+
     pub fn file_key(&self) -> String {
         self.name.replace('-', "_")
     }

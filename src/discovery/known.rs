@@ -38,7 +38,7 @@ impl Limits {
 
 pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef) {
     for _ in 0..TRIES {
-        if discovery.peers.iter().all(|peer| peer.was_tried()) {
+        if discovery.peers().iter().all(|peer| peer.was_tried()) {
             break;
         }
         sleep(TRY_INTERVAL).await;
@@ -47,7 +47,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef) {
     let _permit = discovery.asking.acquire().await;
     let mut names = BTreeSet::new();
     let mut asked = 0;
-    for address in discovery.peers.iter().filter_map(|peer| peer.http()) {
+    for address in discovery.peers().iter().filter_map(|peer| peer.http()) {
         match timeout(discovery.limits.request, channels_of(&address, &topic.name, discovery.limits.connect)).await {
             Ok(Ok(channels)) => {
                 asked += 1;

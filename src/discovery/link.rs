@@ -41,6 +41,10 @@ impl Peer {
         Peer { address, told, changed, http: RefCell::new(None), was_tried: Cell::new(false) }
     }
 
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     pub fn touch(&self, name: &TopicName) {
         self.told.borrow_mut().touch(name);
         self.changed.notify_one();

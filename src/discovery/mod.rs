@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::AbortHandle;
 
 /// New topics whose channels are asked for at a time.
 const ASKING_MAX: usize = 16;
@@ -45,7 +46,9 @@ pub struct Wanted {
 /// The running tasks; they end with their thread's `LocalSet`.
 pub struct Discovery {
     catalog: RefCell<Catalog>,
-    peers: Vec<Rc<Peer>>,
+    identity: Identity,
+    /// In the order in which they were named.
+    peers: RefCell<Vec<(Rc<Peer>, AbortHandle)>>,
     local: Option<Local>,
     wanted: mpsc::UnboundedSender<Wanted>,
     limits: known::Limits,
@@ -70,23 +73,48 @@ impl Discovery {
         });
         let discovery = Rc::new(Discovery {
             catalog: RefCell::new(Catalog::new(settings.is_clustered())),
-            peers: settings.lookupd_tcp_addresses.iter().map(|address| Rc::new(Peer::new(address.clone()))).collect(),
+            identity,
+            peers: RefCell::default(),
             local,
             wanted,
             limits: known::Limits::of(settings),
             asking: Semaphore::new(ASKING_MAX),
         });
-        for peer in &discovery.peers {
-            tokio::task::spawn_local(link::run(peer.clone(), discovery.clone(), identity.clone()));
-        }
+        discovery.set_lookupds(&settings.lookupd_tcp_addresses);
         (discovery, receiver)
+    }
+
+    /// The addresses of the nsqlookupds with which the node registers, from here on. The connections to others end, and with them what was
+    /// registered there.
+    pub fn set_lookupds(self: &Rc<Self>, addresses: &[String]) {
+        let mut old = std::mem::take(&mut *self.peers.borrow_mut());
+        let mut peers: Vec<(Rc<Peer>, AbortHandle)> = Vec::new();
+        for address in addresses {
+            if peers.iter().any(|(peer, _)| peer.address() == address) {
+                continue;
+            }
+            peers.push(match old.iter().position(|(peer, _)| peer.address() == address) {
+                Some(at) => old.swap_remove(at),
+                None => {
+                    let peer = Rc::new(Peer::new(address.clone()));
+                    let task = tokio::task::spawn_local(link::run(peer.clone(), self.clone(), self.identity.clone()));
+                    (peer, task.abort_handle())
+                }
+            });
+        }
+        old.iter().for_each(|(_, task)| task.abort());
+        self.peers.replace(peers);
+    }
+
+    fn peers(&self) -> Vec<Rc<Peer>> {
+        self.peers.borrow().iter().map(|(peer, _)| peer.clone()).collect()
     }
 
     /// From a core, in the order in which it happened there.
     pub fn changed(self: &Rc<Self>, changes: Vec<CatalogChange>) {
         for change in changes {
             if let CatalogChange::Topic { topic, is_new: true } = &change
-                && !self.peers.is_empty()
+                && !self.peers.borrow().is_empty()
             {
                 tokio::task::spawn_local(known::ask(self.clone(), topic.clone()));
             }
@@ -106,7 +134,7 @@ impl Discovery {
         if let Some(local) = &self.local {
             local.update(&name, self.catalog.borrow().announced(&name));
         }
-        self.peers.iter().for_each(|peer| peer.touch(&name));
+        self.peers.borrow().iter().for_each(|(peer, _)| peer.touch(&name));
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 pub enum Answer {
     Topic(Result<crate::base::TopicRef, PublishError>),
+    TopicDeleted(Result<(), PublishError>),
     Published(Result<(), PublishError>),
     Stats(Box<ShardStats>),
     OffsetSet(Result<Position, SetOffsetError>),
@@ -82,6 +83,10 @@ impl Link {
         has(|s| s.writable).or_else(|| has(|s| s.serves)).unwrap_or(from)
     }
 
+    pub fn discovery(&self) -> Option<Rc<Discovery>> {
+        self.discovery.borrow().clone()
+    }
+
     /// `None` when no answer came in time.
     pub async fn ask(&self, to: CoreId, limit: Duration, message: impl FnOnce(Ticket) -> MeshMessage) -> Option<Answer> {
         let (sender, receiver) = oneshot::channel();
@@ -116,6 +121,7 @@ impl Link {
         self.port.borrow_mut().drain(&mut |from, message| {
             let (ticket, answer) = match message {
                 MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
+                MeshMessage::TopicDeleted { ticket, result } => (ticket, Answer::TopicDeleted(result)),
                 MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
                 MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
                 MeshMessage::Catalog { changes } => {

@@ -1,4 +1,5 @@
-//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub, /channel/{create,delete,empty,pause,unpause}; and /channel/setoffset,
+//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub, /topic/{create,delete}, /channel/{create,delete,empty,pause,unpause}; and
+//! /channel/setoffset,
 //! /channel/setorder, /replica/acceptloss; hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
@@ -7,6 +8,7 @@
 
 mod body;
 mod channels;
+mod config;
 mod discovered;
 mod link;
 mod publish;
@@ -16,6 +18,7 @@ mod statistics;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod topics;
 
 use crate::config::Settings;
 use crate::discovery::{Discovery, Identity};
@@ -63,6 +66,21 @@ pub struct Listeners {
     pub lookups: Option<TcpListener>,
 }
 
+/// The least severe log line that is written, while the node runs.
+pub trait LogLevel: Send {
+    /// A word of `--log-level`.
+    fn get(&self) -> &'static str;
+    /// Why the log cannot be changed.
+    fn set(&self, level: &str) -> Result<(), String>;
+}
+
+/// What requests want of the rest of the process.
+pub struct Around {
+    /// What /stats says of the space that the node keeps for new segments.
+    pub spare_bytes: SpareBytes,
+    pub log_level: Box<dyn LogLevel>,
+}
+
 /// The running thread.
 pub struct HttpServer {
     address: SocketAddr,
@@ -71,8 +89,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener, `spare_bytes` what /stats says of
-    /// the space that the node keeps for new segments.
+    /// Serves as soon as this returns. `tcp_port` is what /info says of the NSQ listener.
     pub fn start(
         settings: &Settings,
         listeners: Listeners,
@@ -80,7 +97,7 @@ impl HttpServer {
         tcp_port: u16,
         port: HttpPort,
         wake: Arc<HttpWake>,
-        spare_bytes: SpareBytes,
+        around: Around,
     ) -> Result<Self, HttpError> {
         let Listeners { http: listener, lookups } = listeners;
         let failed = |error| HttpError::Listener { address: settings.http_address.clone(), error };
@@ -90,7 +107,7 @@ impl HttpServer {
         let stop = Arc::new(Notify::new());
         let (settings, stopping) = (settings.clone(), stop.clone());
         let serve = move || {
-            let node = Rc::new(Node::new(settings, Link::new(port, cores), (tcp_port, address.port()), spare_bytes));
+            let node = Rc::new(Node::new(settings, Link::new(port, cores), (tcp_port, address.port()), around));
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, serve(node.clone(), listener, lookups, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
@@ -120,7 +137,9 @@ struct Node {
     link: Link,
     tcp_port: u16,
     http_port: u16,
-    spare_bytes: SpareBytes,
+    around: Around,
+    /// As they are in force: a request may change them.
+    lookupds: RefCell<Option<Vec<String>>>,
     hostname: String,
     start_unix_s: i64,
     /// Kilobytes of bodies that may be held at a time.
@@ -131,13 +150,14 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), spare_bytes: SpareBytes) -> Self {
+    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), around: Around) -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,
             tcp_port,
             http_port,
-            spare_bytes,
+            around,
+            lookupds: RefCell::new(Some(settings.lookupd_tcp_addresses.clone())),
             hostname: hostname.trim().to_string(),
             start_unix_s: unix_s(),
             body_budget: Arc::new(Semaphore::new((settings.max_pub_waiting_size / body::PERMIT_BYTES) as usize)),
@@ -171,11 +191,9 @@ fn unix_s() -> i64 {
 async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListener>, wake: Arc<HttpWake>, stop: Arc<Notify>) {
     // Closed when this function is done with it: every connection then finishes the request it is at.
     let (closing, closed) = watch::channel(());
-    if node.settings.is_discoverable() {
-        let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
-        node.link.set_discovery(discovery);
-        tokio::task::spawn_local(discovered::create(node.clone(), wanted));
-    }
+    let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
+    node.link.set_discovery(discovery);
+    tokio::task::spawn_local(discovered::create(node.clone(), wanted));
     let carrier = tokio::task::spawn_local({
         let node = node.clone();
         async move { node.link.carry(&wake.0).await }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Names come from clients, so what is remembered of them is bounded.
 const TOPICS_MAX: usize = 4096;
-/// How often a publish meets an ephemeral topic that just goes before its client hears of it.
-const EPHEMERAL_TRIES: usize = 5;
+/// How often a publish meets a topic that just goes before its client hears of it.
+const GONE_TRIES: usize = 5;
 
 /// Topics that were published to, and the partition that is next.
 #[derive(Default)]
@@ -83,7 +83,7 @@ pub fn body_failure(error: BodyError, too_big: &'static str) -> Failure {
     }
 }
 
-fn topic_of(query: &Query) -> Result<TopicName, Failure> {
+pub fn topic_of(query: &Query) -> Result<TopicName, Failure> {
     let name = query.get("topic").ok_or(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_TOPIC"))?;
     TopicName::new(name).map_err(|_| Failure::new(StatusCode::BAD_REQUEST, "INVALID_TOPIC"))
 }
@@ -154,22 +154,19 @@ async fn store(
     bodies: OwnedBodies,
     began: Instant,
 ) -> Result<(), Failure> {
-    let mut result = Err(PublishError::TopicGone);
-    if name.is_ephemeral() {
-        // It may go between the answer to where it is and the publish: the next one of its name takes it then.
-        for _ in 0..EPHEMERAL_TRIES {
-            result = store_once(node, &name, partition, bodies.clone()).await;
-            if result != Err(PublishError::TopicGone) {
-                break;
-            }
+    // The topic may go between the answer to where it is and the publish: the next one of its name takes it then.
+    let mut result = store_once(node, &name, partition, &bodies).await;
+    for _ in 1..GONE_TRIES {
+        if result != Err(PublishError::TopicGone) {
+            break;
         }
-    } else {
-        result = store_once(node, &name, partition, bodies).await;
+        node.topics.borrow_mut().forget(&name);
+        result = store_once(node, &name, partition, &bodies).await;
     }
     match result {
         Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
         Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => {
-            drop(node.topics.borrow_mut().known.remove(&name))
+            node.topics.borrow_mut().forget(&name)
         }
         Err(_) => {}
     }
@@ -180,7 +177,7 @@ async fn store_once(
     node: &Node,
     name: &TopicName,
     partition: Option<PartitionId>,
-    bodies: OwnedBodies,
+    bodies: &OwnedBodies,
 ) -> Result<(), PublishError> {
     let (topic, next) = route(node, name).await?;
     let partition = partition.unwrap_or_else(|| PartitionId(node.link.partition_from(&topic, next.0)));
@@ -188,7 +185,7 @@ async fn store_once(
         return Err(PublishError::NoPartition);
     }
     let core = topic.core_of(partition, node.link.cores());
-    let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies };
+    let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies: bodies.clone() };
     match node.link.ask(core, ANSWER_LIMIT, publish).await {
         Some(Answer::Published(result)) => result,
         _ => Err(PublishError::Unknown),
@@ -224,6 +221,11 @@ impl Topics {
         let partition = PartitionId(*next % topic.partitions);
         *next = (partition.0 + 1) % topic.partitions;
         Some((topic.clone(), partition))
+    }
+
+    /// It goes, or is led elsewhere.
+    pub fn forget(&mut self, name: &TopicName) {
+        self.known.remove(name);
     }
 
     fn remember(&mut self, topic: TopicRef) {

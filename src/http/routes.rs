@@ -1,6 +1,6 @@
 //! Which path and method is answered by what, and how an answer looks: as nsqd's, byte for byte where tools look.
 
-use super::{Node, channels, publish, replicas, statistics};
+use super::{Node, channels, config, publish, replicas, statistics, topics};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
@@ -24,12 +24,14 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 13] = [
+const ROUTES: [(&str, Method); 15] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
     ("/pub", Method::POST),
     ("/mpub", Method::POST),
+    ("/topic/create", Method::POST),
+    ("/topic/delete", Method::POST),
     ("/channel/create", Method::POST),
     ("/channel/delete", Method::POST),
     ("/channel/empty", Method::POST),
@@ -46,6 +48,9 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
     }
     let (head, body) = request.into_parts();
     let path = head.uri.path();
+    if config::is_about(path) {
+        return of_config(node, &head.method, path, body).await;
+    }
     let Some((_, method)) = ROUTES.iter().find(|(known, _)| *known == path) else {
         return failed(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND"));
     };
@@ -63,6 +68,16 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Ok(query) => return statistics::stats(node, &query).await,
             Err(failure) => Err(failure),
         },
+        "/topic/create" | "/topic/delete" => {
+            let result = match path {
+                "/topic/create" => topics::create(node, query).await,
+                _ => topics::delete(node, query).await,
+            };
+            match result {
+                Ok(()) => return versioned(Reply::default()),
+                Err(failure) => Err(failure),
+            }
+        }
         "/channel/create" | "/channel/delete" | "/channel/empty" | "/channel/pause" | "/channel/unpause" => {
             let operation = channels::Operation::of(path).expect("it is one of these");
             match channels::operate(node, query, operation).await {
@@ -91,6 +106,19 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
         Ok(()) => versioned(text(StatusCode::OK, "OK")),
         Err(failure) => failed(failure),
     }
+}
+
+/// The one path with two methods.
+async fn of_config(node: &Node, method: &Method, path: &str, body: Incoming) -> Reply {
+    let mut reply = match *method {
+        Method::OPTIONS => Response::new(Full::default()),
+        Method::GET | Method::PUT => {
+            return config::answer(node, method, path, body).await.unwrap_or_else(failed);
+        }
+        _ => failed(Failure::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED")),
+    };
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, OPTIONS, PUT"));
+    reply
 }
 
 /// Plain HTTP where TLS is required; in nsqd's words, with the port of HTTPS, which this node does not have.

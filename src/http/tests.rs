@@ -1,6 +1,6 @@
 //! The HTTP room against cores that are a thread each and answer as they are told.
 
-use super::{HttpServer, HttpWake, Listeners};
+use super::{Around, HttpServer, HttpWake, Listeners, LogLevel};
 use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
@@ -36,6 +36,26 @@ struct World {
     /// Bodies by (topic, partition), in order.
     stored: BTreeMap<(String, u16), Vec<Vec<u8>>>,
     publishes: usize,
+}
+
+/// A log that only knows its level.
+struct Level(Mutex<&'static str>);
+
+impl Default for Level {
+    fn default() -> Self {
+        Level(Mutex::new("info"))
+    }
+}
+
+impl LogLevel for Level {
+    fn get(&self) -> &'static str {
+        *self.0.lock().expect("nobody panics with it")
+    }
+
+    fn set(&self, level: &str) -> Result<(), String> {
+        *self.0.lock().expect("nobody panics with it") = if level == "debug" { "debug" } else { "warn" };
+        Ok(())
+    }
 }
 
 struct ThreadWake(Thread);
@@ -176,7 +196,7 @@ impl Cores {
             4150,
             http_port,
             http_wake,
-            Box::new(|| SPARE_BYTES),
+            Around { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()) },
         )
         .expect("it is given all");
         let address = server.address();

@@ -177,6 +177,9 @@ impl NodeStats {
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
         let mut producers = Vec::new();
         for shard in shards {
+            for name in shard.topics.into_iter().filter(|name| filter.topic.as_ref().is_none_or(|wanted| wanted == name)) {
+                topics.entry(name).or_default();
+            }
             for partition in shard.partitions {
                 if filter.topic.as_ref().is_some_and(|name| *name != partition.topic) {
                     continue;

@@ -7,6 +7,8 @@ use serde::Serialize;
 pub struct ShardStats {
     pub core: u16,
     pub connections: u64,
+    /// Of which the core is the home, also those that were never published to. Not told in a cluster.
+    pub topics: Vec<String>,
     pub partitions: Vec<PartitionStats>,
     /// Publishing clients on this core.
     pub producers: Vec<ProducerStats>,

@@ -1,13 +1,11 @@
 //! What there is on this core, for discovery: topics and channels as they come and go, told to the HTTP thread once per turn.
 //!
-//! Only a node that somebody looks topics up at collects this. Publishes and deliveries never come here: a change is the creation or the
-//! end of a topic or a channel.
+//! Publishes and deliveries never come here: a change is the creation or the end of a topic or a channel.
 
 use super::engine::Engine;
 use super::message::MeshMessage;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, CoreId, PartitionId, TopicRef};
-use crate::config::Settings;
 use crate::log::PartitionIdx;
 use crate::shard::event::Effect;
 
@@ -34,51 +32,39 @@ pub enum CatalogChange {
     },
 }
 
-/// Changes since the last turn; `None` where nobody asks.
+/// Changes since the last turn.
 #[derive(Debug, Default)]
-pub struct Catalog(Option<Vec<CatalogChange>>);
-
-impl Catalog {
-    pub fn new(settings: &Settings) -> Self {
-        Catalog(settings.is_discoverable().then(Vec::new))
-    }
-}
+pub struct Catalog(Vec<CatalogChange>);
 
 impl Engine {
     /// The topic is known from now on, or was found by recovery. The home core tells it.
     pub(super) fn list_topic(&mut self, topic: &TopicRef, is_new: bool) {
-        if home_core(&topic.name, self.cores) == self.core
-            && let Some(changes) = &mut self.catalog.0
-        {
-            changes.push(CatalogChange::Topic { topic: topic.clone(), is_new });
+        if home_core(&topic.name, self.cores) == self.core {
+            self.catalog.0.push(CatalogChange::Topic { topic: topic.clone(), is_new });
         }
     }
 
     pub(super) fn unlist_topic(&mut self, topic: &TopicRef) {
-        if home_core(&topic.name, self.cores) == self.core
-            && let Some(changes) = &mut self.catalog.0
-        {
-            changes.push(CatalogChange::TopicGone { topic: topic.clone() });
+        if home_core(&topic.name, self.cores) == self.core {
+            self.catalog.0.push(CatalogChange::TopicGone { topic: topic.clone() });
         }
     }
 
     pub(super) fn list_channel(&mut self, idx: PartitionIdx, channel: &ChannelName) {
-        let Some(changes) = &mut self.catalog.0 else { return };
         let p = self.partitions.get(idx);
         let (topic, partition) = (p.topic.clone(), p.dir.partition);
-        changes.push(CatalogChange::Channel { topic, partition, channel: channel.clone() });
+        self.catalog.0.push(CatalogChange::Channel { topic, partition, channel: channel.clone() });
     }
 
     pub(super) fn unlist_channel(&mut self, idx: PartitionIdx, channel: &ChannelName) {
-        let Some(changes) = &mut self.catalog.0 else { return };
         let p = self.partitions.get(idx);
         let (topic, partition) = (p.topic.clone(), p.dir.partition);
-        changes.push(CatalogChange::ChannelGone { topic, partition, channel: channel.clone() });
+        self.catalog.0.push(CatalogChange::ChannelGone { topic, partition, channel: channel.clone() });
     }
 
     pub(super) fn tell_catalog(&mut self) {
-        if let Some(changes) = self.catalog.0.as_mut().filter(|changes| !changes.is_empty()) {
-            let changes = std::mem::take(changes);
+        if !self.catalog.0.is_empty() {
+            let changes = std::mem::take(&mut self.catalog.0);
             self.passes.push(Effect::Pass { to: CoreId::HTTP, message: MeshMessage::Catalog { changes } });
         }
     }

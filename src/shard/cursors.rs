@@ -93,6 +93,11 @@ impl CursorSyncs {
         self.pending.contains_key(&request)
     }
 
+    /// A change of one of the topic's channels is not final.
+    pub fn is_any_of(&self, topic: TopicId) -> bool {
+        self.pending.values().any(|s| s.topic == topic)
+    }
+
     /// A change of this channel is not final, of whatever kind.
     pub fn changes(&self, key: ChannelKey) -> bool {
         self.pending.values().any(|s| s.key == key)

@@ -164,7 +164,7 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
-            catalog: Catalog::new(&settings),
+            catalog: Catalog::default(),
             core,
             cores,
             settings,

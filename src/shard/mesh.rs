@@ -23,6 +23,7 @@ impl Engine {
                 let result = self.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
+            MeshMessage::DeleteTopic { ticket, name } => self.delete_topic(now, &name, (from, ticket)),
             MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
             MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
             MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
@@ -32,6 +33,7 @@ impl Engine {
             }
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::OffsetSet { .. }
+            | MeshMessage::TopicDeleted { .. }
             | MeshMessage::Catalog { .. }
             | MeshMessage::OrderSet { .. }
             | MeshMessage::ChannelChanged { .. }

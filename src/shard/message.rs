@@ -31,7 +31,7 @@ pub enum PublishError {
     NoTopic,
     #[error("the topic has no such partition")]
     NoPartition,
-    #[error("the topic was just removed with its last channel: try again")]
+    #[error("the topic was just removed: try again")]
     TopicGone,
     #[error("the node has as many topics as --max-topics allows")]
     TooManyTopics,
@@ -237,6 +237,16 @@ pub enum MeshMessage {
         result: Result<TopicRef, PublishError>,
     },
 
+    /// From the HTTP thread to its home. Answered by `TopicDeleted`, once the decision is durable.
+    DeleteTopic {
+        ticket: Ticket,
+        name: TopicName,
+    },
+    TopicDeleted {
+        ticket: Ticket,
+        result: Result<(), PublishError>,
+    },
+
     /// How many topics the sender is the home of; told to all when it changes.
     TopicCount {
         topics: u64,
@@ -256,9 +266,10 @@ pub enum MeshMessage {
     TopicIdle {
         topic: TopicRef,
     },
-    /// From its home: may it go? Answered by `Leave`.
+    /// From its home: may it go? Forced: unless the core cannot write. Answered by `Leave`.
     CloseTopic {
         topic: TopicRef,
+        is_forced: bool,
     },
     Leave {
         topic: TopicRef,
@@ -453,7 +464,7 @@ pub enum MeshMessage {
         addressed: Box<Addressed>,
     },
 
-    /// To the HTTP thread, from a node that somebody looks topics up at.
+    /// To the HTTP thread, once per turn that changed something.
     Catalog {
         changes: Vec<super::catalog::CatalogChange>,
     },

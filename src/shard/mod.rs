@@ -42,6 +42,7 @@ mod subscription;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod topic_delete;
 mod topics;
 
 pub use deliver::LENT_MIN;
@@ -482,7 +483,7 @@ impl Shard {
                 }
             }
             self.engine.open_subscriptions(now);
-            self.engine.answer_closes();
+            self.engine.answer_closes(now);
             self.engine.resume_parked_subs(now);
             self.engine.hear_links(now);
             let e = &self.engine;

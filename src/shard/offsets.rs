@@ -12,7 +12,7 @@ use super::engine::{Engine, Heard};
 use super::failures::set_failure;
 use super::message::{MeshMessage, PublishError, SetOffsetError, Start, Ticket};
 use super::partitions::ChannelKey;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::log::PartitionIdx;
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, Messages};
 use crate::log::fetch::Fetch;
@@ -51,6 +51,13 @@ struct Wanted {
     at: Position,
 }
 
+impl Offsets {
+    /// A channel of the topic is about to be moved.
+    pub fn is_any_of(&self, topic: TopicId) -> bool {
+        self.reading.iter().chain(&self.waiting).any(|w| w.set.topic.id == topic)
+    }
+}
+
 impl Engine {
     pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
         match self.may_set_offset(now, &set) {
@@ -85,6 +92,9 @@ impl Engine {
         }
         if partition.0 >= topic.partitions {
             return Err(SetOffsetError::NoPartition);
+        }
+        if self.is_frozen(topic) {
+            return Err(SetOffsetError::Failed(PublishError::TopicGone));
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let missing =

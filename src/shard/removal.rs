@@ -1,4 +1,5 @@
-//! A topic goes: over all cores, and under the eyes of publishers. Ephemeral topics do when their last channel has, as nsqd's.
+//! A topic goes: over all cores, and under the eyes of publishers. Ephemeral topics do when their last channel has, as nsqd's; any topic
+//! when an operator deletes it ([`topic_delete`](super::topic_delete)).
 //!
 //! ```text
 //! core with a partition   TopicIdle ─> home ─ CloseTopic ─> every core: nobody subscribed, no channel?
@@ -15,7 +16,7 @@
 //! journal until every file is gone.
 
 use super::engine::{Asked, Engine};
-use super::message::{MeshMessage, PublishError, SubRequest};
+use super::message::{MeshMessage, PublishError, SubRequest, Ticket};
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
@@ -26,6 +27,9 @@ use std::time::Duration;
 
 /// How long a removed topic's id is known: longer than any request of another thread that names it may be under way.
 const REMEMBERED: Duration = Duration::from_secs(120);
+
+/// An operator who waits: the core that asked, and what it calls the question.
+pub(super) type Asker = (CoreId, Ticket);
 
 enum Stage {
     Asking { left: usize },
@@ -44,6 +48,17 @@ struct Closing {
     is_refused: bool,
     /// A last channel went meanwhile.
     again: bool,
+    /// An operator deletes it: its channels and clients are no reason to keep it.
+    is_forced: bool,
+    /// Operators who wait for the decision.
+    askers: Vec<Asker>,
+}
+
+impl Closing {
+    fn new(topic: &TopicRef, cores: u16, is_forced: bool, askers: Vec<Asker>) -> Self {
+        let (topic, stage) = (topic.clone(), Stage::Asking { left: cores as usize });
+        Closing { topic, stage, agreed: vec![], is_refused: false, again: false, is_forced, askers }
+    }
 }
 
 /// A core's own part of a topic that goes.
@@ -69,6 +84,8 @@ pub(super) struct Removals {
     dropping: Vec<Dropping>,
     /// Topics that nobody of this core may use.
     frozen: BTreeSet<TopicId>,
+    /// Those of them that an operator deletes.
+    pub(super) forced: BTreeSet<TopicId>,
     /// Frozen here, with publishes under way: their homes have no answer yet.
     unanswered: Vec<TopicRef>,
     /// SUBs that came from other cores while their topic was frozen, and those whose channel is being deleted.
@@ -136,13 +153,14 @@ impl Engine {
         self.removals.frozen.contains(&topic.id)
     }
 
-    fn is_in_use(&self, topic: &TopicRef) -> bool {
+    pub(super) fn is_in_use(&self, topic: &TopicRef) -> bool {
+        let is_forced = self.removals.forced.contains(&topic.id);
         let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
-            p.topic.id == topic.id && (!p.channels.is_empty() || self.store.is_poisoned(idx))
+            p.topic.id == topic.id && (!is_forced && !p.channels.is_empty() || self.store.is_poisoned(idx))
         };
         self.stopping
             || self.read_only.is_some()
-            || self.subs.values().any(|s| s.topic.id == topic.id)
+            || !is_forced && self.subs.values().any(|s| s.topic.id == topic.id)
             || self.partitions.iter().any(is_used)
     }
 
@@ -150,6 +168,7 @@ impl Engine {
     fn is_busy(&self, topic: &TopicRef) -> bool {
         let is_asked = |a: &Asked| matches!(a, Asked::Publish { topic: id, .. } if *id == topic.id);
         self.asked.values().any(is_asked)
+            || self.changes_channels_of(topic)
             || self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
                 !p.publishers.is_empty()
                     || !self.store.is_at_rest(idx)
@@ -159,19 +178,19 @@ impl Engine {
     }
 
     /// Nobody gets the topic from here on, unless it is in use.
-    fn freeze(&mut self, topic: &TopicRef) -> bool {
+    pub(super) fn freeze(&mut self, topic: &TopicRef) -> bool {
         if self.is_in_use(topic) {
             return false;
         }
         self.removals.frozen.insert(topic.id);
         self.topics.leave(topic);
+        // Its home is answered when the step settles.
         self.removals.unanswered.push(topic.clone());
-        self.answer_closes();
         true
     }
 
     /// Tells the homes of frozen topics what they wait for, as far as nothing is under way any more.
-    pub fn answer_closes(&mut self) {
+    pub fn answer_closes(&mut self, now: Now) {
         if self.removals.unanswered.is_empty() {
             return;
         }
@@ -181,14 +200,14 @@ impl Engine {
                 self.removals.unanswered.push(topic);
                 continue;
             }
-            self.answer_close(topic, !in_use);
+            self.answer_close(now, topic, !in_use);
         }
     }
 
-    fn answer_close(&mut self, topic: TopicRef, agrees: bool) {
+    fn answer_close(&mut self, now: Now, topic: TopicRef, agrees: bool) {
         let home = home_core(&topic.name, self.cores);
         if home == self.core {
-            self.answered(self.core, &topic, agrees);
+            self.answered(now, self.core, &topic, agrees);
         } else {
             if !agrees {
                 self.thaw(&topic);
@@ -200,6 +219,7 @@ impl Engine {
     /// It stays: who waited goes on.
     fn thaw(&mut self, topic: &TopicRef) {
         self.removals.frozen.remove(&topic.id);
+        self.removals.forced.remove(&topic.id);
         let waiters = self.topics.reopen(topic);
         self.tell_waiters(waiters, Ok(topic.clone()));
         self.removals.resumes = true;
@@ -234,14 +254,37 @@ impl Engine {
         if !is_known || self.is_in_use(topic) {
             return;
         }
-        let stage = Stage::Asking { left: self.cores as usize };
-        let closing = Closing { topic: topic.clone(), stage, agreed: vec![], is_refused: false, again: false };
-        self.removals.closing.insert(topic.name.clone(), closing);
-        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone() });
+        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, false, vec![]));
+        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: false });
         self.freeze(topic);
     }
 
-    fn answered(&mut self, from: CoreId, topic: &TopicRef, agrees: bool) {
+    /// An operator deletes the topic, whoever uses it. The asker hears of the decision, once that is durable.
+    pub(super) fn begin_delete(&mut self, now: Now, name: &TopicName, asker: Asker) -> Result<(), PublishError> {
+        if let Some(closing) = self.removals.closing.get_mut(name) {
+            match closing.stage {
+                Stage::Stuck => return Err(PublishError::ReadOnly),
+                Stage::Dropping { .. } | Stage::Removing { .. } => self.answer_askers(vec![asker], Ok(())),
+                // Where an ephemeral topic stays after all, it is deleted then.
+                Stage::Asking { .. } | Stage::Deciding { .. } => closing.askers.push(asker),
+            }
+            return Ok(());
+        }
+        let topic = self.topics.known(name).cloned().ok_or(PublishError::NoTopic)?;
+        self.close_forced(now, &topic, vec![asker]);
+        Ok(())
+    }
+
+    fn close_forced(&mut self, now: Now, topic: &TopicRef, askers: Vec<Asker>) {
+        if !self.freeze_forced(now, topic) {
+            return self.answer_askers(askers, Err(self.why_kept()));
+        }
+        tracing::info!(topic = %topic.name, id = %topic.id, "deleting the topic, with its channels and messages");
+        self.removals.closing.insert(topic.name.clone(), Closing::new(topic, self.cores, true, askers));
+        self.tell_others(|| MeshMessage::CloseTopic { topic: topic.clone(), is_forced: true });
+    }
+
+    fn answered(&mut self, now: Now, from: CoreId, topic: &TopicRef, agrees: bool) {
         let Some(closing) = self.removals.closing.get_mut(&topic.name).filter(|c| c.topic.id == topic.id) else { return };
         let Stage::Asking { left } = &mut closing.stage else { return };
         *left -= 1;
@@ -250,19 +293,19 @@ impl Engine {
         }
         closing.is_refused |= !agrees;
         if *left == 0 {
-            self.decide(topic);
+            self.decide(now, topic);
         }
     }
 
     /// All have answered.
-    fn decide(&mut self, topic: &TopicRef) {
+    fn decide(&mut self, now: Now, topic: &TopicRef) {
         let Some(mut closing) = self.removals.closing.remove(&topic.name) else { return };
         if !closing.is_refused && !self.is_in_use(topic) {
-            for idx in self.partitions_of(topic) {
-                self.store.close_partition(idx, &mut self.io);
-            }
+            self.close_partitions(now, topic);
             let (key, record) = self.store.log_topic_delete(topic);
-            tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
+            if !closing.is_forced {
+                tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
+            }
             closing.stage = Stage::Deciding { key, record };
             self.removals.closing.insert(topic.name.clone(), closing);
             return;
@@ -272,6 +315,11 @@ impl Engine {
             self.pass(core, MeshMessage::ReopenTopic { topic: topic.clone() });
         }
         self.thaw(topic);
+        if closing.is_forced {
+            self.answer_askers(closing.askers, Err(self.why_kept()));
+        } else if !closing.askers.is_empty() {
+            return self.close_forced(now, topic, closing.askers);
+        }
         if closing.again {
             self.begin_close(topic);
         }
@@ -310,6 +358,8 @@ impl Engine {
     fn stick(&mut self, topic: &TopicRef) {
         if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
             closing.stage = Stage::Stuck;
+            let askers = std::mem::take(&mut closing.askers);
+            self.answer_askers(askers, Err(PublishError::Unknown));
         }
         let waiters = self.topics.stick(topic);
         self.tell_waiters(waiters, Err(PublishError::ReadOnly));
@@ -323,8 +373,8 @@ impl Engine {
         }
         match message {
             MeshMessage::TopicIdle { topic } => self.begin_close(&topic),
-            MeshMessage::CloseTopic { topic } => self.on_close(from, topic),
-            MeshMessage::Leave { topic, agrees } => self.answered(from, &topic, agrees),
+            MeshMessage::CloseTopic { topic, is_forced } => self.on_close(now, from, topic, is_forced),
+            MeshMessage::Leave { topic, agrees } => self.answered(now, from, &topic, agrees),
             MeshMessage::ReopenTopic { topic } => self.thaw(&topic),
             MeshMessage::StuckTopic { topic } => self.stick(&topic),
             MeshMessage::DropTopic { topic } => self.begin_drop(now, topic),
@@ -333,21 +383,21 @@ impl Engine {
         }
     }
 
-    fn on_close(&mut self, home: CoreId, topic: TopicRef) {
-        if !self.freeze(&topic) {
+    fn on_close(&mut self, now: Now, home: CoreId, topic: TopicRef, is_forced: bool) {
+        let is_frozen = if is_forced { self.freeze_forced(now, &topic) } else { self.freeze(&topic) };
+        if !is_frozen {
             self.pass(home, MeshMessage::Leave { topic, agrees: false });
         }
     }
 
-    fn partitions_of(&self, topic: &TopicRef) -> Vec<PartitionIdx> {
+    pub(super) fn partitions_of(&self, topic: &TopicRef) -> Vec<PartitionIdx> {
         self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).map(|(idx, _)| idx).collect()
     }
 
     /// Removes this core's part. Its own record first: its ring may have more of the topic, and is read after a crash
     /// when the home's record may have been passed by a checkpoint.
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
-        let left = self.partitions_of(&topic);
-        left.iter().for_each(|&idx| self.store.close_partition(idx, &mut self.io));
+        let left = self.close_partitions(now, &topic);
         self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
         let is_gone = self.read_only.is_none();
         let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
@@ -372,6 +422,7 @@ impl Engine {
     fn end_drop(&mut self, now: Now, i: usize) {
         let Dropping { topic, is_gone, .. } = self.removals.dropping.remove(i);
         self.removals.frozen.remove(&topic.id);
+        self.removals.forced.remove(&topic.id);
         while let Some((_, id)) = self.removals.gone_since.pop_front_if(|(at, _)| now.ticks.since(*at) > REMEMBERED) {
             self.removals.gone.remove(&id);
         }
@@ -423,15 +474,16 @@ impl Engine {
         }
         let cores = self.cores as usize;
         let is_decided = |c: &&mut Closing| matches!(c.stage, Stage::Deciding { record, .. } if record <= upto);
-        let decided: Vec<TopicRef> = (self.removals.closing.values_mut().filter(is_decided))
+        let decided: Vec<(TopicRef, Vec<Asker>)> = (self.removals.closing.values_mut().filter(is_decided))
             .map(|c| {
                 if let Stage::Deciding { key, .. } = c.stage {
                     c.stage = Stage::Dropping { key, left: cores, is_gone: true };
                 }
-                c.topic.clone()
+                (c.topic.clone(), std::mem::take(&mut c.askers))
             })
             .collect();
-        for topic in decided {
+        for (topic, askers) in decided {
+            self.answer_askers(askers, Ok(()));
             self.tell_others(|| MeshMessage::DropTopic { topic: topic.clone() });
             // The home's own record is the decision itself.
             let (left, after) = (self.partitions_of(&topic), RecordTicket::default());

@@ -1,7 +1,8 @@
 //! What this core contributes to /stats.
 
 use super::Shard;
-use crate::base::{ChannelName, TopicName};
+use crate::base::topic::home_core;
+use crate::base::{ChannelName, TopicName, TopicRef};
 use crate::metrics::stats::{PartitionStats, ProducerStats, ShardStats};
 
 impl Shard {
@@ -28,7 +29,14 @@ impl Shard {
             deleting_bytes: e.store.deleting_bytes(),
             ..Default::default()
         };
-        for (idx, p) in e.partitions.iter().filter(|(_, p)| topic.is_none_or(|t| *t == p.topic.name)) {
+        // One that goes, or is stuck on its way, is nobody's.
+        let is_open = |t: &TopicRef| e.cluster.is_some() || e.topics.known(&t.name).is_some_and(|known| known.id == t.id);
+        let is_asked_for = |t: &TopicRef| topic.is_none_or(|name| *name == t.name) && is_open(t);
+        if e.cluster.is_none() {
+            let own = e.topics.all().filter(|t| is_asked_for(t) && home_core(&t.name, e.cores) == e.core);
+            stats.topics = own.map(|t| t.name.to_string()).collect();
+        }
+        for (idx, p) in e.partitions.iter().filter(|(_, p)| is_asked_for(&p.topic)) {
             // What is not committed is no message yet, and on a read-only core never becomes one.
             let end = p.committed();
             let unread = |from: i64| (end.count - from).max(0) as u64;

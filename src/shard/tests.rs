@@ -14,6 +14,7 @@ mod ids;
 mod operate;
 mod ordered;
 mod reads;
+mod topics;
 
 struct Node {
     shards: Vec<Shard>,

@@ -23,7 +23,7 @@ fn told(n: &mut Node) -> Vec<String> {
 #[test]
 fn what_comes_and_goes_is_told_once_and_publishes_tell_nothing() {
     for cores in [1, 3] {
-        let settings = Settings { partitions: 2, lookupd_http_address: "127.0.0.1:0".into(), ..Settings::default() };
+        let settings = Settings { partitions: 2, ..Settings::default() };
         let mut n = Node::with(cores, settings);
         let p = n.connect(0);
         n.publish(p, "t", "x");
@@ -43,12 +43,4 @@ fn what_comes_and_goes_is_told_once_and_publishes_tell_nothing() {
         n.run();
         assert_eq!(told(&mut n), ["-v#ephemeral", "-v#ephemeral/0/e#ephemeral", "-v#ephemeral/1/e#ephemeral"]);
     }
-}
-
-#[test]
-fn a_node_that_nobody_looks_topics_up_at_tells_nothing() {
-    let mut n = Node::new(2, 2);
-    let c = n.connect(0);
-    n.send(c, b"SUB t c\n");
-    assert_eq!(told(&mut n), [""; 0]);
 }

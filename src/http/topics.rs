@@ -1,0 +1,61 @@
+//! POST /topic/create and /topic/delete: nsqd's parameters, codes and texts. Answered when the home core of the topic says that it is
+//! durable. In a cluster the cluster file says which topics there are.
+
+use super::Node;
+use super::channels::ANSWER_LIMIT;
+use super::link::Answer;
+use super::publish::{core_failure, topic_of};
+use super::routes::{Failure, Query};
+use crate::base::TopicName;
+use crate::base::topic::home_core;
+use crate::shard::message::{MeshMessage, PublishError};
+use hyper::StatusCode;
+
+/// `POST /topic/create?topic=...`: nothing changes where the topic is there already.
+pub async fn create(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let name = topic_of(&query?)?;
+    let home = home_core(&name, node.link.cores());
+    match node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::EnsureTopic { ticket, name, partitions: 0 }).await {
+        Some(Answer::Topic(Ok(_))) => Ok(()),
+        Some(Answer::Topic(Err(PublishError::TopicNotExist))) => Err(ruled_by_the_file()),
+        Some(Answer::Topic(Err(error))) => Err(core_failure(error)),
+        _ => Err(no_answer()),
+    }
+}
+
+/// `POST /topic/delete?topic=...`: the topic goes with its channels and messages, and its clients are disconnected.
+pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let name = existing(&query?)?;
+    if node.settings.is_clustered() {
+        return Err(ruled_by_the_file());
+    }
+    let home = home_core(&name, node.link.cores());
+    let answer = node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::DeleteTopic { ticket, name: name.clone() }).await;
+    // What a publish remembers of it is of a topic that is gone.
+    node.topics.borrow_mut().forget(&name);
+    match answer {
+        Some(Answer::TopicDeleted(Ok(()))) => Ok(()),
+        Some(Answer::TopicDeleted(Err(PublishError::NoTopic))) => Err(not_found()),
+        Some(Answer::TopicDeleted(Err(error))) => Err(core_failure(error)),
+        _ => Err(no_answer()),
+    }
+}
+
+/// A name that cannot exist is not found, as nsqd has it.
+fn existing(query: &Query) -> Result<TopicName, Failure> {
+    let name = query.get("topic").ok_or(Failure::new(StatusCode::BAD_REQUEST, "MISSING_ARG_TOPIC"))?;
+    TopicName::new(name).map_err(|_| not_found())
+}
+
+fn not_found() -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND")
+}
+
+fn ruled_by_the_file() -> Failure {
+    let why = "RULED_BY_CLUSTER_FILE: the file of --cluster-file names the topics of this node: change it there, on every node";
+    Failure::new(StatusCode::CONFLICT, why)
+}
+
+fn no_answer() -> Failure {
+    Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN: the core did not answer in time: ask again")
+}

@@ -1,0 +1,293 @@
+//! nsqd's HTTP API, ours beside the stock nsqd 1.3.0: the same script of requests, the same codes, types and bodies.
+
+mod node;
+
+use node::stock::{Process, get_json, request, stock};
+use node::{Client, Node, Ports};
+use std::net::SocketAddr;
+
+struct Nsqd {
+    _process: Process,
+    ports: Ports,
+}
+
+impl Nsqd {
+    fn start(flags: &[&str]) -> Nsqd {
+        let ports = Ports::free();
+        let (tcp, http) = (format!("--tcp-address={}", ports.at(0)), format!("--http-address={}", ports.at(1)));
+        let all = ["--broadcast-address=127.0.0.1", "--log-level=error", &tcp, &http];
+        let mut process = Process::start(&stock("nsqd"), all.iter().chain(flags));
+        process.wait_listening(ports.at(1));
+        Nsqd { _process: process, ports }
+    }
+
+    fn http(&self) -> SocketAddr {
+        self.ports.at(1)
+    }
+}
+
+fn header<'a>(head: &'a str, name: &str) -> &'a str {
+    let line = head.lines().find_map(|line| line.split_once(": ").filter(|(key, _)| key.eq_ignore_ascii_case(name)));
+    line.map_or("", |(_, value)| value)
+}
+
+/// What a client sees of an answer: status, type, envelope and body.
+fn shown(http: SocketAddr, method: &str, path: &str) -> String {
+    let (status, head, body) = request(http, method, path).unwrap_or_else(|e| panic!("{method} {path}: {e}"));
+    let (kind, envelope) = (header(&head, "content-type"), header(&head, "x-nsq-content-type"));
+    format!("{status} [{kind}] [{envelope}] {}", body.trim_end())
+}
+
+fn compare(ours: SocketAddr, theirs: SocketAddr, script: &[(&str, &str)]) {
+    for (method, path) in script {
+        assert_eq!(shown(ours, method, path), shown(theirs, method, path), "{method} {path}: ours, then nsqd's");
+    }
+}
+
+/// Topics and their channels, with what an operator sees of each.
+fn topics(http: SocketAddr) -> Vec<String> {
+    let stats = get_json(http, "/stats?format=json");
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let show = |t: serde_json::Value| {
+        let channels = list(&t["channels"]).into_iter().map(|c| format!("{}:{}:{}", c["channel_name"], c["depth"], c["paused"]));
+        let mut channels: Vec<String> = channels.collect();
+        channels.sort();
+        format!("{} {} {} {channels:?}", t["topic_name"], t["depth"], t["paused"])
+    };
+    let mut all: Vec<String> = list(&stats["topics"]).into_iter().map(show).collect();
+    all.sort();
+    all
+}
+
+const OPERATIONS: [&str; 10] = [
+    "/topic/create",
+    "/topic/delete",
+    "/channel/create",
+    "/channel/delete",
+    "/channel/empty",
+    "/channel/pause",
+    "/channel/unpause",
+    "/ping",
+    "/stats",
+    "/info",
+];
+
+#[test]
+fn topics_and_channels_are_made_and_removed_as_nsqd_does() {
+    let (ours, theirs) = (Node::start(&["--shards=2", "--partitions=3"]), Nsqd::start(&[]));
+    let both = (ours.http(), theirs.http());
+    for path in OPERATIONS.iter().filter(|path| path.matches('/').count() == 2) {
+        for query in [
+            "",
+            "?topic=",
+            "?topic=a%20b",
+            "?topic=a;b",
+            "?topic=%zz",
+            "?topic=none",
+            "?topic=none&channel=a%20b",
+            "?topic=none&channel=c",
+        ] {
+            if *path == "/topic/create" && query.contains("none") {
+                continue;
+            }
+            compare(both.0, both.1, &[("POST", &format!("{path}{query}"))]);
+        }
+    }
+    for path in OPERATIONS {
+        for method in ["GET", "POST", "PUT", "DELETE", "OPTIONS"] {
+            let is_the_one = (method == "GET") == (path.matches('/').count() == 1);
+            if method != "GET" && method != "POST" || !is_the_one {
+                compare(both.0, both.1, &[(method, path)]);
+            }
+        }
+    }
+    let script = [
+        ("POST", "/topic/create?topic=t"),
+        ("POST", "/topic/create?topic=t"),
+        ("POST", "/topic/create?topic=u&topic=second"),
+        ("POST", "/topic/create?topic=e%23ephemeral"),
+        ("POST", "/channel/create?topic=t&channel=c"),
+        ("POST", "/channel/pause?topic=t&channel=c"),
+        ("POST", "/channel/create?topic=t&channel=c"),
+        ("POST", "/channel/create?topic=t&channel=d"),
+        ("POST", "/channel/delete?topic=t&channel=nope"),
+        ("POST", "/channel/empty?topic=t&channel=d"),
+        ("POST", "/channel/delete?topic=t&channel=d"),
+        ("POST", "/topic/delete?topic=u"),
+        ("POST", "/topic/delete?topic=u"),
+        ("GET", "/nope"),
+        ("GET", "/topic/create/"),
+        ("GET", "/TOPIC/create"),
+    ];
+    for step in script {
+        compare(both.0, both.1, &[step]);
+        assert_eq!(topics(both.0), topics(both.1), "behind {step:?}");
+    }
+    assert_eq!(topics(both.0).len(), 2, "t and e: {:?}", topics(both.0));
+}
+
+fn publish(node: &Node, topic: &str, body: &[u8]) {
+    let answer = node.post(&format!("/pub?topic={topic}"), body).expect("it answers");
+    assert!(answer.contains("200 OK"), "{answer}");
+}
+
+fn post(node: &Node, path: &str) {
+    let answer = node.post(path, b"").expect("it answers");
+    assert!(answer.contains("200 OK"), "{path}: {answer}");
+}
+
+fn bytes_below(folder: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let size = |entry: std::fs::DirEntry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => bytes_below(&entry.path()),
+        _ => entry.metadata().map_or(0, |meta| meta.len()),
+    };
+    entries.flatten().map(size).sum()
+}
+
+/// What is answered holds over a SIGKILL at once behind it: the topic is gone, its space is free, and its name is free for another one.
+#[test]
+fn a_deleted_topic_stays_gone_and_its_space_is_free() {
+    let mut node = Node::start(&["--shards=2", "--partitions=3", "--spare-bytes=0"]);
+    let body = vec![b'x'; 256 * 1024];
+    for round in 0..4 {
+        let mut client = Client::connect(node.tcp()).expect("it listens");
+        (0..40).for_each(|_| publish(&node, "big", &body));
+        publish(&node, "keep", format!("kept {round}").as_bytes());
+        client.subscribe("big", "c", 1).expect("it subscribes");
+        client.message().expect("the first message");
+        let folder = node.data_path().join("topics/big");
+        assert!(bytes_below(&folder) > 0, "{}", folder.display());
+        post(&node, "/topic/delete?topic=big");
+        assert!(client.read().is_err(), "its client is disconnected");
+        assert!(!topics(node.http()).iter().any(|t| t.contains("big")), "{:?}", topics(node.http()));
+        if round % 2 == 0 {
+            node.kill();
+            node.spawn();
+            node.wait_ready().expect("it starts again");
+        } else {
+            // The name is another topic's at once.
+            publish(&node, "big", b"new");
+            let mut client = Client::connect(node.tcp()).expect("it listens");
+            client.subscribe("big", "c", 1).expect("it subscribes");
+            assert_eq!(client.message().expect("the new topic's message").body, b"new");
+            post(&node, "/topic/delete?topic=big");
+        }
+        node::stock::eventually("its space is free", || bytes_below(&folder) == 0);
+        assert_eq!(topics(node.http()), [format!("\"keep\" {} false []", round + 1)]);
+    }
+}
+
+#[test]
+fn what_was_made_over_http_is_there_after_a_kill() {
+    let mut node = Node::start(&["--shards=2", "--partitions=3"]);
+    post(&node, "/topic/create?topic=t");
+    post(&node, "/topic/create?topic=bare");
+    post(&node, "/channel/create?topic=t&channel=first");
+    post(&node, "/channel/create?topic=t&channel=second");
+    let before = topics(node.http());
+    node.kill();
+    node.spawn();
+    node.wait_ready().expect("it starts again");
+    assert_eq!(topics(node.http()), before);
+    assert_eq!(before.len(), 2, "{before:?}");
+    // All partitions have both channels: a message in any reaches both.
+    (0..3).for_each(|_| publish(&node, "t", b"x"));
+    assert!(
+        topics(node.http()).iter().any(|t| t.contains("first\\\":3") && t.contains("second\\\":3")),
+        "{:?}",
+        topics(node.http())
+    );
+}
+
+/// The same, of a request with a body.
+fn shown_with(http: SocketAddr, method: &str, path: &str, body: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(http).expect("it listens");
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).expect("a status");
+    format!("{status} [{}] [{}] {}", header(head, "content-type"), header(head, "x-nsq-content-type"), body.trim_end())
+}
+
+#[test]
+fn settings_are_read_and_changed_as_nsqds_are() {
+    let (ours, theirs) = (Node::start(&["--shards=1", "--broadcast-address=127.0.0.1"]), Nsqd::start(&["--log-level=info"]));
+    for path in [
+        "log_level",
+        "nsqlookupd_tcp_addresses",
+        "max_msg_size",
+        "msg_timeout",
+        "max_rdy_count",
+        "tls_required",
+        "broadcast_address",
+        "snappy",
+        "max_heartbeat_interval",
+        "max_deflate_level",
+        "nope",
+        "",
+        "LogLevel",
+        "verbose",
+        "a/b",
+    ] {
+        compare(ours.http(), theirs.http(), &[("GET", &format!("/config/{path}")), ("DELETE", &format!("/config/{path}"))]);
+    }
+    let steps = [
+        ("log_level", ""),
+        ("log_level", "debug"),
+        ("log_level", "loud"),
+        ("log_level", "3"),
+        ("log_level", "WARN"),
+        ("max_msg_size", "7"),
+        ("nope", "x"),
+        ("nope", ""),
+        ("nsqlookupd_tcp_addresses", ""),
+        ("nsqlookupd_tcp_addresses", "x"),
+        ("nsqlookupd_tcp_addresses", "[1]"),
+        ("nsqlookupd_tcp_addresses", "[\"127.0.0.1:1\"]"),
+        ("nsqlookupd_tcp_addresses", "[]"),
+        ("nsqlookupd_tcp_addresses", "null"),
+    ];
+    for (option, body) in steps {
+        let path = format!("/config/{option}");
+        let answers = [ours.http(), theirs.http()].map(|http| {
+            (
+                shown_with(http, "PUT", &path, body),
+                shown(http, "GET", "/config/log_level"),
+                shown(http, "GET", "/config/nsqlookupd_tcp_addresses"),
+            )
+        });
+        assert_eq!(answers[0], answers[1], "PUT {path} {body}: ours, then nsqd's");
+    }
+    assert!(ours.whole_log().contains("the log level is changed over HTTP"));
+}
+
+/// A node that was started without any nsqlookupd registers with those that it is told, and leaves those that it is told no more.
+#[test]
+fn an_nsqlookupd_that_is_named_over_http_gets_the_nodes_topics() {
+    let lookupds = [node::stock::Lookupd::ours(&[]), node::stock::Lookupd::stock(&[])];
+    let node = Node::start(&["--shards=2", "--broadcast-address=127.0.0.1"]);
+    publish(&node, "before", b"x");
+    let producers = |lookupd: &node::stock::Lookupd, topic: &str| {
+        lookupd.get(&format!("/lookup?topic={topic}"))["producers"].as_array().map_or(0, Vec::len)
+    };
+    let name = |which: &[&node::stock::Lookupd]| {
+        let list: Vec<String> = which.iter().map(|l| l.tcp().to_string()).collect();
+        let answer = shown_with(node.http(), "PUT", "/config/nsqlookupd_tcp_addresses", &serde_json::json!(list).to_string());
+        assert!(answer.starts_with("200 "), "{answer}");
+    };
+    name(&[&lookupds[0], &lookupds[1]]);
+    node::stock::eventually("both know the topic", || lookupds.iter().all(|l| producers(l, "before") == 1));
+    name(&[&lookupds[1]]);
+    publish(&node, "behind", b"x");
+    node::stock::eventually("the one that stays knows both", || {
+        ["before", "behind"].iter().all(|t| producers(&lookupds[1], t) == 1)
+    });
+    node::stock::eventually("the one that was left has no producer", || producers(&lookupds[0], "before") == 0);
+    assert_eq!(producers(&lookupds[0], "behind"), 0);
+    name(&[]);
+    node::stock::eventually("nobody has the node", || producers(&lookupds[1], "before") == 0);
+}
