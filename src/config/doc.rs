@@ -36,8 +36,7 @@ pub fn settings_md() -> String {
     out.push_str(
         "\n## nsqd's settings that are not supported (yet)\n\n\
          They are refused, as a flag and in the file, because an operator who sets one relies on it. A value that asks for nothing is\n\
-         accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`, and any value of\n\
-         `max-deflate-level` and of the `statsd-` settings but `statsd-address`, which only give details.\n\n\
+         accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`.\n\n\
          | setting | what there is |\n|---|---|\n",
     );
     for flag in MISSING {

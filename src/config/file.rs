@@ -151,11 +151,11 @@ mod tests {
     /// As nsqd's own example has them.
     #[test]
     fn keys_of_nsqd_that_ask_for_nothing_are_taken_and_named() {
-        let text = "auth_http_addresses = []\nstatsd_interval = \"60s\"\n\
+        let text = "auth_http_addresses = []\n\
                     e2e_processing_latency_percentiles = [\"0.99\"]\n\
                     output_buffer_timeout = \"250ms\"\nmin_output_buffer_timeout = \"0.025s\"";
         let noted = apply(text, &mut Settings::default()).unwrap_or_else(|e| panic!("{e:?}"));
-        assert_eq!(noted.len(), 5, "{noted:?}");
+        assert_eq!(noted.len(), 4, "{noted:?}");
     }
 
     #[test]

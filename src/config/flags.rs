@@ -269,7 +269,7 @@ mod tests {
     fn a_flag_of_nsqd_that_is_missing_is_refused_by_its_name() {
         for (args, wanted) in [
             (&["--auth-http-address=h:1"][..], "--native-tls-client-ca"),
-            (&["--statsd-address", "h:1"], "ask /stats?format=json"),
+            (&["--max-channel-consumers", "3"], "--max-connections"),
             (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
             (&["--statsd-mem-stats", "--https-address=:1"], "--https-address is nsqd's"),
         ] {
@@ -278,7 +278,7 @@ mod tests {
         }
         // What asks for nothing has no effect, and the log says so.
         let off = [
-            "--statsd-prefix=nsq.%s",
+            "--https-address=",
             "--max-channel-consumers=0",
             "-output-buffer-timeout=250ms",
             "-min-output-buffer-timeout=25000us",
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("statsd_address = \"c\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let file = Some("output_buffer_timeout = \"1s\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
         let error = asked(&["--config=x", "--auth-http-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
         assert_eq!(error.lines().count(), 7, "{error}");
     }

@@ -164,6 +164,20 @@ settings! {
         http_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 100, HOUR, "http-timeout",
             "Time an HTTP client has to send the head, and again the body, of a request";
     }
+    "statsd" {
+        statsd_address: String = String::new(), Unit::Text, 0, 0, "statsd-address", ["empty: nothing is pushed"],
+            "UDP address of a statsd daemon to which the node pushes statistics";
+        statsd_interval_ms: u64 = MINUTE, Unit::Millis, 100, DAY, "statsd-interval",
+            "Time between two pushes to statsd";
+        statsd_prefix: String = "nsq.%s".into(), Unit::Text, 0, 0, "statsd-prefix",
+            "Prefix of the names that are pushed to statsd; %s stands for the node's broadcast address and HTTP port";
+        statsd_mem_stats: bool = true, Unit::Switch(&[]), 0, 0, "statsd-mem-stats",
+            "Whether the node's memory is pushed to statsd, too";
+        statsd_udp_packet_size: u64 = 508, Unit::Count, 64, 65_507, "statsd-udp-packet-size",
+            "Largest packet that is pushed to statsd in bytes";
+        statsd_exclude_ephemeral: bool = false, Unit::Switch(&[]), 0, 0, "statsd-exclude-ephemeral",
+            "Whether ephemeral topics and channels are left out of what is pushed to statsd";
+    }
     "Memory, per core" {
         max_pub_waiting_size: u64 = 32 * MIB, Unit::Bytes, MIB, 64 * GIB, "max-pub-waiting-size",
             "Bytes of publishes that wait for the disk. At this limit the node stops reading publishes from the sockets";
@@ -286,8 +300,6 @@ const fn unsupported(name: &'static str, default: &'static str, why: &'static st
     Unsupported { name, default, why, instead }
 }
 
-const NO_STATSD: &str = "nothing is pushed: ask /stats?format=json";
-
 /// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
 /// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
 pub static MISSING: &[Unsupported] = &[
@@ -316,21 +328,13 @@ pub static MISSING: &[Unsupported] = &[
         "it is 250ms for a client that does not ask. The longest that a client may ask for is",
         "max-output-buffer-timeout",
     ),
-    unsupported("statsd-address", "", NO_STATSD, ""),
-    unsupported("statsd-exclude-ephemeral", "false", NO_STATSD, ""),
-    unsupported("statsd-interval", "60s", NO_STATSD, ""),
-    unsupported("statsd-mem-stats", "true", NO_STATSD, ""),
-    unsupported("statsd-prefix", "nsq.%s", NO_STATSD, ""),
-    unsupported("statsd-udp-packet-size", "508", NO_STATSD, ""),
 ];
 
-/// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, a value that turns the feature off, or a
-/// detail of a feature that another setting turns on.
+/// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, or a value that turns the feature off.
 pub fn asks_for_nothing(name: &str, value: &str) -> bool {
     let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
-    let is_detail = name.starts_with("statsd-") && name != "statsd-address";
     let is_off = matches!(value.as_str(), "" | "false" | "f" | "0" | "[]");
-    is_detail || is_off || MISSING.iter().any(|flag| flag.name == name && is_same_value(flag.default, &value))
+    is_off || MISSING.iter().any(|flag| flag.name == name && is_same_value(flag.default, &value))
 }
 
 /// Compares as Go reads values: `true`, `t` and `1`, and durations by their length.

@@ -1,5 +1,5 @@
-//! GET and PUT /config/<setting>: nsqd's names, shapes, codes and texts. A setting of nsqd that this node does not have is `INVALID_OPTION`,
-//! as an unknown one is. What PUT changes counts until the node stops.
+//! GET and PUT /config/<setting>: nsqd's names, shapes, codes and texts. A setting of nsqd that this node does not have is
+//! `INVALID_OPTION`, as an unknown one is. What PUT changes counts until the node stops.
 
 use super::Node;
 use super::body::{self, BodyError};

@@ -1,6 +1,5 @@
-//! nsqd's HTTP API: /ping /info /stats, POST /pub, /mpub, /topic/{create,delete}, /channel/{create,delete,empty,pause,unpause}; and
-//! /channel/setoffset,
-//! /channel/setorder, /replica/acceptloss; hyper on one thread of its own.
+//! nsqd's HTTP API: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete}, /channel/{create,delete,empty,pause,unpause};
+//! and /metrics, /channel/setoffset, /channel/setorder, /replica/acceptloss; hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
@@ -15,6 +14,7 @@ mod publish;
 mod replicas;
 mod routes;
 mod statistics;
+mod statsd;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -24,6 +24,7 @@ use crate::config::Settings;
 use crate::discovery::{Discovery, Identity};
 use crate::mesh::{HttpPort, Wake};
 use crate::metrics::Latency;
+use crate::metrics::buckets::Buckets;
 use crate::metrics::node::SpareBytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -147,6 +148,7 @@ struct Node {
     connections: Arc<Semaphore>,
     topics: RefCell<publish::Topics>,
     publish_latency: RefCell<Latency>,
+    publish_times: RefCell<Buckets>,
 }
 
 impl Node {
@@ -164,6 +166,7 @@ impl Node {
             connections: Arc::new(Semaphore::new(settings.max_http_connections as usize)),
             topics: RefCell::default(),
             publish_latency: RefCell::default(),
+            publish_times: RefCell::default(),
             settings,
         }
     }
@@ -194,6 +197,9 @@ async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListene
     let (discovery, wanted) = Discovery::start(&node.settings, node.identity(), lookups, closed.clone());
     node.link.set_discovery(discovery);
     tokio::task::spawn_local(discovered::create(node.clone(), wanted));
+    if !node.settings.statsd_address.is_empty() {
+        tokio::task::spawn_local(statsd::push(node.clone()));
+    }
     let carrier = tokio::task::spawn_local({
         let node = node.clone();
         async move { node.link.carry(&wake.0).await }

@@ -164,7 +164,11 @@ async fn store(
         result = store_once(node, &name, partition, &bodies).await;
     }
     match result {
-        Ok(()) => node.publish_latency.borrow_mut().record(began.elapsed()),
+        Ok(()) => {
+            let took = began.elapsed();
+            node.publish_latency.borrow_mut().record(took);
+            node.publish_times.borrow_mut().record(took);
+        }
         Err(PublishError::NoTopic | PublishError::TopicNotExist | PublishError::NotLeader) => {
             node.topics.borrow_mut().forget(&name)
         }

@@ -24,10 +24,11 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 15] = [
+const ROUTES: [(&str, Method); 16] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
+    ("/metrics", Method::GET),
     ("/pub", Method::POST),
     ("/mpub", Method::POST),
     ("/topic/create", Method::POST),
@@ -64,6 +65,7 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
     let result = match path {
         "/ping" => return statistics::ping(node).await,
         "/info" => return json(info(node)),
+        "/metrics" => return statistics::metrics(node).await,
         "/stats" => match query {
             Ok(query) => return statistics::stats(node, &query).await,
             Err(failure) => Err(failure),
@@ -163,7 +165,7 @@ fn failed(failure: Failure) -> Reply {
     reply
 }
 
-fn with_type(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
+pub fn with_type(status: StatusCode, content_type: &'static str, body: Bytes) -> Reply {
     let mut reply = Response::new(Full::new(body));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

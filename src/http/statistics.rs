@@ -1,10 +1,11 @@
 //! /stats and /ping: every core is asked, and one that does not answer is what is wrong with the node.
 
 use super::link::Answer;
-use super::routes::{Query, Reply, json, text, versioned};
+use super::routes::{Query, Reply, json, text, versioned, with_type};
 use super::{Node, unix_s};
 use crate::base::{ChannelName, CoreId, TopicName};
 use crate::metrics::node::{Filter, NodeFacts, NodeStats};
+use crate::metrics::prometheus::{self, ProcessFacts};
 use crate::metrics::stats::ShardStats;
 use crate::shard::message::MeshMessage;
 use hyper::StatusCode;
@@ -48,7 +49,22 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
     if query.get("format") == Some("json") { json(stats.json()) } else { versioned(text(StatusCode::OK, stats.text())) }
 }
 
-async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<ChannelName>, clients: bool) -> Vec<ShardStats> {
+/// For Prometheus. A core is asked for numbers alone; their text is made on this thread.
+pub async fn metrics(node: &Node) -> Reply {
+    let shards = ask_all(node, None, None, false).await;
+    let facts = ProcessFacts {
+        version: env!("CARGO_PKG_VERSION"),
+        start_unix_s: node.start_unix_s,
+        resident_bytes: resident_bytes(),
+        cpu_seconds: cpu_seconds(),
+        spare_bytes: (node.around.spare_bytes)(),
+        journal_bytes: node.settings.journal_bytes * u64::from(node.link.cores()),
+        http_publishes: node.publish_times.borrow().clone(),
+    };
+    with_type(StatusCode::OK, prometheus::CONTENT_TYPE, prometheus::render(&shards, &facts).into())
+}
+
+pub async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<ChannelName>, clients: bool) -> Vec<ShardStats> {
     let ask = async |core: u16| {
         let (topic, channel) = (topic.clone(), channel.clone());
         let request = |ticket| MeshMessage::StatsRequest { ticket, topic, channel, clients };
@@ -90,8 +106,17 @@ async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> 
     slots.into_iter().filter_map(done).collect()
 }
 
+/// Of user and system, in the kernel's ticks of a hundredth of a second; 0 when /proc does not say.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the process stands in parentheses and may hold anything; what is behind it begins with field 3.
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |field: usize| fields.get(field - 3).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    (ticks(14) + ticks(15)) as f64 / 100.0
+}
+
 /// 0 when /proc does not say.
-fn resident_bytes() -> u64 {
+pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024

@@ -163,6 +163,7 @@ fn partition_stats(((topic, partition), log): (&(String, u16), &Vec<Vec<u8>>)) -
         depth: count,
         message_count: count,
         message_bytes: bytes,
+        stored_bytes: bytes,
         unreadable: None,
         channels_lost: None,
         replication: None,

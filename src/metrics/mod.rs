@@ -1,7 +1,11 @@
 //! Counts, times (HDR histograms) and renders. Pure.
 
+pub mod buckets;
+pub mod counters;
 pub mod latency;
 pub mod node;
+pub mod prometheus;
 pub mod stats;
+pub mod statsd;
 
 pub use latency::Latency;

@@ -528,6 +528,7 @@ mod tests {
             depth: 1,
             message_count: 2,
             message_bytes: 2,
+            stored_bytes: 2,
             unreadable: None,
             channels_lost: None,
             replication: None,

@@ -1,5 +1,6 @@
 //! What /stats shows, gathered per core and merged by the HTTP room.
 
+use super::counters::Counts;
 use crate::shard::message::ClientInfo;
 use serde::Serialize;
 
@@ -21,6 +22,9 @@ pub struct ShardStats {
     pub scrubs: u64,
     /// Bytes of segments that retention let go and that wait to be deleted.
     pub deleting_bytes: u64,
+    /// Bytes of publishes that wait for the disk.
+    pub waiting_bytes: u64,
+    pub counts: Counts,
     /// Filled in by whoever drives the core.
     pub turns: TurnStats,
 }
@@ -38,6 +42,9 @@ pub struct LinkStats {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TurnStats {
     pub count: u64,
+    /// All of them together.
+    #[serde(skip)]
+    pub busy_us: u64,
     pub p50_us: u64,
     pub p99_us: u64,
     pub p999_us: u64,
@@ -54,6 +61,8 @@ pub struct PartitionStats {
     pub depth: u64,
     pub message_count: u64,
     pub message_bytes: u64,
+    /// Of the log, heads of batches included.
+    pub stored_bytes: u64,
     /// Where it cannot be read, if so: its channels hold there.
     pub unreadable: Option<String>,
     /// What damage may have taken of its channels, until somebody accepts that.

@@ -34,13 +34,24 @@ pub struct StallDetector {
     /// Slow turns since the start.
     pub stalls: u64,
     pub longest: Duration,
+    /// All turns together.
+    busy: Duration,
     /// How long each turn took.
     pub turns: Latency,
 }
 
 impl StallDetector {
     pub fn new(core: u16, limit: Duration) -> Self {
-        StallDetector { core, limit, logged: None, unlogged: 0, stalls: 0, longest: Duration::ZERO, turns: Latency::new() }
+        StallDetector {
+            core,
+            limit,
+            logged: None,
+            unlogged: 0,
+            stalls: 0,
+            longest: Duration::ZERO,
+            busy: Duration::ZERO,
+            turns: Latency::new(),
+        }
     }
 
     pub fn core(&self) -> u16 {
@@ -51,6 +62,7 @@ impl StallDetector {
     pub fn turn(&mut self, times: TurnTimes, counts: TurnCounts) -> bool {
         let total = times.carried - times.begun;
         self.turns.record(total);
+        self.busy += total;
         self.longest = self.longest.max(total);
         if total < self.limit {
             return false;
@@ -83,6 +95,7 @@ impl StallDetector {
         let us = |share| self.turns.quantile(share).as_micros() as u64;
         TurnStats {
             count: self.turns.count(),
+            busy_us: self.busy.as_micros() as u64,
             p50_us: us(0.5),
             p99_us: us(0.99),
             p999_us: us(0.999),
@@ -109,7 +122,7 @@ mod tests {
         assert!(detector.turn(turn(500), TurnCounts::default()), "counted, though too soon for the log");
         assert_eq!((detector.stalls, detector.unlogged, detector.turns.count()), (2, 1, 3));
         let stats = detector.stats();
-        assert_eq!((stats.count, stats.stalls, stats.max_us), (3, 2, 500_000));
+        assert_eq!((stats.count, stats.stalls, stats.max_us, stats.busy_us), (3, 2, 500_000, 519_000));
         assert!((9_900..=10_100).contains(&stats.p50_us), "{stats:?}");
         assert_eq!(detector.longest, Duration::from_millis(500));
     }

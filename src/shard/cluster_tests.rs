@@ -307,6 +307,7 @@ impl Net {
                     self.step(node, to, Event::Bytes { conn, bytes: &unread });
                 }
                 Effect::Disk { op, request } => self.nodes[node].asked.push_back((core, op, request)),
+                Effect::Pass { to: CoreId::HTTP, message: MeshMessage::Catalog { .. } } => {}
                 Effect::Pass { to: CoreId::HTTP, message } => self.nodes[node].http.push(message),
                 Effect::Pass { to, message } => self.nodes[node].mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Ask(ask) => self.answer(node, ask),

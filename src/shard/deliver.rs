@@ -14,6 +14,7 @@ use crate::codec::nsq::frame;
 use crate::log::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
+use crate::metrics::counters::Counters;
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
@@ -50,6 +51,8 @@ struct Outputs<'a> {
     /// Of the topic.
     ids: MessageIds,
     partition: PartitionId,
+    counters: &'a mut Counters,
+    unix_ns: i64,
     /// Clients that were full, and for which channel.
     full: &'a mut Vec<(SubId, ChannelKey)>,
 }
@@ -71,6 +74,7 @@ impl Sink for Outputs<'_> {
                 return false;
             }
             write_message(frames, message, id, attempts, place);
+            self.counters.handed_out(attempts, self.unix_ns, message.unix_ns, 1);
             return true;
         }
         let Some(c) = self.conns.get_mut(&sub.conn) else { return false };
@@ -80,6 +84,7 @@ impl Sink for Outputs<'_> {
         }
         let Client::Nsq(session) = &mut c.session else { return false };
         write_message(session.output(), message, id, attempts, place);
+        self.counters.handed_out(attempts, self.unix_ns, message.unix_ns, 1);
         c.touch(sub.conn, self.touched);
         true
     }
@@ -97,6 +102,7 @@ impl Sink for Outputs<'_> {
         let payload = &run.batch.bytes[run.at.clone()];
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
+        self.counters.handed_out(run.attempts, self.unix_ns, run.batch.header.base_unix_ns.get(), run.num.into());
         let is_long = payload.len() >= self.lent_min;
         match is_long.then(|| self.lender.lend(&run.batch.bytes, run.at.clone())).flatten() {
             Some(payload) => session.lent_messages(messages, payload, crc),
@@ -166,6 +172,8 @@ impl Shard {
             key,
             ids,
             partition,
+            counters: &mut e.counters,
+            unix_ns: now.unix_ns,
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);

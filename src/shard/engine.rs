@@ -22,6 +22,7 @@ use crate::channel::ChannelOptions;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
 use crate::log::{AppendTicket, Io, Lender, Notice, PartitionIdx, Store};
+use crate::metrics::counters::Counters;
 use crate::peer::{LinkEvent, Links};
 use crate::replica::{self, PeerError, Replica};
 use crate::session::ReplySlot;
@@ -140,6 +141,7 @@ pub(super) struct Engine {
     pub hungry_scratch: Vec<SubId>,
     pub read_only: Option<String>,
     pub catalog: Catalog,
+    pub counters: Counters,
 }
 
 pub(super) struct Parked {
@@ -165,6 +167,7 @@ impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
             catalog: Catalog::default(),
+            counters: Counters::default(),
             core,
             cores,
             settings,
@@ -275,8 +278,8 @@ impl Engine {
                 // Of a replica that is definite for what was not sealed. When the whole journal fails, what was sealed and
                 // sent to followers has been told before that nobody knows.
                 let publishers = &mut self.partitions.get_mut(p).publishers;
-                let keep = publishers.partition_point(|(ticket, _)| *ticket < from);
-                for (_, publisher) in publishers.split_off(keep) {
+                let keep = publishers.partition_point(|(ticket, _, _)| *ticket < from);
+                for (_, publisher, _) in publishers.split_off(keep) {
                     self.tell_publisher(publisher, Err(error));
                 }
                 self.tell_member(now, p, replica::Event::LogFailed);
@@ -337,7 +340,10 @@ impl Engine {
 
     /// Everything up to the ticket is committed: its publishers hear of it, in order.
     pub fn answer_publishers(&mut self, p: PartitionIdx, upto: AppendTicket) {
-        while let Some((_, publisher)) = self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _)| *ticket <= upto) {
+        while let Some((_, publisher, since)) =
+            self.partitions.get_mut(p).publishers.pop_front_if(|(ticket, _, _)| *ticket <= upto)
+        {
+            self.counters.published(since);
             self.tell_publisher(publisher, Ok(()));
         }
     }

@@ -67,6 +67,25 @@ pub enum Unwritable {
 }
 
 impl PublishError {
+    /// A word for /metrics.
+    pub fn kind(self) -> &'static str {
+        match self {
+            PublishError::DiskFull => "publish_disk_full",
+            PublishError::ReadOnly => "publish_read_only",
+            PublishError::TooMuchWaiting => "publish_too_much_waiting",
+            PublishError::NoTopic | PublishError::TopicNotExist => "publish_no_topic",
+            PublishError::NoPartition => "publish_no_partition",
+            PublishError::TopicGone => "publish_topic_gone",
+            PublishError::TooManyTopics => "publish_too_many_topics",
+            PublishError::TooManyChannels => "publish_too_many_channels",
+            PublishError::Stopping => "publish_stopping",
+            PublishError::TooBig => "publish_too_big",
+            PublishError::Unknown => "publish_outcome_unknown",
+            PublishError::NotLeader => "publish_not_leader",
+            PublishError::NotWritable(_) => "publish_not_writable",
+        }
+    }
+
     /// The code that clients of a cluster know, where it says that another node, or a later time, is the right one.
     pub fn cluster_code(self) -> Option<&'static str> {
         match self {

@@ -253,6 +253,7 @@ impl Shard {
 
     /// Takes one event; `out` gets what is to be carried out, in order.
     pub fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects) {
+        self.engine.counters.begin_step(now.ticks);
         match event {
             Event::Tick => self.tick(now),
             Event::TurnEnd => self.turn_end(now, out),
@@ -327,6 +328,7 @@ impl Shard {
             Event::Disk { .. } if self.engine.stopped => {}
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
+                e.counters.disk_done(op, outcome.is_err());
                 e.store.completed(now, op, outcome, &e.partitions, &mut e.io, &mut e.notices);
             }
             Event::Stop => self.begin_stop(now),
@@ -552,6 +554,7 @@ impl Shard {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.touched = false;
         if let Some(error) = c.session.take_fault() {
+            self.engine.counters.failed(error.split(' ').next().unwrap_or_default());
             let ask_again = self.faults.say(now.ticks, &c.session.client_info(), &error);
             self.engine.timers.at_most(Timer::Faults, ask_again);
         }
@@ -610,7 +613,11 @@ impl Shard {
 
     fn emit(&mut self, out: &mut Effects) {
         self.engine.tell_catalog();
-        out.extend(self.engine.io.drain(..).map(|(op, request)| Effect::Disk { op, request }));
+        let Engine { io, counters, .. } = &mut self.engine;
+        out.extend(io.drain(..).map(|(op, request)| {
+            counters.disk_began(op, &request);
+            Effect::Disk { op, request }
+        }));
         out.append(&mut self.engine.passes);
     }
 

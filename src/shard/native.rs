@@ -123,7 +123,7 @@ impl Engine {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
                 let p = self.partitions.get_mut(idx);
-                p.publishers.push_back((ticket, publisher));
+                p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += message_bytes as u64;
                 if self.cluster.is_some() {
                     self.has_grown(idx);
@@ -136,8 +136,8 @@ impl Engine {
                 match ticket {
                     Some(ticket) => {
                         let publishers = &mut self.partitions.get_mut(idx).publishers;
-                        let place = publishers.partition_point(|(t, _)| *t <= ticket);
-                        publishers.insert(place, (ticket, publisher));
+                        let place = publishers.partition_point(|(t, _, _)| *t <= ticket);
+                        publishers.insert(place, (ticket, publisher, now.ticks));
                     }
                     None => self.tell_publisher(publisher, Ok(())),
                 }

@@ -83,7 +83,8 @@ pub struct Partition {
     pub dir: Arc<PartitionDir>,
     pub replica: Role,
     pub channels: Slab<ChannelState>,
-    pub publishers: VecDeque<(AppendTicket, Publisher)>,
+    /// In order; since when each waits.
+    pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
     pub message_bytes: u64,
     pub low_water_stale: bool,
     /// A channel that comes to be has this generation: higher than that of any which was deleted.

@@ -139,7 +139,7 @@ impl Engine {
         match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
-                p.publishers.push_back((ticket, publisher));
+                p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += bytes as u64;
                 if self.cluster.is_some() {
                     self.has_grown(idx);
@@ -159,8 +159,8 @@ impl Engine {
         let p = self.partitions.get(idx);
         let is_it =
             |publisher: &Publisher| matches!(publisher, Publisher::Native { at: place, .. } if place.is_some() && *place == at);
-        let waiting = p.publishers.iter().find(|(_, publisher)| is_it(publisher));
-        waiting.map(|(ticket, _)| *ticket).or_else(|| p.seat()?.commits_at(at))
+        let waiting = p.publishers.iter().find(|(_, publisher, _)| is_it(publisher));
+        waiting.map(|(ticket, _, _)| *ticket).or_else(|| p.seat()?.commits_at(at))
     }
 
     /// A publish that a connection of this core makes, to the partition it names or the one whose turn it is: here, or
@@ -341,6 +341,9 @@ impl Engine {
     }
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {
+        if let Err(error) = result {
+            self.counters.failed(error.kind());
+        }
         match publisher {
             Publisher::Session(conn, slot) => self.replies.push((conn, Heard::Answer(slot, result))),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),

@@ -264,7 +264,7 @@ impl Engine {
         if let Some(closing) = self.removals.closing.get_mut(name) {
             match closing.stage {
                 Stage::Stuck => return Err(PublishError::ReadOnly),
-                Stage::Dropping { .. } | Stage::Removing { .. } => self.answer_askers(vec![asker], Ok(())),
+                Stage::Dropping { .. } | Stage::Removing { .. } => return Err(PublishError::NoTopic),
                 // Where an ephemeral topic stays after all, it is deleted then.
                 Stage::Asking { .. } | Stage::Deciding { .. } => closing.askers.push(asker),
             }

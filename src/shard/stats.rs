@@ -27,6 +27,8 @@ impl Shard {
             links: e.link_stats(),
             scrubs: e.store.scrubs(),
             deleting_bytes: e.store.deleting_bytes(),
+            waiting_bytes: e.store.waiting_bytes(),
+            counts: e.counters.counts.clone(),
             ..Default::default()
         };
         // One that goes, or is stuck on its way, is nobody's.
@@ -50,6 +52,7 @@ impl Shard {
                 depth: if p.channels.is_empty() { unread(e.store.collect_start(idx).count) } else { 0 },
                 message_count: end.count as u64,
                 message_bytes: p.message_bytes,
+                stored_bytes: u64::try_from(end.offset - e.store.start(idx).offset).unwrap_or(0),
                 unreadable: e.store.held(idx),
                 channels_lost: e.channels_lost(idx),
                 replication: e.replication_stats(idx),

@@ -34,8 +34,9 @@ struct Node {
     held: Option<Vec<(usize, OpId, DiskOp)>>,
     /// First channels do not come to other cores: what says so waits here.
     held_creations: Option<Vec<(CoreId, CoreId, MeshMessage)>>,
-    /// Answers to the HTTP thread.
+    /// Answers to the HTTP thread, and what it is told unasked.
     http: Vec<MeshMessage>,
+    catalog: Vec<super::catalog::CatalogChange>,
 }
 
 impl Node {
@@ -64,6 +65,7 @@ impl Node {
             held: None,
             held_creations: None,
             http: vec![],
+            catalog: vec![],
         }
     }
 
@@ -103,6 +105,7 @@ impl Node {
                     let held = self.held_creations.as_mut().expect("just looked at");
                     held.push((CoreId(core as u16), to, message));
                 }
+                Effect::Pass { to: CoreId::HTTP, message: MeshMessage::Catalog { changes } } => self.catalog.extend(changes),
                 Effect::Pass { to: CoreId::HTTP, message } => self.http.push(message),
                 Effect::Pass { to, message } => self.mesh.push_back((CoreId(core as u16), to, message)),
                 Effect::Dial { .. } | Effect::Ask(_) => unreachable!("these nodes are alone"),

@@ -5,7 +5,8 @@
 //!                  │                          publish and no change of a channel is under way
 //!                  └─ TopicDelete durable: answered, and carried out as the removal of an ephemeral topic (src/shard/removal.rs)
 //! ```
-//! What was acknowledged of the topic before goes with it. A core that cannot write keeps the topic: nothing would make the decision durable.
+//! What was acknowledged of the topic before goes with it. A core that cannot write keeps the topic: nothing would make the decision
+//! durable.
 
 use super::engine::{Engine, Heard};
 use super::message::{MeshMessage, PublishError};

@@ -118,6 +118,7 @@ impl World {
     fn carry(&mut self, core: usize, effects: Effects) {
         for effect in effects {
             match effect {
+                Effect::Pass { to: CoreId::HTTP, .. } => {}
                 Effect::Send { conn, bytes } => {
                     let s = self.sockets.get_mut(&conn.0).expect("it sends to a connection that it has");
                     assert!(s.core == Some(core) && !s.closing, "it sends on an open socket of its own");

@@ -189,7 +189,7 @@ impl Engine {
         if let Role::Member(seat) = &mut p.replica {
             seat.marks.clear();
         }
-        for (_, publisher) in std::mem::take(&mut p.publishers) {
+        for (_, publisher, _) in std::mem::take(&mut p.publishers) {
             self.tell_publisher(publisher, Err(PublishError::from(error)));
         }
         self.count_uncommitted(idx);

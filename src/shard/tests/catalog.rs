@@ -5,11 +5,7 @@ use super::*;
 
 /// What was told since the last call, in the order of each core.
 fn told(n: &mut Node) -> Vec<String> {
-    let changes = n.http.drain(..).flat_map(|message| match message {
-        MeshMessage::Catalog { changes } => changes,
-        _ => vec![],
-    });
-    let shown = changes.map(|change| match change {
+    let shown = n.catalog.drain(..).map(|change| match change {
         CatalogChange::Topic { topic, is_new } => format!("+{} {is_new}", topic.name),
         CatalogChange::TopicGone { topic } => format!("-{}", topic.name),
         CatalogChange::Channel { topic, partition, channel } => format!("+{}/{partition}/{channel}", topic.name),

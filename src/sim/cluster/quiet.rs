@@ -240,6 +240,7 @@ impl World {
     /// What a node says of its partitions.
     pub fn note_left(&mut self, n: usize, message: MeshMessage) {
         match message {
+            MeshMessage::Catalog { .. } => {}
             MeshMessage::Stats { stats, .. } => self.left.push((n, *stats)),
             other => self.operator_hears(other),
         }

@@ -150,6 +150,7 @@ impl World<'_> {
 
     pub(super) fn http_hears(&mut self, message: MeshMessage) {
         match message {
+            MeshMessage::Catalog { .. } => {}
             MeshMessage::Stats { stats, .. } => self.note_left(*stats),
             MeshMessage::Topic { result, .. } => {
                 let Ok(topic) = result else { return };

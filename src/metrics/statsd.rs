@@ -1,0 +1,166 @@
+//! Lines for statsd, with nsqd's names: counters as what they grew by since the last push, gauges as they are.
+
+use super::stats::{ChannelStats, ShardStats};
+use std::collections::BTreeMap;
+
+/// What of a node is pushed. Counters are as of this moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    topics: BTreeMap<String, TopicCounts>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct TopicCounts {
+    messages: u64,
+    bytes: u64,
+    depth: u64,
+    channels: BTreeMap<String, ChannelStats>,
+}
+
+impl Pushed {
+    pub fn of(shards: Vec<ShardStats>, without_ephemeral: bool) -> Self {
+        let mut topics: BTreeMap<String, TopicCounts> = BTreeMap::new();
+        let is_wanted = |name: &str| !(without_ephemeral && name.ends_with("#ephemeral"));
+        for shard in shards {
+            for name in shard.topics.into_iter().filter(|name| is_wanted(name)) {
+                topics.entry(name).or_default();
+            }
+            for p in shard.partitions.into_iter().filter(|p| is_wanted(&p.topic)) {
+                let sum = topics.entry(p.topic).or_default();
+                sum.messages += p.message_count;
+                sum.bytes += p.message_bytes;
+                sum.depth += p.depth;
+                for c in p.channels.into_iter().filter(|c| is_wanted(&c.channel)) {
+                    let all = sum.channels.entry(c.channel).or_default();
+                    all.depth += c.depth;
+                    all.in_flight_count += c.in_flight_count;
+                    all.deferred_count += c.deferred_count;
+                    all.message_count += c.message_count;
+                    all.requeue_count += c.requeue_count;
+                    all.timeout_count += c.timeout_count;
+                    all.client_count = all.client_count.max(c.client_count);
+                }
+            }
+        }
+        Pushed { topics }
+    }
+
+    /// One line each, without the prefix. `last` is what the push before said; a topic or channel that is new grew from nothing.
+    pub fn lines(&self, last: &Pushed) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, t) in &self.topics {
+            let was = last.topics.get(name).cloned().unwrap_or_default();
+            lines.push(grown(format_args!("topic.{name}.message_count"), t.messages, was.messages));
+            lines.push(grown(format_args!("topic.{name}.message_bytes"), t.bytes, was.bytes));
+            lines.push(gauge(format_args!("topic.{name}.depth"), t.depth));
+            lines.push(gauge(format_args!("topic.{name}.backend_depth"), t.depth));
+            for (channel, c) in &t.channels {
+                let was = was.channels.get(channel).cloned().unwrap_or_default();
+                let at = |what: &str| format!("topic.{name}.channel.{channel}.{what}");
+                lines.push(grown(format_args!("{}", at("message_count")), c.message_count, was.message_count));
+                lines.push(gauge(format_args!("{}", at("depth")), c.depth));
+                lines.push(gauge(format_args!("{}", at("backend_depth")), c.depth));
+                lines.push(gauge(format_args!("{}", at("in_flight_count")), c.in_flight_count));
+                lines.push(gauge(format_args!("{}", at("deferred_count")), c.deferred_count));
+                lines.push(grown(format_args!("{}", at("requeue_count")), c.requeue_count, was.requeue_count));
+                lines.push(grown(format_args!("{}", at("timeout_count")), c.timeout_count, was.timeout_count));
+                lines.push(gauge(format_args!("{}", at("clients")), c.client_count));
+            }
+        }
+        lines
+    }
+}
+
+/// nsqd's names of memory are those of Go's heap. The resident memory is what is in use; the rest does not exist here and is zero.
+pub fn memory_lines(resident_bytes: u64) -> Vec<String> {
+    let zero = ["heap_objects", "heap_idle_bytes"].map(|name| gauge(format_args!("mem.{name}"), 0));
+    let rest = ["heap_released_bytes", "gc_pause_usec_100", "gc_pause_usec_99", "gc_pause_usec_95", "next_gc_bytes"];
+    let mut lines: Vec<String> = zero.into();
+    lines.push(gauge(format_args!("mem.heap_in_use_bytes"), resident_bytes));
+    lines.extend(rest.map(|name| gauge(format_args!("mem.{name}"), 0)));
+    lines.push(grown(format_args!("mem.gc_runs"), 0, 0));
+    lines
+}
+
+/// A channel that was made anew under its name begins at zero again.
+fn grown(name: std::fmt::Arguments<'_>, now: u64, was: u64) -> String {
+    format!("{name}:{}|c\n", now.checked_sub(was).unwrap_or(now))
+}
+
+fn gauge(name: std::fmt::Arguments<'_>, value: u64) -> String {
+    format!("{name}:{value}|g\n")
+}
+
+/// `--statsd-prefix` with `%s` for the node, whose dots and colons would be levels of the name.
+pub fn prefix(setting: &str, broadcast_address: &str, http_port: u16) -> String {
+    let host = if broadcast_address.contains(':') { format!("[{broadcast_address}]") } else { broadcast_address.to_owned() };
+    let key = format!("{host}:{http_port}").replace(['.', ':'], "_");
+    let prefix = setting.replace("%s", &key);
+    if prefix.is_empty() || prefix.ends_with('.') { prefix } else { format!("{prefix}.") }
+}
+
+/// Whole lines in packets of at most `max` bytes; a longer line is a packet of its own.
+pub fn packets(prefix: &str, lines: &[String], max: usize) -> Vec<String> {
+    let mut packets: Vec<String> = Vec::new();
+    for line in lines {
+        match packets.last_mut().filter(|packet| packet.len() + prefix.len() + line.len() <= max) {
+            Some(packet) => packet.extend([prefix, line]),
+            None => packets.push(format!("{prefix}{line}")),
+        }
+    }
+    packets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::stats::PartitionStats;
+
+    fn node(message_count: u64) -> Vec<ShardStats> {
+        let channel =
+            |name: &str| ChannelStats { channel: name.into(), message_count, depth: 4, client_count: 1, ..Default::default() };
+        let partition = |partition| PartitionStats {
+            topic: "t".into(),
+            partition,
+            message_count,
+            channels: vec![channel("c"), channel("e#ephemeral")],
+            ..Default::default()
+        };
+        vec![ShardStats {
+            topics: vec!["t".into(), "x#ephemeral".into()],
+            partitions: vec![partition(0), partition(1)],
+            ..Default::default()
+        }]
+    }
+
+    #[test]
+    fn counters_are_what_they_grew_by_and_gauges_are_sums() {
+        let (first, second) = (Pushed::of(node(3), false), Pushed::of(node(5), true));
+        let lines = first.lines(&Pushed::default());
+        assert_eq!(lines.len(), 2 * 4 + 2 * 8);
+        assert!(lines.contains(&"topic.t.message_count:6|c\n".into()) && lines.contains(&"topic.x#ephemeral.depth:0|g\n".into()));
+        let lines = second.lines(&first);
+        assert_eq!(lines.len(), 4 + 8, "{lines:?}");
+        for line in [
+            "topic.t.message_count:4|c\n",
+            "topic.t.channel.c.message_count:4|c\n",
+            "topic.t.channel.c.depth:8|g\n",
+            "topic.t.channel.c.clients:1|g\n",
+        ] {
+            assert!(lines.contains(&line.into()), "{line} is not in {lines:?}");
+        }
+        assert!(
+            Pushed::of(node(1), true).lines(&second).contains(&"topic.t.message_count:2|c\n".into()),
+            "a topic that was made anew"
+        );
+    }
+
+    #[test]
+    fn the_prefix_names_the_node_and_packets_hold_whole_lines() {
+        assert_eq!(prefix("nsq.%s", "10.0.0.1", 4151), "nsq.10_0_0_1_4151.");
+        assert_eq!((prefix("x.", "h", 1).as_str(), prefix("", "h", 1).as_str()), ("x.", ""));
+        let lines: Vec<String> = ["a:1|c\n", "b:1|c\n", "c:1|c\n"].map(String::from).into();
+        assert_eq!(packets("p.", &lines, 16), ["p.a:1|c\np.b:1|c\n", "p.c:1|c\n"]);
+        assert_eq!(packets("p.", &lines, 3).len(), 3);
+    }
+}
