@@ -66,6 +66,23 @@ fn ms(ms: u64) -> Ticks {
 
 /// A channel with [`IN_FLIGHT`] messages at one client, in runs if it is ranged.
 fn loaded(log: &mut Log, ranged: bool) -> Channel {
+    let mut channel = channel_of(ranged);
+    channel.lend(SUB, IN_FLIGHT as u32);
+    // Spread over a second, as a fast stream would be.
+    let mut now = 0;
+    while channel.deliver(ms(now), log, &mut Null) {
+        now += 2;
+    }
+    assert_eq!(channel.in_flight_count(), IN_FLIGHT);
+    channel
+}
+
+fn empty() -> Channel {
+    channel_of(false)
+}
+
+/// A channel at the start of the log, with one client.
+fn channel_of(ranged: bool) -> Channel {
     let cursor = CursorImage {
         name: ChannelName::new("bench").expect("a valid name"),
         paused: false,
@@ -76,11 +93,7 @@ fn loaded(log: &mut Log, ranged: bool) -> Channel {
         confirmed: Position::START,
         intervals: vec![],
     };
-    let options = ChannelOptions {
-        confirm_window: 1 << 20,
-        max_msg_timeout: Duration::from_secs(900),
-        max_req_timeout: Duration::from_secs(3600),
-    };
+    let options = ChannelOptions { max_msg_timeout: Duration::from_secs(900), max_req_timeout: Duration::from_secs(3600) };
     let mut channel = Channel::new(options, PartitionId(0), cursor);
     channel.subscribe(
         ms(0),
@@ -94,13 +107,6 @@ fn loaded(log: &mut Log, ranged: bool) -> Channel {
             client: ClientInfo::default(),
         },
     );
-    channel.lend(SUB, IN_FLIGHT as u32);
-    // Spread over a second, as a fast stream would be.
-    let mut now = 0;
-    while channel.deliver(ms(now), log, &mut Null) {
-        now += 2;
-    }
-    assert_eq!(channel.in_flight_count(), IN_FLIGHT);
     channel
 }
 
@@ -211,6 +217,53 @@ fn channel(c: &mut Criterion) {
     group.finish();
 }
 
+/// Takes messages in rounds, as a consumer does that finishes all, or puts every `each`th off for a minute.
+fn consume(channel: &mut Channel, log: &mut Log, messages: u64, each: Option<u64>) {
+    for first in (1..=messages).step_by(BATCH as usize) {
+        channel.lend(SUB, BATCH as u32);
+        while channel.deliver(ms(0), log, &mut Null) {}
+        for id in first..first + BATCH {
+            match each {
+                Some(each) if id % each == 0 => channel.requeue(ms(first / 100), SUB, LogId(id), Duration::from_secs(60)),
+                _ => channel.finish(ms(0), SUB, LogId(id)),
+            }
+            .expect("in flight");
+        }
+        black_box(channel.take_finished());
+    }
+}
+
+/// What unfinished messages cost the others, and what a million of them cost.
+fn gaps(c: &mut Criterion) {
+    const MESSAGES: u64 = 200_000;
+    let mut log = Log::new(2 * IN_FLIGHT);
+    let mut group = c.benchmark_group("gaps");
+    group.sample_size(10).throughput(Throughput::Elements(MESSAGES));
+    for (name, each) in [("200,000 finished", None), ("200,000, every second put off for a minute", Some(2))] {
+        group.bench_function(name, |b| {
+            b.iter_batched_ref(empty, |channel| consume(channel, &mut log, MESSAGES, each), BatchSize::PerIteration)
+        });
+    }
+    let mut channel = empty();
+    consume(&mut channel, &mut log, 2 * IN_FLIGHT, Some(2));
+    assert_eq!(channel.deferred_count(), IN_FLIGHT);
+    println!("a million gaps: {:.1} bytes each", channel.memory_bytes() as f64 / IN_FLIGHT as f64);
+    let mut bytes = vec![];
+    channel.image().encode(&mut bytes);
+    println!("the cursor of a million gaps: {} bytes", bytes.len());
+    group.throughput(Throughput::Elements(IN_FLIGHT));
+    group.bench_function("the cursor of 1 M gaps, encoded", |b| {
+        b.iter(|| {
+            bytes.clear();
+            channel.image().encode(&mut bytes);
+            black_box(bytes.len())
+        })
+    });
+    group
+        .bench_function("the figures of a channel with 1 M gaps", |b| b.iter(|| black_box(channel.stats(Position::START, true))));
+    group.finish();
+}
+
 fn wheel(c: &mut Criterion) {
     let mut group = c.benchmark_group("wheel, 1 M timers");
     group.sample_size(10);
@@ -250,6 +303,7 @@ fn wheel(c: &mut Criterion) {
 fn main() {
     let mut c = common::criterion();
     channel(&mut c);
+    gaps(&mut c);
     wheel(&mut c);
     c.final_summary();
 }

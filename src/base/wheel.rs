@@ -118,10 +118,28 @@ impl<K: Copy> Wheel<K> {
     }
 
     /// Takes an entry out that was neither reported nor cancelled.
-    pub fn cancel(&mut self, timer: TimerId) {
-        assert!(self.entries[timer.0 as usize].level != FREE, "a timer is cancelled at most once and not after it fired");
+    pub fn cancel(&mut self, timer: TimerId) -> K {
+        let entry = &self.entries[timer.0 as usize];
+        assert!(entry.level != FREE, "a timer is cancelled at most once and not after it fired");
+        let key = entry.key;
         self.unlink(timer.0);
         self.release(timer.0);
+        key
+    }
+
+    /// The key of an entry that was neither reported nor cancelled.
+    pub fn get(&self, timer: TimerId) -> &K {
+        let entry = &self.entries[timer.0 as usize];
+        assert!(entry.level != FREE, "a timer that is asked for stands in the wheel");
+        &entry.key
+    }
+
+    /// Gives an entry that was neither reported nor cancelled another deadline.
+    pub fn reset(&mut self, timer: TimerId, deadline: Ticks) {
+        assert!(self.entries[timer.0 as usize].level != FREE, "a timer that is reset stands in the wheel");
+        self.unlink(timer.0);
+        self.entries[timer.0 as usize].due_ms = deadline.0.div_ceil(NS_PER_MS);
+        self.place(timer.0);
     }
 
     /// When an entry that was neither reported nor cancelled is due: its deadline, rounded up to a millisecond.
@@ -324,6 +342,7 @@ mod tests {
     enum Step {
         Insert { in_ns: u64 },
         Cancel { nth: usize },
+        Reset { nth: usize, in_ns: u64 },
         Expire { after_ns: u64, limit: usize },
     }
 
@@ -332,6 +351,7 @@ mod tests {
         let step = prop_oneof![
             4 => span.clone().prop_map(|in_ns| Step::Insert { in_ns }),
             1 => any::<usize>().prop_map(|nth| Step::Cancel { nth }),
+            1 => (any::<usize>(), span.clone()).prop_map(|(nth, in_ns)| Step::Reset { nth, in_ns }),
             3 => (prop_oneof![0..2 * NS_PER_MS, 0..200 * NS_PER_MS, 0..200_000 * NS_PER_MS],
                   prop_oneof![1..4usize, Just(usize::MAX)])
                 .prop_map(|(after_ns, limit)| Step::Expire { after_ns, limit }),
@@ -354,8 +374,15 @@ mod tests {
                     }
                     Step::Cancel { nth } => {
                         if !model.is_empty() {
-                            let (_, _, timer) = model.swap_remove(nth % model.len());
-                            wheel.cancel(timer);
+                            let (_, key, timer) = model.swap_remove(nth % model.len());
+                            prop_assert_eq!((*wheel.get(timer), wheel.cancel(timer)), (key, key));
+                        }
+                    }
+                    Step::Reset { nth, in_ns } => {
+                        if !model.is_empty() {
+                            let at = nth % model.len();
+                            model[at].0 = now.saturating_add(in_ns);
+                            wheel.reset(model[at].2, Ticks(now.saturating_add(in_ns)));
                         }
                     }
                     Step::Expire { after_ns, limit } => {

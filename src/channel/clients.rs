@@ -6,7 +6,7 @@
 //! a thousandth.
 
 use super::open::List;
-use crate::base::{IdMap, LogId, SubId};
+use crate::base::{IdMap, LogId, SubId, TimerId};
 use crate::metrics::stats::ClientStats;
 use crate::shard::message::SubOptions;
 use slab::Slab;
@@ -27,8 +27,10 @@ pub struct Client {
     pub blocked: bool,
     /// What it has, in the order in which it went out.
     pub in_flight: List,
-    /// Keys of what a ranged client has, by the first log id. Empty for others.
-    pub runs: BTreeMap<LogId, u32>,
+    /// It takes runs, and names ranges of ids.
+    pub is_ranged: bool,
+    /// What a ranged client has, by the first log id. Empty for others.
+    pub runs: BTreeMap<LogId, TimerId>,
     /// Messages.
     pub in_flight_count: u64,
     pub message_count: u64,
@@ -110,6 +112,7 @@ impl Clients {
     pub fn insert(&mut self, sub: SubId, options: SubOptions, timeout: Duration) {
         let number = self.slab.insert(Client {
             sub,
+            is_ranged: options.ranged,
             options: Box::new(options),
             timeout,
             credit: 0,
@@ -141,7 +144,7 @@ impl Clients {
         self.numbers.remove(&client.sub);
         if client.is_ready {
             self.ready.retain(|&n| n != number);
-            self.ready_singly -= !client.options.ranged as u32;
+            self.ready_singly -= !client.is_ranged as u32;
         }
         if client.is_starved {
             self.starved.retain(|&n| n != number);
@@ -154,7 +157,7 @@ impl Clients {
         let client = &mut self.slab[number as usize];
         if client.may_receive() && !client.is_ready {
             client.is_ready = true;
-            self.ready_singly += !client.options.ranged as u32;
+            self.ready_singly += !client.is_ranged as u32;
             self.ready.push_back(number);
         }
     }
@@ -177,7 +180,7 @@ impl Clients {
                 return Some(number);
             }
             client.is_ready = false;
-            self.ready_singly -= !client.options.ranged as u32;
+            self.ready_singly -= !client.is_ranged as u32;
             self.ready.pop_front();
             self.slice = SLICE;
         }

@@ -1,11 +1,12 @@
 //! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
 //! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
+use super::flights::Flight;
 use super::machine::{Channel, DUE, REQUEUED};
-use super::open::{NONE, Open, State};
+use super::open::{Fresh, Open, State};
 use super::runs::HandedRun;
 use super::{Sink, Source};
-use crate::base::{LogId, Position, Ticks, TimerId, mix};
+use crate::base::{LogId, Position, Ticks, mix};
 use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
 use crate::log::cursor::Interval;
 use crate::log::fetch::Fetch;
@@ -107,7 +108,7 @@ impl Turn {
 enum Stop {
     /// Nobody has credit and room, or the channel is ordered and has a message out.
     NoClient,
-    /// Nothing is there (yet), or the confirm window is full.
+    /// Nothing is there (yet), or the memory bound holds.
     NoMessage,
     TurnSpent,
 }
@@ -155,12 +156,6 @@ impl Channel {
         }
         turn.has_begun = false;
         self.deliver_log(turn, source, sink) == Stop::TurnSpent
-    }
-
-    /// The log may be read on.
-    pub(super) fn may_read(&self) -> bool {
-        // Before a restored interval lie messages that were never read here: only they can shrink the window.
-        self.confirmed.interval_count() <= self.options.confirm_window || !self.restored.is_empty()
     }
 
     /// `held` counts the messages that no turn will get at before the partition is readable; others than those that are
@@ -245,19 +240,20 @@ impl Channel {
         Stop::NoMessage
     }
 
-    /// Takes the first message of a waiting entry out of it, as an entry in no list that is found by its id: the entry
-    /// itself when it is all of it.
+    /// Takes the first message of a waiting entry out of it, as an entry in no list: the entry itself when it is all of it.
     fn take_waiting_message(&mut self, list: usize, key: u32, found: &Found<'_>) -> u32 {
         let open = self.open.get_mut(key);
         if open.num == 1 {
             (open.at, open.skip) = (found.at as u32, 0);
             self.open.unlink(&mut self.waiting[list], key);
-            self.open.set_indexed(key, true);
             return key;
         }
         let front = open.split_front(1);
         (open.at, open.skip) = (found.behind as u32, 0);
-        self.open.insert(Open { at: found.at as u32, skip: 0, indexed: true, ..front })
+        let taken = self.open.insert_before(key, front);
+        let open = self.open.get_mut(taken);
+        (open.at, open.skip) = (found.at as u32, 0);
+        taken
     }
 
     fn drop_lost(&mut self, list: usize, key: u32) {
@@ -287,6 +283,10 @@ impl Channel {
             let found = source.fetch(self.next.offset);
             self.is_log_held = matches!(found, Fetch::Held);
             let to = match found {
+                Fetch::Batch(batch) if self.pass_gap(&batch) => {
+                    turn.spend_step();
+                    continue;
+                }
                 Fetch::Batch(batch) if self.begin_batch(&batch) => {
                     let start = Place::start_of(&batch);
                     let is_here = |p: &Place| (p.offset, p.crc) == (start.offset, start.crc);
@@ -317,15 +317,23 @@ impl Channel {
         }
     }
 
+    /// Passes ids that no batch has, before `batch`. False: there are none.
+    fn pass_gap(&mut self, batch: &Batch) -> bool {
+        let start = batch.header.start();
+        let is_gap = !batch.header.is_lost() && start.log_id > self.next.log_id;
+        if is_gap {
+            self.confirm(Interval { start: self.next.log_id, end: start });
+            self.next = start;
+            self.skip_restored();
+        }
+        is_gap
+    }
+
     /// Moves the read position to where `batch` continues it. False when no message of it is wanted.
     fn begin_batch(&mut self, batch: &Batch) -> bool {
         let (start, end) = (batch.header.start(), batch.header.end());
         if batch.header.is_lost() || end.log_id <= self.next.log_id {
             return false;
-        }
-        if start.log_id > self.next.log_id {
-            self.confirm(Interval { start: self.next.log_id, end: start });
-            self.next = start;
         }
         let index = self.next.log_id.0 - start.log_id.0;
         self.next.offset = start.offset;
@@ -343,12 +351,13 @@ impl Channel {
         }
         let log_id = self.next.log_id.max(to.log_id);
         self.next = Position { offset: to.offset, count: self.next.count.max(to.count), log_id };
+        self.skip_restored();
         true
     }
 
     /// Steps over what was confirmed before the channel was made.
     pub(super) fn skip_restored(&mut self) {
-        while let Some(&Interval { start, end }) = self.restored.last() {
+        while let Some(Interval { start, end }) = self.restored.nearest() {
             if start > self.next.log_id {
                 return;
             }
@@ -388,27 +397,18 @@ impl Channel {
                 (place.at, place.id) = (behind, LogId(place.id.0 + 1));
                 continue;
             }
-            let open = Open {
+            let open = Open::new(Fresh {
                 id: message.log_id,
                 offset,
                 count: self.next.count,
-                delivered: turn.now,
                 at: at as u32,
                 last_of: if message.log_id.0 == last { len } else { 0 },
-                prev: NONE,
-                next: NONE,
-                client: NONE,
-                timer: TimerId::NONE,
-                attempts: 0,
                 num: 1,
-                skip: 0,
-                state: State::Waiting,
-                indexed: true,
-            };
+            });
             let interval = open.interval();
             match self.hand_out(&message, 1, (offset + at as i64, (behind - at) as u32), sink) {
                 Handed::Taken => {
-                    let key = self.open.insert(open);
+                    let key = self.open.push(open);
                     self.begin_flight(key, turn.now);
                     turn.spend(message.body.len());
                 }
@@ -434,7 +434,7 @@ impl Channel {
     fn hand_out(&mut self, message: &Message<'_>, attempts: u16, place: (i64, u32), sink: &mut impl Sink) -> Handed {
         while let Some(number) = self.clients.next() {
             let client = self.clients.get(number);
-            if client.options.ranged {
+            if client.is_ranged {
                 return Handed::Ranged;
             }
             let rate = client.options.sample_rate as u64;
@@ -456,13 +456,15 @@ impl Channel {
     pub(super) fn begin_flight(&mut self, key: u32, now: Ticks) {
         let number = self.clients.next().expect("the client that took a message has credit until it is spent");
         let client = self.clients.get_mut(number);
-        let timer = self.wheel.insert(now, now + client.timeout, key);
+        let timer = self.flights.wheel.insert(now, now + client.timeout, Flight { key, client: number, delivered: now });
         let open = self.open.get_mut(key);
-        (open.state, open.client, open.timer, open.delivered) = (State::InFlight, number, timer, now);
+        open.state = State::InFlight;
         open.attempts = open.attempts.saturating_add(1);
         let num = open.num as u32;
-        if !open.indexed {
-            client.runs.insert(open.id, key);
+        if client.is_ranged {
+            client.runs.insert(open.id, timer);
+        } else {
+            self.flights.name(open.id, timer);
         }
         self.open.push_back(&mut client.in_flight, key);
         self.clients.spend(number, num);

@@ -1,11 +1,13 @@
 //! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
 
 use super::clients::Clients;
-use super::confirmed::{Confirmed, Finished};
+use super::cursor::{self, Restored};
 use super::deliver::Place;
-use super::open::{List, Open, OpenSet, State};
+use super::finished::Finished;
+use super::flights::{Flight, Flights};
+use super::open::{Deferred, List, Open, OpenSet, State};
 use super::ordered::Syncing;
-use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, Wheel, mix};
+use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::metrics::stats::ChannelStats;
 use crate::shard::message::SubOptions;
@@ -13,8 +15,6 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]
 pub struct ChannelOptions {
-    /// With more confirmed intervals out of order the log is not read on; what waits still goes out.
-    pub confirm_window: usize,
     /// No TOUCH keeps a message longer than this after its delivery.
     pub max_msg_timeout: Duration,
     /// Longer delays of a REQ count as this.
@@ -44,7 +44,6 @@ pub struct Channel {
     epoch: Epoch,
     pub(super) generation: u64,
 
-    pub(super) confirmed: Confirmed,
     pub(super) finished: Finished,
     pub(super) syncing: Syncing,
     /// Messages before the place where the channel stood when it was made.
@@ -52,8 +51,7 @@ pub struct Channel {
 
     /// The first message that was never read, and the start of its batch.
     pub(super) next: Position,
-    /// Confirmed before the channel was made and still ahead of `next`; the nearest is last.
-    pub(super) restored: Vec<Interval>,
+    pub(super) restored: Restored,
     /// How far the batch in which `next` is was read.
     pub(super) place: Option<Place>,
     /// The last delivery ended at a read that is under way, and nothing was handed out.
@@ -66,13 +64,15 @@ pub struct Channel {
     pub(super) sample_salt: u64,
 
     pub(super) open: OpenSet,
+    pub(super) flights: Flights,
+    pub(super) deferred: Deferred,
+    /// Memory that open messages may take before the log is read no further: [`Channel::set_room`].
+    room: usize,
     /// [`REQUEUED`] and [`DUE`].
     pub(super) waiting: [List; 2],
     pub(super) waiting_count: u64,
     pub(super) in_flight_count: u64,
     pub(super) deferred_count: u64,
-    /// Keys of open messages that are in flight or deferred.
-    pub(super) wheel: Wheel<u32>,
     pub(super) clients: Clients,
 
     requeue_count: u64,
@@ -82,10 +82,8 @@ pub struct Channel {
 impl Channel {
     /// Goes on where the cursor stands: everything that it does not say to be confirmed is delivered (again).
     pub fn new(options: ChannelOptions, partition: PartitionId, cursor: CursorImage) -> Self {
-        let mut confirmed = Confirmed::new(cursor.confirmed);
-        cursor.intervals.iter().for_each(|&i| confirmed.insert(i));
         let sample_salt = cursor.name.bytes().fold(partition.0 as u64, |h, b| mix(h ^ b as u64));
-        Channel {
+        let mut channel = Channel {
             options,
             name: cursor.name,
             paused: cursor.paused,
@@ -93,10 +91,9 @@ impl Channel {
             first: cursor.first,
             epoch: cursor.epoch,
             generation: cursor.generation,
-            began: confirmed.position().count,
-            next: confirmed.position(),
-            restored: confirmed.intervals().rev().collect(),
-            confirmed,
+            began: 0,
+            next: cursor.confirmed,
+            restored: Restored::new(cursor.intervals),
             finished: Finished::default(),
             syncing: Syncing::default(),
             place: None,
@@ -105,15 +102,20 @@ impl Channel {
             waiting_held: 0,
             sample_salt,
             open: OpenSet::default(),
+            flights: Flights::default(),
+            deferred: Deferred::default(),
+            room: usize::MAX,
             waiting: [List::EMPTY; 2],
             waiting_count: 0,
             in_flight_count: 0,
             deferred_count: 0,
-            wheel: Wheel::new(),
             clients: Clients::default(),
             requeue_count: 0,
             timeout_count: 0,
-        }
+        };
+        channel.skip_restored();
+        channel.began = channel.next.count;
+        channel
     }
 
     pub fn name(&self) -> &ChannelName {
@@ -152,9 +154,10 @@ impl Channel {
         let mut client = self.clients.remove(number);
         let mut returned = 0;
         while let Some(key) = client.in_flight.first() {
-            self.wheel.cancel(self.open.get(key).timer);
+            let &Open { id, num, .. } = self.open.get(key);
+            let timer = if client.is_ranged { client.runs.remove(&id) } else { Some(self.flights.forget(id)) };
+            self.flights.wheel.cancel(timer.expect("what a client has is in flight"));
             self.open.unlink(&mut client.in_flight, key);
-            let num = self.open.get(key).num;
             self.in_flight_count -= num as u64;
             self.wait(REQUEUED, key);
             returned += num as usize;
@@ -220,7 +223,7 @@ impl Channel {
     /// On an ordered channel it is not final before [`Channel::settle`]: [`Channel::finishing`].
     pub fn finish(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
-            Some(key) => self.finish_entry(key),
+            Some(timer) => self.finish_flight(timer),
             None if self.finish_range(now, sub, id, id) == 1 => {}
             None => return Err(NotInFlight),
         }
@@ -230,7 +233,7 @@ impl Channel {
     /// Delivered again after `delay`, at once when that is zero.
     pub fn requeue(&mut self, now: Ticks, sub: SubId, id: LogId, delay: Duration) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
-            Some(key) => self.requeue_entry(now, key, delay),
+            Some(timer) => self.requeue_flight(now, timer, delay),
             None if self.requeue_range(now, sub, id, id, delay) == 1 => {}
             None => return Err(NotInFlight),
         }
@@ -240,18 +243,16 @@ impl Channel {
     /// The client's message timeout begins anew, but never ends later than `max_msg_timeout` after the delivery.
     pub fn touch(&mut self, now: Ticks, sub: SubId, id: LogId) -> Result<(), NotInFlight> {
         match self.find_in_flight(sub, id) {
-            Some(key) => self.touch_entry(now, key),
+            Some(timer) => self.touch_flight(now, timer),
             None if self.touch_range(now, sub, id, id) == 1 => {}
             None => return Err(NotInFlight),
         }
         Ok(())
     }
 
-    pub(super) fn finish_entry(&mut self, key: u32) {
-        let open = self.open.get(key);
-        self.clients.get_mut(open.client).finish_count += open.num as u64;
-        self.wheel.cancel(open.timer);
-        self.end_flight(key);
+    pub(super) fn finish_flight(&mut self, timer: TimerId) {
+        let Flight { key, client, .. } = self.land(timer);
+        self.clients.get_mut(client).finish_count += self.open.get(key).num as u64;
         if self.ordered {
             return self.begin_finish(key);
         }
@@ -259,61 +260,56 @@ impl Channel {
         self.confirm(interval);
     }
 
-    pub(super) fn requeue_entry(&mut self, now: Ticks, key: u32, delay: Duration) {
-        let open = self.open.get(key);
-        let num = open.num as u64;
-        self.clients.get_mut(open.client).requeue_count += num;
+    pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
+        let Flight { key, client, .. } = self.land(timer);
+        let num = self.open.get(key).num as u64;
+        self.clients.get_mut(client).requeue_count += num;
         self.requeue_count += num;
-        self.wheel.cancel(open.timer);
-        self.end_flight(key);
         let delay = delay.min(self.options.max_req_timeout);
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
-            let timer = self.wheel.insert(now, now + delay, key);
-            let open = self.open.get_mut(key);
-            (open.state, open.timer) = (State::Deferred, timer);
+            self.open.get_mut(key).state = State::Deferred;
+            self.deferred.insert(&mut self.open, now, now + delay, key);
             self.deferred_count += num;
         }
     }
 
-    pub(super) fn touch_entry(&mut self, now: Ticks, key: u32) {
-        let open = self.open.get_mut(key);
-        let timeout = self.clients.get(open.client).timeout;
-        let deadline = (now + timeout).min(open.delivered + self.options.max_msg_timeout);
-        self.wheel.cancel(open.timer);
-        open.timer = self.wheel.insert(now, deadline, key);
+    pub(super) fn touch_flight(&mut self, now: Ticks, timer: TimerId) {
+        let &Flight { client, delivered, .. } = self.flights.wheel.get(timer);
+        let timeout = self.clients.get(client).timeout;
+        let deadline = (now + timeout).min(delivered + self.options.max_msg_timeout);
+        self.flights.wheel.reset(timer, deadline);
     }
 
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
     /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
     pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
-        let Channel { wheel, open, clients, waiting, .. } = self;
+        let Channel { flights, deferred, open, clients, waiting, .. } = self;
         let (mut late, mut due) = (0, 0);
-        wheel.expire_some(now, TICK_TIMERS_MAX, |key| {
-            let entry = open.get_mut(key);
-            let num = entry.num;
-            let list = match std::mem::replace(&mut entry.state, State::Waiting) {
-                State::InFlight => {
-                    let client = clients.get_mut(entry.client);
-                    client.in_flight_count -= num as u64;
-                    if !entry.indexed {
-                        client.runs.remove(&entry.id);
-                    }
-                    open.unlink(&mut client.in_flight, key);
-                    timed_out(client.sub, num as u32);
-                    late += num as u64;
-                    REQUEUED
-                }
-                State::Deferred => {
-                    due += num as u64;
-                    DUE
-                }
-                State::Waiting | State::Finishing => unreachable!("what waits has no timer"),
-            };
-            open.get_mut(key).timer = TimerId::NONE;
-            open.push_back(&mut waiting[list], key);
-        });
+        let mut expired = vec![];
+        flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
+        for Flight { key, client, .. } in expired.drain(..) {
+            let &Open { id, num, .. } = open.get(key);
+            let client = clients.get_mut(client);
+            client.in_flight_count -= num as u64;
+            if client.is_ranged {
+                client.runs.remove(&id);
+            } else {
+                flights.forget(id);
+            }
+            open.unlink(&mut client.in_flight, key);
+            timed_out(client.sub, num as u32);
+            late += num as u64;
+            open.get_mut(key).state = State::Waiting;
+            open.push_back(&mut waiting[REQUEUED], key);
+        }
+        for _ in 0..TICK_TIMERS_MAX {
+            let Some(key) = deferred.pop_due(open, now) else { break };
+            due += open.get(key).num as u64;
+            open.get_mut(key).state = State::Waiting;
+            open.push_back(&mut waiting[DUE], key);
+        }
         self.in_flight_count -= late;
         self.timeout_count += late;
         self.deferred_count -= due;
@@ -322,33 +318,36 @@ impl Channel {
 
     /// When [`Channel::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
-        self.wheel.next_deadline()
+        [self.flights.wheel.next_deadline(), self.deferred.deadline()].into_iter().flatten().min()
     }
 
     /// A single message; runs are looked for in `ranges`.
-    pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<u32> {
-        let key = self.open.find(id)?;
-        let open = self.open.get(key);
-        let is_his = open.state == State::InFlight && self.clients.get(open.client).sub == sub;
-        is_his.then_some(key)
+    pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<TimerId> {
+        let timer = self.flights.find(id)?;
+        let client = self.flights.wheel.get(timer).client;
+        (self.clients.get(client).sub == sub).then_some(timer)
     }
 
-    /// Takes an entry out of its client's hands. Its timer is the caller's.
-    fn end_flight(&mut self, key: u32) {
-        let &Open { id, client, num, indexed, .. } = self.open.get(key);
-        let client = self.clients.get_mut(client);
-        self.open.unlink(&mut client.in_flight, key);
-        if !indexed {
+    /// Takes an entry out of its client's hands; then it is in no list.
+    fn land(&mut self, timer: TimerId) -> Flight {
+        let flight = self.flights.wheel.cancel(timer);
+        let &Open { id, num, .. } = self.open.get(flight.key);
+        let client = self.clients.get_mut(flight.client);
+        self.open.unlink(&mut client.in_flight, flight.key);
+        if client.is_ranged {
             client.runs.remove(&id);
+        } else {
+            self.flights.forget(id);
         }
         client.in_flight_count -= num as u64;
         self.in_flight_count -= num as u64;
+        flight
     }
 
     /// An entry that is in no list is to be delivered again.
     pub(super) fn wait(&mut self, list: usize, key: u32) {
         let open = self.open.get_mut(key);
-        (open.state, open.timer) = (State::Waiting, TimerId::NONE);
+        open.state = State::Waiting;
         self.waiting_count += open.num as u64;
         self.open.push_back(&mut self.waiting[list], key);
     }
@@ -356,7 +355,6 @@ impl Channel {
     // ---- what is confirmed
 
     pub(super) fn confirm(&mut self, interval: Interval) {
-        self.confirmed.insert(interval);
         if !self.name.is_ephemeral() {
             self.finished.insert(interval);
         }
@@ -375,9 +373,9 @@ impl Channel {
 
     /// Nobody needs what lies before it, whatever comes of a change that is not settled.
     pub fn confirmed(&self) -> Position {
-        let here = self.confirmed.position();
+        let here = cursor::confirmed(&self.open, self.next);
         match &self.syncing {
-            Syncing::Move(before) => std::cmp::min_by_key(here, before.position(), |p| p.log_id),
+            Syncing::Move(before) => std::cmp::min_by_key(here, before.confirmed(), |p| p.log_id),
             _ => here,
         }
     }
@@ -389,12 +387,7 @@ impl Channel {
 
     /// As it is journaled: with what is not settled.
     pub fn image(&self) -> CursorImage {
-        let with_finishing = self.finishing().map(|interval| {
-            let mut confirmed = self.confirmed.clone();
-            confirmed.insert(interval);
-            confirmed
-        });
-        let confirmed = with_finishing.as_ref().unwrap_or(&self.confirmed);
+        let (confirmed, intervals) = cursor::image(&self.open, self.next, &self.restored, self.finishing_entry());
         CursorImage {
             name: self.name.clone(),
             paused: self.paused,
@@ -402,8 +395,8 @@ impl Channel {
             first: self.first,
             epoch: self.epoch,
             generation: self.generation,
-            confirmed: confirmed.position(),
-            intervals: confirmed.intervals().collect(),
+            confirmed,
+            intervals,
         }
     }
 
@@ -412,8 +405,8 @@ impl Channel {
     /// Messages up to `end` (the log's) that wait for a delivery, as nsqd counts: in flight and deferred ones are not
     /// among them.
     pub fn depth(&self, end: Position) -> u64 {
-        let done: u64 = self.restored.iter().map(|i| i.end.log_id.0.saturating_sub(i.start.0.max(self.next.log_id.0))).sum();
-        u64::try_from(end.count - self.next.count).unwrap_or(0).saturating_sub(done) + self.waiting_count
+        let unread = u64::try_from(end.count - self.next.count).unwrap_or(0);
+        unread.saturating_sub(self.restored.count()) + self.waiting_count
     }
 
     pub fn in_flight_count(&self) -> u64 {
@@ -436,14 +429,41 @@ impl Channel {
             requeue_count: self.requeue_count,
             timeout_count: self.timeout_count,
             paused: self.paused,
+            full_bytes: self.is_full(end).then(|| self.open_bytes() as u64),
             clients: if with_clients { self.clients.iter().map(|c| c.stats()).collect() } else { vec![] },
         }
     }
 
-    /// Bytes allocated for open messages and their timers.
+    // ---- memory
+
+    /// The log is read no further while open messages take `bytes` and more. What waits still goes out.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
+    }
+
+    /// The log may be read on. A few open messages are always allowed: what is in memory already has room for them.
+    pub(super) fn may_read(&self) -> bool {
+        self.open.has_room() || self.open_bytes() < self.room || self.open.is_empty()
+    }
+
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Open messages take all memory that they may: nothing of the log, which ends at `end`, is read before some are finished.
+    pub fn is_full(&self, end: Position) -> bool {
+        self.next.log_id < end.log_id && !self.may_read()
+    }
+
+    /// Bytes allocated for open messages, without the timers of those in flight, which the clients' RDY bounds. Constant time.
+    pub fn open_bytes(&self) -> usize {
+        self.open.allocated_bytes() + self.deferred.allocated_bytes()
+    }
+
+    /// Bytes allocated for messages that are open, or were confirmed before the channel was made.
     pub fn memory_bytes(&self) -> usize {
         // A B-tree's nodes are two thirds full, and a bit more than their entries.
-        let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, u32)>() * 2).sum();
-        self.open.allocated_bytes() + self.wheel.allocated_bytes() + runs
+        let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, TimerId)>() * 2).sum();
+        self.open_bytes() + self.flights.allocated_bytes() + self.restored.allocated_bytes() + runs
     }
 }

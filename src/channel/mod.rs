@@ -17,12 +17,18 @@
 //! On an *ordered* channel one message is open at a time (`ordered`); there, and when a cursor is set, nothing goes out
 //! before the change of the cursor is durable.
 //!
-//! Every message before the read position is confirmed or open; nothing after it is open. What the log lost (damage,
+//! Every message before the read position is confirmed or open; nothing after it is open. So the confirmed set is not kept: it
+//! follows from the open entries, which are linked by id, and the read position (`cursor`). What the log lost (damage,
 //! retention, a gap in the ids) counts as confirmed once the read position meets it.
+//!
+//! Nothing bounds how many messages are open but memory: [`Channel::set_room`].
 
+mod arena;
 mod clients;
-mod confirmed;
+mod cursor;
 mod deliver;
+mod finished;
+mod flights;
 mod machine;
 #[cfg(test)]
 mod model;
@@ -37,7 +43,6 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-pub use confirmed::Confirmed;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
 use crate::base::{LogId, SubId};

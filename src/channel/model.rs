@@ -3,9 +3,10 @@
 //! runs and ranges must be what it would do message by message.
 
 use super::deliver::Turn;
-use super::{Channel, ChannelOptions, Confirmed, NotInFlight, Run, Sink, Source};
+use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
 use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::log::confirmed::Confirmed;
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use crate::shard::message::{ClientInfo, SubOptions};
@@ -60,9 +61,6 @@ struct Model {
     pending: u64,
     refuse: u64,
     fetch_was_pending: bool,
-    window: usize,
-    /// The window may be exceeded by what a cursor brought along.
-    restored: bool,
     /// Messages that this delivery handed out.
     delivered_count: u64,
 }
@@ -255,7 +253,6 @@ impl Model {
             let first = self.state.iter().find(|(_, s)| s.0 == State::Unread).map(|(&id, _)| id);
             assert_eq!(first, Some(log_id), "new messages come in log order");
             assert!(self.fetch_was_pending || self.count(|s| *s == State::Waiting) == 0, "waiting ones come first");
-            assert!(self.restored || self.done_runs().len() - 1 <= self.window, "the window holds");
         } else {
             assert_eq!(state, State::Waiting, "delivered once at a time, and never after its FIN");
         }
@@ -331,7 +328,7 @@ fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
         1 => Just(Step::Snapshot),
         1 => Just(Step::Restart),
     ];
-    (prop_oneof![Just(0usize), Just(3), Just(500)], prop::collection::vec(step, 1..150))
+    (prop_oneof![Just(0usize), Just(4096), Just(usize::MAX)], prop::collection::vec(step, 1..150))
 }
 
 struct Life {
@@ -339,10 +336,12 @@ struct Life {
     model: std::cell::RefCell<Model>,
     /// What a restart goes on from.
     stored: CursorImage,
+    /// Bytes that open messages may take.
+    room: usize,
 }
 
 impl Life {
-    fn new(window: usize) -> Self {
+    fn new(room: usize) -> Self {
         let stored = CursorImage {
             name: ChannelName::new("ch").expect("a valid name"),
             paused: false,
@@ -364,17 +363,16 @@ impl Life {
             pending: 0,
             refuse: 0,
             fetch_was_pending: false,
-            window,
-            restored: false,
             delivered_count: 0,
         };
-        Life { channel: Self::channel(window, &stored), model: model.into(), stored }
+        Life { channel: Self::channel(room, &stored), model: model.into(), stored, room }
     }
 
-    fn channel(window: usize, stored: &CursorImage) -> Channel {
-        let options =
-            ChannelOptions { confirm_window: window, max_msg_timeout: MAX_MSG_TIMEOUT, max_req_timeout: MAX_REQ_TIMEOUT };
-        Channel::new(options, PARTITION, stored.clone())
+    fn channel(room: usize, stored: &CursorImage) -> Channel {
+        let options = ChannelOptions { max_msg_timeout: MAX_MSG_TIMEOUT, max_req_timeout: MAX_REQ_TIMEOUT };
+        let mut channel = Channel::new(options, PARTITION, stored.clone());
+        channel.set_room(room);
+        channel
     }
 
     fn journal(&mut self) {
@@ -394,13 +392,12 @@ impl Life {
     }
 
     fn restart(&mut self) {
-        self.channel = Self::channel(self.model.get_mut().window, &self.stored);
+        self.channel = Self::channel(self.room, &self.stored);
         let mut known = Confirmed::new(self.stored.confirmed);
         self.stored.intervals.iter().for_each(|&i| known.insert(i));
         let model = self.model.get_mut();
         model.clients.clear();
         model.paused = self.stored.paused;
-        model.restored = !self.stored.intervals.is_empty();
         for (&id, state) in &mut model.state {
             *state = (if known.contains(LogId(id)) { State::Done } else { State::Unread }, 0);
         }
@@ -469,8 +466,8 @@ impl Life {
                 let can = !m.paused && m.clients.values().any(|c| c.credit > 0 && !c.blocked) && !m.fetch_was_pending;
                 if can {
                     assert_eq!(m.count(|s| *s == State::Waiting), 0);
-                    let blocked_by_window = m.done_runs().len() - 1 > m.window;
-                    assert!(blocked_by_window || m.count(|s| *s == State::Unread) == 0, "all that may go out went out");
+                    let is_full = channel.is_full(m.end) && channel.open_bytes() >= self.room;
+                    assert!(is_full || m.count(|s| *s == State::Unread) == 0, "all that may go out went out");
                 }
             }
             Step::Finish { client, nth, times } => {
@@ -553,6 +550,8 @@ impl Life {
     fn check(&mut self) {
         let Life { channel, model, .. } = self;
         let model = model.get_mut();
+        let open = model.count(|s| !matches!(s, State::Unread | State::Done));
+        assert!(!channel.is_full(model.end) || open > 0, "who holds has something that can be finished");
         let mut runs = model.done_runs();
         let confirmed = runs.remove(0).end;
         let image = channel.image();
@@ -605,8 +604,8 @@ impl Life {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
     #[test]
-    fn a_channel_does_what_the_model_does((window, steps) in steps()) {
-        let mut life = Life::new(window);
+    fn a_channel_does_what_the_model_does((room, steps) in steps()) {
+        let mut life = Life::new(room);
         for step in steps {
             life.step(step);
             life.check();

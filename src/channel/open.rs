@@ -2,22 +2,23 @@
 //! for a run of them that a ranged client has or had; linked into at most one list. No body is held: it is fetched again
 //! by the batch's offset.
 //!
-//! A single message is found here by its log id. A run in flight is found in `Client::runs`; while it waits, or is
-//! deferred, nobody asks for it.
+//! All entries are linked in the order of their ids, too. What lies between two of them is confirmed, so this order is also what
+//! the channel knows of its confirmed intervals. Nothing is searched for: what is new is the last one, or a part of one that is there.
 
-use crate::base::{IdMap, LogId, Position, Ticks, TimerId};
+use super::arena::Arena;
+use crate::base::{LogId, Position, Ticks};
 use crate::log::cursor::Interval;
-use slab::Slab;
+use std::collections::BTreeMap;
 
 pub const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// With a client, until it finishes it or the timer fires. In the client's list, and a run in its `runs`.
+    /// With a client, until it finishes it or the timer fires. In the client's list, and named by a `Flight`.
     InFlight,
     /// To be delivered again. In one of the channel's lists.
     Waiting,
-    /// Waiting once the timer fires. In no list.
+    /// Waiting once it is due. In a list of [`Deferred`].
     Deferred,
     /// Finished on an ordered channel, and that is not settled. In no list.
     Finishing,
@@ -32,33 +33,50 @@ pub struct Open {
     pub offset: i64,
     /// Messages before the first.
     pub count: i64,
-    /// When it last went out.
-    pub delivered: Ticks,
     /// Where the message `skip` before the first begins in its batch.
     pub at: u32,
     /// Length of its batch when the last message there is its last, else zero.
     pub last_of: u32,
-    pub prev: u32,
-    pub next: u32,
-    /// Who has it, while in flight.
-    pub client: u32,
-    /// While in flight or deferred.
-    pub timer: TimerId,
+    prev: u32,
+    next: u32,
+    /// The neighbours by id.
+    lower: u32,
+    higher: u32,
     pub attempts: u16,
     pub num: u16,
     /// A run that was cut does not know where what is left of it begins: so many messages behind `at`.
     pub skip: u16,
     pub state: State,
-    /// It is found by its id. Then it is one message.
-    pub indexed: bool,
 }
 
-const _: () = assert!(size_of::<Open>() <= 64);
+const _: () = assert!(size_of::<Open>() <= 56);
+
+/// What is handed out of the log.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    pub id: LogId,
+    pub offset: i64,
+    pub count: i64,
+    pub at: u32,
+    pub last_of: u32,
+    pub num: u16,
+}
 
 impl Open {
+    pub fn new(fresh: Fresh) -> Open {
+        let Fresh { id, offset, count, at, last_of, num } = fresh;
+        let (attempts, skip, state) = (0, 0, State::Waiting);
+        Open { id, offset, count, at, last_of, prev: NONE, next: NONE, lower: NONE, higher: NONE, attempts, num, skip, state }
+    }
+
     /// Of its last message.
     pub fn last(&self) -> LogId {
         LogId(self.id.0 + self.num as u64 - 1)
+    }
+
+    /// Of its first message.
+    pub fn start(&self) -> Position {
+        Position { offset: self.offset, count: self.count, log_id: self.id }
     }
 
     /// What is confirmed when it is finished.
@@ -99,166 +117,178 @@ impl List {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct OpenSet {
-    slab: Slab<Open>,
-    index: Index,
+    arena: Arena<Open>,
+    /// By id.
+    lowest: u32,
+    highest: u32,
 }
 
-/// Entries kept allocated when nothing is open.
-const KEPT_ENTRIES: usize = 4096;
+impl Default for OpenSet {
+    fn default() -> Self {
+        OpenSet { arena: Arena::default(), lowest: NONE, highest: NONE }
+    }
+}
 
 impl OpenSet {
     pub fn is_empty(&self) -> bool {
-        self.slab.is_empty()
-    }
-
-    pub fn find(&self, id: LogId) -> Option<u32> {
-        self.index.get(id)
+        self.arena.is_empty()
     }
 
     pub fn get(&self, key: u32) -> &Open {
-        &self.slab[key as usize]
+        self.arena.get(key)
     }
 
     pub fn get_mut(&mut self, key: u32) -> &mut Open {
-        &mut self.slab[key as usize]
+        self.arena.get_mut(key)
     }
 
-    pub fn insert(&mut self, open: Open) -> u32 {
-        let (id, indexed) = (open.id, open.indexed);
-        let key = self.slab.insert(open);
-        assert!(key < NONE as usize, "a channel has fewer than 2^32 - 1 open messages");
-        if indexed {
-            self.index.insert(id, key as u32);
-        }
-        key as u32
+    /// The entry of the lowest id.
+    pub fn lowest(&self) -> Option<&Open> {
+        (self.lowest != NONE).then(|| self.arena.get(self.lowest))
     }
 
-    /// Makes an entry one that is found by its id, or is not.
-    pub fn set_indexed(&mut self, key: u32, indexed: bool) {
-        let open = &mut self.slab[key as usize];
-        if open.indexed == indexed {
-            return;
+    /// All entries, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &Open)> {
+        let some = |key: u32| (key != NONE).then_some(key);
+        std::iter::successors(some(self.lowest), move |&key| some(self.arena.get(key).higher))
+            .map(|key| (key, self.arena.get(key)))
+    }
+
+    /// Adds an entry that lies behind all others.
+    pub fn push(&mut self, open: Open) -> u32 {
+        let lower = self.highest;
+        let key = self.arena.insert(Open { lower, higher: NONE, ..open });
+        match lower {
+            NONE => self.lowest = key,
+            lower => {
+                let lower = self.arena.get_mut(lower);
+                assert!(lower.last() < open.id, "the log is read on, not back");
+                lower.higher = key;
+            }
         }
-        assert!(open.num == 1, "what is found by its id is one message");
-        open.indexed = indexed;
-        if indexed {
-            self.index.insert(open.id, key);
-        } else {
-            self.index.remove(open.id);
+        self.highest = key;
+        key
+    }
+
+    /// Adds what was split off the front of an entry.
+    pub fn insert_before(&mut self, higher: u32, front: Open) -> u32 {
+        let lower = self.arena.get(higher).lower;
+        let key = self.arena.insert(Open { lower, higher, ..front });
+        self.arena.get_mut(higher).lower = key;
+        match lower {
+            NONE => self.lowest = key,
+            lower => self.arena.get_mut(lower).higher = key,
         }
+        key
     }
 
     /// Takes out an entry that is in no list.
     pub fn remove(&mut self, key: u32) -> Open {
-        let open = self.slab.remove(key as usize);
-        if open.indexed {
-            self.index.remove(open.id);
+        let open = self.arena.remove(key);
+        match open.lower {
+            NONE => self.lowest = open.higher,
+            lower => self.arena.get_mut(lower).higher = open.higher,
         }
-        if self.slab.is_empty() && self.slab.capacity() > KEPT_ENTRIES {
-            // The peak is over: give its memory back.
-            self.slab = Slab::new();
-            self.index = Index::default();
+        match open.higher {
+            NONE => self.highest = open.lower,
+            higher => self.arena.get_mut(higher).lower = open.lower,
         }
         open
     }
 
     pub fn push_back(&mut self, list: &mut List, key: u32) {
-        let open = &mut self.slab[key as usize];
+        let open = self.arena.get_mut(key);
         (open.prev, open.next) = (list.tail, NONE);
         match list.tail {
             NONE => list.head = key,
-            tail => self.slab[tail as usize].next = key,
+            tail => self.arena.get_mut(tail).next = key,
         }
         list.tail = key;
     }
 
-    /// Puts an entry behind another in its list.
-    pub fn insert_after(&mut self, list: &mut List, before: u32, key: u32) {
-        let next = self.slab[before as usize].next;
-        let open = &mut self.slab[key as usize];
-        (open.prev, open.next) = (before, next);
-        self.slab[before as usize].next = key;
-        match next {
-            NONE => list.tail = key,
-            next => self.slab[next as usize].prev = key,
+    /// Puts an entry before another in its list.
+    pub fn list_before(&mut self, list: &mut List, after: u32, key: u32) {
+        let prev = self.arena.get(after).prev;
+        let open = self.arena.get_mut(key);
+        (open.prev, open.next) = (prev, after);
+        self.arena.get_mut(after).prev = key;
+        match prev {
+            NONE => list.head = key,
+            prev => self.arena.get_mut(prev).next = key,
         }
     }
 
     /// Takes an entry out of the list in which it is.
     pub fn unlink(&mut self, list: &mut List, key: u32) {
-        let Open { prev, next, .. } = self.slab[key as usize];
+        let &Open { prev, next, .. } = self.arena.get(key);
         match prev {
             NONE => list.head = next,
-            prev => self.slab[prev as usize].next = next,
+            prev => self.arena.get_mut(prev).next = next,
         }
         match next {
             NONE => list.tail = prev,
-            next => self.slab[next as usize].prev = prev,
+            next => self.arena.get_mut(next).prev = prev,
         }
     }
 
     /// The entry after `key` in its list.
     pub fn after(&self, key: u32) -> Option<u32> {
-        let next = self.slab[key as usize].next;
+        let next = self.arena.get(key).next;
         (next != NONE).then_some(next)
     }
 
+    /// Another entry needs no more memory.
+    pub fn has_room(&self) -> bool {
+        self.arena.has_room()
+    }
+
     pub fn allocated_bytes(&self) -> usize {
-        self.slab.capacity() * size_of::<Open>() + self.index.pages.capacity() * size_of::<Page>()
+        self.arena.allocated_bytes()
     }
 }
 
-/// Log ids are dense where messages are open, so slab keys stand in pages of 64 consecutive ids. A page exists only
-/// while one of its ids is open: one message that is never finished costs a page, however far the others go on.
+/// Entries that are deferred, by the millisecond in which they are due: nobody asks for one of them before.
 #[derive(Debug, Default)]
-struct Index {
-    numbers: IdMap<u64, u32>,
-    pages: Vec<Page>,
-    free: Vec<u32>,
+pub struct Deferred {
+    by_ms: BTreeMap<u64, List>,
 }
 
-#[derive(Debug)]
-struct Page {
-    keys: [u32; PAGE],
-    /// Bit per id that is open.
-    open: u64,
-}
+const NS_PER_MS: u64 = 1_000_000;
+/// Delays of a minute and more end at a multiple of so many milliseconds, so that a million of them share lists.
+const COARSE_MS: u64 = 64;
+const COARSE_FROM_MS: u64 = 60_000;
+/// A list in a B-tree, whose nodes are two thirds full, and a bit more than their entries.
+const LIST_BYTES: usize = 2 * size_of::<(u64, List)>();
 
-const PAGE: usize = u64::BITS as usize;
-
-impl Index {
-    fn get(&self, id: LogId) -> Option<u32> {
-        let page = &self.pages[*self.numbers.get(&(id.0 / PAGE as u64))? as usize];
-        let nth = id.0 as usize % PAGE;
-        (page.open >> nth & 1 != 0).then_some(page.keys[nth])
-    }
-
-    fn insert(&mut self, id: LogId, key: u32) {
-        let Index { numbers, pages, free } = self;
-        let number = *numbers.entry(id.0 / PAGE as u64).or_insert_with(|| {
-            free.pop().unwrap_or_else(|| {
-                pages.push(Page { keys: [NONE; PAGE], open: 0 });
-                (pages.len() - 1) as u32
-            })
-        });
-        let page = &mut pages[number as usize];
-        let nth = id.0 as usize % PAGE;
-        assert!(page.open >> nth & 1 == 0, "a message is open once");
-        page.keys[nth] = key;
-        page.open |= 1 << nth;
-    }
-
-    fn remove(&mut self, id: LogId) {
-        let number = id.0 / PAGE as u64;
-        let at = self.numbers[&number];
-        let page = &mut self.pages[at as usize];
-        page.open &= !(1 << (id.0 as usize % PAGE));
-        if page.open == 0 {
-            self.numbers.remove(&number);
-            self.free.push(at);
+impl Deferred {
+    pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) {
+        let mut due_ms = due.0.div_ceil(NS_PER_MS);
+        if due_ms.saturating_sub(now.0 / NS_PER_MS) >= COARSE_FROM_MS {
+            due_ms = due_ms.next_multiple_of(COARSE_MS);
         }
+        open.push_back(self.by_ms.entry(due_ms).or_insert(List::EMPTY), key);
+    }
+
+    /// Takes out one that is due.
+    pub fn pop_due(&mut self, open: &mut OpenSet, now: Ticks) -> Option<u32> {
+        let mut first = self.by_ms.first_entry().filter(|e| *e.key() <= now.0 / NS_PER_MS)?;
+        let list = first.get_mut();
+        let key = list.first().expect("a list goes with its last entry");
+        open.unlink(list, key);
+        if *list == List::EMPTY {
+            first.remove();
+        }
+        Some(key)
+    }
+
+    pub fn deadline(&self) -> Option<Ticks> {
+        self.by_ms.first_key_value().map(|(&ms, _)| Ticks(ms.saturating_mul(NS_PER_MS)))
+    }
+
+    pub fn allocated_bytes(&self) -> usize {
+        self.by_ms.len() * LIST_BYTES
     }
 }
 
@@ -267,72 +297,69 @@ mod tests {
     use super::*;
 
     fn open(id: u64) -> Open {
-        Open {
-            id: LogId(id),
-            offset: 0,
-            count: 0,
-            delivered: Ticks(0),
-            at: 0,
-            last_of: 0,
-            prev: NONE,
-            next: NONE,
-            client: NONE,
-            timer: TimerId::NONE,
-            attempts: 0,
-            num: 1,
-            skip: 0,
-            state: State::Waiting,
-            indexed: true,
-        }
+        Open::new(Fresh { id: LogId(id), offset: 0, count: 0, at: 0, last_of: 0, num: 1 })
+    }
+
+    fn ids(set: &OpenSet) -> Vec<u64> {
+        set.iter().map(|(_, open)| open.id.0).collect()
     }
 
     #[test]
-    fn what_is_open_is_found_and_nothing_else() {
+    fn entries_stand_in_the_order_of_their_ids() {
         let mut set = OpenSet::default();
-        let ids: Vec<u64> = (1..300).chain([1 << 40, LogId::MAX.0]).collect();
-        let keys: Vec<u32> = ids.iter().map(|&id| set.insert(open(id))).collect();
-        for (&id, &key) in ids.iter().zip(&keys).step_by(2) {
-            assert_eq!(set.remove(key).id, LogId(id));
-        }
-        for (n, (&id, &key)) in ids.iter().zip(&keys).enumerate() {
-            assert_eq!(set.find(LogId(id)), (n % 2 == 1).then_some(key));
-        }
-        assert_eq!((set.find(LogId(0)), set.find(LogId(400))), (None, None));
-    }
-
-    #[test]
-    fn a_stuck_message_costs_one_page_and_a_peak_is_given_back() {
-        let mut set = OpenSet::default();
-        let stuck = set.insert(open(1));
-        for id in 2..100_000 {
-            let key = set.insert(open(id));
+        let keys: Vec<u32> = (1..=5).map(|id| set.push(open(id * 10))).collect();
+        set.remove(keys[2]);
+        set.remove(keys[4]);
+        assert_eq!(ids(&set), [10, 20, 40]);
+        let run = set.push(Open { num: 5, ..open(60) });
+        let front = set.get_mut(run).split_front(2);
+        let front = set.insert_before(run, front);
+        assert_eq!((ids(&set), set.get(run).id), (vec![10, 20, 40, 60, 62], LogId(62)));
+        set.remove(keys[0]);
+        set.remove(front);
+        assert_eq!((ids(&set), set.lowest().map(|o| o.id)), (vec![20, 40, 62], Some(LogId(20))));
+        let first = set.insert_before(keys[1], open(15));
+        assert_eq!(set.lowest().map(|o| o.id), Some(LogId(15)));
+        for key in [first, keys[1], keys[3], run] {
             set.remove(key);
         }
-        assert!(set.index.pages.len() <= 2);
-        let keys: Vec<u32> = (100_000..120_000).map(|id| set.insert(open(id))).collect();
-        for key in keys {
-            set.remove(key);
-        }
-        set.remove(stuck);
-        assert_eq!(set.allocated_bytes(), 0);
+        assert!(set.is_empty() && set.lowest().is_none() && set.iter().next().is_none());
+        assert_eq!(set.push(open(3)), set.iter().next().expect("one").0);
     }
 
     #[test]
     fn lists_keep_their_order() {
         let mut set = OpenSet::default();
         let mut list = List::EMPTY;
-        let keys: Vec<u32> = (1..=4).map(|id| set.insert(open(id))).collect();
+        let keys: Vec<u32> = (1..=4).map(|id| set.push(open(id))).collect();
         keys.iter().for_each(|&key| set.push_back(&mut list, key));
         set.unlink(&mut list, keys[1]);
-        set.unlink(&mut list, keys[3]);
-        assert_eq!((list.first(), set.after(keys[0]), set.after(keys[2])), (Some(keys[0]), Some(keys[2]), None));
-        set.insert_after(&mut list, keys[0], keys[1]);
-        set.insert_after(&mut list, keys[2], keys[3]);
+        set.unlink(&mut list, keys[0]);
+        assert_eq!((list.first(), set.after(keys[2]), set.after(keys[3])), (Some(keys[2]), Some(keys[3]), None));
+        set.list_before(&mut list, keys[2], keys[0]);
+        set.list_before(&mut list, keys[2], keys[1]);
         let walked: Vec<u32> = std::iter::successors(list.first(), |&key| set.after(key)).collect();
         assert_eq!(walked, keys);
         for key in [keys[3], keys[0], keys[2], keys[1]] {
             set.unlink(&mut list, key);
         }
         assert_eq!(list, List::EMPTY);
+    }
+
+    #[test]
+    fn deferred_ones_come_when_they_are_due_and_never_before() {
+        let ms = |ms: u64| Ticks(ms * NS_PER_MS);
+        let (mut set, mut deferred) = (OpenSet::default(), Deferred::default());
+        let keys: Vec<u32> = (1..=5).map(|id| set.push(open(id))).collect();
+        for (key, due) in keys.iter().zip([ms(40), Ticks(39 * NS_PER_MS + 1), ms(39), ms(60_001), ms(60_010)]) {
+            deferred.insert(&mut set, ms(1), due, *key);
+        }
+        assert_eq!((deferred.deadline(), deferred.pop_due(&mut set, ms(38))), (Some(ms(39)), None));
+        let mut due = |now| std::iter::from_fn(|| deferred.pop_due(&mut set, now)).collect::<Vec<_>>();
+        assert_eq!(due(ms(39)), [keys[2]]);
+        assert_eq!(due(ms(40)), [keys[0], keys[1]], "in the order in which they were put off");
+        assert_eq!((due(ms(60_010)), due(ms(60_031))), (vec![], vec![]));
+        assert_eq!(due(ms(60_032)), [keys[3], keys[4]]);
+        assert_eq!((deferred.deadline(), deferred.allocated_bytes()), (None, 0));
     }
 }

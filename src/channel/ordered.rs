@@ -14,10 +14,12 @@
 //! taken back needs again. A cursor that goes back, or elsewhere, does so under a higher generation, which ends all that
 //! was journaled before.
 
-use super::confirmed::{Confirmed, Finished};
+use super::cursor::{Restored, Stood};
+use super::finished::Finished;
+use super::flights::Flights;
 use super::machine::{Channel, REQUEUED};
-use super::open::{List, OpenSet, State};
-use crate::base::{LogId, Position, SubId, TimerId, Wheel};
+use super::open::{Deferred, List, State};
+use crate::base::{LogId, Position, SubId};
 use crate::log::cursor::Interval;
 
 /// A change that waits until it is durable. Nothing is handed out meanwhile.
@@ -28,7 +30,7 @@ pub(super) enum Syncing {
     /// The message of an ordered channel that was finished: its entry.
     Finish(u32),
     /// The cursor was moved; where it stood.
-    Move(Confirmed),
+    Move(Stood),
     /// The channel goes.
     Delete,
 }
@@ -51,8 +53,12 @@ impl Channel {
 
     /// What the FIN that is not settled confirms: for the journal.
     pub fn finishing(&self) -> Option<Interval> {
+        self.finishing_entry().map(|key| self.open.get(key).interval())
+    }
+
+    pub(super) fn finishing_entry(&self) -> Option<u32> {
         match self.syncing {
-            Syncing::Finish(key) => Some(self.open.get(key).interval()),
+            Syncing::Finish(key) => Some(key),
             _ => None,
         }
     }
@@ -64,8 +70,7 @@ impl Channel {
     /// The entry, which is in no list, was finished by its client.
     pub(super) fn begin_finish(&mut self, key: u32) {
         assert!(!self.is_syncing(), "nothing is in flight while a change is not settled");
-        let open = self.open.get_mut(key);
-        (open.state, open.timer) = (State::Finishing, TimerId::NONE);
+        self.open.get_mut(key).state = State::Finishing;
         self.syncing = Syncing::Finish(key);
     }
 
@@ -75,8 +80,8 @@ impl Channel {
         assert!(!self.is_syncing() || self.open.is_empty(), "a FIN is settled first");
         if self.ordered != ordered {
             self.ordered = ordered;
-            self.drop_open(dropped);
-            self.read_from_confirmed();
+            let stood = self.drop_open(dropped);
+            self.read_from(stood.image());
         }
     }
 
@@ -84,21 +89,19 @@ impl Channel {
     /// What is in flight, waits or is deferred is dropped, as in [`Channel::set_ordered`].
     pub fn move_to(&mut self, to: Position, dropped: &mut impl FnMut(SubId, u32)) {
         assert!(!self.is_syncing(), "one change at a time");
-        self.drop_open(dropped);
-        let before = std::mem::replace(&mut self.confirmed, Confirmed::new(to));
-        self.syncing = Syncing::Move(before);
+        self.syncing = Syncing::Move(self.drop_open(dropped));
         self.raise_generation();
-        self.read_from_confirmed();
+        self.read_from((to, vec![]));
     }
 
     /// The channel goes, and hands out nothing any more; its clients have left. What was open is dropped. [`Channel::settle`]
     /// follows only when it stays after all: then it delivers from its cursor on.
     pub fn begin_delete(&mut self) {
         assert!(!self.is_syncing() && !self.has_clients(), "one change at a time, and nobody is there");
-        self.drop_open(&mut |_, _| {});
+        let stood = self.drop_open(&mut |_, _| {});
         self.finished = Finished::default();
         self.syncing = Syncing::Delete;
-        self.read_from_confirmed();
+        self.read_from(stood.image());
     }
 
     pub fn is_deleting(&self) -> bool {
@@ -110,8 +113,7 @@ impl Channel {
     pub fn settle(&mut self, kept: bool) {
         match std::mem::take(&mut self.syncing) {
             Syncing::Finish(key) if kept => {
-                let interval = self.open.remove(key).interval();
-                self.confirmed.insert(interval);
+                self.open.remove(key);
             }
             Syncing::Finish(key) => {
                 self.raise_generation();
@@ -119,8 +121,8 @@ impl Channel {
             }
             Syncing::Move(before) if !kept => {
                 self.raise_generation();
-                self.confirmed = before;
-                self.read_from_confirmed();
+                self.drop_open(&mut |_, _| {});
+                self.read_from(before.image());
             }
             Syncing::Delete if !kept => self.raise_generation(),
             Syncing::No | Syncing::Move(_) | Syncing::Delete => {}
@@ -133,15 +135,16 @@ impl Channel {
         self.finished = Finished::default();
     }
 
-    fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) {
+    /// Nothing is open any more; says where the channel stood.
+    fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) -> Stood {
         self.clients.drop_in_flight(dropped);
-        (self.open, self.wheel, self.waiting) = (OpenSet::default(), Wheel::new(), [List::EMPTY; 2]);
+        (self.flights, self.deferred, self.waiting) = (Flights::default(), Deferred::default(), [List::EMPTY; 2]);
         (self.waiting_count, self.in_flight_count, self.deferred_count) = (0, 0, 0);
+        Stood { open: std::mem::take(&mut self.open), next: self.next, restored: std::mem::take(&mut self.restored) }
     }
 
-    fn read_from_confirmed(&mut self) {
-        self.next = self.confirmed.position();
-        self.restored = self.confirmed.intervals().rev().collect();
+    fn read_from(&mut self, (confirmed, intervals): (Position, Vec<Interval>)) {
+        (self.next, self.restored) = (confirmed, Restored::new(intervals));
         (self.place, self.awaits_read, self.is_log_held, self.waiting_held) = (None, false, false, 0);
     }
 }

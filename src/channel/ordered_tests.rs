@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 fn ordered() -> Channel {
-    channel_at(500, CursorImage { ordered: true, ..cursor("ch") })
+    channel_at(CursorImage { ordered: true, ..cursor("ch") })
 }
 
 fn deliver(channel: &mut Channel, log: &mut Log, now: Ticks) -> Vec<(SubId, u64, u16)> {
@@ -313,7 +313,7 @@ impl Life {
                     self.next = then;
                 }
                 (self.unsettled, self.out) = (None, None);
-                self.channel = channel_at(500, CursorImage { intervals: vec![], ..image });
+                self.channel = channel_at(CursorImage { intervals: vec![], ..image });
             }
             Step::Move(id) => {
                 let to = (id.max(1)).min(self.log.end().log_id.0);

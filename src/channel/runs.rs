@@ -3,9 +3,9 @@
 
 use super::deliver::{Place, RUN_MAX, Turn};
 use super::machine::Channel;
-use super::open::{NONE, Open, State};
+use super::open::{Fresh, Open};
 use super::{Run, Sink};
-use crate::base::{LogId, TimerId};
+use crate::base::LogId;
 use crate::log::batch::{Batch, Messages};
 
 pub(super) enum HandedRun {
@@ -23,7 +23,7 @@ impl Channel {
         let Place { at, id: first, .. } = place;
         let number = self.clients.next().expect("the next client was seen");
         // `skip_restored` left `next` before the nearest of them.
-        let until_restored = self.restored.last().map_or(u64::MAX, |i| i.start.0 - first.0);
+        let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - first.0);
         let limit = (self.clients.run_max(number) as u64).min(until_restored).min(self.run_limit() as u64) as usize;
         let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
         let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
@@ -32,27 +32,18 @@ impl Channel {
             return HandedRun::Refused;
         }
         let is_last = run.last().0 == batch.header.last_log_id.get();
-        let open = Open {
+        let open = Open::new(Fresh {
             id: *first,
             offset: batch.header.offset.get(),
             count: self.next.count,
-            delivered: turn.now,
             at: *at as u32,
             last_of: if is_last { batch.header.len() as u32 } else { 0 },
-            prev: NONE,
-            next: NONE,
-            client: NONE,
-            timer: TimerId::NONE,
-            attempts: 0,
             num: cut.num,
-            skip: 0,
-            state: State::Waiting,
-            indexed: false,
-        };
+        });
         turn.spend_run(cut.num, cut.end - *at);
         (*at, *first) = (cut.end, LogId(first.0 + cut.num as u64));
         self.next = open.interval().end;
-        let key = self.open.insert(open);
+        let key = self.open.push(open);
         self.begin_flight(key, turn.now);
         self.skip_restored();
         HandedRun::Taken(None)
@@ -122,11 +113,10 @@ impl Channel {
             (head.at, head.skip) = (at as u32, 0);
             let front = head.split_front(cut.num);
             (head.at, head.skip) = (cut.end as u32, 0);
-            return (self.open.insert(front), Some(key));
+            return (self.open.insert_before(key, front), Some(key));
         }
         let mut after = self.open.after(key);
         self.open.unlink(&mut self.waiting[list], key);
-        self.open.set_indexed(key, false);
         let head = self.open.get(key);
         let (mut left, mut last_of) = (cut.num - head.num, head.last_of);
         while left > 0 {

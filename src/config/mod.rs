@@ -130,8 +130,6 @@ settings! {
             "Largest output buffer that a client may ask for";
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
             "Longest time between flushes of its output buffer that a client may ask for";
-        max_confirm_win: u64 = 500, Unit::Count, 1, 1_000_000, "max-confirm-win",
-            "Gaps of unfinished messages behind which a channel reads no further";
     }
     "TLS and compression of NSQ clients" {
         tls_cert: String = String::new(), Unit::Text, 0, 0, "tls-cert", ["empty: no TLS"],
@@ -187,6 +185,9 @@ settings! {
             "Cache of batches that lagging consumers read from disk";
         tail_cache_bytes: u64 = 16 * MIB, Unit::Bytes, MIB, 64 * GIB, "tail-cache-bytes",
             "Recent messages kept in memory for consumers at the end of the log";
+        channel_memory: u64 = 256 * MIB, Unit::Bytes, 64 * KIB, TIB, "channel-memory",
+            "Memory of unfinished messages, some 60 bytes each. A channel reads no further while it takes 8/9 of what the others \
+             leave";
     }
     "Disk" {
         journal_bytes: u64 = 64 * MIB, Unit::Bytes, MIB, 64 * GIB, "journal-bytes",
@@ -277,6 +278,7 @@ pub static IGNORED: &[(&str, &str)] = &[
     ("sync-timeout", "every acknowledged message is synced"),
     ("queue-scan-selection-count", "timeouts are exact, there is no scan"),
     ("queue-scan-worker-pool-max", "timeouts are exact, there is no scan"),
+    ("max-confirm-win", "a channel reads on behind any number of unfinished messages; channel-memory bounds what they take"),
     ("node-id", "message ids come from the topic's random id and the partition's log"),
     ("worker-id", "message ids come from the topic's random id and the partition's log"),
     ("log-prefix", "log lines are structured"),

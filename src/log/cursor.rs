@@ -1,6 +1,7 @@
 //! A channel's cursor as it stands in a snapshot and travels in a journal record.
 
-use super::format::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor, RawInterval};
+use super::format::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor};
+use super::intervals;
 use crate::base::{ChannelName, Epoch, LogId, Position};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -28,21 +29,18 @@ pub struct CursorImage {
     pub intervals: Vec<Interval>,
 }
 
-/// More are not believed. The confirm window keeps a channel far below.
-pub const INTERVALS_MAX: usize = 1 << 20;
-
 impl CursorImage {
     pub fn encoded_len(&self) -> usize {
-        (size_of::<RawCursor>() + self.name.len() + self.intervals.len() * size_of::<RawInterval>()).next_multiple_of(8)
+        (size_of::<RawCursor>() + self.name.len() + intervals::len(self.confirmed, &self.intervals))
+            .next_multiple_of(CURSOR_ALIGN)
     }
 
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let len = self.encoded_len();
-        let end = out.len() + len;
+        let begin = out.len();
         let flag = |is_set, bit| if is_set { bit } else { 0 };
         let flags = flag(self.paused, CURSOR_PAUSED) | flag(self.ordered, CURSOR_ORDERED) | flag(self.first, CURSOR_FIRST);
         let raw = RawCursor {
-            len: (len as u32).into(),
+            len: 0.into(),
             name_len: (self.name.len() as u16).into(),
             flags: flags.into(),
             epoch: self.epoch.0.into(),
@@ -53,26 +51,35 @@ impl CursorImage {
         };
         out.extend_from_slice(raw.as_bytes());
         out.extend_from_slice(self.name.as_bytes());
-        for i in &self.intervals {
-            out.extend_from_slice(RawInterval { start_id: i.start.0.into(), end: i.end.into() }.as_bytes());
+        let mut before = self.confirmed;
+        for interval in &self.intervals {
+            intervals::push(out, before, interval);
+            before = interval.end;
         }
-        out.resize(end, 0);
+        finish_cursor(out, begin, self.intervals.len());
     }
 
     /// The cursor at the start of `bytes` and the bytes it takes. The crc around it was verified before.
     pub fn decode(bytes: &[u8]) -> Result<(CursorImage, usize), Bad> {
         let (raw, rest) = RawCursor::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
         let (len, n) = (raw.len.get() as usize, raw.intervals.get() as usize);
-        if n > INTERVALS_MAX || len > bytes.len() {
+        if len > bytes.len() || len < size_of::<RawCursor>() {
             return Err(Bad::Bounds);
         }
+        let rest = &rest[..len - size_of::<RawCursor>()];
         let (name, rest) = rest.split_at_checked(raw.name_len.get() as usize).ok_or(Bad::Short)?;
         let name = std::str::from_utf8(name).ok().and_then(|n| ChannelName::new(n).ok()).ok_or(Bad::Bounds)?;
-        let intervals = rest.get(..n * size_of::<RawInterval>()).ok_or(Bad::Short)?;
-        let intervals = intervals.chunks_exact(size_of::<RawInterval>()).map(|c| {
-            let raw = RawInterval::read_from_bytes(c).expect("a chunk has an interval's length");
-            Interval { start: LogId(raw.start_id.get()), end: raw.end.into() }
-        });
+        let (mut rest, mut before) = (rest, raw.confirmed.into());
+        // Each takes a byte at least.
+        let mut intervals = Vec::with_capacity(n.min(rest.len()));
+        for _ in 0..n {
+            let interval = intervals::take(&mut rest, before)?;
+            before = interval.end;
+            intervals.push(interval);
+        }
+        if rest.len() >= CURSOR_ALIGN || rest.iter().any(|&b| b != 0) {
+            return Err(Bad::Bounds);
+        }
         let image = CursorImage {
             name,
             paused: raw.flags.get() & CURSOR_PAUSED != 0,
@@ -81,13 +88,21 @@ impl CursorImage {
             epoch: Epoch(raw.epoch.get()),
             generation: raw.generation.get(),
             confirmed: raw.confirmed.into(),
-            intervals: intervals.collect(),
+            intervals,
         };
-        if len != image.encoded_len() {
-            return Err(Bad::Bounds);
-        }
         Ok((image, len))
     }
+}
+
+/// A cursor's bytes end at a multiple.
+const CURSOR_ALIGN: usize = 8;
+
+/// Pads a cursor that begins at `begin` and has so many intervals, and says so in its header.
+fn finish_cursor(out: &mut Vec<u8>, begin: usize, intervals: usize) {
+    out.resize(begin + (out.len() - begin).next_multiple_of(CURSOR_ALIGN), 0);
+    let len = (out.len() - begin) as u32;
+    let raw = RawCursor::mut_from_prefix(&mut out[begin..]).expect("a cursor begins with its header").0;
+    (raw.len, raw.intervals) = (len.into(), (intervals as u32).into());
 }
 
 #[cfg(test)]

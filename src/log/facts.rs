@@ -2,7 +2,8 @@
 //! the `topic.meta` that must stand before a checkpoint passes the record.
 
 use super::cursor::{CursorImage, Interval};
-use super::format::{RawInterval, RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
+use super::format::{RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
+use super::intervals;
 use super::notice::{Io, PartitionIdx, RecordTicket};
 use super::producers::Producer;
 use super::store::{Note, Op, Store};
@@ -55,8 +56,8 @@ impl TopicFile {
 impl Store {
     /// The channel exists and stands here: creation, set, empty, pause.
     pub fn log_cursor(&mut self, p: PartitionIdx, image: &CursorImage) -> RecordTicket {
-        let max = self.intervals_max();
-        let (first, rest) = image.intervals.split_at(image.intervals.len().min(max));
+        let (first, rest) =
+            image.intervals.split_at(intervals::fitting(image.confirmed, &image.intervals, self.intervals_bytes_max()));
         let ticket = self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), ..image.clone() });
         if rest.is_empty() { ticket } else { self.log_finished(p, &image.name, image.generation, rest) }
     }
@@ -70,9 +71,13 @@ impl Store {
         intervals: &[Interval],
     ) -> RecordTicket {
         let mut last = self.last_record();
-        for some in intervals.chunks(self.intervals_max()) {
-            let image = CursorImage { intervals: some.to_vec(), generation, ..self.bare_cursor(channel) };
+        let (max, mut rest) = (self.intervals_bytes_max(), intervals);
+        while !rest.is_empty() {
+            let mut image = CursorImage { generation, ..self.bare_cursor(channel) };
+            let (some, others) = rest.split_at(intervals::fitting(image.confirmed, rest, max));
+            image.intervals = some.to_vec();
             last = self.log_image(p, RecordKind::Finished, &image);
+            rest = others;
         }
         last
     }
@@ -151,9 +156,9 @@ impl Store {
         }
     }
 
-    /// Intervals in one record: it takes at most a quarter of a write.
-    fn intervals_max(&self) -> usize {
-        self.ring.payload_max() / 2 / size_of::<RawInterval>()
+    /// Bytes of intervals in one record: it takes at most a quarter of a write.
+    fn intervals_bytes_max(&self) -> usize {
+        self.ring.payload_max() / 2
     }
 
     // ---- topics

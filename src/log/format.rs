@@ -294,8 +294,8 @@ pub struct RawEpochEnd {
     pub reserved: U32,
 }
 
-/// One channel in a snapshot and in a cursor record: followed by the name, then `intervals` x [`RawInterval`],
-/// then zeros to a multiple of 8. 64 bytes.
+/// One channel in a snapshot and in a cursor record: followed by the name, then so many
+/// [intervals](super::intervals), then zeros to a multiple of 8. 64 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawCursor {
@@ -317,15 +317,6 @@ pub const CURSOR_PAUSED: u16 = 1;
 pub const CURSOR_ORDERED: u16 = 2;
 /// The topic's first channel: it begins at the oldest message in every partition.
 pub const CURSOR_FIRST: u16 = 4;
-
-/// Messages `start_id ..= end.log_id - 1` are confirmed. `end` is what the confirmed position becomes when everything
-/// before the interval is confirmed too; its offset is the start of the batch that holds `end.log_id`. 32 bytes.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
-#[repr(C)]
-pub struct RawInterval {
-    pub start_id: U64,
-    pub end: RawPosition,
-}
 
 /// One idempotent producer in a snapshot, the least recently used first: followed by `batches` x [`RawProducerBatch`],
 /// oldest first. 32 bytes.
@@ -397,7 +388,6 @@ const _: () = {
     assert!(size_of::<SnapshotHeader>() == 224);
     assert!(size_of::<RawCursor>() == 64);
     assert!(size_of::<RawEpochEnd>() == 40);
-    assert!(size_of::<RawInterval>() == 32);
     assert!(size_of::<RawProducer>() == 32);
     assert!(size_of::<RawProducerBatch>() == 32);
     assert!(size_of::<TopicHeader>() == 192);

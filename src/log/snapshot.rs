@@ -5,12 +5,13 @@
 //! lets go of stands in two slots before: each of them may be lost. As the next one goes to the third, this holds while it is
 //! written, too.
 
-use super::cursor::{CursorImage, INTERVALS_MAX};
+use super::cursor::CursorImage;
 use super::epochs::{EPOCHS_MAX, Epochs};
 use super::format::{
-    Bad, RawEpochEnd, RawInterval, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN,
+    Bad, RawEpochEnd, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN,
     SNAPSHOT_VERSION_EPOCHS, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
 };
+use super::intervals::{self, INTERVAL_MAX};
 use super::producers::{PRODUCERS_MAX, Producer};
 use super::state::Doubt;
 use super::view::{EpochEnd, Tail};
@@ -96,12 +97,17 @@ impl Snapshot {
         }
     }
 
-    /// The whole snapshot, padded with zeros to blocks. Intervals that no reader would believe are left out.
+    /// The whole snapshot, padded with zeros to blocks. Where it would be too long for a reader, intervals are left out.
     pub fn encode(&self) -> Vec<u8> {
-        let len = self.encoded_len();
-        if len > SNAPSHOT_LEN_MAX || self.channels.iter().any(|c| c.intervals.len() > INTERVALS_MAX) {
-            return self.trimmed().encode();
+        match self.encoded_len() {
+            len if len > SNAPSHOT_LEN_MAX => self.trimmed(SNAPSHOT_LEN_MAX).encode_whole(),
+            _ => self.encode_whole(),
         }
+    }
+
+    fn encode_whole(&self) -> Vec<u8> {
+        let len = self.encoded_len();
+        assert!(len <= SNAPSHOT_LEN_MAX, "a snapshot that no reader would believe");
         assert!(
             self.channels.len() <= CHANNELS_MAX && self.producers.len() <= PRODUCERS_MAX,
             "a snapshot that no reader would believe"
@@ -178,13 +184,15 @@ impl Snapshot {
 
     /// With as many intervals as fit, the lowest ones of each channel. After a start the rest is delivered again, which is
     /// allowed; a snapshot that does not decode would lose every cursor.
-    fn trimmed(&self) -> Snapshot {
+    fn trimmed(&self, len_max: usize) -> Snapshot {
         let mut trimmed = self.clone();
-        let all: usize = self.channels.iter().map(|c| c.intervals.len()).sum();
-        let fixed = self.encoded_len() - all * size_of::<RawInterval>();
-        let each =
-            (SNAPSHOT_LEN_MAX.saturating_sub(fixed) / self.channels.len().max(1) / size_of::<RawInterval>()).min(INTERVALS_MAX);
-        trimmed.channels.iter_mut().for_each(|c| c.intervals.truncate(each));
+        let all: usize = self.channels.iter().map(|c| intervals::len(c.confirmed, &c.intervals)).sum();
+        let fixed = self.encoded_len() - all;
+        let each = len_max.saturating_sub(fixed) / self.channels.len().max(1);
+        for c in &mut trimmed.channels {
+            let fitting = if each < INTERVAL_MAX { 0 } else { intervals::fitting(c.confirmed, &c.intervals, each) };
+            c.intervals.truncate(fitting);
+        }
         trimmed
     }
 
@@ -359,19 +367,20 @@ mod tests {
     }
 
     #[test]
-    fn intervals_that_no_reader_would_believe_are_left_out() {
+    fn intervals_are_left_out_of_a_snapshot_that_would_be_too_long() {
         let mut s = snapshot();
         let at = |n: i64| Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) };
-        let many = INTERVALS_MAX as u64 + 1;
-        s.channels[1].intervals = (0..many).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) }).collect();
-        let found = Snapshot::decode(&s.encode(), s.topic_id, s.partition).unwrap();
-        assert_eq!(found.channels[0], s.channels[0]);
-        assert_eq!(found.channels[1].intervals, s.channels[1].intervals[..INTERVALS_MAX]);
-        let half = s.channels[1].clone();
-        s.channels = vec![half; 9];
-        assert!(s.encoded_len() > SNAPSHOT_LEN_MAX);
-        let found = Snapshot::decode(&s.encode(), s.topic_id, s.partition).unwrap();
-        assert!(found.channels.len() == 9 && found.channels.iter().all(|c| c.intervals.len() > 900_000));
+        let long = (0..50_000).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) });
+        let long = CursorImage { intervals: long.collect(), ..s.channels[1].clone() };
+        s.channels = vec![s.channels[0].clone(), long.clone(), long];
+        let len = s.encoded_len();
+        for len_max in [len - 1, len / 2, 64 * 1024] {
+            let trimmed = s.trimmed(len_max);
+            assert!(trimmed.encoded_len() <= len_max, "{} {len_max}", trimmed.encoded_len());
+            assert!(trimmed.channels.iter().zip(&s.channels).all(|(t, s)| s.intervals.starts_with(&t.intervals)));
+            assert!(trimmed.channels[2].intervals.len() > (len_max - 8192) / 15, "{}", trimmed.channels[2].intervals.len());
+            assert_eq!(Snapshot::decode(&trimmed.encode(), s.topic_id, s.partition).unwrap(), trimmed);
+        }
     }
 
     #[test]

@@ -99,6 +99,9 @@ struct Channel {
     clients: Option<Vec<Client>>,
     paused: bool,
     e2e_processing_latency: EndToEnd,
+    /// Ours: why it reads no further. There only when it is so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<String>,
 }
 
 #[derive(Serialize, Default)]
@@ -328,6 +331,7 @@ struct TopicSum {
 #[derive(Default)]
 struct ChannelSum {
     sum: Channel,
+    full_bytes: u64,
     /// By remote address.
     clients: BTreeMap<String, Client>,
 }
@@ -366,6 +370,7 @@ impl ChannelSum {
         sum.requeue_count += part.requeue_count;
         sum.timeout_count += part.timeout_count;
         sum.paused |= part.paused;
+        self.full_bytes += part.full_bytes.unwrap_or(0);
         sum.client_count = sum.client_count.max(part.client_count);
         for client in part.clients {
             match self.clients.get_mut(&client.info.remote_address) {
@@ -376,9 +381,14 @@ impl ChannelSum {
     }
 
     fn into_channel(self, channel_name: String, with_clients: bool) -> Channel {
-        let ChannelSum { sum, clients } = self;
+        let ChannelSum { sum, clients, full_bytes } = self;
         Channel {
             channel_name,
+            held: (full_bytes > 0).then(|| {
+                format!(
+                    "unfinished messages take {full_bytes} bytes: nothing new is read before some are finished (channel-memory)"
+                )
+            }),
             // Everything is on disk.
             backend_depth: sum.depth,
             client_count: sum.client_count.max(clients.len() as u64),
@@ -459,6 +469,7 @@ impl Topic {
             write!(out, "{paused}[{:<25}] depth: {:<5} be-depth: {:<5} ", c.channel_name, c.depth, c.backend_depth)?;
             write!(out, "inflt: {:<4} def: {:<4} re-q: {:<5} ", c.in_flight_count, c.deferred_count, c.requeue_count)?;
             writeln!(out, "timeout: {:<5} msgs: {:<8} e2e%: ", c.timeout_count, c.message_count)?;
+            c.held.iter().try_for_each(|why| writeln!(out, "   *H [{}] held: {why}", c.channel_name))?;
             for client in c.clients.iter().flatten() {
                 write!(out, "        [{} {:<21}] state: {} ", client.version, client.identity(), client.state)?;
                 write!(out, "inflt: {:<4} rdy: {:<4} ", client.in_flight_count, client.ready_count)?;
@@ -639,6 +650,17 @@ mod tests {
         assert!(stats.text().contains("   *U [pp] unreadable: partition 3 at offset 7"));
         assert!(stats.json().contains(r#""channels_lost":["partition 3: some"]"#));
         assert!(stats.text().contains("   *L [pp] channels lost: partition 3: some"));
+    }
+
+    #[test]
+    fn a_channel_that_holds_is_named_with_the_reason() {
+        assert!(!merged(vec![shard(0, 0)], None, None, false).json().contains("held"));
+        let (mut full, mut other) = (shard(0, 0), shard(1, 1));
+        full.partitions[0].channels[0].full_bytes = Some(4000);
+        other.partitions[0].channels[0].full_bytes = Some(300);
+        let stats = merged(vec![full, other], None, None, false);
+        assert!(stats.json().contains(r#""held":"unfinished messages take 4300 bytes: "#), "{}", stats.json());
+        assert!(stats.text().contains("   *H [ch] held: unfinished messages take 4300 bytes: "), "{}", stats.text());
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub struct ChannelStats {
     pub requeue_count: u64,
     pub timeout_count: u64,
     pub paused: bool,
+    /// Bytes of its open messages, when they keep it from reading on.
+    pub full_bytes: Option<u64>,
     /// How many there are, also when `clients` was not asked for and is empty.
     pub client_count: u64,
     pub clients: Vec<ClientStats>,

@@ -41,6 +41,8 @@ impl Engine {
             is_uncertain: false,
             owes_image: false,
             owed: Default::default(),
+            open_bytes: 0,
+            told_full: false,
             subs: vec![],
         };
         partition.low_water_stale = true;
@@ -92,6 +94,7 @@ impl Engine {
         let gone = partition.channels.remove(key.channel as usize);
         partition.low_water_stale = true;
         self.unlist_channel(key.partition_idx(), &gone.name);
+        self.uncount_open(key, gone.open_bytes);
         self.timers.remove(Timer::Channel(key));
         self.ready.retain(|k| *k != key);
         self.fins.retain(|k| *k != key);

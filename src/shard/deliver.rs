@@ -124,6 +124,7 @@ impl Shard {
                 self.engine.wake_channel(key);
             }
         }
+        self.engine.wake_holding();
         let Engine { frames, passes, .. } = &mut self.engine;
         passes.extend(
             frames.drain().map(|(sub, frames)| Effect::Pass { to: sub.core, message: MeshMessage::Deliver { sub, frames } }),
@@ -151,6 +152,7 @@ impl Shard {
             let (ids, partition) = (MessageIds::of(p.dir.topic_id), p.dir.partition);
             (p.committed(), p.topic.partitions > 1, p.check_read(now.ticks).is_ok(), ids, partition)
         };
+        e.give_room(key);
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
         // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
@@ -184,6 +186,7 @@ impl Shard {
         }
         let dirty = c.machine.is_dirty();
         e.timers.at_most(super::Timer::Channel(key), deadline);
+        e.count_open(key);
         if dirty {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);

@@ -11,6 +11,7 @@ use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
 use super::removal::Removals;
 use super::replication::Cluster;
+use super::room::OpenMemory;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
@@ -139,6 +140,7 @@ pub(super) struct Engine {
     pub remote_bytes: u64,
     pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
+    pub open_memory: OpenMemory,
     pub read_only: Option<String>,
     pub catalog: Catalog,
     pub counters: Counters,
@@ -221,13 +223,13 @@ impl Engine {
             remote_bytes: 0,
             lend_scratch: Vec::new(),
             hungry_scratch: Vec::new(),
+            open_memory: OpenMemory::default(),
             read_only: None,
         }
     }
 
     pub fn channel_options(&self) -> ChannelOptions {
         ChannelOptions {
-            confirm_window: self.settings.max_confirm_win as usize,
             max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
             max_req_timeout: Duration::from_millis(self.settings.max_req_timeout_ms),
         }

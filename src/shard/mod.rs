@@ -36,6 +36,7 @@ mod peers;
 mod publish;
 mod removal;
 mod replication;
+mod room;
 mod stats;
 mod subscriber;
 mod subscription;

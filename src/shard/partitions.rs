@@ -57,6 +57,10 @@ pub struct ChannelState {
     pub owes_image: bool,
     /// Recalled credit that comes back after the channel's next turn, or when a message in flight is done.
     pub owed: HashMap<SubId, u32>,
+    /// What is counted of its open messages (`room`).
+    pub open_bytes: usize,
+    /// The log said that they take all memory there is for them.
+    pub told_full: bool,
     pub subs: Vec<SubId>,
 }
 

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 
 mod catalog;
 mod firsts;
+mod gaps;
 mod ids;
 mod operate;
 mod ordered;

@@ -451,7 +451,9 @@ impl Engine {
         };
         let cursor = &mut self.parts[p].channels[i];
         channels::confirm(cursor, intervals);
-        let image = CursorImage { intervals: intervals.to_vec(), ..cursor.clone() };
+        // As the store does: intervals alone.
+        let confirmed = Position { offset: 0, count: 0, log_id: LogId(0) };
+        let image = CursorImage { confirmed, intervals: intervals.to_vec(), ..cursor.clone() };
         facts.push(self.cursor_fact(p, RecordKind::Finished, &image));
         facts
     }

@@ -191,6 +191,7 @@ impl Partition {
             self.truncate(cx, &cut)?;
         }
         // Cursors follow the log.
+        self.settle_finished();
         for channel in self.channels.iter_mut().chain(&mut self.unfounded) {
             channels::clamp(channel, cut.to);
         }

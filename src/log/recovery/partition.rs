@@ -11,7 +11,7 @@ use super::scan::{commit_at, commit_index, commit_record_at, commit_records, seg
 use super::snapshots::{Data, SNAPSHOT_TABLE, Slots, SnapshotAction};
 use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
-use crate::base::{Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
+use crate::base::{ChannelName, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
 use crate::log::cursor::CursorImage;
 use crate::log::epochs::Epochs;
 use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
@@ -20,7 +20,7 @@ use crate::log::snapshot::Snapshot;
 use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
 use crate::log::storage::{Storage, read_range};
 use crate::log::view::Tail;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -168,6 +168,9 @@ pub struct Partition {
     pub last_unix_ns: i64,
     /// Cursors of which FINs were redone, and nothing else is known, nor told later on: see [`Partition::report_unfounded`].
     pub unfounded: Vec<CursorImage>,
+    /// FINs that were redone and are not in their cursors yet, by channel and generation.
+    pub finished: BTreeMap<(ChannelName, u64), CursorImage>,
+    pub finished_count: usize,
     /// Damage was found in this partition at this start.
     pub damaged: bool,
     pub(super) snapshot_sequence: u64,
@@ -235,6 +238,8 @@ impl Partition {
             let_go,
             retired: vec![],
             unfounded: vec![],
+            finished: BTreeMap::new(),
+            finished_count: 0,
             damaged: false,
             snapshot_sequence: 0,
             on_disk: None,

@@ -22,11 +22,14 @@ use crate::log::state::{Doubt, SegmentMeta};
 use crate::log::storage::{overlay, read_range};
 use crate::log::view::Tail;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use zerocopy::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Redone bytes of a partition are written when there are as many.
 const PENDING_MAX: usize = 1024 * 1024;
+/// So many FINs wait at least before they are brought into their cursors.
+const FINISHED_MIN: usize = 1 << 16;
 
 impl Partition {
     /// Brings one record in. Batches go by their place, everything else by its sequence.
@@ -59,15 +62,17 @@ impl Partition {
         match record.kind {
             RecordKind::Cursor => {
                 let image = cursor();
+                self.settle_finished();
                 self.unfounded.retain(|c| c.name != image.name);
                 match channels::position(&self.channels, &image.name) {
                     Some(i) => self.channels[i] = image,
                     None => self.channels.push(image),
                 }
             }
-            RecordKind::Finished => self.redo_finished(cursor()),
+            RecordKind::Finished => self.finished(cursor()),
             RecordKind::ChannelDelete => {
                 let name = cursor().name;
+                self.settle_finished();
                 self.channels.retain(|c| c.name != name);
                 self.unfounded.retain(|c| c.name != name);
             }
@@ -107,6 +112,30 @@ impl Partition {
         Ok(())
     }
 
+    /// FINs wait until something else happens to a channel, or as many wait as there are: to bring them in costs a walk over all
+    /// intervals of their channels.
+    fn finished(&mut self, image: CursorImage) {
+        self.finished_count += image.intervals.len();
+        let key = (image.name.clone(), image.generation);
+        match self.finished.entry(key) {
+            Entry::Vacant(new) => drop(new.insert(image)),
+            Entry::Occupied(known) => known.into_mut().intervals.extend(image.intervals),
+        }
+        if self.finished_count > FINISHED_MIN {
+            let known: usize = self.channels.iter().map(|c| c.intervals.len()).sum();
+            if self.finished_count > known {
+                self.settle_finished();
+            }
+        }
+    }
+
+    /// Brings the FINs that wait into their cursors.
+    pub fn settle_finished(&mut self) {
+        self.finished_count = 0;
+        // Lower generations of a channel come first: they say nothing of a higher one.
+        std::mem::take(&mut self.finished).into_values().for_each(|image| self.redo_finished(image));
+    }
+
     fn redo_finished(&mut self, image: CursorImage) {
         for known in [&mut self.channels, &mut self.unfounded] {
             match known.iter_mut().find(|c| c.name == image.name) {
@@ -125,6 +154,7 @@ impl Partition {
     /// channel: it was being deleted, or another leader's cursor had taken its place. The record of that was not durable, nor
     /// anything behind it, and no answer tells of the channel since: it is as the snapshot has it.
     pub fn report_unfounded(&mut self, cx: &mut Context<'_>) {
+        self.settle_finished();
         let is_whole = !self.damaged && !self.sequence_unknown && !self.expects_first_record;
         let snapshot = self.on_disk.as_ref().filter(|_| is_whole).map(|s| Snapshot::file(&self.dir, s.sequence));
         for cursor in std::mem::take(&mut self.unfounded) {

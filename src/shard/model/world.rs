@@ -72,7 +72,8 @@ impl World {
             direct_bytes: 24 * 1024,
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
-            max_confirm_win: 20,
+            // Some tens of open messages.
+            channel_memory: 2 * 1024,
             ..Settings::default()
         });
         let shard = |core| {

@@ -20,7 +20,7 @@ impl Node {
         self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::ChangeChannel { ticket: Ticket(7), set } });
     }
 
-    fn operate(&mut self, partition: u16, channel: &str, change: ChannelChange) -> Result<bool, SetOffsetError> {
+    pub fn operate(&mut self, partition: u16, channel: &str, change: ChannelChange) -> Result<bool, SetOffsetError> {
         self.ask(partition, channel, change);
         self.run();
         match self.http.pop() {

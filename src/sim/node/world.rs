@@ -123,7 +123,8 @@ impl<'a> World<'a> {
             tail_cache_bytes: [0, 64 * 1024][rng.below(2) as usize],
             msg_timeout_ms: MSG_TIMEOUT_MS,
             max_msg_timeout_ms: 2 * MSG_TIMEOUT_MS,
-            max_confirm_win: 20,
+            // Some tens of open messages.
+            channel_memory: 2 * 1024,
             delete_bytes_per_second: 400_000,
             ..Settings::default()
         };

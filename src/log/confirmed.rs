@@ -1,8 +1,7 @@
-//! Which messages of a channel are confirmed: a position and the intervals beyond it, merged; and what of it was
-//! confirmed lately, for the journal. Owns no message, no time, no client.
+//! Which messages of a channel are confirmed: a position and the intervals beyond it, merged.
 
+use super::cursor::Interval;
 use crate::base::{LogId, Position};
-use crate::log::cursor::Interval;
 use std::collections::BTreeMap;
 
 /// Everything before `position`, and the intervals beyond it: disjoint, not touching each other nor the position.
@@ -75,65 +74,6 @@ impl Confirmed {
     }
 }
 
-/// What was confirmed since it was last taken. In order it is one interval that grows, without any allocation.
-#[derive(Debug, Default)]
-pub struct Finished {
-    /// Where the last confirmation went.
-    run: Option<Interval>,
-    /// Runs before it, in no order, perhaps touching each other.
-    others: Vec<Interval>,
-    /// `others` is merged when it grows to this.
-    merge_at: usize,
-}
-
-const MERGE_AT_LEAST: usize = 1024;
-
-impl Finished {
-    pub fn is_empty(&self) -> bool {
-        self.run.is_none()
-    }
-
-    pub fn insert(&mut self, interval: Interval) {
-        if interval.end.log_id <= interval.start {
-            return;
-        }
-        match &mut self.run {
-            Some(run) if run.end.log_id == interval.start => run.end = interval.end,
-            Some(run) => {
-                self.others.push(std::mem::replace(run, interval));
-                if self.others.len() >= self.merge_at.max(MERGE_AT_LEAST) {
-                    // Without a journal that takes it, it stays as small as the channel's own intervals.
-                    merge(&mut self.others);
-                    self.merge_at = self.others.len() * 2;
-                }
-            }
-            None => self.run = Some(interval),
-        }
-    }
-
-    /// Ascending, disjoint, not touching.
-    pub fn take(&mut self) -> Option<Vec<Interval>> {
-        let run = self.run.take()?;
-        let mut all = std::mem::take(&mut self.others);
-        all.push(run);
-        merge(&mut all);
-        self.merge_at = 0;
-        Some(all)
-    }
-}
-
-/// Sorts, and joins what touches or overlaps.
-fn merge(intervals: &mut Vec<Interval>) {
-    intervals.sort_unstable_by_key(|i| i.start);
-    intervals.dedup_by(|next, kept| {
-        let joined = next.start <= kept.end.log_id;
-        if joined && next.end.log_id > kept.end.log_id {
-            kept.end = next.end;
-        }
-        joined
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,55 +100,26 @@ mod tests {
     }
 
     #[test]
-    fn in_order_it_is_one_growing_run() {
-        let (mut confirmed, mut finished) = (Confirmed::new(at(1)), Finished::default());
-        for id in 1..100 {
-            confirmed.insert(interval(id, id + 1));
-            finished.insert(interval(id, id + 1));
-        }
+    fn in_order_no_interval_is_left() {
+        let mut confirmed = Confirmed::new(at(1));
+        (1..100).for_each(|id| confirmed.insert(interval(id, id + 1)));
         assert_eq!((confirmed.position(), confirmed.interval_count()), (at(100), 0));
-        assert_eq!(finished.others.capacity(), 0);
-        assert_eq!(finished.take(), Some(vec![interval(1, 100)]));
-        assert_eq!(finished.take(), None);
-    }
-
-    #[test]
-    fn untaken_runs_stay_merged() {
-        let mut finished = Finished::default();
-        for id in 0..100_000 {
-            let id = 1 + id / 2 + id % 2 * 60_000;
-            finished.insert(interval(id, id + 1));
-        }
-        assert!(finished.others.capacity() <= 4 * MERGE_AT_LEAST);
-        assert_eq!(finished.take(), Some(vec![interval(1, 50_001), interval(60_001, 110_001)]));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
         #[test]
-        fn it_is_the_set_of_its_ids(inserts in prop::collection::vec((1u64..80, 0u64..12, any::<bool>()), 1..60)) {
+        fn it_is_the_set_of_its_ids(inserts in prop::collection::vec((1u64..80, 0u64..12), 1..60)) {
             let mut confirmed = Confirmed::new(at(5));
-            let mut before = confirmed.clone();
-            let mut finished = Finished::default();
             let mut ids: BTreeSet<u64> = (1..5).collect();
-            let mut fresh = BTreeSet::new();
-            for (start, len, take) in inserts {
+            for (start, len) in inserts {
                 confirmed.insert(interval(start, start + len));
-                finished.insert(interval(start, start + len));
                 ids.extend(start..start + len);
-                fresh.extend(start..start + len);
                 let mut expected = runs(&ids);
                 let first = expected.remove(0);
                 prop_assert_eq!(confirmed.position(), first.end);
                 prop_assert_eq!(confirmed.intervals().collect::<Vec<_>>(), expected);
                 prop_assert!((1..100).all(|id| confirmed.contains(LogId(id)) == ids.contains(&id)));
-                if take {
-                    let taken = finished.take().unwrap_or_default();
-                    prop_assert_eq!(&taken, &runs(&fresh));
-                    fresh.clear();
-                    taken.into_iter().for_each(|i| before.insert(i));
-                    prop_assert_eq!(&before, &confirmed);
-                }
             }
         }
     }
