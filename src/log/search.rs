@@ -465,6 +465,10 @@ impl Store {
     /// Reports a range whose bytes do not hold, once.
     fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
         let part = self.part_mut(p);
+        if to.offset <= part.start.offset {
+            // Retention let go of it while it was searched: no other replica is asked for it, as none may have it.
+            return;
+        }
         part.unvouch(from, before);
         if part.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
             return;

@@ -153,3 +153,50 @@ fn a_long_segment_begins_on_the_space_of_a_retired_one() {
     assert!(asked.iter().all(|op| op.file() != Some(&next)), "it is as long as it will be: {asked:?}");
     assert!(rig.read_all(p).iter().all(|body| body.len() == 100_000 && [7, 8, 9].contains(&body[0])));
 }
+
+/// Whatever the scrubber has read of the damage when its segment goes: nobody has it any more, so nobody is asked for it (seed
+/// 471528929 of 8aa5a32, where the leader refused a follower each time that it asked).
+#[test]
+fn damage_that_retention_lets_go_of_while_it_is_looked_at_is_none() {
+    let has_damage = |rig: &Rig| rig.notices.iter().any(|n| matches!(n, Notice::Damage { .. }));
+    let (mut late_reads, mut kept) = (0, 0);
+    for steps in 0..40 {
+        let mut rig = Rig::new(StoreOptions { scrub_bytes_per_second: MIB, ..options() });
+        let p = rig.create("t");
+        for n in 0..150 {
+            rig.publish(p, &vec![n as u8; 3000]);
+            rig.settle();
+        }
+        rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).unwrap()[4096 + 3 * 3140 + 700] ^= 4;
+        rig.notices.clear();
+        rig.tick(3_600_000);
+        for _ in 0..steps {
+            if rig.disk.pending.is_empty() {
+                rig.tick(300);
+            } else if !has_damage(&rig) {
+                rig.complete(0);
+            }
+        }
+        // The answer to what the scrubber reads comes when the file is gone.
+        let read = rig.find(|op| matches!(op, DiskOp::Read { .. }) && !has_damage(&rig));
+        let late = read.map(|at| rig.disk.pending.remove(at)).map(|(id, op)| (id, rig.disk.apply(&op)));
+        rig.store.set_low_water(p, rig.store.durable_end(p));
+        for _ in 0..10 {
+            rig.tick(100);
+            rig.settle();
+        }
+        if rig.store.start(p).offset <= 4 * 3140 {
+            // Retention waits for this very read.
+            kept += 1;
+            continue;
+        }
+        if let Some((id, outcome)) = late {
+            late_reads += 1;
+            rig.finish(id, outcome);
+            rig.settle();
+        }
+        let view = rig.store.log_view(p);
+        assert_eq!((view.damage(), view.vouched()), (None, rig.store.end(p)), "after {steps} steps");
+    }
+    assert!(late_reads > 3 && kept < 4, "{late_reads} late, {kept} kept");
+}
