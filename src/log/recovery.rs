@@ -231,13 +231,16 @@ fn settle(p: &mut RecoveredPartition, options: &RecoverOptions, generation: u64)
     if !options.is_clustered {
         // Alone, what is durable is committed.
         (p.promised, p.committed) = (Epoch(0), p.end);
-    } else if p.epoch.0 > generation {
-        if p.promised == Epoch(0) {
-            // Its own word is lost: it was never alone with these batches, and how far they are committed is not known.
+    } else {
+        let is_of_peers = p.epoch.0 > generation;
+        if p.promised == Epoch(0) && (is_of_peers || p.doubt == Doubt::Lost) {
+            // Its own word is lost, or may be: a store's epochs are no higher than the generation. How far it is committed is not known.
             p.committed = p.start;
         }
-        // Who stored a batch had promised to follow its epoch.
-        p.promised = p.promised.max(p.epoch);
+        if is_of_peers {
+            // Who stored a batch had promised to follow its epoch.
+            p.promised = p.promised.max(p.epoch);
+        }
     }
 }
 

@@ -317,3 +317,27 @@ fn a_checkpoint_slot_that_was_never_written_or_rots_hides_no_write() {
     }
     assert!(moved > 20, "{moved}");
 }
+
+/// A replica that lost its snapshot took all that it had for committed, and the leader, which lacked a batch that was never
+/// acknowledged, waited for an operator (seed 88120260001839).
+#[test]
+fn a_replica_without_its_snapshot_does_not_know_what_is_committed() {
+    let (engine, _) = three_behind(3);
+    let dir = engine.parts[0].dir.clone();
+    let end = engine.parts[0].end;
+    let mut disk = engine.disk;
+    for slot in 0..SLOTS {
+        let path = FileId::Snapshot(dir.clone(), slot).to_string();
+        if disk.len_of(&path) > 0 {
+            disk.scribble(&path, 0, &[0xa5; 64]);
+        }
+    }
+    let clustered = RecoverOptions { is_clustered: true, ..options(1, 4) };
+    let (mut alone, mut replica) = (disk.clone(), disk);
+    let found = recover(&mut replica, &clustered).expect("it goes on");
+    let p = &found.partitions[0];
+    assert!(p.epoch.0 <= found.generation && p.promised == Epoch(0) && p.doubt == Doubt::Lost, "{p:?}");
+    assert_eq!((p.end, p.committed), (end, p.start));
+    let found = recover(&mut alone, &options(1, 4)).expect("it goes on");
+    assert_eq!((found.partitions[0].end, found.partitions[0].committed), (end, end), "alone it has all that there is");
+}
