@@ -33,6 +33,8 @@ pub struct FollowerStatus {
 #[derive(Debug)]
 pub struct Member {
     base: Base,
+    /// This node had the replica before this life.
+    is_recovered: bool,
     role: Role,
     mender: Mender,
     /// The metadata names this node, in an epoch that it must not open (again): when it asks for another.
@@ -40,15 +42,15 @@ pub struct Member {
 }
 
 impl Member {
-    /// As recovery left it: the highest promise that is durable, and what is known to be committed.
+    /// A replica of a new partition, or as recovery left it: the highest promise that was found, and what is known to be committed.
     pub fn new(
         me: NodeId,
         topic: TopicRef,
         partition: PartitionId,
         options: ReplicaOptions,
-        promised: Epoch,
-        committed: Position,
+        recovered: Option<(Epoch, Position)>,
     ) -> Self {
+        let (promised, committed) = recovered.unwrap_or((Epoch(0), Position::START));
         let route = Route { topic_id: topic.id, partition };
         let base = Base {
             me,
@@ -69,7 +71,7 @@ impl Member {
             #[cfg(test)]
             trace: vec![],
         };
-        Member { base, role: Role::Idle, mender: Mender::default(), ask_at: None }
+        Member { base, is_recovered: recovered.is_some(), role: Role::Idle, mender: Mender::default(), ask_at: None }
     }
 
     /// Consumers see up to here only, and only of a leader.
@@ -278,8 +280,9 @@ impl Member {
 
     fn lead(&mut self, cx: &mut Cx<'_>, epoch: Epoch) {
         let base = &mut self.base;
-        // What was lost here may be the promise: the first epoch that it hears of may be one that it opened in an earlier life.
-        let may_have_opened = cx.log.doubt().is_suspect() && matches!(self.role, Role::Idle);
+        // The first epoch that this life hears of may have been opened in an earlier one: damage may have taken the promise, and the last
+        // write of a journal can be lost without a trace.
+        let may_have_opened = self.is_recovered && matches!(self.role, Role::Idle);
         if may_have_opened {
             base.promise(epoch, cx.out);
         }

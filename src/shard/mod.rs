@@ -224,7 +224,7 @@ impl Shard {
                 (recovered.dir.clone(), recovered.topic.clone(), recovered.end, recovered.channels.clone());
             let replica = match &engine.cluster {
                 None => Role::Alone(Replica::new(epoch, end)),
-                Some(c) => Role::Member(c.seat(&topic, dir.partition, recovered.promised, recovered.committed)),
+                Some(c) => Role::Member(c.seat(&topic, dir.partition, Some((recovered.promised, recovered.committed)))),
             };
             let idx = engine.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {

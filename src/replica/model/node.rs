@@ -62,7 +62,7 @@ pub enum Out {
 
 impl Node {
     pub fn new(id: NodeId, options: ReplicaOptions) -> Self {
-        let member = Member::new(id, topic(), PARTITION, options, Epoch(0), Position::START);
+        let member = Member::new(id, topic(), PARTITION, options, None);
         Node {
             id,
             member,
@@ -84,7 +84,7 @@ impl Node {
         let disk = self.log.disk.clone();
         let last = disk.batches.last().map_or(Epoch(0), |b| Epoch(b.header.epoch.get()));
         let promised = disk.promised.max(last);
-        self.member = Member::new(self.id, topic(), PARTITION, options, promised, disk.committed);
+        self.member = Member::new(self.id, topic(), PARTITION, options, Some((promised, disk.committed)));
         self.log = ModelLog::recover(disk);
         (self.is_up, self.failed, self.seen_version, self.opened) = (true, false, 0, None);
         self.waiting.clear();

@@ -192,10 +192,12 @@ fn what_it_knows_to_be_committed_is_not_cut_for_another_log() {
     rig.node.log.disk.committed = committed;
     rig.node.restart(Default::default());
     rig.give(Event::Lease { until: crate::base::Ticks(u64::MAX) });
+    // It may have opened the first epoch that it hears of.
     rig.metadata(6, 1, &[1, 2, 3]);
+    rig.metadata(7, 1, &[1, 2, 3]);
     rig.settle();
     let session = rig.session(2);
-    rig.hear(2, 6, session, Body::Standing(Rig::standing(&log_of(&[1, 3, 3]), Position::START, false)));
+    rig.hear(2, 7, session, Body::Standing(Rig::standing(&log_of(&[1, 3, 3]), Position::START, false)));
     assert_eq!(alarms(&mut rig), vec![Alarm::BelowCommitted { committed }]);
     assert_eq!((rig.state(), rig.end()), (State::Asking, committed));
 }
@@ -543,22 +545,26 @@ fn an_epoch_is_opened_once() {
     assert_eq!(rig.state(), State::Claiming);
 }
 
-/// It lost something, perhaps that it promised, or opened, the epoch that it first hears of.
+/// The promise of the epoch that it first hears of may be lost: with damage, or with the last write of a journal, of whose loss nothing
+/// tells (seed 88120260003480).
 #[test]
-fn a_suspect_does_not_open_an_epoch_that_it_may_have_opened_before() {
-    let mut rig = Rig::new();
-    let mut disk = log_of(&[1]).disk;
-    disk.doubt = Doubt::Lost;
-    rig.node.log = ModelLog::recover(disk);
-    for _ in 0..2 {
-        rig.metadata(5, 1, &[1, 2, 3]);
+fn an_epoch_that_an_earlier_life_may_have_opened_is_not_opened() {
+    for doubt in [Doubt::Lost, Doubt::None] {
+        let mut rig = Rig::new();
+        let mut disk = log_of(&[1]).disk;
+        disk.doubt = doubt;
+        rig.node.log = ModelLog::recover(disk);
+        rig.node.restart(Default::default());
+        for _ in 0..2 {
+            rig.metadata(5, 1, &[1, 2, 3]);
+            rig.settle();
+            assert_eq!(rig.state(), State::Apart);
+            assert!(rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+        }
+        rig.metadata(6, 1, &[1, 2, 3]);
         rig.settle();
-        assert_eq!(rig.state(), State::Apart);
-        assert!(rig.effects().iter().any(|e| matches!(e, Effect::AskEpoch { above: Epoch(5) })));
+        assert_eq!(rig.state(), State::Asking);
     }
-    rig.metadata(6, 1, &[1, 2, 3]);
-    rig.settle();
-    assert_eq!(rig.state(), State::Asking);
 }
 
 #[test]

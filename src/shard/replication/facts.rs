@@ -19,15 +19,14 @@ use crate::shard::partitions::{Partition, Role};
 use std::sync::Arc;
 
 impl Cluster {
-    /// A replica as recovery, or nobody yet, left it.
+    /// A replica as recovery left it, or of a new partition.
     pub(in crate::shard) fn seat(
         &self,
         topic: &TopicRef,
         partition: PartitionId,
-        promised: Epoch,
-        committed: Position,
+        recovered: Option<(Epoch, Position)>,
     ) -> Box<Seat> {
-        let member = Member::new(self.me, topic.clone(), partition, self.replica, promised, committed);
+        let member = Member::new(self.me, topic.clone(), partition, self.replica, recovered);
         Box::new(Seat::new(member))
     }
 
@@ -201,7 +200,7 @@ impl Engine {
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
         let idx = self.store.create(now, dir.clone(), &mut self.io);
         let cluster = self.cluster_mut();
-        let (seat, until) = (cluster.seat(topic, partition, Epoch(0), Position::START), cluster.lease.until());
+        let (seat, until) = (cluster.seat(topic, partition, None), cluster.lease.until());
         cluster.set_place(Route { topic_id: topic.id, partition }, idx);
         self.store.await_agreement(idx);
         self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Member(seat)));
