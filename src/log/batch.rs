@@ -117,6 +117,11 @@ impl BatchHeader {
         }
     }
 
+    /// Header and body, where they are stored: of a lost batch there is the header alone.
+    pub fn stored_len(&self) -> usize {
+        if self.is_lost() { BATCH_HEADER_LEN } else { self.len() }
+    }
+
     /// Header and body.
     #[expect(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {

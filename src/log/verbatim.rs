@@ -453,7 +453,7 @@ impl Store {
                 Ok(h) if !is_first && len + h.len() > want.bytes_max => break,
                 Ok(h) => h,
             };
-            let stored = if header.is_lost() { BATCH_HEADER_LEN } else { header.len() };
+            let stored = header.stored_len();
             let (bytes, slice) = read.bytes_at(in_file, stored);
             let batch = match Batch::parse(&bytes, dir.topic_id, dir.partition) {
                 Ok(batch) => batch,

@@ -215,7 +215,7 @@ impl<'a> Batches<'a> {
 
     /// The bytes of the batch that was judged last, and found whole.
     pub fn judged(&self, h: &BatchHeader) -> &[u8] {
-        let len = if h.is_lost() { BATCH_HEADER_LEN } else { h.len() };
+        let len = h.stored_len();
         self.window.held(segment_at(self.base, h.offset.get()), len)
     }
 

@@ -142,7 +142,7 @@ impl Tap {
                 }
                 each(&h);
                 self.batches += 1;
-                rest = &rest[h.len().min(rest.len())..];
+                rest = rest.get(h.stored_len()..).expect("nodes send whole batches");
             }
         }
     }
@@ -155,5 +155,31 @@ fn brief(body: &Body) -> String {
         Body::Pulled(p) => format!("Pulled from {}, {} bytes", p.from.offset, p.batches.len()),
         Body::Cursors(c) => format!("Cursors {} flush {}, {} of them", c.seq, c.flush, c.cursors.len()),
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{LogId, PartitionId, Position, TopicId};
+    use crate::log::batch::{BATCH_HEADER_LEN, Batch};
+
+    /// Seed 88120260001725: of a lost batch the header alone is stored and sent, and the next batch begins right behind it.
+    #[test]
+    fn a_batch_behind_a_lost_one_is_heard() {
+        let route = Route { topic_id: TopicId([7; 16]), partition: PartitionId(0) };
+        let mut at = Position { offset: 0, count: 0, log_id: LogId(1) };
+        let mut run = vec![];
+        for len in [1000, 300, 700] {
+            let to = Position { offset: at.offset + len, count: at.count + 1, log_id: LogId(at.log_id.0 + 1) };
+            let lost = Batch::lost(route.topic_id, route.partition, Epoch(1), at, to, 0).expect("there is room for a header");
+            run.extend_from_slice(&lost.bytes);
+            at = to;
+        }
+        assert_eq!(run.len(), 3 * BATCH_HEADER_LEN);
+        let (mut tap, mut check, mut heard) = (Tap::default(), Checker::new(1), vec![]);
+        let batches = Batches::new(vec![run.into()]);
+        tap.batches_of((0, 0), route, &batches, &mut check, &mut |h| heard.push(h.len()));
+        assert_eq!(heard, [1000, 300, 700]);
     }
 }
