@@ -249,6 +249,20 @@ mod tests {
         book.owes().map(|(_, at, _)| at.expect("it was placed").log_id.0)
     }
 
+    #[test]
+    fn a_set_that_failed_excuses_nothing_and_one_of_which_nobody_knows_does_until_the_next() {
+        let (mut book, channel) = book();
+        book.sets(SETTER, &channel, 0, LogId(3), BTreeSet::new());
+        assert_eq!(owed(&book), Some(3), "it may be done at any moment");
+        book.set_failed(&channel, 0, false);
+        assert_eq!(owed(&book), Some(1), "it was not done: what it would have skipped is owed");
+        book.sets(SETTER, &channel, 0, LogId(3), BTreeSet::new());
+        book.set_failed(&channel, 0, true);
+        assert_eq!(owed(&book), Some(3));
+        set(&mut book, SETTER, &channel, 2);
+        assert_eq!(owed(&book), Some(2), "the answer to a later set says where the channel stands");
+    }
+
     /// Seed 88120260002028: the messages were delivered again to the client whose FINs were under way when another one set the offset.
     #[test]
     fn a_fin_that_a_set_overtook_may_count_after_it() {
