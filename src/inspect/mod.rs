@@ -402,6 +402,9 @@ impl View<'_, '_> {
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
                 Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),
             };
+            if write.lost_copy {
+                self.say(&file, format!("the copy of the facts of write {sequence} does not hold; they stand in the write"))?;
+            }
             if write.action == WriteAction::Apply {
                 writes += 1;
                 records += write.records.len();

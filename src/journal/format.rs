@@ -5,6 +5,7 @@
 //! from 8192    the ring: writes of whole blocks, one after the other; a write never wraps: when it does not fit
 //!              before the end of the file, the next one begins at the ring's start with the next lap
 //! a write      [WriteHeader 128][directory of this write][directory of the write before][records][zeros to a block]
+//!              where some of its records are facts that stand twice: [FactsHeader 64][those records][zeros to a block]
 //! a record     [RecordHeader 48][payload][zeros to a multiple of 8]
 //! ```
 //! A write's own crc covers its header and both directories. A record's crc covers its header and payload; of a batch
@@ -17,6 +18,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub const WRITE_MAGIC: [u8; 4] = *b"RQJ1";
+pub const FACTS_MAGIC: [u8; 4] = *b"RQF1";
 pub const CHECKPOINT_MAGIC: [u8; 4] = *b"RQK1";
 
 /// Position in the file at which the ring begins.
@@ -87,7 +89,77 @@ pub struct WriteHeader {
     pub records: U32,
     /// Bytes of all records.
     pub records_len: U32,
-    pub reserved: [u8; 32],
+    /// Bytes of the copy of its facts, and of that of the write before; 0: it has none.
+    pub facts: U32,
+    pub previous_facts: U32,
+    pub reserved: [u8; 24],
+}
+
+/// Head of the copy of a write's facts, which stands in blocks of its own at the write's end. 64 bytes, then the records.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct FactsHeader {
+    pub magic: [u8; 4],
+    /// Of all that follows it, to the end of the last record.
+    pub crc: U32,
+    pub version: U16,
+    pub core: U16,
+    /// Of this header and the records.
+    pub len: U32,
+    pub journal_id: [u8; 16],
+    pub generation: U64,
+    /// Of the write.
+    pub sequence: U64,
+    /// File position of this header.
+    pub position: U64,
+    pub records: U32,
+    pub reserved: U32,
+}
+
+pub const FACTS_HEADER_LEN: usize = size_of::<FactsHeader>();
+
+impl FactsHeader {
+    /// Of the copy that stands at `position`, of the write with this head. `facts`: the records.
+    pub fn seal(write: &WriteHeader, position: u64, records: u32, facts: &[u8]) -> FactsHeader {
+        let mut header = FactsHeader {
+            magic: FACTS_MAGIC,
+            crc: 0.into(),
+            version: VERSION.into(),
+            core: write.core,
+            len: ((FACTS_HEADER_LEN + facts.len()) as u32).into(),
+            journal_id: write.journal_id,
+            generation: write.generation,
+            sequence: write.sequence,
+            position: position.into(),
+            records: records.into(),
+            reserved: 0.into(),
+        };
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&header.as_bytes()[8..]);
+        crc.update(facts);
+        header.crc = crc.finalize().into();
+        header
+    }
+
+    /// Parses and verifies the copy at the start of `bytes`.
+    pub fn parse(bytes: &[u8], len_max: usize) -> Result<FactsHeader, Bad> {
+        let (h, _) = FactsHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
+        if h.magic != FACTS_MAGIC {
+            return Err(Bad::Magic);
+        }
+        let len = h.len.get() as usize;
+        if len < FACTS_HEADER_LEN || len > len_max {
+            return Err(Bad::Bounds);
+        }
+        let covered = bytes.get(8..len).ok_or(Bad::Short)?;
+        if h.crc.get() != crc32fast::hash(covered) {
+            return Err(Bad::Crc);
+        }
+        if h.version.get() != VERSION {
+            return Err(Bad::Version(h.version.get()));
+        }
+        Ok(h)
+    }
 }
 
 /// What a write touches: where a partition ends after it. 48 bytes.
@@ -165,6 +237,13 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
+    /// It tells what no message and no other record tells: a copy of it stands in the same write. (A FIN that is lost comes again, and
+    /// how far a partition is committed is a lower bound.)
+    pub fn stands_twice(self) -> bool {
+        use RecordKind::*;
+        !matches!(self, Batch | DirectBatch | Finished | Committed)
+    }
+
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
@@ -293,6 +372,11 @@ impl<'a> Records<'a> {
         let end = (head.records_at + head.header.records_len.get() as usize).min(bytes.len());
         Records { rest: &bytes[head.records_at..end], left: head.header.records.get() }
     }
+
+    /// `bytes` begins with the copy, which holds.
+    pub fn of_facts(head: &FactsHeader, bytes: &'a [u8]) -> Self {
+        Records { rest: &bytes[FACTS_HEADER_LEN..head.len.get() as usize], left: head.records.get() }
+    }
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -328,6 +412,7 @@ impl<'a> Iterator for Records<'a> {
 const _: () = {
     assert!(size_of::<Checkpoint>() == 128);
     assert!(size_of::<WriteHeader>() == 128);
+    assert!(size_of::<FactsHeader>() == 64);
     assert!(size_of::<DirectoryEntry>() == 48);
     assert!(size_of::<RecordHeader>() == 48);
 };

@@ -3,6 +3,7 @@
 //! Pure. One journal per core.
 
 pub mod format;
+mod heads;
 pub mod limit;
 pub mod replay;
 pub mod ring;

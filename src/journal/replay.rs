@@ -10,6 +10,7 @@
 //! flight: what follows a torn one is cut with it.
 
 use super::format::*;
+use super::heads::{Found, Head, read_needed_heads};
 use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX};
 use crate::log::batch::{Batch, BatchHeader};
@@ -20,8 +21,7 @@ use crate::log::producers::Producer;
 use crate::log::recovery::table::{Row, decide, finding};
 use crate::log::storage::{Storage, read_range};
 use bytes::Bytes;
-use std::collections::BTreeMap;
-use std::ops::Range;
+use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, IntoBytes};
 
 finding! {
@@ -228,6 +228,8 @@ pub struct Ring {
     pub promised: u64,
     places: BTreeMap<u64, Place>,
     torn: BTreeMap<u64, u64>,
+    /// Copies of the facts of writes, by the write's sequence.
+    copies: BTreeMap<u64, Place>,
 }
 
 /// One verified record.
@@ -245,8 +247,14 @@ pub struct Write {
     /// Position in the file, when the write's place is known.
     pub at: Option<u64>,
     pub action: WriteAction,
-    /// Those that hold, in order; none of a write that is cut.
+    /// Those that hold, in order, also by a copy; none of a write that is cut.
     pub records: Vec<Record>,
+    /// Facts of a write that is cut, whose copy holds: they may be kept whether they were acknowledged or not.
+    pub kept: Vec<Record>,
+    /// A damaged write may have had facts that no copy has.
+    pub lost_facts: bool,
+    /// The write holds, and the copy of its facts does not.
+    pub lost_copy: bool,
     /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what is known to be touched by it and
     /// by those after it.
     pub directory: Vec<DirectoryEntry>,
@@ -278,13 +286,14 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         promised: 0,
         places: BTreeMap::new(),
         torn: BTreeMap::new(),
+        copies: BTreeMap::new(),
     };
     match action {
         RingAction::Closed => return Ok(ring),
         RingAction::Halt => return Err(ReplayError::Unknown { file, at: 0, what: Bad::Version(0) }),
         RingAction::Follow | RingAction::Search => {}
     }
-    let mut heads = read_needed_heads(storage, &ring)?;
+    let Found { mut heads, copies } = read_needed_heads(storage, &ring)?;
     let oldest = if action == RingAction::Follow { ring.generation } else { node_generation };
     heads.retain(|h| h.header.generation.get() >= oldest);
     let Some(live) = heads.iter().filter(|h| h.bad.is_none()).map(|h| h.header.generation.get()).max() else {
@@ -293,6 +302,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         } else {
             ring.begin_at_checkpoint();
             ring.note_torn(&heads);
+            ring.note_copies(&copies);
         }
         return Ok(ring);
     };
@@ -318,6 +328,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
     ring.promised = holding().map(|h| h.durable.get()).max().unwrap_or(0).max(ring.promised);
     ring.places = holding().map(|h| (h.sequence.get(), Place { at: h.position.get(), len: h.len.get() })).collect();
     ring.note_torn(&heads);
+    ring.note_copies(&copies);
     let first = ring.first;
     ring.places.retain(|&s, _| s >= first);
     // A torn head cannot be believed far, but what it says of the writes before it stands in one sector with all that
@@ -338,6 +349,11 @@ impl Ring {
         if let Some(c) = &self.checkpoint {
             (self.first, self.promised) = (c.sequence.get(), c.durable.get());
         }
+    }
+
+    fn note_copies(&mut self, copies: &[FactsHeader]) {
+        let ours = copies.iter().filter(|c| c.generation.get() == self.generation && c.sequence.get() >= self.first);
+        self.copies = ours.map(|c| (c.sequence.get(), Place { at: c.position.get(), len: c.len.get() })).collect();
     }
 
     fn note_torn(&mut self, heads: &[Head]) {
@@ -378,27 +394,41 @@ impl Ring {
         };
         let place = self.places.get(&sequence);
         let at = place.map(|p| p.at).or(self.torn.get(&sequence).copied());
-        let mut write = Write { sequence, at, action: WriteAction::End, records: vec![], directory: vec![], bad: None };
+        let mut write = Write {
+            sequence,
+            at: at.or(self.copies.get(&sequence).map(|copy| copy.at)),
+            action: WriteAction::End,
+            records: vec![],
+            kept: vec![],
+            lost_facts: false,
+            lost_copy: false,
+            directory: vec![],
+            bad: None,
+        };
+        let (mut facts, has_copy) = (None, self.copies.contains_key(&sequence));
         let found = match place {
             Some(place) => {
                 let (head, bytes) = self.read_write(storage, ahead, *place)?;
                 write.directory = head.directory.clone();
+                facts = Some(head.header.facts.get());
                 (write.records, write.bad) = self.verify(&head, &bytes, place.at)?;
                 if write.bad.is_none() { WriteFound::Holds } else { WriteFound::RecordsBad }
             }
             None => {
                 write.bad = Some(if at.is_some() { Bad::Crc } else { Bad::Zero });
-                if at.is_some() { WriteFound::HeadTorn } else { WriteFound::Nothing }
+                if write.at.is_some() { WriteFound::HeadTorn } else { WriteFound::Nothing }
             }
         };
         write.action = decide(WRITE_TABLE, found, promise, repeat).then;
         match write.action {
             WriteAction::DamageRepeated => {
                 let next = self.places[&(sequence + 1)];
-                write.directory = self.read_write(storage, ahead, next)?.0.previous;
+                let next = self.read_write(storage, ahead, next)?.0;
+                (write.directory, facts) = (next.previous, Some(next.header.previous_facts.get()));
             }
             WriteAction::Cut => {
                 write.records.clear();
+                write.kept = self.read_copy(storage, sequence)?;
                 for &place in self.places.range(sequence + 1..).map(|(_, place)| place) {
                     let head = self.read_write(storage, ahead, place)?.0;
                     write.directory.extend(head.previous);
@@ -407,7 +437,42 @@ impl Ring {
             }
             WriteAction::Apply | WriteAction::DamageOwn | WriteAction::DamageUnnamed | WriteAction::End => {}
         }
+        match write.action {
+            WriteAction::Apply => write.lost_copy = facts.is_some_and(|len| len > 0) && !has_copy,
+            WriteAction::DamageOwn | WriteAction::DamageRepeated | WriteAction::DamageUnnamed => {
+                write.lost_facts = !has_copy && facts.is_none_or(|len| len > 0);
+                let copy = self.read_copy(storage, sequence)?;
+                let key = |r: &Record| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get());
+                let known: BTreeSet<_> = write.records.iter().map(key).collect();
+                write.records.extend(copy.into_iter().filter(|r| !known.contains(&key(r))));
+                // Of each partition in order, and what says that there is a topic before that.
+                write.records.sort_by_key(|r| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get()));
+            }
+            WriteAction::Cut | WriteAction::End => {}
+        }
         Ok(write)
+    }
+
+    /// The facts of a write as its copy has them; none where there is no copy that holds.
+    fn read_copy(&self, storage: &mut dyn Storage, sequence: u64) -> Result<Vec<Record>, ReplayError> {
+        let Some(place) = self.copies.get(&sequence) else { return Ok(vec![]) };
+        let bytes: Bytes = read_range(storage, &FileId::Journal(self.core), place.at, place.len as usize)?.into();
+        let Ok(head) = FactsHeader::parse(&bytes, self.file_len as usize) else { return Ok(vec![]) };
+        let (mut records, mut is_whole) = (vec![], true);
+        for record in Records::of_facts(&head, &bytes) {
+            match record {
+                Ok((kind, header, payload)) => {
+                    let record = Record { kind, header, payload: bytes.slice_ref(payload) };
+                    is_whole &= record.verify().is_ok();
+                    records.push(record);
+                }
+                Err(what @ (Bad::Version(_) | Bad::Kind(_))) => {
+                    return Err(ReplayError::Unknown { file: FileId::Journal(self.core), at: place.at, what });
+                }
+                Err(_) => is_whole = false,
+            }
+        }
+        Ok(if is_whole { records } else { vec![] })
     }
 
     /// The writes that are not known to have been complete, up to the first that does not hold: place and bytes.
@@ -421,6 +486,11 @@ impl Ring {
             }
             found.push((place.at, bytes));
             sequence += 1;
+        }
+        // Of the one that is cut its facts may be kept.
+        if let Some(place) = self.copies.get(&sequence) {
+            let len = crate::base::block_up(place.len as u64) as usize;
+            found.push((place.at, read_range(storage, &FileId::Journal(self.core), place.at, len)?.into()));
         }
         Ok(found)
     }
@@ -511,83 +581,6 @@ impl Record {
             TopicDelete => Ok(()),
         }
     }
-}
-
-/// A block that begins like a write of this journal. Without `bad` its head holds.
-struct Head {
-    header: WriteHeader,
-    bad: Option<Bad>,
-}
-
-/// The heads between the checkpoint and the limit; those of the whole ring where the slots do not say enough.
-fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Vec<Head>, ReplayError> {
-    let Some(needed) = needed_parts(ring) else {
-        return read_heads(storage, ring, RING_START..ring.file_len);
-    };
-    let mut heads = vec![];
-    for part in needed {
-        heads.extend(read_heads(storage, ring, part)?);
-    }
-    let knows_newer = |h: &Head| h.bad.is_none() && h.header.checkpoint.get() > ring.slot_sequence;
-    match heads.iter().any(|h| h.header.generation.get() >= ring.generation && knows_newer(h)) {
-        // A slot that was durable is lost, and its limit with it.
-        true => read_heads(storage, ring, RING_START..ring.file_len),
-        false => Ok(heads),
-    }
-}
-
-/// The parts of the file in which writes behind the checkpoint may stand, in the order of the writes. `None`: anywhere.
-fn needed_parts(ring: &Ring) -> Option<Vec<Range<u64>>> {
-    let checkpoint = ring.checkpoint.filter(|_| ring.action == RingAction::Follow && ring.slots == Slots::Hold)?;
-    let (from, limit) = (checkpoint.position.get(), checkpoint.limit.get());
-    // The slots say what length the file had; another one is none of ours to reason about.
-    if limit == 0 || checkpoint.file_len.get() != ring.file_len {
-        return None;
-    }
-    let len = limit.saturating_sub(travelled(checkpoint.lap.get(), from, ring.file_len));
-    let first = from..from.saturating_add(len).min(ring.file_len);
-    let rest = RING_START..RING_START + (len - (first.end - first.start));
-    if rest.end > from {
-        return None;
-    }
-    Some([first, rest].into_iter().filter(|part| !part.is_empty()).collect())
-}
-
-/// Every block of that part of the ring that begins with a head of this journal, whether it holds or not.
-fn read_heads(storage: &mut dyn Storage, ring: &Ring, part: Range<u64>) -> Result<Vec<Head>, ReplayError> {
-    let file = FileId::Journal(ring.core);
-    let mut heads = Vec::new();
-    let mut at = part.start;
-    while at < part.end {
-        let len = (part.end - at).min(IO_BYTES_MAX as u64) as usize;
-        let window = read_range(storage, &file, at, len)?;
-        for (i, block) in window.chunks_exact(BLOCK).enumerate() {
-            let Ok((h, _)) = WriteHeader::read_from_prefix(block) else { continue };
-            let block_at = at + (i * BLOCK) as u64;
-            let is_ours = h.magic == WRITE_MAGIC
-                && h.position.get() == block_at
-                && h.core.get() == ring.core
-                && ring.journal_id.is_none_or(|id| id == h.journal_id);
-            if !is_ours {
-                continue;
-            }
-            let len_max = (ring.file_len - block_at) as usize;
-            let mut parsed = WriteHeader::parse(&window[i * BLOCK..], &h.journal_id, CoreId(ring.core), len_max);
-            if parsed == Err(Bad::Short) {
-                let (n, m) = (h.directory.get() as usize, h.previous.get() as usize);
-                let whole = read_range(storage, &file, block_at, WriteHeader::head_len(n, m).min(len_max))?;
-                parsed = WriteHeader::parse(&whole, &h.journal_id, CoreId(ring.core), len_max);
-            }
-            match parsed {
-                Ok(p) if p.header.len.get() == 0 => heads.push(Head { header: h, bad: Some(Bad::Bounds) }),
-                Ok(p) => heads.push(Head { header: p.header, bad: None }),
-                Err(what @ Bad::Version(_)) => return Err(ReplayError::Unknown { file, at: block_at, what }),
-                Err(bad) => heads.push(Head { header: h, bad: Some(bad) }),
-            }
-        }
-        at += len as u64;
-    }
-    Ok(heads)
 }
 
 /// The checkpoint slot at the start of a block, with what is wrong with it.

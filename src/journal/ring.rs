@@ -53,9 +53,15 @@ pub struct Record<N> {
 }
 
 impl<N> Record<N> {
-    /// What it takes in the ring at most, its directory entry and the repetition included.
+    /// What it takes in the ring at most, its directory entry, the repetition, and a copy included.
     fn cost(&self) -> u64 {
-        (self.header.padded_len() + 2 * size_of::<DirectoryEntry>()) as u64
+        (self.header.padded_len() + self.fact_len() + 2 * size_of::<DirectoryEntry>()) as u64
+    }
+
+    /// Bytes of its copy; 0: it stands once.
+    fn fact_len(&self) -> usize {
+        let stands_twice = RecordKind::from_u16(self.header.kind.get()).is_some_and(RecordKind::stands_twice);
+        if stands_twice { self.header.padded_len() } else { 0 }
     }
 }
 
@@ -71,6 +77,37 @@ impl Place {
     fn travelled(&self, file_len: u64) -> u64 {
         travelled(self.lap, self.position, file_len)
     }
+}
+
+/// What of the queue goes into one write.
+struct Measured {
+    count: usize,
+    entries: usize,
+    records_len: usize,
+    /// Of the copies, their head not included.
+    facts_len: usize,
+}
+
+/// The records of a write that stand twice, as the copy has them.
+#[derive(Default)]
+struct Facts {
+    count: u32,
+    bytes: Vec<u8>,
+}
+
+impl Facts {
+    fn push<N>(&mut self, record: &Record<N>) {
+        let end = self.bytes.len() + record.header.padded_len();
+        self.bytes.extend_from_slice(record.header.as_bytes());
+        self.bytes.extend_from_slice(&record.payload);
+        self.bytes.resize(end, 0);
+        self.count += 1;
+    }
+}
+
+/// What the copies take of a write: blocks of their own, so that none holds both.
+fn facts_space(facts_len: usize) -> u64 {
+    if facts_len == 0 { 0 } else { block_up((FACTS_HEADER_LEN + facts_len) as u64) }
 }
 
 struct InFlight<N> {
@@ -109,6 +146,8 @@ pub struct Ring<N> {
     is_closing: bool,
     /// Directory of the last write, and memory for the next one.
     previous: Vec<DirectoryEntry>,
+    /// Bytes of the copy of that write's facts.
+    previous_facts: usize,
     spare_directory: Vec<DirectoryEntry>,
     /// By slot: sequence of the write that last touched it, and its entry there.
     touched: Vec<(u64, u32)>,
@@ -142,6 +181,7 @@ impl<N: Copy> Ring<N> {
             limit: Limit::begun(travelled, journal.file_len),
             is_closing: false,
             previous: vec![],
+            previous_facts: 0,
             spare_directory: vec![],
             touched: vec![],
             poisoned: false,
@@ -267,9 +307,10 @@ impl<N: Copy> Ring<N> {
         if self.queue.is_empty() || !self.takes_write(0) || self.poisoned {
             return None;
         }
-        let (count, entries, records_len) = self.measure();
+        let Measured { count, entries, records_len, facts_len } = self.measure();
         let head_len = WriteHeader::head_len(entries, self.previous.len());
-        let len = block_up((head_len + records_len) as u64);
+        let main_len = block_up((head_len + records_len) as u64);
+        let len = main_len + facts_space(facts_len);
         assert!(count > 0 && len as usize <= self.write_max, "the first record always fits");
         let Some(place) = self.place(len) else {
             // The next attempt must count these slots anew.
@@ -290,6 +331,7 @@ impl<N: Copy> Ring<N> {
         let mut directory = std::mem::take(&mut self.spare_directory);
         directory.clear();
         let mut notes = std::mem::take(&mut self.spare_notes);
+        let mut facts = Facts::default();
         for record in self.queue.drain(..count) {
             self.queued_cost -= record.cost();
             let entry = DirectoryEntry::new(TopicId(record.header.topic_id), record.header.partition.get(), record.end);
@@ -302,6 +344,9 @@ impl<N: Copy> Ring<N> {
                     directory.push(entry);
                 }
                 None => directory.push(entry),
+            }
+            if record.fact_len() > 0 {
+                facts.push(&record);
             }
             bytes.extend_from_slice(record.header.as_bytes());
             let padding = record.header.padded_len() - record.header.len.get() as usize;
@@ -316,8 +361,17 @@ impl<N: Copy> Ring<N> {
         }
         assert_eq!(directory.len(), entries, "the directory is as measured");
         assert_eq!(bytes.len() + parts_len, head_len + records_len, "the records are as measured");
-        bytes.resize(len as usize - parts_len, 0);
-        self.write_head(&mut bytes[..head_len], place, len, &directory, count, records_len);
+        assert_eq!(facts.bytes.len(), facts_len, "the facts are as measured");
+        bytes.resize(main_len as usize - parts_len, 0);
+        let measured = Measured { count, entries, records_len, facts_len };
+        let header = self.write_head(&mut bytes[..head_len], place, len, &directory, &measured);
+        if facts_len > 0 {
+            let head = FactsHeader::seal(&header, place.position + main_len, facts.count, &facts.bytes);
+            bytes.extend_from_slice(head.as_bytes());
+            bytes.extend_from_slice(&facts.bytes);
+            bytes.resize(len as usize - parts_len, 0);
+        }
+        self.previous_facts = facts_space(facts_len) as usize;
 
         let own = bytes.freeze();
         let mut parts = Vec::with_capacity(2 * long.len() + 1);
@@ -342,8 +396,8 @@ impl<N: Copy> Ring<N> {
     }
 
     /// How many of the queued records fit one write, their directory entries and bytes.
-    fn measure(&mut self) -> (usize, usize, usize) {
-        let (mut count, mut entries, mut len) = (0, 0, 0);
+    fn measure(&mut self) -> Measured {
+        let (mut count, mut entries, mut len, mut facts) = (0, 0, 0, 0);
         let sequence = self.head.sequence;
         for record in &self.queue {
             let is_new = match self.touched.get(record.slot as usize) {
@@ -355,18 +409,18 @@ impl<N: Copy> Ring<N> {
                     true
                 }
             };
-            let (n, l) = (entries + is_new as usize, len + record.header.padded_len());
-            let total = block_up((WriteHeader::head_len(n, self.previous.len()) + l) as u64) as usize;
-            if total > self.write_max || n > self.directory_max() {
+            let (n, l, f) = (entries + is_new as usize, len + record.header.padded_len(), facts + record.fact_len());
+            let total = block_up((WriteHeader::head_len(n, self.previous.len()) + l) as u64) + facts_space(f);
+            if total as usize > self.write_max || n > self.directory_max() {
                 break;
             }
             // Seen; the packing gives the entry its place.
             if is_new && record.slot != NO_SLOT {
                 self.touched[record.slot as usize] = (sequence, UNPLACED);
             }
-            (count, entries, len) = (count + 1, n, l);
+            (count, entries, len, facts) = (count + 1, n, l, f);
         }
-        (count, entries, len)
+        Measured { count, entries, records_len: len, facts_len: facts }
     }
 
     /// Where a write of `len` goes, if it may be issued now.
@@ -411,9 +465,8 @@ impl<N: Copy> Ring<N> {
         place: Place,
         len: u64,
         directory: &[DirectoryEntry],
-        count: usize,
-        records_len: usize,
-    ) {
+        measured: &Measured,
+    ) -> WriteHeader {
         let mut header = WriteHeader {
             magic: WRITE_MAGIC,
             crc: 0.into(),
@@ -429,9 +482,11 @@ impl<N: Copy> Ring<N> {
             position: place.position.into(),
             directory: (directory.len() as u32).into(),
             previous: (self.previous.len() as u32).into(),
-            records: (count as u32).into(),
-            records_len: (records_len as u32).into(),
-            reserved: [0; 32],
+            records: (measured.count as u32).into(),
+            records_len: (measured.records_len as u32).into(),
+            facts: (facts_space(measured.facts_len) as u32).into(),
+            previous_facts: (self.previous_facts as u32).into(),
+            reserved: [0; 24],
         };
         let at = size_of::<WriteHeader>();
         let (fixed, entries) = head.split_at_mut(at);
@@ -441,6 +496,7 @@ impl<N: Copy> Ring<N> {
         entries[middle..].copy_from_slice(self.previous.as_bytes());
         header.crc = crc32fast::hash(&head[8..]).into();
         head[..at].copy_from_slice(header.as_bytes());
+        header
     }
 
     /// The write with this sequence is complete. What became durable by that comes out of [`Ring::next_durable`].

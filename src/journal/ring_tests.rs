@@ -14,7 +14,7 @@ fn ring() -> Ring<u64> {
 fn record(slot: u32, n: u64, len: usize) -> Record<u64> {
     let payload = Bytes::from(vec![n as u8; len]);
     let id = TopicId([slot as u8 + 1; 16]);
-    let header = RecordHeader::new(RecordKind::Cursor, id, 0, n, 2, &payload);
+    let header = RecordHeader::new(RecordKind::Finished, id, 0, n, 2, &payload);
     let end = Position { offset: n as i64, count: n as i64, log_id: crate::base::LogId(n + 1) };
     Record { header, payload, slot, end, note: n }
 }

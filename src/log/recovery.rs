@@ -290,7 +290,7 @@ fn look_through(storage: &mut dyn Storage, rings: &[Ring]) -> Result<(topics::Jo
     let (mut journaled, mut cuts) = (topics::JournaledTopics::default(), Cuts::default());
     for ring in rings {
         walk(storage, ring, |_, write| {
-            for record in &write.records {
+            for record in write.records.iter().chain(&write.kept) {
                 match record.kind {
                     RecordKind::TopicCreate => {
                         journaled.create(TopicMeta::decode(&record.payload).expect("verified when it was read"));
@@ -362,6 +362,21 @@ impl Partitions {
         let file = FileId::Journal(ring.core);
         let bad = write.bad.map_or(String::new(), |b| format!(": {b}"));
         cx.report.writes += (write.action == WriteAction::Apply) as u64;
+        let is_explained = matches!(write.action, WriteAction::DamageOwn | WriteAction::DamageRepeated) && !write.lost_facts;
+        for entry in write.directory.iter().filter(|_| is_explained) {
+            if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
+                self.all[i].is_gap_explained = true;
+            }
+        }
+        if write.lost_copy {
+            let what = format!("the copy of the facts of write {} does not hold; they stand in the write", write.sequence);
+            cx.report.note(Severity::Repaired, &file, write.at, what);
+        }
+        for record in &write.kept {
+            if let Some(&i) = self.by_id.get(&(TopicId(record.header.topic_id), record.header.partition.get())) {
+                self.all[i].redo_kept(cx, record)?;
+            }
+        }
         for record in &write.records {
             cx.report.records += 1;
             let id = (TopicId(record.header.topic_id), record.header.partition.get());
@@ -391,7 +406,7 @@ impl Partitions {
             WriteAction::DamageOwn | WriteAction::DamageRepeated => {
                 let what = format!("write {} is damaged{bad}", write.sequence);
                 cx.report.note(Severity::Damage, &file, write.at, what);
-                self.reach(cx, &write.directory)?;
+                self.reach(cx, &write.directory, write.lost_facts)?;
             }
             WriteAction::DamageUnnamed => {
                 let next = ring.after_unnamed(write.sequence);
@@ -407,11 +422,14 @@ impl Partitions {
     }
 
     /// The victims of a damaged write go on behind where it left them.
-    fn reach(&mut self, cx: &mut Context<'_>, directory: &[DirectoryEntry]) -> Result<(), RecoverError> {
+    fn reach(&mut self, cx: &mut Context<'_>, directory: &[DirectoryEntry], lost_facts: bool) -> Result<(), RecoverError> {
         for entry in directory {
             if let Some(&i) = self.by_id.get(&(TopicId(entry.topic_id), entry.partition.get())) {
                 self.all[i].touched = true;
-                (self.all[i].doubt, self.all[i].damaged, self.all[i].channels_lost) = (Doubt::Lost, true, cx.generation);
+                (self.all[i].doubt, self.all[i].damaged) = (Doubt::Lost, true);
+                if lost_facts {
+                    self.all[i].channels_lost = cx.generation;
+                }
                 self.all[i].reach(cx, Position::from(entry.end), "a journal write is damaged")?;
             }
         }

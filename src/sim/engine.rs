@@ -62,6 +62,7 @@ pub struct Journal {
     pub tail: (u64, u64, u64),
     limit: Limit,
     pub previous: Vec<DirectoryEntry>,
+    pub previous_facts: u64,
     /// Sequence, position and length of each write since the checkpoint.
     pub writes: Vec<(u64, u64, u64)>,
 }
@@ -96,6 +97,7 @@ impl Engine {
             tail: (RING_START, 1, 1),
             limit: Limit::begun(travelled(1, RING_START, identity.file_len), identity.file_len),
             previous: vec![],
+            previous_facts: 0,
             writes: vec![],
         };
         let journals = recovered.journals.iter().enumerate().map(journal).collect();
@@ -187,6 +189,7 @@ impl Engine {
     /// One journal write. Ok: it is durable, everything in it may be acknowledged.
     pub fn write(&mut self, core: usize, facts: &[Fact]) -> Result<(), Crashed> {
         let (mut records, mut directory) = (vec![], Vec::<DirectoryEntry>::new());
+        let (mut copied, mut copy) = (0, vec![]);
         for (kind, p, payload, topic_id) in facts {
             let (partition, sequence, end) = match p {
                 Some(p) => {
@@ -197,14 +200,21 @@ impl Engine {
                 None => (WHOLE_TOPIC, 1, Position::START),
             };
             let h = RecordHeader::new(*kind, *topic_id, partition, sequence, self.generation, payload);
+            let at = records.len();
             records.extend_from_slice(h.as_bytes());
             records.extend_from_slice(payload);
             records.resize(records.len().next_multiple_of(8), 0);
+            if kind.stands_twice() {
+                copied += 1;
+                copy.extend_from_slice(&records[at..]);
+            }
             directory.retain(|e| e.topic_id != topic_id.0 || e.partition.get() != partition);
             directory.push(DirectoryEntry::new(*topic_id, partition, end));
         }
         let head_len = WriteHeader::head_len(directory.len(), self.journals[core].previous.len());
-        let len = block_up((head_len + records.len()) as u64);
+        let main_len = block_up((head_len + records.len()) as u64);
+        let copy_len = if copied == 0 { 0 } else { block_up((FACTS_HEADER_LEN + copy.len()) as u64) };
+        let len = main_len + copy_len;
         assert!(self.room(core) >= len, "reserve() comes before anything is appended");
         let j = &mut self.journals[core];
         if j.position + len > j.identity.file_len {
@@ -232,17 +242,24 @@ impl Engine {
             previous: (j.previous.len() as u32).into(),
             records: (facts.len() as u32).into(),
             records_len: (records.len() as u32).into(),
-            reserved: [0; 32],
+            facts: (copy_len as u32).into(),
+            previous_facts: (j.previous_facts as u32).into(),
+            reserved: [0; 24],
         };
         let mut bytes = header.as_bytes().to_vec();
         directory.iter().chain(&j.previous).for_each(|e| bytes.extend_from_slice(e.as_bytes()));
         let crc = crc32fast::hash(&bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes.extend_from_slice(&records);
+        bytes.resize(main_len as usize, 0);
+        if copied > 0 {
+            bytes.extend_from_slice(FactsHeader::seal(&header, j.position + main_len, copied, &copy).as_bytes());
+            bytes.extend_from_slice(&copy);
+        }
         bytes.resize(len as usize, 0);
         let at = j.position;
         j.writes.push((j.sequence, at, len));
-        (j.position, j.previous) = (at + len, directory);
+        (j.position, j.previous, j.previous_facts) = (at + len, directory, copy_len);
         j.sequence += 1;
         self.put(FileId::Journal(core as u16), at, bytes, Durability::Durable)?;
         let j = &mut self.journals[core];

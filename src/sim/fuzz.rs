@@ -5,7 +5,7 @@
 
 use super::disk::SimDisk;
 use crate::base::{BLOCK, CoreId, LogId, PartitionId, TopicId};
-use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, Records, WRITE_MAGIC, WriteHeader};
+use crate::journal::format::{FactsHeader, RECORD_HEADER_LEN, RecordHeader, Records, WRITE_MAGIC, WriteHeader};
 use crate::journal::replay::parse_slot;
 use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BATCH_MAGIC, Batch, BatchHeader, Messages};
 use crate::log::cursor::CursorImage;
@@ -141,6 +141,9 @@ pub fn snapshot(bytes: &[u8]) {
 /// One journal write and its records.
 pub fn journal_write(bytes: &[u8]) {
     let try_it = |bytes: &[u8]| {
+        if let Ok(head) = FactsHeader::parse(bytes, bytes.len()) {
+            Records::of_facts(&head, bytes).for_each(drop);
+        }
         let Ok((h, _)) = WriteHeader::read_from_prefix(bytes) else { return };
         if let Ok(head) = WriteHeader::parse(bytes, &h.journal_id, CoreId(h.core.get()), bytes.len()) {
             assert!(head.records_at <= bytes.len());

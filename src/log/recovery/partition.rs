@@ -131,6 +131,10 @@ pub struct Partition {
     /// One slot alone holds. It has all that there was when the journal still has the record behind what it contains; else
     /// what another one had may be lost.
     pub(super) unproven: bool,
+    /// A damaged write without facts, or whose facts a copy has, explains that records are missing.
+    pub is_gap_explained: bool,
+    /// Facts of a write that was cut are kept: they may be of what was cut with it.
+    pub has_kept: bool,
     /// The journal holds a record that is contained in the snapshot in use, or the first behind: so it has all since.
     pub has_witness: bool,
     /// The slots that do not hold (see [`Slots`]), to be told of and written again.
@@ -216,6 +220,8 @@ impl Partition {
             expects_first_record: false,
             needs_first_record: false,
             unproven: false,
+            is_gap_explained: false,
+            has_kept: false,
             has_witness: false,
             bad_slots: slots.bad,
             is_twice: slots.is_twice,
@@ -529,7 +535,7 @@ impl Partition {
             self.collect_start = end;
             beyond += 1;
         }
-        if beyond > 0 {
+        if beyond > 0 && !self.has_kept {
             let file = FileId::Snapshot(self.dir.clone(), 0);
             self.damage(cx, file, None, format!("{beyond} cursors stood behind the log's end and were moved to it"));
         }

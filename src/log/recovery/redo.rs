@@ -36,7 +36,7 @@ impl Partition {
     pub fn redo(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
         self.touched = true;
         let sequence = record.header.sequence.get();
-        if std::mem::take(&mut self.expects_first_record) && sequence > 1 {
+        if std::mem::take(&mut self.expects_first_record) && sequence > 1 && !self.is_gap_explained {
             self.no_first_record(cx);
             self.sequence_unknown = true;
         }
@@ -44,7 +44,7 @@ impl Partition {
         self.has_witness |= sequence <= contained + 1;
         let is_new = sequence > self.record_sequence || self.sequence_unknown;
         let missing = sequence.saturating_sub(self.record_sequence + 1);
-        if missing > 0 && !self.sequence_unknown {
+        if missing > 0 && !self.sequence_unknown && !self.is_gap_explained {
             let what = format!("{missing} journal records before record {sequence} of this partition are missing");
             self.lose_channels(cx, FileId::Snapshot(self.dir.clone(), 0), what);
         }
@@ -54,6 +54,17 @@ impl Partition {
             _ if !is_new => Ok(()),
             _ => self.redo_fact(cx, record),
         }
+    }
+
+    /// Brings in a fact of a write that is cut. What was journaled before it may be cut, too.
+    pub fn redo_kept(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {
+        let sequence = record.header.sequence.get();
+        if sequence <= self.record_sequence && !self.sequence_unknown {
+            return Ok(());
+        }
+        (self.touched, self.has_kept) = (true, true);
+        self.record_sequence = self.record_sequence.max(sequence);
+        self.redo_fact(cx, record)
     }
 
     fn redo_fact(&mut self, cx: &mut Context<'_>, record: &Record) -> Result<(), RecoverError> {

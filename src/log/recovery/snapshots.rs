@@ -184,7 +184,7 @@ impl Partition {
     /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
     /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
     pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        if self.on_disk.is_some() || self.has_witness {
+        if self.on_disk.is_some() || self.has_witness || self.is_gap_explained {
             return Ok(());
         }
         if self.needs_first_record {

@@ -40,6 +40,53 @@ fn issue_beside(disk: &mut SimDisk, at: u64, fewer: u64) {
     disk.scribble("journal/0", at, &whole);
 }
 
+/// Blocks of a write that holds a channel alone: what it says, and the copy.
+#[test]
+fn a_channel_outlives_either_block_of_the_write_that_says_so() {
+    for (is_last, lost) in [(false, 0), (true, 0), (false, 1), (true, 1)] {
+        for is_zeros in [false, true] {
+            let (mut engine, ..) = written(1, 2);
+            let at = engine.journals[0].position;
+            let facts = engine.confirm(0, "late", &[])[..1].to_vec();
+            engine.write(0, &facts).expect("no fault was asked for");
+            if !is_last {
+                let more = engine.confirm(0, "later", &[]);
+                engine.write(0, &more).expect("no fault was asked for");
+            }
+            let mut disk = engine.disk;
+            let block = if is_zeros { vec![0; BLOCK] } else { vec![0x5a; 100] };
+            disk.scribble("journal/0", at + lost * BLOCK as u64, &block);
+            let what = format!("last: {is_last}, block {lost}, zeros: {is_zeros}");
+            let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
+            let p = &found.partitions[0];
+            assert!(p.channels.iter().any(|c| c.name.as_str() == "late"), "{what}: {:?}", found.report);
+            assert_eq!(p.channels_lost, 0, "{what}: {:?}", found.report);
+            assert!(found.report.findings.iter().any(|f| f.file.to_string() == "journal/0"), "{what}");
+            assert_eq!(found.report.has_damage(), !is_last && lost == 0, "{what}: {:?}", found.report);
+            // Both: the channel may be lost, and the partition knows it where the write was known to be complete.
+            let mut disk = disk.clone();
+            drop(found);
+            let again = recover(&mut disk, &options(1, 4)).expect("it is whole");
+            assert!(again.partitions[0].channels.iter().any(|c| c.name.as_str() == "late"), "{what}: it stays");
+        }
+    }
+}
+
+/// Both blocks are gone: where the write was complete once, a new channel begins at the oldest message.
+#[test]
+fn a_write_that_is_lost_with_its_copy_may_have_had_channels() {
+    let (mut engine, ..) = written(1, 2);
+    let at = engine.journals[0].position;
+    for channel in ["late", "later"] {
+        let facts = engine.confirm(0, channel, &[])[..1].to_vec();
+        engine.write(0, &facts).expect("no fault was asked for");
+    }
+    let mut disk = engine.disk;
+    disk.scribble("journal/0", at, &vec![0; 2 * BLOCK]);
+    let found = recover(&mut disk, &options(1, 3)).expect("it goes on");
+    assert!(found.partitions[0].channels_lost > 0 && found.report.has_damage(), "{:?}", found.report);
+}
+
 /// Recovers twice: what was found stays marked.
 fn found(mut disk: SimDisk) -> (Doubt, i64, bool) {
     let first = recover(&mut disk, &options(1, 3)).expect("it goes on");
