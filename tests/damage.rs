@@ -343,6 +343,7 @@ fn judge(
     held: &BTreeSet<(usize, usize)>,
     must_name: bool,
     rot: Rot,
+    must_tell: bool,
 ) -> Vec<(&'static str, String)> {
     listen();
     let mut wrong = vec![];
@@ -384,6 +385,9 @@ fn judge(
     if rot != Rot::Cut && said.contains("may have taken channels") {
         wrong.push(("channels taken for lost", said.clone()));
     }
+    if must_tell && !said.contains("may have taken channels") {
+        wrong.push(("a loss that nobody is told of", said.clone()));
+    }
     if must_name && !said.contains(path) {
         wrong.push(("not named", said));
     }
@@ -422,11 +426,14 @@ fn every_block(end: End) {
                 let held = places.iter().filter(|(.., r)| is_held(r)).map(|(t, n, _)| (*t, *n)).collect();
                 // What a start redoes no more is nobody's.
                 let must_name = class != "journal write" || (ring.start < damaged.end && damaged.start < ring.end);
+                // What a journal held behind its new end is in no other place.
+                let must_tell = class == "journal write" && rot == Rot::Cut && must_name;
                 let mut disk = disk.clone();
                 apply(&mut disk, path, at, rot);
                 cases += 1;
-                let wrong =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| judge(disk, path, &owed, &held, must_name, rot)));
+                let wrong = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    judge(disk, path, &owed, &held, must_name, rot, must_tell)
+                }));
                 let wrong = wrong.unwrap_or_else(|_| vec![("panic", String::new())]);
                 for (what, detail) in wrong {
                     if only.is_some() {
@@ -471,7 +478,7 @@ fn channels_of_which_no_snapshot_is_left_begin_at_the_oldest_message() {
         let paths: Vec<String> =
             disk.paths().filter(|path| path.contains("one/") && path.contains("state.")).map(String::from).collect();
         paths.iter().for_each(|path| apply(&mut disk, path, 0, rot));
-        let wrong = judge(disk, "topics/one/0/state.", &owed, &BTreeSet::new(), true, Rot::Cut);
+        let wrong = judge(disk, "topics/one/0/state.", &owed, &BTreeSet::new(), true, Rot::Cut, true);
         assert!(paths.len() == 6 && wrong.is_empty(), "{rot:?}: {wrong:?}");
         assert!(SAID.with_borrow(|said| said.contains("damage may have taken channels")));
     }

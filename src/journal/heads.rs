@@ -23,7 +23,7 @@ pub(super) struct Found {
 
 /// The heads between the checkpoint and the limit; those of the whole ring where the slots do not say enough.
 pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Result<Found, ReplayError> {
-    let Some(needed) = needed_parts(ring) else {
+    let Some(needed) = needed_parts(ring, ring.file_len) else {
         return read_heads(storage, ring, RING_START..ring.file_len);
     };
     let mut found = Found::default();
@@ -40,16 +40,16 @@ pub(super) fn read_needed_heads(storage: &mut dyn Storage, ring: &Ring) -> Resul
     }
 }
 
-/// The parts of the file in which writes behind the checkpoint may stand, in the order of the writes. `None`: anywhere.
-fn needed_parts(ring: &Ring) -> Option<Vec<Range<u64>>> {
+/// The parts of a file of `file_len` in which writes behind the checkpoint may stand, in the order of the writes. `None`: anywhere.
+pub(super) fn needed_parts(ring: &Ring, file_len: u64) -> Option<Vec<Range<u64>>> {
     let checkpoint = ring.checkpoint.filter(|_| ring.action == RingAction::Follow && ring.slots == Slots::Hold)?;
     let (from, limit) = (checkpoint.position.get(), checkpoint.limit.get());
     // The slots say what length the file had; another one is none of ours to reason about.
-    if limit == 0 || checkpoint.file_len.get() != ring.file_len {
+    if limit == 0 || checkpoint.file_len.get() != file_len {
         return None;
     }
-    let len = limit.saturating_sub(travelled(checkpoint.lap.get(), from, ring.file_len));
-    let first = from..from.saturating_add(len).min(ring.file_len);
+    let len = limit.saturating_sub(travelled(checkpoint.lap.get(), from, file_len));
+    let first = from..from.saturating_add(len).min(file_len);
     let rest = RING_START..RING_START + (len - (first.end - first.start));
     if rest.end > from {
         return None;

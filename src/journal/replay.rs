@@ -10,7 +10,7 @@
 //! flight: what follows a torn one is cut with it.
 
 use super::format::*;
-use super::heads::{Found, Head, read_needed_heads};
+use super::heads::{Found, Head, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX};
 use crate::log::batch::{Batch, BatchHeader};
@@ -222,6 +222,8 @@ pub struct Ring {
     /// The highest of a slot that holds; 0 when none does.
     pub slot_sequence: u64,
     pub checkpoint: Option<Checkpoint>,
+    /// Length of the file as the best slot names it; 0: no slot holds.
+    pub named_len: u64,
     /// Redo begins at this sequence.
     pub first: u64,
     /// Writes up to this sequence are known to have been complete.
@@ -282,6 +284,7 @@ pub fn scan(storage: &mut dyn Storage, core: u16, node_generation: u64) -> Resul
         generation: best.map_or(0, |c| c.generation.get()),
         slot_sequence: best.map_or(0, |c| c.slot_sequence.get()),
         checkpoint: best,
+        named_len: best.map_or(0, |c| c.file_len.get()),
         first: 1,
         promised: 0,
         places: BTreeMap::new(),
@@ -359,6 +362,12 @@ impl Ring {
     fn note_torn(&mut self, heads: &[Head]) {
         let torn = heads.iter().filter(|h| h.bad.is_some()).map(|h| (h.header.sequence.get(), h.header.position.get()));
         self.torn = torn.collect();
+    }
+
+    /// The file ends before a place where writes that redo needs may have stood.
+    pub fn is_cut(&self) -> bool {
+        let is_short = !self.is_closed() && self.file_len < self.named_len;
+        is_short && needed_parts(self, self.named_len).is_none_or(|parts| parts.iter().any(|part| part.end > self.file_len))
     }
 
     /// The sequence to read after one that is damaged and that nobody names: the last of a run of such.
@@ -590,7 +599,8 @@ pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<C
     if c.core.get() != core || c.slot_sequence.get() % 2 != slot {
         return Err(Bad::Foreign);
     }
-    let position = c.position.get();
+    // The file may have been cut since: what the slot says is true of the length that the slot names.
+    let (position, file_len) = (c.position.get(), file_len.max(c.file_len.get()));
     let in_ring = (RING_START..=file_len).contains(&position) && position % BLOCK as u64 == 0;
     if c.sequence.get() == 0 || !in_ring || c.durable.get().saturating_add(1) < c.sequence.get() {
         return Err(Bad::Bounds);

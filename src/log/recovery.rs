@@ -166,10 +166,12 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
         let what = "neither file holds, and the start without them was asked for: the node gets a new id, and a generation above all known";
         report.note(Severity::Damage, &FileId::Node(0), None, what);
     }
-    let lost = journals::find_lost(&node.meta, &rings);
+    let mut lost = journals::find_lost(&node.meta, &rings);
     if !lost.is_empty() && options.accept_lost_journal != node.meta.generation {
         return Err(journals::refuse(storage, &node.meta, &lost)?);
     }
+    lost.iter_mut().for_each(|l| l.why.push_str(", and the start without it was asked for: what only it held is lost"));
+    lost.extend(journals::find_cut(&rings));
     for ring in rings.iter().filter(|r| !r.is_closed()) {
         journals::settle(storage, ring)?;
     }
@@ -194,7 +196,9 @@ pub fn recover(storage: &mut dyn Storage, options: &RecoverOptions) -> Result<Re
     for ring in &rings {
         partitions.redo_ring(&mut cx, ring, &journaled)?;
     }
-    partitions.lose_journals(&mut cx, &lost, node.meta.journals);
+    // Where node.meta is lost, the journals that are there tell how many there were.
+    let cores = if node.meta.journals > 0 { node.meta.journals } else { rings.iter().map(|r| r.core + 1).max().unwrap_or(0) };
+    partitions.lose_journals(&mut cx, &lost, cores);
     // Before anything looks behind the journal: what it finds there is believed where something is missing.
     partitions.all.iter_mut().for_each(|p| p.report_unfounded(&mut cx));
     partitions.complete_firsts(&topics);
@@ -251,9 +255,10 @@ fn note_ring(ring: &Ring, report: &mut Report) {
     } else {
         report.journals_replayed += 1;
     }
-    if let Some(c) = ring.checkpoint.filter(|c| !ring.is_closed() && c.file_len.get() != ring.file_len) {
-        let what = format!("the file was {} bytes long, and is {}: writes behind its end are lost", c.file_len, ring.file_len);
-        report.note(Severity::Damage, &file, Some(ring.file_len), what);
+    if !ring.is_closed() && !ring.is_cut() && ring.named_len > 0 && ring.named_len != ring.file_len {
+        let what =
+            format!("the file was {} bytes long, and is {}: it held nothing there that is needed", ring.named_len, ring.file_len);
+        report.note(Severity::Repaired, &file, Some(ring.file_len), what);
     }
     match ring.slots {
         Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot does not hold"),
@@ -436,16 +441,15 @@ impl Partitions {
         Ok(())
     }
 
-    /// Marks what had its records in a journal that is gone. `cores`: of the node when it wrote it.
+    /// Marks what had its records in a journal that is gone, or was cut. `cores`: of the node when it wrote it.
     fn lose_journals(&mut self, cx: &mut Context<'_>, lost: &[journals::Lost], cores: u16) {
         for lost in lost {
             let file = FileId::Journal(lost.core);
-            let what = format!("{}, and the start without it was asked for: what only it held is lost", lost.why);
-            cx.report.note(Severity::Damage, &file, None, what);
+            cx.report.note(Severity::Damage, &file, None, lost.why.clone());
             for (i, p) in self.all.iter_mut().enumerate() {
                 if p.topic.core_of(p.dir.partition, cores).0 == lost.core {
                     let what = format!(
-                        "its journal {} is gone: its newest messages, channels and finished messages may be lost",
+                        "its journal {} is gone, or a part of it: its newest messages, channels and finished messages may be lost",
                         lost.core
                     );
                     p.lose_channels(cx, FileId::Snapshot(p.dir.clone(), 0), what);

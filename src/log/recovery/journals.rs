@@ -74,11 +74,19 @@ pub const JOURNAL_TABLE: &[Row<Named, JournalFound, (), JournalAction>] = &[
     },
 ];
 
-/// A journal whose content is gone.
+/// A journal of which all is gone, or a part.
 #[derive(Clone, Debug)]
 pub struct Lost {
     pub core: u16,
-    pub why: &'static str,
+    pub why: String,
+}
+
+/// The journals that were cut below the length that their slots name. They are no reason to stop: what is left of the file is there,
+/// and nobody finds the rest again.
+pub fn find_cut(rings: &[Ring]) -> Vec<Lost> {
+    let why =
+        |r: &Ring| format!("the file was {} bytes long, and is {}: writes behind its end are lost", r.named_len, r.file_len);
+    rings.iter().filter(|r| r.is_cut()).map(|r| Lost { core: r.core, why: why(r) }).collect()
 }
 
 /// The journals that node.meta names and that are not there.
@@ -99,7 +107,7 @@ pub fn find_lost(node: &NodeMeta, rings: &[Ring]) -> Vec<Lost> {
                 JournalFound::Blank => "it is empty, though it was in use",
                 JournalFound::Missing | JournalFound::There => "it is missing",
             };
-            lost.push(Lost { core, why });
+            lost.push(Lost { core, why: why.to_string() });
         }
     }
     lost

@@ -78,6 +78,50 @@ fn a_journal_that_is_gone_is_refused_until_its_loss_is_accepted() {
     assert!(orphans > 20 && lost_any > 5, "{orphans} {lost_any}");
 }
 
+/// A journal whose end is gone goes on with what is left. Where writes that are redone may have stood there, its partitions are
+/// suspect and tell of it; else nothing was lost.
+#[test]
+fn a_journal_that_was_cut_marks_its_partitions() {
+    let (mut marked, mut harmless) = (0, 0);
+    for seed in 0..60 {
+        let (disk, mut model, _, mut rng) = grown(seed);
+        let mut disk = disk;
+        let whole = recover(&mut disk, &options(2, 1)).expect("it is whole");
+        let mut engine = Engine::new(disk, whole, SEGMENT_BYTES);
+        let turns = if seed % 4 == 0 { 0 } else { 60 };
+        life(&mut engine, &mut model, &mut rng, turns).expect("no fault was asked for");
+        let core = rng.below(2) as u16;
+        let (path, ends) = (format!("journal/{core}"), engine.journals[core as usize].writes.iter().map(|w| w.1 + w.2).max());
+        let mut disk = engine.disk;
+        let len = disk.len_of(&path);
+        // Not all of it: then it may be put back.
+        let cut = (1 + rng.below(len / BLOCK as u64 - 1)) * BLOCK as u64;
+        disk.cut(&path, cut as usize);
+        let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        let what = format!("seed {seed}, cut at {cut}, {ends:?}: {:?}", found.report);
+        assert!(found.report.findings.iter().any(|f| f.file.to_string() == path), "{what}");
+        let has_damage = found.report.has_damage();
+        assert!(has_damage || ends.is_none_or(|end| end <= cut), "{what}");
+        // Where writes are known to have been complete and none is left that names what they touched, that may be any partition.
+        let is_unnamed = found.report.findings.iter().any(|f| f.what.contains("nothing names"));
+        for p in &found.partitions {
+            let is_marked = has_damage && (is_unnamed || p.topic.core_of(p.dir.partition, 2).0 == core);
+            assert_eq!((p.doubt.is_suspect(), p.channels_lost > 0), (is_marked, is_marked), "{what}: {:?}", p.dir);
+            marked += is_marked as u32;
+        }
+        if !has_damage {
+            assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
+            harmless += 1;
+        }
+        let again = recover(&mut disk, &options(2, 9)).expect("it goes on");
+        assert!(again.report.findings.is_empty(), "{what}: it is settled: {:?}", again.report);
+        assert!(
+            again.partitions.iter().zip(&found.partitions).all(|(a, b)| a.doubt == b.doubt && a.channels_lost == b.channels_lost)
+        );
+    }
+    assert!(marked > 20 && harmless > 5, "{marked} {harmless}");
+}
+
 /// Batches that are gone; panics at one that was not acknowledged.
 fn check_what_is_left(disk: &SimDisk, recovered: &Recovered, model: &Model) -> usize {
     let mut lost = 0;
