@@ -305,7 +305,7 @@ impl Partition {
         }
         let end = self.end.offset;
         let before: Vec<i64> = self.ahead.iter().copied().filter(|&b| b < end).collect();
-        if !self.leave_what_is_left(cx, &before)? {
+        if !self.leave_what_is_left(&before) {
             self.enter_old(cx, &before)?;
         }
         if self.ahead.contains(&end) && !self.is_cut_pending() {
@@ -317,18 +317,17 @@ impl Partition {
 
     /// Retention let go of all that the log had, and unlinks files in any order on a full disk. The last of those that a crash left may
     /// not be the one that the log ended in: then none of them is entered, and the log goes on in a new one.
-    fn leave_what_is_left(&mut self, cx: &mut Context<'_>, before: &[i64]) -> Result<bool, RecoverError> {
+    fn leave_what_is_left(&mut self, before: &[i64]) -> bool {
         let end = self.end.offset;
         let start = self.let_go.filter(|at| at.offset > self.start.offset).unwrap_or(self.start);
-        let Some(&last) = before.last().filter(|_| start.offset >= end && self.cuts.is_empty()) else { return Ok(false) };
-        let len = cx.storage.len(&FileId::Segment(self.dir.clone(), last))?.unwrap_or(0);
-        if len >= block_up(segment_at(last, end)) {
-            return Ok(false);
+        let ended_in = self.on_disk.as_ref().map(|s| s.segment_base);
+        let is_left = start.offset >= end && self.cuts.is_empty() && before.last().is_some_and(|last| ended_in != Some(*last));
+        if is_left {
+            self.start = start;
+            self.ahead.retain(|base| *base >= end);
+            self.retired = before.to_vec();
         }
-        self.start = start;
-        self.ahead.retain(|base| *base >= end);
-        self.retired = before.to_vec();
-        Ok(true)
+        is_left
     }
 
     /// Holds the last segment and its commit log against the end.
