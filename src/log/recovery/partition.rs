@@ -433,6 +433,7 @@ impl Partition {
             // The same goes for the snapshot; and before another slot is written over, lest a power loss takes both.
             Self::write_slot(cx, &Snapshot::file(&self.dir, on_disk.sequence), &on_disk.encode())?;
         }
+        self.mend_slot(cx)?;
         self.write_snapshots(cx, snapshot, copies)?;
         self.retire(cx)?;
         self.into_recovered(cx)

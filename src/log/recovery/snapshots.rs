@@ -199,9 +199,12 @@ impl Partition {
     }
 
     /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one; or
-    /// if it is the very first one: a startup that was cut short wrote it, and never wrote the next slots.
+    /// if it is the very first one: a startup that was cut short wrote it, and never finished the next slot.
     pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
-        let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(|(_, is_first)| *is_first);
+        // The crash may have torn the second one. The third, had it been written, would hold.
+        let second = Snapshot::file(&self.dir, 2);
+        let is_first_round = |(file, is_blank): &(FileId, bool)| *is_blank || *file == second;
+        let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(is_first_round);
         if !self.unproven || self.has_witness || is_very_first {
             return Ok(());
         }
@@ -218,6 +221,16 @@ impl Partition {
         for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
             cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
         }
+    }
+
+    /// Writes one bad slot beside two that hold, before anything else is written: with what the newest one says, under the sequence that
+    /// the slot had. So a crash while a later snapshot is written leaves two slots that hold.
+    pub(super) fn mend_slot(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let (Some(on_disk), [(file, _)]) = (&self.on_disk, &self.bad_slots[..]) else { return Ok(()) };
+        let sequence = (0..SLOTS as u64).filter_map(|behind| on_disk.sequence.checked_sub(behind));
+        let Some(sequence) = sequence.filter(|s| *s > 0).find(|s| Snapshot::file(&self.dir, *s) == *file) else { return Ok(()) };
+        let (file, bytes) = (file.clone(), Snapshot { sequence, ..on_disk.clone() }.encode());
+        self.write_whole_slot(cx, &file, &bytes)
     }
 
     /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
@@ -244,16 +257,21 @@ impl Partition {
         for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
             let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
             let file = Snapshot::file(&self.dir, sequence);
-            let allocated = cx.storage.allocate(&file, bytes.len() as u64);
-            if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
-                cx.allocate(&file, bytes.len() as u64)?;
-            } else {
-                allocated.or_else(|_| cx.allocate(&file, bytes.len() as u64))?;
-            }
-            Self::write_slot(cx, &file, &bytes)?;
+            self.write_whole_slot(cx, &file, &bytes)?;
             self.snapshot_sequence = sequence;
         }
         Ok(())
+    }
+
+    /// Writes a slot that may be too short, or missing.
+    fn write_whole_slot(&mut self, cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        let allocated = cx.storage.allocate(file, bytes.len() as u64);
+        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+            cx.allocate(file, bytes.len() as u64)?;
+        } else {
+            allocated.or_else(|_| cx.allocate(file, bytes.len() as u64))?;
+        }
+        Self::write_slot(cx, file, bytes)
     }
 
     pub(super) fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {

@@ -79,6 +79,76 @@ fn rot_of_a_snapshot_costs_nothing_and_is_reported() {
     assert!(lost > 30, "{lost}");
 }
 
+/// A start that mends a slot writes the bad one before it writes over one that holds: wherever it crashes, two hold.
+#[test]
+fn two_snapshots_hold_at_each_point_of_a_start_that_mends_one() {
+    let mut crashed = 0;
+    for seed in 0..8 {
+        let Some((engine, model, p, _)) = with_snapshots(seed, seed % 2 == 0) else { continue };
+        let (dir, newest) = (engine.parts[p].dir.clone(), engine.parts[p].snapshot_sequence);
+        let disk = engine.disk;
+        for behind in 0..SLOTS as u64 {
+            let path = Snapshot::file(&dir, newest - behind).to_string();
+            for crash_after in 0.. {
+                let (mut disk, mut model) = (disk.clone(), model.clone());
+                disk.scribble(&path, 0, &[0x5a; BLOCK]);
+                disk.faults.crash_after = Some(crash_after);
+                let ended = recover(&mut disk, &options(2, 9)).is_ok();
+                disk.faults.crash_after = None;
+                disk.crash();
+                let what = format!("seed {seed}, {path}, crash after {crash_after}");
+                let slots = Slots::read(&mut disk, &dir).expect("they can be read");
+                assert!(slots.bad.len() <= 1, "{what}: {:?}", slots.bad);
+                if crash_after % 7 == 0 {
+                    let found = recover(&mut disk, &options(2, 9)).expect("it goes on");
+                    assert!(!found.report.has_damage(), "{what}: {:?}", found.report);
+                    assert_eq!(check(&disk, &found, &mut model, false), 0, "{what}");
+                }
+                crashed += 1;
+                if ended {
+                    break;
+                }
+            }
+        }
+    }
+    assert!(crashed > 300, "{crashed}");
+}
+
+/// A start that finds batches of which no record is left writes the first slots. Wherever it crashes, the next one goes on as if nothing
+/// had been.
+#[test]
+fn no_crash_among_the_first_snapshots_is_damage() {
+    let (mut engine, _) = three_behind(5);
+    let dir = engine.parts[0].dir.clone();
+    engine.checkpoint(0).expect("no fault was asked for");
+    let mut disk = engine.disk;
+    let first = recover(&mut disk, &options(1, 3)).expect("it is whole").partitions.remove(0);
+    let snapshot = Slots::read(&mut disk, &dir).expect("they can be read").newest.expect("it has one");
+    let write = |disk: &mut SimDisk, sequence: u64, torn: bool| {
+        let mut bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
+        if torn {
+            bytes[60..].fill(0);
+        }
+        disk.scribble(&Snapshot::file(&dir, sequence).to_string(), 0, &bytes);
+    };
+    for written in 1..=SLOTS as u64 {
+        for torn in [false, true] {
+            let mut disk = disk.clone();
+            (0..SLOTS).for_each(|slot| disk.scribble(&FileId::Snapshot(dir.clone(), slot).to_string(), 0, &[0; BLOCK]));
+            (1..written).for_each(|sequence| write(&mut disk, sequence, false));
+            write(&mut disk, written, torn && written > 1);
+            let found = recover(&mut disk, &options(1, 4)).expect("it goes on");
+            assert!(!found.report.has_damage(), "{written} {torn}: {:?}", found.report);
+            assert_eq!(found.partitions[0].end, first.end);
+        }
+    }
+    // The third slot is written behind two that hold: beside one alone it has rotted, and so has the second one.
+    let mut disk = disk.clone();
+    write(&mut disk, 1, false);
+    [2, 3].into_iter().for_each(|sequence| write(&mut disk, sequence, true));
+    assert!(recover(&mut disk, &options(1, 4)).expect("it goes on").report.has_damage());
+}
+
 #[test]
 fn rot_of_two_snapshots_is_damage_unless_the_journal_has_what_they_held() {
     let (mut damaged, mut harmless) = (0, 0);
