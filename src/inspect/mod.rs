@@ -402,8 +402,16 @@ impl View<'_, '_> {
                 Err(ReplayError::Disk(e)) => return Err(e.into()),
                 Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),
             };
-            if write.lost_copy {
-                self.say(&file, format!("the copy of the facts of write {sequence} does not hold; they stand in the write"))?;
+            let what = match (write.lost_copy, write.is_by_copy) {
+                (true, _) => Some(format!("the copy of the facts of write {sequence} does not hold; they stand in the write")),
+                (_, true) => Some(format!("write {sequence} does not hold; all that it held stands in its copy too")),
+                (false, false) => None,
+            };
+            match what {
+                // A crash may have torn it.
+                Some(what) if sequence > ring.promised => self.say(&file, what)?,
+                Some(what) => self.damage(&file, write.at.unwrap_or(0), what)?,
+                None => {}
             }
             if write.action == WriteAction::Apply {
                 writes += 1;

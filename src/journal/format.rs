@@ -113,7 +113,8 @@ pub struct FactsHeader {
     /// File position of this header.
     pub position: U64,
     pub records: U32,
-    pub reserved: U32,
+    /// Records of the write, of which these are some, or all.
+    pub all: U32,
 }
 
 pub const FACTS_HEADER_LEN: usize = size_of::<FactsHeader>();
@@ -132,13 +133,18 @@ impl FactsHeader {
             sequence: write.sequence,
             position: position.into(),
             records: records.into(),
-            reserved: 0.into(),
+            all: write.records,
         };
         let mut crc = crc32fast::Hasher::new();
         crc.update(&header.as_bytes()[8..]);
         crc.update(facts);
         header.crc = crc.finalize().into();
         header
+    }
+
+    /// The copy has all that the write has.
+    pub fn is_all(&self) -> bool {
+        self.records == self.all
     }
 
     /// Parses and verifies the copy at the start of `bytes`.

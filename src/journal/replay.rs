@@ -12,7 +12,7 @@
 use super::format::*;
 use super::heads::{Found, Head, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
-use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX};
+use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX, block_up};
 use crate::log::batch::{Batch, BatchHeader};
 use crate::log::cursor::CursorImage;
 use crate::log::format::{self, Bad, RawPosition, VERSION};
@@ -98,7 +98,7 @@ pub const RING_TABLE: &[Row<Slots, Age, (), RingAction>] = &[
 finding! {
     /// The next write by sequence.
     WriteFound {
-        /// Head, directories and every record hold.
+        /// Head, directories and every record hold; or the copy of its facts does, and that is all it held.
         Holds,
         /// The head holds, so its directory can be believed; a record does not.
         RecordsBad,
@@ -242,6 +242,14 @@ pub struct Record {
     pub payload: Bytes,
 }
 
+/// Facts of a write as its copy has them.
+#[derive(Default)]
+struct FactsCopy {
+    records: Vec<Record>,
+    /// The write held nothing else.
+    is_all: bool,
+}
+
 /// One write of a journal as redo sees it.
 #[derive(Debug)]
 pub struct Write {
@@ -257,6 +265,8 @@ pub struct Write {
     pub lost_facts: bool,
     /// The write holds, and the copy of its facts does not.
     pub lost_copy: bool,
+    /// The write does not hold, and the copy has all that it held.
+    pub is_by_copy: bool,
     /// Of a damaged write: where the partitions it touched ended after it. Of a cut one: what is known to be touched by it and
     /// by those after it.
     pub directory: Vec<DirectoryEntry>,
@@ -411,11 +421,12 @@ impl Ring {
             kept: vec![],
             lost_facts: false,
             lost_copy: false,
+            is_by_copy: false,
             directory: vec![],
             bad: None,
         };
         let (mut facts, has_copy) = (None, self.copies.contains_key(&sequence));
-        let found = match place {
+        let mut found = match place {
             Some(place) => {
                 let (head, bytes) = self.read_write(storage, ahead, *place)?;
                 write.directory = head.directory.clone();
@@ -428,6 +439,11 @@ impl Ring {
                 if write.at.is_some() { WriteFound::HeadTorn } else { WriteFound::Nothing }
             }
         };
+        let mut copy = if found == WriteFound::Holds { FactsCopy::default() } else { self.read_copy(storage, sequence)? };
+        if copy.is_all {
+            found = WriteFound::Holds;
+            (write.records, write.is_by_copy) = (copy.records.clone(), true);
+        }
         write.action = decide(WRITE_TABLE, found, promise, repeat).then;
         match write.action {
             WriteAction::DamageRepeated => {
@@ -437,7 +453,7 @@ impl Ring {
             }
             WriteAction::Cut => {
                 write.records.clear();
-                write.kept = self.read_copy(storage, sequence)?;
+                write.kept = std::mem::take(&mut copy.records);
                 for &place in self.places.range(sequence + 1..).map(|(_, place)| place) {
                     let head = self.read_write(storage, ahead, place)?.0;
                     write.directory.extend(head.previous);
@@ -450,10 +466,9 @@ impl Ring {
             WriteAction::Apply => write.lost_copy = facts.is_some_and(|len| len > 0) && !has_copy,
             WriteAction::DamageOwn | WriteAction::DamageRepeated | WriteAction::DamageUnnamed => {
                 write.lost_facts = !has_copy && facts.is_none_or(|len| len > 0);
-                let copy = self.read_copy(storage, sequence)?;
                 let key = |r: &Record| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get());
                 let known: BTreeSet<_> = write.records.iter().map(key).collect();
-                write.records.extend(copy.into_iter().filter(|r| !known.contains(&key(r))));
+                write.records.extend(copy.records.into_iter().filter(|r| !known.contains(&key(r))));
                 // Of each partition in order, and what says that there is a topic before that.
                 write.records.sort_by_key(|r| (r.header.topic_id, r.header.partition.get(), r.header.sequence.get()));
             }
@@ -463,10 +478,10 @@ impl Ring {
     }
 
     /// The facts of a write as its copy has them; none where there is no copy that holds.
-    fn read_copy(&self, storage: &mut dyn Storage, sequence: u64) -> Result<Vec<Record>, ReplayError> {
-        let Some(place) = self.copies.get(&sequence) else { return Ok(vec![]) };
+    fn read_copy(&self, storage: &mut dyn Storage, sequence: u64) -> Result<FactsCopy, ReplayError> {
+        let Some(place) = self.copies.get(&sequence) else { return Ok(FactsCopy::default()) };
         let bytes: Bytes = read_range(storage, &FileId::Journal(self.core), place.at, place.len as usize)?.into();
-        let Ok(head) = FactsHeader::parse(&bytes, self.file_len as usize) else { return Ok(vec![]) };
+        let Ok(head) = FactsHeader::parse(&bytes, self.file_len as usize) else { return Ok(FactsCopy::default()) };
         let (mut records, mut is_whole) = (vec![], true);
         for record in Records::of_facts(&head, &bytes) {
             match record {
@@ -481,25 +496,28 @@ impl Ring {
                 Err(_) => is_whole = false,
             }
         }
-        Ok(if is_whole { records } else { vec![] })
+        Ok(if is_whole { FactsCopy { records, is_all: head.is_all() } } else { FactsCopy::default() })
     }
 
     /// The writes that are not known to have been complete, up to the first that does not hold: place and bytes.
     pub fn open_writes(&self, storage: &mut dyn Storage) -> Result<Vec<(u64, Bytes)>, ReplayError> {
         let (mut found, mut ahead) = (vec![], ReadAhead::default());
-        let mut sequence = self.first.max(self.promised + 1);
-        while let Some(&place) = self.places.get(&sequence) {
-            let (head, bytes) = self.read_write(storage, &mut ahead, place)?;
-            if self.verify(&head, &bytes, place.at)?.1.is_some() {
+        for sequence in self.first.max(self.promised + 1).. {
+            if let Some(&place) = self.places.get(&sequence) {
+                let (head, bytes) = self.read_write(storage, &mut ahead, place)?;
+                if self.verify(&head, &bytes, place.at)?.1.is_none() {
+                    found.push((place.at, bytes));
+                    continue;
+                }
+            }
+            // Of the one that is cut its facts may be kept.
+            if let Some(place) = self.copies.get(&sequence) {
+                let len = block_up(place.len as u64) as usize;
+                found.push((place.at, read_range(storage, &FileId::Journal(self.core), place.at, len)?.into()));
+            }
+            if !self.read_copy(storage, sequence)?.is_all {
                 break;
             }
-            found.push((place.at, bytes));
-            sequence += 1;
-        }
-        // Of the one that is cut its facts may be kept.
-        if let Some(place) = self.copies.get(&sequence) {
-            let len = crate::base::block_up(place.len as u64) as usize;
-            found.push((place.at, read_range(storage, &FileId::Journal(self.core), place.at, len)?.into()));
         }
         Ok(found)
     }

@@ -377,6 +377,10 @@ impl Partitions {
             let what = format!("the copy of the facts of write {} does not hold; they stand in the write", write.sequence);
             cx.report.note(Severity::Repaired, &file, write.at, what);
         }
+        if write.is_by_copy {
+            let what = format!("write {} does not hold{bad}: all that it held stands in its copy too", write.sequence);
+            cx.report.note(Severity::Mended, &file, write.at, what);
+        }
         for record in &write.kept {
             if let Some(&i) = self.by_id.get(&(TopicId(record.header.topic_id), record.header.partition.get())) {
                 self.all[i].redo_kept(cx, record)?;

@@ -64,6 +64,12 @@ impl Partition {
         }
         (self.touched, self.has_kept) = (true, true);
         self.record_sequence = self.record_sequence.max(sequence);
+        let place = || RawPosition::read_from_prefix(&record.payload).map(|(p, _)| Position::from(p));
+        if record.kind == RecordKind::Truncate && place().is_ok_and(|to| to.offset > self.end.offset) {
+            // The batches before the cut went with the write: there is nothing to cut, and nothing is missing.
+            self.cut_upto = sequence;
+            return Ok(());
+        }
         self.redo_fact(cx, record)
     }
 
