@@ -291,7 +291,9 @@ impl Leader {
     fn settle(&mut self, base: &mut Base, cx: &mut Cx<'_>, trigger: Trigger) {
         let tail = cx.log.end().at;
         let doubt = cx.log.doubt();
-        if doubt == Doubt::Torn || doubt == Doubt::Lost && self.peers.iter().any(|p| p.standing.is_some()) {
+        // Compared, or accepted as it is: another start that asks for the same decision would ask in vain.
+        let is_settled = self.accepts_loss.is_some() || self.peers.iter().any(|p| p.standing.is_some());
+        if doubt == Doubt::Torn || doubt == Doubt::Lost && is_settled {
             cx.out.push(Effect::Cleared);
         }
         base.taken = cx.log.end();

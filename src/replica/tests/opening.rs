@@ -247,6 +247,15 @@ fn a_suspect_needs_another_to_compare_with() {
     assert_eq!(rig.state(), State::Asking, "more would be lost than was accepted");
     rig.give(Event::AcceptLoss { from: loss.from });
     assert_eq!((rig.state(), rig.node.member.loss()), (State::Open, None));
+    // The decision outlives a restart.
+    rig.settle();
+    let disk = rig.node.log.disk.clone();
+    let mut rig = Rig::new();
+    rig.node.log = ModelLog::recover(disk);
+    let m = rig.membership(6, 1, &[1]);
+    rig.give(Event::Metadata(Membership { min_isr: 1, ..m }));
+    rig.settle();
+    assert_eq!((rig.state(), rig.node.log.doubt()), (State::Open, Doubt::None));
 }
 
 /// A crash of all nodes tears tails, and damage took the newest snapshot of one: what that one says of channels is not for all.
