@@ -68,7 +68,7 @@ const REMOVALS: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_CRASHES };
 const REMOVALS_FAILING_DISK: Plan = Plan { removals: 0.02, ..ORDER_FAILING_DISK };
 const REMOVALS_FULL_DISK: Plan = Plan { pauses: 0.01, removals: 0.02, ..ORDER_FULL_DISK };
 
-/// What stands in two files loses one of them, also before starts that crash.
+/// Of what stands in two places a block of one rots, also before starts that crash.
 const ROT: Plan = Plan { rot: 0.8, lives: 6, steps: 500, ..CRASHES };
 
 /// The seeds of `SIM_SEEDS=a..b`.
@@ -113,7 +113,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         total.in_place += o.in_place;
         total.beside += o.beside;
         total.lent += o.lent;
-        total.rotten += o.rotten;
+        total.rotten.iter_mut().zip(o.rotten).for_each(|(sum, n)| *sum += n);
         total.torn_sectors += o.torn_sectors;
         total.reused += o.reused;
         total.ordered += o.ordered;
@@ -244,9 +244,9 @@ fn emptied_and_deleted_channels_on_a_full_disk() {
 }
 
 #[test]
-fn a_file_of_what_stands_in_two_costs_nothing() {
+fn a_block_of_what_stands_in_two_places_costs_nothing() {
     let o = sweep("ROT", 13_000..13_060, ROT);
-    assert!(asked().is_some() || o.rotten > 150 && o.counts.survived > 3_000, "{o:?}");
+    assert!(asked().is_some() || o.rotten.iter().all(|n| *n > 10) && o.counts.survived > 3_000, "{o:?}");
 }
 
 /// Seeds that failed before something was mended, or that alone catch a mutant of docs/testing.md.

@@ -67,7 +67,7 @@ pub struct Plan {
     pub removals: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,
-    /// That a file of what stands in two rots before a start.
+    /// That a block of what stands in two places rots before a start.
     pub rot: f64,
 }
 
@@ -92,8 +92,8 @@ pub struct Outcome {
     pub reused: u64,
     /// Pieces of memory that were lent to clients.
     pub lent: u64,
-    /// Files that rotted.
-    pub rotten: u64,
+    /// Blocks that rotted, of each kind ([`rot::Kind::ALL`]).
+    pub rotten: [u64; rot::Kind::ALL.len()],
     /// Messages of ordered channels, offsets that were set, and those that a start was asked for.
     pub ordered: u64,
     pub sets: u64,
@@ -121,10 +121,15 @@ pub fn run(seed: u64, plan: &Plan) -> Outcome {
     for life in 0..plan.lives {
         let cores_before = cores;
         cores = 1 + rng.below(plan.cores_max) as u16;
+        let mut rotten = None;
         if plan.rot > 0.0 && rng.chance(plan.rot) {
-            outcome.rotten += rot::strike(&mut disk, &mut rng) as u64;
+            rotten = rot::strike(&mut disk, &mut rng);
+            rotten.into_iter().for_each(|kind| outcome.rotten[kind as usize] += 1);
         }
         let recovered = recover_somehow(&mut disk, &mut rng, cores, now, plan, &mut outcome);
+        if rotten.is_some() {
+            assert!(!recovered.report.has_damage(), "one_block_costs_nothing: {rotten:?}: {:?}", recovered.report.findings);
+        }
         book.recovered(&disk, &recovered, cores_before);
         let mut world = World::new(plan, topics, recovered, now, &mut disk, &mut rng, &mut book, &mut outcome);
         if life + 1 < plan.lives {
