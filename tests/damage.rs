@@ -9,11 +9,12 @@
 mod node;
 
 use node::Client;
-use ringmq::base::{BLOCK, ConnId, CoreId, Epoch, FileId, Now, Peer, Ticks};
+use ringmq::base::{BLOCK, ConnId, CoreId, Epoch, FileId, Now, PartitionId, Peer, Ticks, TopicRef};
 use ringmq::config::Settings;
 use ringmq::journal::format::RING_START;
 use ringmq::journal::replay::{self, ReadAhead, WriteAction};
 use ringmq::log::recovery::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions, recover};
+use ringmq::shard::message::{AcceptLossError, MeshMessage, Ticket};
 use ringmq::shard::{Effect, Event, LENT_MIN, Shard, ShardOptions};
 use ringmq::sim::disk::SimDisk;
 use std::cell::RefCell;
@@ -74,6 +75,9 @@ struct Node {
     now: Now,
     /// What clients have not read yet, by connection.
     sent: BTreeMap<u64, Vec<u8>>,
+    topics: Vec<TopicRef>,
+    /// Answers about losses that were accepted.
+    accepted: Vec<Result<String, AcceptLossError>>,
     is_turn_open: bool,
     is_stopped: bool,
 }
@@ -101,6 +105,7 @@ impl Node {
             scrub_bytes_per_second: 1 << 30,
             ..Settings::default()
         };
+        let topics = recovered.topics.clone();
         let shard = Shard::new(ShardOptions {
             core: CoreId(0),
             cores: 1,
@@ -117,7 +122,8 @@ impl Node {
             tls: None,
         });
         let disk = std::mem::replace(disk, SimDisk::new(0));
-        Ok(Node { shard, disk, now, sent: BTreeMap::new(), is_turn_open: false, is_stopped: false })
+        let (sent, accepted) = (BTreeMap::new(), vec![]);
+        Ok(Node { shard, disk, now, sent, topics, accepted, is_turn_open: false, is_stopped: false })
     }
 
     fn step(&mut self, event: Event<'_>) {
@@ -131,6 +137,7 @@ impl Node {
                 Effect::Disk { op, request } => self.disk.submit(op, request),
                 Effect::Close { conn } => self.step(Event::Closed { conn }),
                 Effect::Stopped => self.is_stopped = true,
+                Effect::Pass { message: MeshMessage::LossAccepted { result, .. }, .. } => self.accepted.push(result),
                 Effect::Halt { reason } => panic!("halted: {reason}"),
                 _ => {}
             }
@@ -491,6 +498,45 @@ fn every_kind_of_file_is_there() {
     let segments = disk.paths().filter(|path| path.starts_with("topics/one/0/") && path.ends_with("segment")).count();
     assert!(segments > 2, "several segments: {:?}", disk.paths().collect::<Vec<_>>());
     assert!(disk.paths().any(|path| path == FileId::Node(1).to_string()));
+}
+
+/// An operator is told that a loss is accepted once that is durable. A node that cannot keep the decision refuses it.
+#[test]
+fn an_accepted_loss_is_answered_when_it_is_durable() {
+    let (mut disk, _) = data_path(End::Stopped);
+    let paths: Vec<String> = disk.paths().filter(|path| path.contains("state.")).map(String::from).collect();
+    paths.iter().for_each(|path| apply(&mut disk, path, 0, Rot::Zero));
+    let started = || Node::start(&mut disk.clone(), 2, 0).expect("it starts");
+    let accept = |node: &mut Node, loss: Option<&str>| {
+        let topic = node.topics.iter().find(|topic| &*topic.name == "one").expect("it is there").clone();
+        let (ticket, partition, loss) = (Ticket(1), PartitionId(0), loss.map(String::from));
+        node.step(Event::Mesh { from: CoreId::HTTP, message: MeshMessage::AcceptLoss { ticket, topic, partition, loss } });
+        node.step(Event::TurnEnd);
+    };
+    let mut node = started();
+    node.settle();
+    accept(&mut node, None);
+    let Some(Err(AcceptLossError::NotNamed { name, .. })) = node.accepted.pop() else { panic!("{:?}", node.accepted) };
+    accept(&mut node, Some(&name));
+    assert_eq!(node.accepted, [], "its record is not durable yet");
+    node.settle();
+    assert!(matches!(node.accepted[..], [Ok(_)]), "{:?}", node.accepted);
+    // A crash right behind the answer.
+    node.disk.crash();
+    let mut disk = node.disk;
+    let mut node = Node::start(&mut disk, 3, 0).expect("it starts");
+    node.settle();
+    accept(&mut node, Some(&name));
+    assert!(matches!(node.accepted[..], [Err(AcceptLossError::Nothing { .. })]), "{:?}", node.accepted);
+
+    let mut node = started();
+    node.settle();
+    node.disk.faults.write_error = 1.0;
+    for _ in 0..2 {
+        accept(&mut node, Some(&name));
+        node.settle();
+        assert_eq!(node.accepted.pop(), Some(Err(AcceptLossError::ReadOnly)), "the record cannot be written");
+    }
 }
 
 /// An operator hears of it until he accepts it, by its name.

@@ -11,6 +11,7 @@ use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
 use super::removal::Removals;
 use super::replication::Cluster;
+use super::replication::loss::Accepting;
 use super::room::OpenMemory;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
@@ -126,6 +127,8 @@ pub(super) struct Engine {
     pub(super) operators: Vec<super::operate::Operator>,
     /// Operators whose channel is not final yet, and whether it is its topic's first.
     pub creators: Vec<(CursorRequest, CoreId, Ticket, bool)>,
+    /// Losses that an operator accepted, in the order of their records.
+    pub accepting: VecDeque<Accepting>,
     /// Connections whose SUB partition 0 has answered: the other partitions are next.
     pub opening: Vec<ConnId>,
     /// Frames for clients of other cores, sent at the end of the turn.
@@ -214,6 +217,7 @@ impl Engine {
             orderers: vec![],
             operators: vec![],
             creators: vec![],
+            accepting: VecDeque::new(),
             opening: Vec::new(),
             frames: IdMap::default(),
             remote_blocked: Default::default(),
@@ -302,6 +306,7 @@ impl Engine {
                 self.removals_durable(now, upto);
                 self.cursors_durable(now, upto);
                 self.member_records(now, upto);
+                self.losses_durable(upto);
             }
             Notice::Readable { p } => {
                 self.partitions.get_mut(p).channels.iter_mut().for_each(|(_, c)| c.machine.readable());
@@ -328,6 +333,7 @@ impl Engine {
                 self.removals_failed(now);
                 self.cursors_failed(now);
                 self.members_failed(now);
+                self.losses_failed();
                 self.on_room(now);
             }
             Notice::Removable { p, at } => self.collect_from(p, at),

@@ -4,6 +4,7 @@ use super::engine::{Asked, Attempt, Engine, Heard, Parked};
 use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError};
 use super::offsets::Setter;
 use super::partitions::Publisher;
+use super::replication::loss::{Accepted, Accepting};
 use super::topics::Wanted;
 use crate::base::{CoreId, MessagePlace, Now};
 use crate::peer::LinkEvent;
@@ -28,8 +29,15 @@ impl Engine {
             MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
             MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
-                let result = self.accept_loss(now, &topic, partition, loss.as_deref());
-                self.pass(from, MeshMessage::LossAccepted { ticket, result });
+                match self.accept_loss(now, &topic, partition, loss.as_deref()) {
+                    Ok(Accepted { what, record: Some(record) }) => {
+                        self.accepting.push_back(Accepting { record, from, ticket, what });
+                    }
+                    Ok(Accepted { what, record: None }) => {
+                        self.pass(from, MeshMessage::LossAccepted { ticket, result: Ok(what) })
+                    }
+                    Err(error) => self.pass(from, MeshMessage::LossAccepted { ticket, result: Err(error) }),
+                }
             }
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::OffsetSet { .. }

@@ -147,6 +147,8 @@ pub enum AcceptLossError {
     Nothing { role: &'static str },
     #[error("{what}. Only who repeats it accepts it: loss={name}")]
     NotNamed { name: String, what: String },
+    #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
+    ReadOnly,
 }
 
 /// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.

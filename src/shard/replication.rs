@@ -14,7 +14,7 @@
 mod cursors;
 mod effects;
 mod facts;
-mod loss;
+pub mod loss;
 mod places;
 mod roles;
 mod status;

@@ -53,7 +53,7 @@ impl Net {
 
     fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
         let (now, topic) = (self.now, self.topic.clone());
-        self.nodes[node].shards[0].engine.accept_loss(now, &topic, PartitionId(0), loss)
+        self.nodes[node].shards[0].engine.accept_loss(now, &topic, PartitionId(0), loss).map(|accepted| accepted.what)
     }
 
     /// Reads all of the channel from the first message on.
@@ -199,4 +199,49 @@ fn that_a_replica_is_suspect_survives_a_kill_and_ends_when_it_was_compared() {
     net.change(0, |m| (m.leader, m.epoch) = (Some(id_of_node(1)), Epoch(m.epoch.0 + 1)));
     net.pass_time(RECONNECT);
     assert_eq!(of_disk(&net), Doubt::None, "it follows, and has all that its leader has");
+}
+
+/// A suspect follower has its leader's channels once it follows. A replica that led with what damage had left gave that to all the others:
+/// its channels come back from nobody.
+#[test]
+fn lost_channels_come_from_a_leader_unless_the_replica_has_led_without_them() {
+    for has_led in [false, true] {
+        let (mut net, ..) = stored();
+        net.subscribe(0, "ch", 1);
+        net.pass_time(Duration::from_secs(2));
+        let lost = |net: &Net| net.nodes[1].shards[0].engine.store.channels_lost(net.index(1));
+        assert_eq!((lost(&net), net.state(1)), (0, State::Aligned));
+        net.kill(1);
+        let paths: Vec<String> = net.nodes[1].disk.paths().filter(|p| p.contains("/state.")).map(String::from).collect();
+        paths.iter().for_each(|path| net.nodes[1].disk.scribble(path, 0, &[0x5a; crate::base::BLOCK]));
+        if has_led {
+            net.kill(0);
+            net.kill(2);
+            net.change(0, |m| (m.isr, m.min_isr) = (vec![id_of_node(1)], 1));
+        }
+        net.restart(1);
+        assert!(lost(&net) > 0);
+        if has_led {
+            net.elect(0, 1);
+            net.pass_time(Duration::from_secs(1));
+            let Err(AcceptLossError::NotNamed { name, .. }) = net.accept_loss(1, None) else { panic!("it is named first") };
+            assert!(net.accept_loss(1, Some(&name)).is_ok());
+            net.pass_time(Duration::from_secs(1));
+            assert_eq!(net.state(1), State::Open);
+            net.restart(0);
+            net.restart(2);
+            net.pass_time(RECONNECT);
+            net.pass_time(Duration::from_secs(6));
+            net.elect(0, 0);
+        }
+        net.pass_time(RECONNECT);
+        net.pass_time(Duration::from_secs(6));
+        assert_eq!(net.state(1), State::Aligned);
+        let mark = lost(&net);
+        assert_eq!(mark > 0, has_led);
+        if has_led {
+            assert!(net.accept_loss(1, Some(&format!("channels-{mark}"))).is_ok(), "an operator lets go of it");
+            assert_eq!(lost(&net), 0);
+        }
+    }
 }

@@ -2,12 +2,29 @@
 
 use super::Engine;
 use super::roles::role_of;
-use crate::base::{Now, PartitionDir, PartitionId, TopicRef};
-use crate::log::PartitionIdx;
+use crate::base::{CoreId, Now, PartitionDir, PartitionId, TopicRef};
+use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::states::State;
 use crate::replica::{Event, Loss, LossKind};
-use crate::shard::message::AcceptLossError;
+use crate::shard::message::{AcceptLossError, MeshMessage, Ticket};
 use crate::shard::partitions::Role;
+
+/// What an operator let go of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    pub what: String,
+    /// The answer waits until this record is durable.
+    pub record: Option<RecordTicket>,
+}
+
+/// An answer that waits for its record.
+#[derive(Debug)]
+pub struct Accepting {
+    pub record: RecordTicket,
+    pub from: CoreId,
+    pub ticket: Ticket,
+    pub what: String,
+}
 
 impl Engine {
     /// `loss`: as the refusal named it. What is lost by it.
@@ -17,9 +34,12 @@ impl Engine {
         topic: &TopicRef,
         partition: PartitionId,
         loss: Option<&str>,
-    ) -> Result<String, AcceptLossError> {
+    ) -> Result<Accepted, AcceptLossError> {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).ok_or(AcceptLossError::NoReplica)?;
+        if self.read_only.is_some() && loss.is_some_and(|loss| loss.starts_with(CHANNELS)) {
+            return Err(AcceptLossError::ReadOnly);
+        }
         let channels = self.store.channels_lost(idx);
         if channels > 0 && (loss == Some(&channels_name(channels)) || matches!(self.partitions.get(idx).replica, Role::Alone(_)))
         {
@@ -45,20 +65,34 @@ impl Engine {
         } else {
             self.tell_member(now, idx, Event::AcceptLoss { from: found.from });
         }
-        Ok(found.to_string())
+        Ok(Accepted { what: found.to_string(), record: None })
     }
 
-    fn accept_channels(&mut self, idx: PartitionIdx, generation: u64, loss: Option<&str>) -> Result<String, AcceptLossError> {
+    fn accept_channels(&mut self, idx: PartitionIdx, generation: u64, loss: Option<&str>) -> Result<Accepted, AcceptLossError> {
         let (name, what) = (channels_name(generation), CHANNELS_LOST.to_string());
         if loss != Some(&name) {
             return Err(AcceptLossError::NotNamed { name, what });
         }
         let dir = self.partitions.get(idx).dir.clone();
         tracing::warn!(topic = %dir.topic, partition = %dir.partition, loss = name, "an operator accepts a loss: {what}");
-        self.store.accept_channels_lost(idx);
+        let record = self.store.accept_channels_lost(idx);
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
-        Ok(what)
+        Ok(Accepted { what, record: Some(record) })
+    }
+
+    /// Records up to here are durable: so are these decisions.
+    pub(in crate::shard) fn losses_durable(&mut self, upto: RecordTicket) {
+        while let Some(Accepting { from, ticket, what, .. }) = self.accepting.pop_front_if(|a| a.record <= upto) {
+            self.pass(from, MeshMessage::LossAccepted { ticket, result: Ok(what) });
+        }
+    }
+
+    /// The journal has failed: whether the last decisions are kept is not known.
+    pub(in crate::shard) fn losses_failed(&mut self) {
+        for Accepting { from, ticket, .. } in std::mem::take(&mut self.accepting) {
+            self.pass(from, MeshMessage::LossAccepted { ticket, result: Err(AcceptLossError::ReadOnly) });
+        }
     }
 
     /// What /stats says of it.
@@ -71,6 +105,9 @@ impl Engine {
 const CHANNELS_LOST: &str =
     "damage may have taken channels: those that are new begin at the oldest message, and nothing is removed";
 
+/// How the name of a loss of channels begins.
+const CHANNELS: &str = "channels-";
+
 fn channels_name(generation: u64) -> String {
-    format!("channels-{generation}")
+    format!("{CHANNELS}{generation}")
 }
