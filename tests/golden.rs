@@ -327,14 +327,14 @@ fn encodings_do_not_drift() {
         ("node.meta", 0x97d7_346c_8504_7568),
         ("node.meta, journals", 0x77a9_2857_17ea_9056),
         ("checkpoint", 0x6916_a410_5a7b_cda2),
-        ("journal", 0x44e7_2a1d_696e_81ed),
+        ("journal", 0xfb26_82b2_16fc_cef5),
         ("files", 0x5412_2038_c07e_9c88),
         ("snapshot with producers", 0x52ee_a697_cd26_a913),
         ("native batch", 0x3e57_39ad_310f_73eb),
         ("snapshot with epochs", 0x61d7_b1e3_68a7_6640),
-        ("replica records", 0x3557_531e_87ad_2af8),
+        ("replica records", 0xd21e_e024_6bf8_010b),
         ("header with table", 0xbe42_7176_c790_8ffb),
-        ("doubt records", 0x6f4f_b3e1_d353_82ad),
+        ("doubt records", 0x3e48_ab57_900c_4f0a),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
