@@ -41,6 +41,10 @@ impl Log {
 }
 
 impl Source for Log {
+    fn unix_ns(&self) -> i64 {
+        0
+    }
+
     fn fetch(&mut self, offset: i64) -> Fetch {
         self.0.get(&offset).map_or(Fetch::End, |batch| Fetch::Batch(batch.clone()))
     }

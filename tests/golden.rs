@@ -48,6 +48,18 @@ fn batch(rng: &mut Rng) -> Batch {
     builder.seal(Stamp { topic_id, partition, epoch, at: from, prev_crc })
 }
 
+/// A batch with messages that have a due time.
+fn due_batch(rng: &mut Rng) -> Batch {
+    let (mut builder, now) = (BatchBuilder::default(), rng.below(1 << 62) as i64);
+    for n in 0..2 + rng.below(5) {
+        let due = (n == 0 || rng.chance(0.5)).then(|| now + rng.below(1 << 50) as i64);
+        builder.push_due(now + rng.below(1 << 30) as i64, due, &body(rng, 200));
+    }
+    let (topic_id, partition) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16));
+    let (at, epoch, prev_crc) = (position(rng), Epoch(rng.next_u64()), rng.next_u64() as u32);
+    builder.seal(Stamp { topic_id, partition, epoch, at, prev_crc })
+}
+
 fn cursor(rng: &mut Rng) -> CursorImage {
     let confirmed = position(rng);
     let mut at = confirmed.log_id.0;
@@ -318,6 +330,7 @@ fn encodings_do_not_drift() {
         ("replica records", hash(12, replica_records)),
         ("header with table", hash(13, block_with_table)),
         ("doubt records", hash(14, doubt_records)),
+        ("batch with due times", hash(15, |r| due_batch(r).bytes.to_vec())),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -335,6 +348,7 @@ fn encodings_do_not_drift() {
         ("replica records", 0xd21e_e024_6bf8_010b),
         ("header with table", 0xbe42_7176_c790_8ffb),
         ("doubt records", 0x3e48_ab57_900c_4f0a),
+        ("batch with due times", 0x5372_f213_7b0b_ae7b),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }
@@ -357,6 +371,13 @@ fn fixtures_still_decode() {
     let bytes = fixture("batch.bin", &b.bytes);
     let (topic_id, partition) = (TopicId(b.header.topic_id), PartitionId(b.header.partition.get()));
     assert_eq!(Batch::parse(&bytes.into(), topic_id, partition).expect("it holds").header, b.header);
+
+    let b = due_batch(&mut Rng::new(98));
+    let bytes = fixture("batch-due.bin", &b.bytes);
+    let (topic_id, partition) = (TopicId(b.header.topic_id), PartitionId(b.header.partition.get()));
+    let found = Batch::parse(&bytes.into(), topic_id, partition).expect("it holds");
+    assert_eq!((found.header, found.header.has_due()), (b.header, true));
+    assert!(found.messages().eq(b.messages()));
 
     let s = std::iter::repeat_with(|| snapshot(&mut rng)).find(|s| s.channels.len() > 1).expect("some have channels");
     let bytes = fixture("snapshot.bin", &s.encode()[..s.encoded_len()]);

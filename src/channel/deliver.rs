@@ -45,6 +45,8 @@ impl Place {
 /// What is left of a turn.
 pub(super) struct Turn {
     pub(super) now: Ticks,
+    /// The wall clock at that moment.
+    pub(super) unix_ns: i64,
     messages: usize,
     bytes: usize,
     messages_max: usize,
@@ -57,7 +59,7 @@ pub(super) struct Turn {
 
 impl Turn {
     pub(super) fn new(now: Ticks, messages: usize, bytes: usize) -> Turn {
-        Turn { now, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true, has_begun: false }
+        Turn { now, unix_ns: 0, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true, has_begun: false }
     }
 
     fn is_spent(&self) -> bool {
@@ -72,12 +74,12 @@ impl Turn {
     }
 
     /// Something was done that is no delivery.
-    fn spend_step(&mut self) {
+    pub(super) fn spend_step(&mut self) {
         self.messages = self.messages.saturating_sub(1);
     }
 
     /// So many heads were walked to find a message.
-    fn spend_walk(&mut self, heads: usize) {
+    pub(super) fn spend_walk(&mut self, heads: usize) {
         self.bytes = self.bytes.saturating_sub(heads * MESSAGE_OVERHEAD);
     }
 
@@ -131,6 +133,7 @@ impl Channel {
 
     pub(super) fn deliver_turn(&mut self, mut turn: Turn, source: &mut impl Source, sink: &mut impl Sink) -> bool {
         self.awaits_read = false;
+        turn.unix_ns = source.unix_ns();
         if self.paused || self.is_held() {
             return false;
         }
@@ -216,6 +219,12 @@ impl Channel {
                 continue;
             };
             let attempts = self.open.get(key).attempts.saturating_add(1);
+            if attempts == 1
+                && let Some(next) = self.put_off_again(list, key, batch, found.at, turn)
+            {
+                after = next;
+                continue;
+            }
             let place = (offset + found.at as i64, (found.behind - found.at) as u32);
             match self.hand_out(&found.message, attempts, place, sink) {
                 Handed::Taken => {
@@ -232,8 +241,17 @@ impl Channel {
                     HandedRun::Refused => after = Some(key),
                     HandedRun::Later => return Stop::TurnSpent,
                 },
-                // It was delivered before, so it is owed; `hand_out` samples first deliveries only.
-                Handed::SampledOut => unreachable!("a redelivery is not sampled"),
+                // It had a due time, and this would have been its first delivery.
+                Handed::SampledOut => {
+                    let taken = self.take_waiting_message(list, key, &found);
+                    if taken != key {
+                        after = Some(key);
+                    }
+                    self.waiting_count -= 1;
+                    let interval = self.open.remove(taken).interval();
+                    self.confirm(interval);
+                    turn.spend(0);
+                }
                 Handed::NoClient => return Stop::NoClient,
             }
         }
@@ -395,6 +413,9 @@ impl Channel {
             let behind = bytes.len() - messages.rest_len();
             if message.log_id < self.next.log_id {
                 (place.at, place.id) = (behind, LogId(place.id.0 + 1));
+                continue;
+            }
+            if message.due_unix_ns.is_some() && self.put_off(batch, place, turn) {
                 continue;
             }
             let open = Open::new(Fresh {

@@ -269,9 +269,7 @@ impl Channel {
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
-            self.open.get_mut(key).state = State::Deferred;
-            self.deferred.insert(&mut self.open, now, now + delay, key);
-            self.deferred_count += num;
+            self.defer(key, now + delay, now);
         }
     }
 

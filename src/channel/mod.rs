@@ -8,7 +8,7 @@
 //!   log --read--> in flight --FIN--> confirmed (position, intervals beyond it)
 //!                  |   |  ^
 //!     timeout, REQ 0,  |  +-- delivered again, before anything new is read
-//!     client gone --> waiting <-- due -- deferred <-- REQ with a delay
+//!     client gone --> waiting <-- due -- deferred <-- REQ with a delay, or a due time that is still to come
 //! ```
 //! A *ranged* client (the native protocol's) takes a run of a batch in one step and confirms ranges of ids. A run is one
 //! entry, whatever it holds, from its delivery to its last FIN: nothing is done per message, unless the run has to be cut
@@ -26,6 +26,9 @@
 mod arena;
 mod clients;
 mod cursor;
+mod delayed;
+#[cfg(test)]
+mod delayed_tests;
 mod deliver;
 mod finished;
 mod flights;
@@ -56,6 +59,9 @@ pub trait Source {
     /// asked to deliver again once the partition is readable; after [`Fetch::Held`] too, having been told
     /// [`Channel::readable`].
     fn fetch(&mut self, offset: i64) -> Fetch;
+
+    /// The wall clock: messages whose due time is later are not delivered.
+    fn unix_ns(&self) -> i64;
 }
 
 /// Where messages go.

@@ -63,10 +63,17 @@ struct Model {
     fetch_was_pending: bool,
     /// Messages that this delivery handed out.
     delivered_count: u64,
+    /// Of messages that have a due time; the wall clock is `now`.
+    due: BTreeMap<u64, u64>,
 }
 
 fn sub(client: u64) -> SubId {
     SubId { core: CoreId(1), conn: ConnId(client) }
+}
+
+/// When a deferred message may come at the latest: a long delay is rounded up.
+fn coarse(due_ms: u64) -> u64 {
+    due_ms.next_multiple_of(64)
 }
 
 fn body(id: u64) -> Vec<u8> {
@@ -82,9 +89,15 @@ impl Model {
         self.end = to;
     }
 
-    fn publish(&mut self, num: u64) {
+    fn publish(&mut self, num: u64, delays_ms: &[u64]) {
         let mut builder = BatchBuilder::default();
-        (0..num).for_each(|n| builder.push(1, &body(self.end.log_id.0 + n)));
+        for n in 0..num {
+            let id = self.end.log_id.0 + n;
+            let delay_ms = delays_ms.get(n as usize % delays_ms.len().max(1)).copied().unwrap_or(0);
+            let due = (delay_ms > 0).then(|| self.now + delay_ms * NS_PER_MS - 1);
+            self.due.extend(due.map(|due| (id, due)));
+            builder.push_due(1, due.map(|due| due as i64), &body(id));
+        }
         let batch =
             builder.seal(Stamp { topic_id: TopicId([1; 16]), partition: PARTITION, epoch: Epoch(1), at: self.end, prev_crc: 0 });
         let to = batch.header.end();
@@ -105,7 +118,7 @@ impl Model {
         };
         self.add(item, to);
         if kind == 2 {
-            self.publish(1);
+            self.publish(1, &[]);
         }
     }
 
@@ -185,6 +198,10 @@ impl Source for Model {
         }
         answer
     }
+
+    fn unix_ns(&self) -> i64 {
+        self.now as i64
+    }
 }
 
 /// The sink checks each delivery against the model that the source changes, so both are one thing behind a cell.
@@ -193,6 +210,10 @@ struct Shared<'a>(&'a std::cell::RefCell<Model>);
 impl Source for Shared<'_> {
     fn fetch(&mut self, offset: i64) -> Fetch {
         self.0.borrow_mut().fetch(offset)
+    }
+
+    fn unix_ns(&self) -> i64 {
+        self.0.borrow().unix_ns()
     }
 }
 
@@ -249,8 +270,11 @@ impl Model {
         let timeout = self.clients[&to.conn.0].timeout_ms * NS_PER_MS;
         let (state, tries) = self.state[&log_id];
         assert_eq!(attempts, tries + 1);
-        if state == State::Unread {
-            let first = self.state.iter().find(|(_, s)| s.0 == State::Unread).map(|(&id, _)| id);
+        if state == State::Unread && self.due.contains_key(&log_id) {
+            assert!(self.due[&log_id] <= self.now, "never early");
+        } else if state == State::Unread {
+            let is_first = |(id, s): &(&u64, &(State, u16))| s.0 == State::Unread && !self.due.contains_key(*id);
+            let first = self.state.iter().find(is_first).map(|(&id, _)| id);
             assert_eq!(first, Some(log_id), "new messages come in log order");
             assert!(self.fetch_was_pending || self.count(|s| *s == State::Waiting) == 0, "waiting ones come first");
         } else {
@@ -263,7 +287,7 @@ impl Model {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Publish { num: u64 },
+    Publish { num: u64, delays_ms: Vec<u64> },
     Lose { num: u64, kind: u8 },
     Subscribe { client: u64, timeout_ms: u64, ranged: bool },
     Unsubscribe { client: u64 },
@@ -299,11 +323,17 @@ fn around() -> impl Strategy<Value = Around> {
     (any::<usize>(), before, ids).prop_map(|(nth, before, ids)| Around { nth, before, ids })
 }
 
+/// Mostly none; of the others some are due now, soon, or long after.
+fn delays() -> impl Strategy<Value = Vec<u64>> {
+    let delay = prop_oneof![2 => Just(0u64), 3 => 1u64..300, 1 => 60_000u64..61_000];
+    prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec(delay, 1..8)]
+}
+
 fn steps() -> impl Strategy<Value = (usize, Vec<Step>)> {
     let client = 0..CLIENTS;
     let turn = prop_oneof![2 => Just(LARGE_TURN), 1 => (1usize..40, 1usize..2000)];
     let step = prop_oneof![
-        6 => (1u64..30).prop_map(|num| Step::Publish { num }),
+        6 => (1u64..30, delays()).prop_map(|(num, delays_ms)| Step::Publish { num, delays_ms }),
         1 => (1u64..9, 0u8..3).prop_map(|(num, kind)| Step::Lose { num, kind }),
         3 => (client.clone(), prop_oneof![20u64..400, Just(5_000)], any::<bool>())
             .prop_map(|(client, timeout_ms, ranged)| Step::Subscribe { client, timeout_ms, ranged }),
@@ -364,6 +394,7 @@ impl Life {
             refuse: 0,
             fetch_was_pending: false,
             delivered_count: 0,
+            due: BTreeMap::new(),
         };
         Life { channel: Self::channel(room, &stored), model: model.into(), stored, room }
     }
@@ -407,7 +438,7 @@ impl Life {
         let Life { channel, model, .. } = self;
         let now = Ticks(model.get_mut().now);
         match step {
-            Step::Publish { num } => model.get_mut().publish(num),
+            Step::Publish { num, delays_ms } => model.get_mut().publish(num, &delays_ms),
             Step::Lose { num, kind } => model.get_mut().lose(num, kind),
             Step::Subscribe { client, timeout_ms, ranged } => {
                 if model.get_mut().clients.contains_key(&client) {
@@ -467,7 +498,9 @@ impl Life {
                 if can {
                     assert_eq!(m.count(|s| *s == State::Waiting), 0);
                     let is_full = channel.is_full(m.end) && channel.open_bytes() >= self.room;
-                    assert!(is_full || m.count(|s| *s == State::Unread) == 0, "all that may go out went out");
+                    let has_come = |id| m.due.get(id).is_none_or(|due| coarse(due.div_ceil(NS_PER_MS)) <= m.now / NS_PER_MS);
+                    let owed = m.state.iter().filter(|(id, s)| s.0 == State::Unread && has_come(id)).count();
+                    assert!(is_full || owed == 0, "all that may go out went out");
                 }
             }
             Step::Finish { client, nth, times } => {
@@ -550,7 +583,8 @@ impl Life {
     fn check(&mut self) {
         let Life { channel, model, .. } = self;
         let model = model.get_mut();
-        let open = model.count(|s| !matches!(s, State::Unread | State::Done));
+        let put_off = model.due.keys().filter(|id| model.state[id].0 == State::Unread).count() as u64;
+        let open = model.count(|s| !matches!(s, State::Unread | State::Done)) + put_off;
         assert!(!channel.is_full(model.end) || open > 0, "who holds has something that can be finished");
         let mut runs = model.done_runs();
         let confirmed = runs.remove(0).end;
@@ -559,9 +593,11 @@ impl Life {
         assert_eq!(image.intervals, runs);
         assert_eq!((image.generation, image.paused), (7, model.paused));
         let waiting = model.count(|s| matches!(s, State::Unread | State::Waiting));
-        assert_eq!(channel.depth(model.end), waiting);
+        // What is not due may have been met, or not; of a stretch of which some is due all waits.
+        let (deferred, asked) = (channel.deferred_count(), model.count(|s| matches!(s, State::Deferred { .. })));
+        assert_eq!(channel.depth(model.end) + deferred, waiting + asked);
+        assert!((asked..=asked + put_off).contains(&deferred));
         assert_eq!(channel.in_flight_count(), model.count(|s| matches!(s, State::InFlight { .. })));
-        assert_eq!(channel.deferred_count(), model.count(|s| matches!(s, State::Deferred { .. })));
         let stats = channel.stats(model.end, true);
         assert_eq!(stats.client_count, model.clients.len() as u64);
         for client in channel.clients() {

@@ -1,6 +1,7 @@
 //! Hands runs to ranged clients: a piece of the log, or of what waits, that lies in one batch. To find the bytes of all
 //! that is left of a batch is a subtraction; the end of a shorter run is found by a walk over the heads of its messages.
 
+use super::delayed::Stretch;
 use super::deliver::{Place, RUN_MAX, Turn};
 use super::machine::Channel;
 use super::open::{Fresh, Open};
@@ -25,6 +26,7 @@ impl Channel {
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - first.0);
         let limit = (self.clients.run_max(number) as u64).min(until_restored).min(self.run_limit() as u64) as usize;
+        let limit = due_limit(batch, *at, *first, limit, turn);
         let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
         let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
         if !sink.deliver_range(self.clients.get(number).sub, &run) {
@@ -63,7 +65,11 @@ impl Channel {
         let number = self.clients.next().expect("the next client was seen");
         let limit = (self.clients.run_max(number) as usize).min(self.run_limit());
         let head = *self.open.get(key);
-        let Some(cut) = cut(batch, at, head.id, limit.min(self.joined(key, limit)), turn) else { return HandedRun::Later };
+        let mut limit = limit.min(self.joined(key, limit));
+        if head.attempts == 0 {
+            limit = due_limit(batch, at, head.id, limit, turn);
+        }
+        let Some(cut) = cut(batch, at, head.id, limit, turn) else { return HandedRun::Later };
         let run = Run {
             batch,
             first: head.id,
@@ -136,6 +142,17 @@ impl Channel {
         let head = self.open.get_mut(key);
         (head.at, head.skip, head.num, head.last_of) = (at as u32, 0, cut.num, last_of);
         (key, after)
+    }
+}
+
+/// How many messages a run may have that begins at `at`, where message `first` stands, which is due.
+fn due_limit(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> usize {
+    if !batch.header.has_due() {
+        return limit;
+    }
+    match Stretch::of(batch, at, first, limit, turn.unix_ns) {
+        Stretch::Due { num } => num,
+        Stretch::Later { .. } => unreachable!("what begins a run is due"),
     }
 }
 

@@ -25,6 +25,7 @@ pub(super) struct Log {
     end: Option<Position>,
     pub answers: HashMap<i64, Fetch>,
     pub fetches: usize,
+    pub unix_ns: i64,
 }
 
 impl Log {
@@ -42,8 +43,13 @@ impl Log {
 
     /// Where the batch stands.
     pub fn publish(&mut self, num: usize) -> i64 {
+        self.publish_due(&vec![None; num])
+    }
+
+    /// A message for each due time.
+    pub fn publish_due(&mut self, due_unix_ns: &[Option<i64>]) -> i64 {
         let mut builder = BatchBuilder::default();
-        (0..num).for_each(|_| builder.push(1, b"body"));
+        due_unix_ns.iter().for_each(|&due| builder.push_due(1, due, b"body"));
         let at = self.end();
         let stamp = Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(2), epoch: Epoch(1), at, prev_crc: 0 };
         let batch = builder.seal(stamp);
@@ -54,6 +60,10 @@ impl Log {
 }
 
 impl Source for Log {
+    fn unix_ns(&self) -> i64 {
+        self.unix_ns
+    }
+
     fn fetch(&mut self, offset: i64) -> Fetch {
         self.fetches += 1;
         match (self.answers.get(&offset), self.batches.get(&offset)) {

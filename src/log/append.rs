@@ -2,15 +2,80 @@
 //!
 //! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
 
-use super::batch::BATCH_HEADER_LEN;
+use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, DUE_LEN, MESSAGE_OVERHEAD};
 use super::format::FILE_HEADER_LEN;
 use super::native::NativeBatch;
-use super::notice::{Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
+use super::notice::{AppendTicket, Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
 use super::producers::{Judged, SequenceError};
 use super::store::{Store, batch_cost, commit_len};
 use crate::base::{Now, Position};
 
 impl Store {
+    /// [`Store::append_due`] of messages that are due at once.
+    pub fn append<'a>(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        bodies: impl Iterator<Item = &'a [u8]>,
+        count: usize,
+        bytes: usize,
+        io: &mut Io,
+    ) -> Result<AppendTicket, Refusal> {
+        self.append_due(now, p, bodies, count, bytes, None, io)
+    }
+
+    /// Appends messages to the partition's open batch: all or none, never split over two batches. `bytes` are those of
+    /// all bodies. With a due time no channel delivers them earlier.
+    #[expect(clippy::too_many_arguments)]
+    pub fn append_due<'a>(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        bodies: impl Iterator<Item = &'a [u8]>,
+        count: usize,
+        bytes: usize,
+        due_unix_ns: Option<i64>,
+        io: &mut Io,
+    ) -> Result<AppendTicket, Refusal> {
+        assert!(count > 0, "an append has messages");
+        let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 };
+        let encoded = bytes + count * (MESSAGE_OVERHEAD + options);
+        if encoded > BATCH_BODY_MAX {
+            // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
+            return Err(Refusal::TooBig);
+        }
+        let is_new = self.admit(p, encoded, false, io)?;
+        let direct_len = self.direct_len;
+        let part = &mut self.partitions[p.0 as usize];
+        if is_new {
+            let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
+            if !alone {
+                part.seal(p, &mut self.batch_memory);
+                self.has_sealed = true;
+            }
+            part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
+            part.builder.reserve(len);
+        }
+        part.last_ticket.0 += 1;
+        let before = part.builder.len();
+        let mut pushed = 0;
+        for body in bodies {
+            part.builder.push_due(now.unix_ns, due_unix_ns, body);
+            pushed += 1;
+        }
+        let grown = part.builder.len() - before;
+        assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        self.has_sealed |= part.builder.len() >= direct_len;
+        let cost = batch_cost(part.builder.len(), direct_len);
+        let more = cost - part.builder_cost;
+        part.builder_cost = cost;
+        self.unpacked += more;
+        self.waiting_bytes += grown as u64;
+        let ticket = part.last_ticket;
+        self.mark_unsealed(p);
+        Ok(ticket)
+    }
+
     /// Appends a client's batch as one of its own, behind everything that was appended before. A producer's repeat is
     /// recognized and not stored again. A refusal hands the batch back.
     ///

@@ -25,9 +25,13 @@ pub const BATCH_HEADER_LEN: usize = size_of::<BatchHeader>();
 pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
 /// What one message costs beside its body, when it has no option.
 pub const MESSAGE_OVERHEAD: usize = 12;
+/// What a due time adds to that.
+pub const DUE_LEN: usize = 8;
 
 /// The batch has no body: its messages were lost to damage before they could be read. Readers step over it.
 pub const BATCH_LOST: u16 = 1;
+/// Messages of the batch have a due time: a reader that takes runs has to look at each message's head.
+pub const BATCH_DUE: u16 = 2;
 
 const MESSAGE_DUE: u16 = 1;
 const MESSAGE_TRACE: u16 = 2;
@@ -105,6 +109,10 @@ impl BatchHeader {
         self.flags.get() & BATCH_LOST != 0
     }
 
+    pub fn has_due(&self) -> bool {
+        self.flags.get() & BATCH_DUE != 0
+    }
+
     pub fn start(&self) -> Position {
         Position { offset: self.offset.get(), count: self.count.get(), log_id: LogId(self.log_id.get()) }
     }
@@ -151,6 +159,7 @@ pub struct BatchBuilder {
     last_len: usize,
     num: u32,
     base_unix_ns: i64,
+    has_due: bool,
 }
 
 impl BatchBuilder {
@@ -182,6 +191,11 @@ impl BatchBuilder {
 
     /// Appends a message without options.
     pub fn push(&mut self, unix_ns: i64, body: &[u8]) {
+        self.push_due(unix_ns, None, body);
+    }
+
+    /// Appends a message that perhaps has a due time: no channel delivers it earlier.
+    pub fn push_due(&mut self, unix_ns: i64, due_unix_ns: Option<i64>, body: &[u8]) {
         if self.num == 0 {
             self.bytes.resize(BATCH_HEADER_LEN, 0);
             self.base_unix_ns = unix_ns;
@@ -189,9 +203,17 @@ impl BatchBuilder {
         self.num += 1;
         let delta_us = ((unix_ns - self.base_unix_ns) / 1000).clamp(0, u32::MAX as i64) as u32;
         let mut head = [0; MESSAGE_OVERHEAD];
-        head[..4].copy_from_slice(&((MESSAGE_OVERHEAD - 4 + body.len()) as u32).to_le_bytes());
+        let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 };
+        head[..4].copy_from_slice(&((MESSAGE_OVERHEAD - 4 + options + body.len()) as u32).to_le_bytes());
         head[8..].copy_from_slice(&delta_us.to_le_bytes());
-        self.bytes.extend_from_slice(&head);
+        if let Some(due_unix_ns) = due_unix_ns {
+            head[4..6].copy_from_slice(&MESSAGE_DUE.to_le_bytes());
+            self.has_due = true;
+            self.bytes.extend_from_slice(&head);
+            self.bytes.extend_from_slice(&due_unix_ns.to_le_bytes());
+        } else {
+            self.bytes.extend_from_slice(&head);
+        }
         self.bytes.extend_from_slice(body);
     }
 
@@ -215,10 +237,11 @@ impl BatchBuilder {
     fn finish(&mut self, stamp: Stamp) -> BatchHeader {
         assert!(self.num > 0, "an empty batch has no meaning");
         let num = std::mem::take(&mut self.num);
+        let flags = if std::mem::take(&mut self.has_due) { BATCH_DUE } else { 0 };
         let bytes = &mut self.bytes[..];
         self.last_len = bytes.len();
         let body_crc = crc32fast::hash(&bytes[BATCH_HEADER_LEN..]);
-        let header = stamp.header(bytes.len(), num, body_crc, self.base_unix_ns, (0, 0));
+        let header = stamp.header(bytes.len(), (flags, num), body_crc, self.base_unix_ns, (0, 0));
         bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
         header
     }
@@ -228,19 +251,19 @@ impl Stamp {
     /// Writes the header of `bytes`, whose body stands behind the header's place already. `sequence`: producer id and
     /// first sequence.
     pub(super) fn seal(self, mut bytes: Vec<u8>, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> Batch {
-        let header = self.header(bytes.len(), num, body_crc, base_unix_ns, sequence);
+        let header = self.header(bytes.len(), (0, num), body_crc, base_unix_ns, sequence);
         bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
         Batch { header, bytes: bytes.into() }
     }
 
-    /// `len`: of header and body.
-    fn header(self, len: usize, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> BatchHeader {
+    /// `len`: of header and body. `(flags, num)`: those of the header.
+    fn header(self, len: usize, (flags, num): (u16, u32), body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> BatchHeader {
         let mut header = BatchHeader {
             magic: BATCH_MAGIC,
             header_crc: 0.into(),
             topic_id: self.topic_id.0,
             partition: self.partition.0.into(),
-            flags: 0.into(),
+            flags: flags.into(),
             num: num.into(),
             epoch: self.epoch.0.into(),
             log_id: self.at.log_id.0.into(),
@@ -373,6 +396,7 @@ impl Batch {
 pub struct Message<'a> {
     pub log_id: LogId,
     pub unix_ns: i64,
+    /// No channel delivers it earlier.
     pub due_unix_ns: Option<i64>,
     pub trace: u64,
     pub ext: &'a [u8],
@@ -467,6 +491,20 @@ mod tests {
         let m: Vec<_> = found.messages().map(|m| (m.log_id.0, m.unix_ns, m.body)).collect();
         assert_eq!(m, [(42, 5_000_000, &b"one"[..]), (43, 5_007_000, b"")]);
         assert_eq!(found.header.end(), Position { offset: 1000 + batch.bytes.len() as i64, count: 43, log_id: LogId(44) });
+    }
+
+    #[test]
+    fn a_due_time_comes_back_and_marks_the_batch() {
+        let mut b = BatchBuilder::default();
+        b.push(5_000_000, b"now");
+        b.push_due(5_000_000, Some(-7), b"late");
+        assert_eq!(b.len(), BATCH_HEADER_LEN + 2 * MESSAGE_OVERHEAD + DUE_LEN + 7);
+        let batch = b.seal(stamp());
+        let found = Batch::parse(&batch.bytes, TopicId([7; 16]), PartitionId(3)).unwrap();
+        let m: Vec<_> = found.messages().map(|m| (m.due_unix_ns, m.body)).collect();
+        assert_eq!((found.header.has_due(), m), (true, vec![(None, &b"now"[..]), (Some(-7), b"late")]));
+        b.push(5_000_000, b"now");
+        assert!(!b.seal(stamp()).header.has_due(), "the mark is the batch's own");
     }
 
     #[test]

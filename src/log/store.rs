@@ -11,10 +11,10 @@
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, MESSAGE_OVERHEAD};
+use super::batch::BATCH_HEADER_LEN;
 use super::cache::ReadCache;
 use super::memory::BatchMemory;
-use super::notice::{AppendTicket, CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, Refusal, StoreOptions};
+use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, StoreOptions};
 use super::partition::PartitionLog;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
@@ -304,55 +304,6 @@ impl Store {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping != Stopping::No
-    }
-
-    /// Appends messages to the partition's open batch: all or none, never split over two batches. `bytes` are those of
-    /// all bodies.
-    pub fn append<'a>(
-        &mut self,
-        now: Now,
-        p: PartitionIdx,
-        bodies: impl Iterator<Item = &'a [u8]>,
-        count: usize,
-        bytes: usize,
-        io: &mut Io,
-    ) -> Result<AppendTicket, Refusal> {
-        assert!(count > 0, "an append has messages");
-        let encoded = bytes + count * MESSAGE_OVERHEAD;
-        if encoded > BATCH_BODY_MAX {
-            // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
-            return Err(Refusal::TooBig);
-        }
-        let is_new = self.admit(p, encoded, false, io)?;
-        let direct_len = self.direct_len;
-        let part = &mut self.partitions[p.0 as usize];
-        if is_new {
-            let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
-            if !alone {
-                part.seal(p, &mut self.batch_memory);
-                self.has_sealed = true;
-            }
-            part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            part.builder.reserve(len);
-        }
-        part.last_ticket.0 += 1;
-        let before = part.builder.len();
-        let mut pushed = 0;
-        for body in bodies {
-            part.builder.push(now.unix_ns, body);
-            pushed += 1;
-        }
-        let grown = part.builder.len() - before;
-        assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
-        self.has_sealed |= part.builder.len() >= direct_len;
-        let cost = batch_cost(part.builder.len(), direct_len);
-        let more = cost - part.builder_cost;
-        part.builder_cost = cost;
-        self.unpacked += more;
-        self.waiting_bytes += grown as u64;
-        let ticket = part.last_ticket;
-        self.mark_unsealed(p);
-        Ok(ticket)
     }
 
     /// The turn's end has to look at the partition.

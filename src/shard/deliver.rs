@@ -27,6 +27,7 @@ struct Log<'a> {
     p: PartitionIdx,
     /// Consumers see up to the committed end only.
     committed: i64,
+    unix_ns: i64,
     io: &'a mut Io,
 }
 
@@ -36,6 +37,10 @@ impl Source for Log<'_> {
             return Fetch::End;
         }
         self.store.fetch(self.p, offset, self.io)
+    }
+
+    fn unix_ns(&self) -> i64 {
+        self.unix_ns
     }
 }
 
@@ -162,7 +167,7 @@ impl Shard {
             e.settle_owed(key);
             return false;
         }
-        let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, io: &mut e.io };
+        let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, unix_ns: now.unix_ns, io: &mut e.io };
         let mut sink = Outputs {
             core: e.core,
             conns: &mut self.conns,
