@@ -103,6 +103,7 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.native_delivered += c.native_delivered;
         t.native_channels += c.native_channels;
         t.native_claims += c.native_claims;
+        t.deferred += c.deferred;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;
@@ -137,7 +138,7 @@ fn the_promise_holds_over_crashes() {
     if asked().is_none() {
         assert!(c.acknowledged > 50_000 && c.survived > 50_000 && c.gone > 20_000 && c.deleted > 20_000, "{o:?}");
         assert!(c.settled > 1000 && o.moves > 500 && o.recovery_crashes > 200 && o.torn_sectors > 10_000, "{o:?}");
-        assert!(o.beside > 100, "{o:?}");
+        assert!(o.beside > 100 && c.deferred > 1_000, "{o:?}");
         assert!(o.reused > 40, "segments begin on the space of others: {o:?}");
     }
 }

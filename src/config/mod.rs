@@ -120,8 +120,9 @@ settings! {
             "Time a consumer has for a message before it is delivered again, unless the consumer asks for another";
         max_msg_timeout_ms: u64 = 15 * MINUTE, Unit::Millis, 1, DAY, "max-msg-timeout",
             "Longest time a consumer may ask for, or reach by TOUCH";
-        max_req_timeout_ms: u64 = HOUR, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
-            "Longest delay of a requeued message; a longer delay becomes this one";
+        max_req_timeout_ms: u64 = 30 * DAY, Unit::Millis, 0, 30 * DAY, "max-req-timeout",
+            "Longest delay of a message: a longer one of a REQ becomes this one, a DPUB with a longer one is refused. nsqd's default is \
+             an hour";
         max_heartbeat_interval_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "max-heartbeat-interval",
             "Longest heartbeat interval that a client may ask for";
         client_timeout_ms: u64 = MINUTE, Unit::Millis, SECOND, HOUR, "client-timeout",

@@ -39,10 +39,10 @@ pub async fn publish(node: &Node, query: Result<Query, Failure>, body: Incoming,
     let query = query?;
     let topic = topic_of(&query)?;
     let partition = partition_of(&query)?;
-    refuse_deferred(node, &query)?;
+    let delay_ms = delay_of(node, &query)?;
     let ends = vec![paid.bytes.len() as u32];
     let Paid { bytes, budget } = paid;
-    let result = store(node, topic, partition, OwnedBodies { bytes, ends }, began).await;
+    let result = store(node, topic, partition, OwnedBodies { bytes, ends, delay_ms }, began).await;
     drop(budget);
     result
 }
@@ -55,6 +55,7 @@ pub async fn publish_many(node: &Node, query: Result<Query, Failure>, body: Inco
     let query = query?;
     let topic = topic_of(&query)?;
     let partition = partition_of(&query)?;
+    let delay_ms = delay_of(node, &query)?;
     // An unknown value of `binary` means true, as in nsqd.
     let binary = query.get("binary").is_some_and(|value| !matches!(value, "false" | "0"));
     let paid = match body::read(node, body, node.settings.max_body_size).await {
@@ -63,7 +64,8 @@ pub async fn publish_many(node: &Node, query: Result<Query, Failure>, body: Inco
     };
     let max = node.settings.max_msg_size;
     let bodies = if binary { split_binary(&paid.bytes, max) } else { split_lines(&paid.bytes, max) };
-    let bodies = bodies.map_err(|code| Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code))?;
+    let mut bodies = bodies.map_err(|code| Failure::new(StatusCode::PAYLOAD_TOO_LARGE, code))?;
+    bodies.delay_ms = delay_ms;
     let Paid { bytes, budget } = paid;
     drop(bytes);
     if bodies.ends.is_empty() {
@@ -95,14 +97,11 @@ pub fn partition_of(query: &Query) -> Result<Option<PartitionId>, Failure> {
     Ok(Some(PartitionId(number)))
 }
 
-/// Durable deferred messages are a later issue; until then a deferred publish is refused, never published at once.
-fn refuse_deferred(node: &Node, query: &Query) -> Result<(), Failure> {
-    let Some(defer) = query.get("defer") else { return Ok(()) };
+/// `defer`: milliseconds before which no channel delivers the messages. nsqd knows it of `/pub` alone.
+fn delay_of(node: &Node, query: &Query) -> Result<u64, Failure> {
+    let Some(defer) = query.get("defer") else { return Ok(0) };
     match defer.parse::<u64>() {
-        Ok(0) => Ok(()),
-        Ok(ms) if ms <= node.settings.max_req_timeout_ms => {
-            Err(Failure::new(StatusCode::NOT_IMPLEMENTED, "DEFER_NOT_AVAILABLE: this node does not take deferred messages yet"))
-        }
+        Ok(ms) if ms <= node.settings.max_req_timeout_ms => Ok(ms),
         _ => Err(Failure::new(StatusCode::BAD_REQUEST, "INVALID_DEFER")),
     }
 }

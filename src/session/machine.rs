@@ -216,7 +216,7 @@ impl Session {
         let conn = self.conn;
         match command {
             Command::Publish { topic, partition, bodies } => {
-                let asked = if matches!(bodies, Bodies::One(_)) { Asked::Publish } else { Asked::MultiPublish };
+                let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
                 match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
                     Taken::Accepted => {
                         self.published.add(topic, bodies.count());
@@ -265,10 +265,6 @@ impl Session {
             }
             Command::Identify(json) => return self.identify(now, json),
             Command::Nop => {}
-            Command::Unsupported(name) => {
-                let text = format!("{name} is not supported by this version: nothing of it was done");
-                self.answer_error(&ClientError::passing("E_INVALID", text));
-            }
         }
         true
     }

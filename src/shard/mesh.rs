@@ -84,7 +84,7 @@ impl Engine {
                 let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
                 // Order: what waits already goes first.
                 let attempt = match self.parked.is_empty() {
-                    true => self.append(now, partition, publisher, bodies.iter(), count, bytes),
+                    true => self.append(now, partition, publisher, bodies.iter(), count, bytes, bodies.delay_ms),
                     false => Attempt::Wait,
                 };
                 match attempt {

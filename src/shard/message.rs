@@ -156,6 +156,8 @@ pub enum AcceptLossError {
 pub struct OwnedBodies {
     pub bytes: Vec<u8>,
     pub ends: Vec<u32>,
+    /// No channel delivers them before so many milliseconds have passed.
+    pub delay_ms: u64,
 }
 
 impl OwnedBodies {

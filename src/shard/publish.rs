@@ -10,7 +10,7 @@ use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
-use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
+use crate::log::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
@@ -115,6 +115,7 @@ impl Engine {
     }
 
     /// Takes a publish for a partition of this core.
+    #[expect(clippy::too_many_arguments)]
     pub fn append<'a>(
         &mut self,
         now: Now,
@@ -123,12 +124,13 @@ impl Engine {
         bodies: impl Iterator<Item = &'a [u8]>,
         count: usize,
         bytes: usize,
+        delay_ms: u64,
     ) -> Attempt {
         if self.stopping {
             return Attempt::Refused(PublishError::Stopping);
         }
         // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
-        if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD)) > BATCH_BODY_MAX {
+        if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX {
             return Attempt::Refused(PublishError::TooBig);
         }
         if self.cluster.is_some()
@@ -136,7 +138,9 @@ impl Engine {
         {
             return attempt;
         }
-        match self.store.append(now, idx, bodies, count, bytes, &mut self.io) {
+        // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
+        let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
+        match self.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, &mut self.io) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
@@ -218,7 +222,7 @@ impl Engine {
             track.toward = None;
         }
         let publisher = Publisher::Session(conn, slot);
-        let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes());
+        let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
         if matches!(attempt, Attempt::Wait) {
             self.room_waiters.push_back(conn);
             self.expect_stalls(now);
@@ -253,7 +257,11 @@ impl Engine {
         if !self.remote_fins.is_empty() && self.subs.contains_key(&conn) {
             self.flush_remote_fins();
         }
-        let mut owned = OwnedBodies { bytes: Vec::with_capacity(bodies.bytes()), ends: Vec::with_capacity(bodies.count()) };
+        let mut owned = OwnedBodies {
+            bytes: Vec::with_capacity(bodies.bytes()),
+            ends: Vec::with_capacity(bodies.count()),
+            delay_ms: bodies.delay_ms(),
+        };
         bodies.iter().for_each(|b| owned.push(b));
         self.remote_bytes += bytes;
         let ticket = self.ticket(Asked::Publish { conn, slot, bytes, topic: topic.id });
@@ -307,7 +315,7 @@ impl Engine {
     pub fn on_room(&mut self, now: Now) {
         while let Some(p) = self.parked.pop_front() {
             let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes) {
+            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms) {
                 Attempt::Accepted => {}
                 Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
                 Attempt::Wait => {

@@ -246,6 +246,33 @@ class Pynsq(unittest.IsolatedAsyncioTestCase):
         finally:
             server.close()
 
+    async def test_deferred_publishes_over_a_kill(self):
+        server = Server()
+        try:
+            writer = await self.writer(server)
+            due, bodies = {}, [b"deferred %d" % n for n in range(20)]
+            for n, body in enumerate(bodies):
+                delay_ms = (0, 500, 2000, 4000)[n % 4]
+                due[body] = time.time() + delay_ms / 1000
+                self.assertEqual(await self.send(writer.dpub, "later", delay_ms, body), b"OK")
+            server.kill()
+            await until(lambda: not writer.conns, "the writer notices")
+            server.start()
+            early = []
+
+            def handler(message):
+                early.extend([message.body] if time.time() < due[message.body] else [])
+                return True
+
+            seen = self.reader(server=server, topic="later", handler=handler)
+            await seen.expect(bodies, limit=40)
+            self.assertEqual(early, [])
+            for client in self.open:
+                for conn in list(client.conns.values()):
+                    conn.close()
+        finally:
+            server.close()
+
     async def test_leader_change(self):
         cluster = Cluster("orders", "--follower-limit=1s", "--replica-write-limit=2s")
         self.addCleanup(cluster.close)

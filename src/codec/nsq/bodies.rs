@@ -1,16 +1,21 @@
 //! The bodies of one publish, borrowed from where they were received.
 
-/// What a PUB or an MPUB brings. All or nothing: they are stored together.
+/// What a PUB, a DPUB or an MPUB brings. All or nothing: they are stored together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bodies<'a> {
     One(&'a [u8]),
+    /// Of a DPUB: no channel delivers it before so many milliseconds have passed.
+    Deferred {
+        body: &'a [u8],
+        delay_ms: u64,
+    },
     Many(MpubBodies<'a>),
 }
 
 impl<'a> Bodies<'a> {
     pub fn iter(&self) -> BodiesIter<'a> {
         match *self {
-            Bodies::One(body) => BodiesIter(Inner::One(Some(body).into_iter())),
+            Bodies::One(body) | Bodies::Deferred { body, .. } => BodiesIter(Inner::One(Some(body).into_iter())),
             Bodies::Many(bodies) => BodiesIter(Inner::Many(bodies.wire)),
         }
     }
@@ -18,15 +23,23 @@ impl<'a> Bodies<'a> {
     /// Number of bodies, at least 1.
     pub fn count(&self) -> usize {
         match self {
-            Bodies::One(_) => 1,
+            Bodies::One(_) | Bodies::Deferred { .. } => 1,
             Bodies::Many(bodies) => bodies.count as usize,
+        }
+    }
+
+    /// Zero: they are due at once.
+    pub fn delay_ms(&self) -> u64 {
+        match self {
+            Bodies::Deferred { delay_ms, .. } => *delay_ms,
+            Bodies::One(_) | Bodies::Many(_) => 0,
         }
     }
 
     /// Bytes of all bodies together.
     pub fn bytes(&self) -> usize {
         match self {
-            Bodies::One(body) => body.len(),
+            Bodies::One(body) | Bodies::Deferred { body, .. } => body.len(),
             Bodies::Many(bodies) => bodies.wire.len() - 4 * bodies.count as usize,
         }
     }

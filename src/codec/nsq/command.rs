@@ -59,8 +59,6 @@ pub enum Command<'a> {
     Close,
     /// Also RDY after CLS.
     Nop,
-    /// A command of nsqd's that this version does not carry out, with its body: the client hears so, and goes on.
-    Unsupported(&'static str),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -349,9 +347,7 @@ fn publish<'a>(
     Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
 }
 
-/// Deferred publishes come with the durable delayed store. Until then the client hears that its message was not taken. What
-/// nsqd refuses is refused as there; a whole command is read to its end, so that the connection, and what else is in flight
-/// on it, lives on.
+/// What nsqd refuses is refused as there; what it ignores behind the delay is ignored.
 fn deferred_publish<'a>(
     topic: Option<&'a [u8]>,
     delay: Option<&'a [u8]>,
@@ -361,16 +357,15 @@ fn deferred_publish<'a>(
     let (Some(topic), Some(delay)) = (topic, delay) else {
         return Err(invalid("DPUB insufficient number of parameters").into());
     };
-    if valid_name(topic).is_none() {
-        return Err(ClientError::fatal("E_BAD_TOPIC", format!("DPUB topic name {} is not valid", quoted(topic))).into());
-    }
+    let (topic, partition) = published_to(topic, None, "DPUB topic name")?;
     let delay_ms = digits(delay).ok_or_else(|| invalid_echo("DPUB could not parse timeout", delay))?;
     let delay_max_ms = limits.max_req_timeout_ms;
     if delay_ms > delay_max_ms {
         return Err(invalid(format!("DPUB timeout {delay_ms} out of range 0-{delay_max_ms}")).into());
     }
-    let (_, end) = one_message("DPUB", body, limits)?;
-    Ok((Command::Unsupported("DPUB"), end))
+    let (body, end) = one_message("DPUB", body, limits)?;
+    let bodies = if delay_ms == 0 { Bodies::One(body) } else { Bodies::Deferred { body, delay_ms } };
+    Ok((Command::Publish { topic, partition, bodies }, end))
 }
 
 /// The body of one message, and where it ends.

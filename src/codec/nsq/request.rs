@@ -42,6 +42,12 @@ pub fn publish_to(out: &mut Vec<u8>, topic: &str, partition: Option<PartitionId>
     sized(out, body);
 }
 
+/// DPUB: no channel delivers it before so many milliseconds have passed.
+pub fn publish_deferred(out: &mut Vec<u8>, topic: &str, delay_ms: u64, body: &[u8]) {
+    line(out, &[b"DPUB", topic.as_bytes(), &number(delay_ms)]);
+    sized(out, body);
+}
+
 pub fn multi_publish<'a>(out: &mut Vec<u8>, topic: &str, bodies: impl Iterator<Item = &'a [u8]> + Clone) {
     multi_publish_to(out, topic, None, bodies);
 }

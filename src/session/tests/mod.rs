@@ -49,7 +49,11 @@ impl Host for MockHost {
     ) -> Taken {
         let all: Vec<_> = bodies.iter().map(|b| String::from_utf8_lossy(b).into_owned()).collect();
         assert_eq!((all.len(), bodies.iter().map(<[u8]>::len).sum()), (bodies.count(), bodies.bytes()));
-        let kind = if matches!(bodies, Bodies::One(_)) { "pub" } else { "mpub" };
+        let kind = match bodies {
+            Bodies::One(_) => "pub".into(),
+            Bodies::Deferred { delay_ms, .. } => format!("dpub {delay_ms}"),
+            Bodies::Many(_) => "mpub".into(),
+        };
         let at = partition.map_or(String::new(), |p| format!("/{p}"));
         self.calls.push(format!("{kind} {topic}{at} {}", all.join(",")));
         self.take(slot)

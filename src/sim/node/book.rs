@@ -60,6 +60,8 @@ struct Written {
     is_finished: bool,
     /// Its producer is idempotent.
     is_repeatable: bool,
+    /// No channel may have it earlier, by [`Book::wall_ms`].
+    due_ms: u64,
 }
 
 const LOG_ID_MAX: u64 = (1 << 54) - 1;
@@ -145,6 +147,8 @@ pub struct Book {
     pub is_sick: bool,
     /// The time of clients.
     pub now_ms: u64,
+    /// The wall clock of the one node.
+    pub wall_ms: u64,
     /// Nobody stands still for so long that a message times out unseen.
     pub is_delay_checked: bool,
     pub counts: Counts,
@@ -207,9 +211,22 @@ impl Book {
             is_refused: false,
             is_finished: false,
             is_repeatable: false,
+            due_ms: 0,
         });
         self.counts.written += 1;
         n
+    }
+
+    /// It is about to be written as a deferred publish.
+    pub fn is_due_in(&mut self, n: usize, delay_ms: u64) {
+        self.messages[n].due_ms = self.wall_ms + delay_ms;
+    }
+
+    /// The node lets go of a message, or the client reads it.
+    fn due_times_hold(&mut self, channel: &ChannelKey, n: usize) {
+        let (due, now) = (self.messages[n].due_ms, self.wall_ms);
+        assert!(now >= due, "due_times_hold: message {n} comes to {channel:?} at {now} ms, and is due at {due} ms");
+        self.counts.deferred += (due > 0) as u64;
     }
 
     pub fn body(&self, n: usize) -> &[u8] {
@@ -398,6 +415,7 @@ impl Book {
         let has_begun = channel.1 == MOVED || begins <= Some(id.log_id);
         assert!(has_begun, "channel_begins_where_told: {channel:?} began at {begins:?}, and {id:?} comes");
         self.comes(channel, id);
+        self.due_times_hold(channel, n);
         self.messages[n].is_delivered = true;
         self.counts.delivered += 1;
     }

@@ -215,6 +215,8 @@ impl Client {
                 let topic = self.reach.topics[0];
                 (0..rng.below(50)).for_each(|_| self.publish_one(book, topic, rng));
             }
+            // The nodes of a cluster have clocks hours apart, and a due time means what the leader's clock says.
+            4 | 5 if !self.reach.is_clustered && self.reach.partition.is_none() => self.publish_deferred(book, topic, rng),
             _ => self.publish_one(book, topic, rng),
         }
     }
@@ -229,6 +231,13 @@ impl Client {
     fn publish_one(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
         let n = book.write_to(topic, self.reach.partition, rng);
         request::publish_to(&mut self.out, &topic_name(topic), self.reach.named(), book.body(n));
+        self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
+    }
+
+    fn publish_deferred(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
+        let (n, delay_ms) = (book.write_to(topic, None, rng), rng.below(5_000));
+        book.is_due_in(n, delay_ms);
+        request::publish_deferred(&mut self.out, &topic_name(topic), delay_ms, book.body(n));
         self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
     }
 

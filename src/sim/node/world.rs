@@ -99,6 +99,10 @@ pub struct World<'a> {
     next_ticket: u64,
 }
 
+fn wall_ms(now: Now) -> u64 {
+    now.unix_ns as u64 / 1_000_000
+}
+
 impl<'a> World<'a> {
     #[expect(clippy::too_many_arguments)]
     pub fn new(
@@ -151,6 +155,7 @@ impl<'a> World<'a> {
                 tls: None,
             }));
         }
+        book.wall_ms = wall_ms(now);
         disk.faults = plan.faults;
         disk.faults.capacity = if plan.space == 0 { 0 } else { disk.used_bytes() + plan.space };
         World {
@@ -579,6 +584,7 @@ impl<'a> World<'a> {
         let d = Duration::from_millis(ms);
         self.now.ticks = Ticks(self.now.ticks.0) + d;
         self.now.unix_ns += d.as_nanos() as i64;
+        self.book.wall_ms = wall_ms(self.now);
         self.sockets.values_mut().for_each(|s| s.client.time_passed(ms));
         for core in 0..self.shards.len() {
             self.tick(core);

@@ -27,6 +27,8 @@ pub struct Counts {
     pub native_channels: u64,
     /// FINs that a native client wrote before a publish that was acknowledged.
     pub native_claims: u64,
+    /// Delivered messages that had a due time.
+    pub deferred: u64,
 }
 
 impl Counts {
@@ -47,5 +49,6 @@ impl Counts {
         self.native_delivered += c.native_delivered;
         self.native_channels += c.native_channels;
         self.native_claims += c.native_claims;
+        self.deferred += c.deferred;
     }
 }
