@@ -57,6 +57,7 @@ use crate::log::state::{JournalIdentity, RecoveredPartition};
 use crate::log::{Notice, PartitionIdx, Store, StoreOptions};
 use crate::peer::Links;
 use crate::replica::message::Route;
+use crate::replica::states::State;
 use crate::replica::{NodeId, Replica, ReplicaOptions};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
@@ -368,6 +369,12 @@ impl Shard {
     pub fn served(&self, now: Ticks) -> impl Iterator<Item = (Route, Epoch)> {
         let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
         members.filter(move |m| m.check_read(now).is_ok()).filter_map(|m| Some((m.route(), m.epoch()?)))
+    }
+
+    /// What each replica of this core is at that moment.
+    pub fn replica_states(&self) -> impl Iterator<Item = (Route, State)> {
+        let members = self.engine.partitions.iter().filter_map(|(_, p)| Some(&p.seat()?.member));
+        members.map(|m| (m.route(), m.state()))
     }
 
     fn takes_connections(&self) -> bool {

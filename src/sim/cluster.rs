@@ -19,6 +19,7 @@ mod node;
 mod operator;
 pub mod plan;
 mod quiet;
+mod roles;
 pub mod shrink;
 mod tap;
 mod wires;
@@ -60,6 +61,8 @@ pub struct Outcome {
     pub removed: u64,
     /// Of those, how often a disk was asked for one.
     pub operated_looked_for: u64,
+    /// Replicas that something befell in a state that they soon leave.
+    pub role_changes: u64,
     /// Disks that were looked at while their node ran.
     pub probes: u64,
     pub peer_bytes: u64,
@@ -95,6 +98,7 @@ impl Outcome {
         self.reused += o.reused;
         self.paused += o.paused;
         self.removed += o.removed;
+        self.role_changes += o.role_changes;
         self.operated_looked_for += o.operated_looked_for;
         self.probes += o.probes;
         self.peer_bytes += o.peer_bytes;

@@ -207,9 +207,13 @@ impl World {
         }
     }
 
-    /// In a run with damage one node is never trusted to be the last good copy, so a sound one must stay in sync.
     fn change_membership(&mut self, n: usize) {
         let key = self.random_key();
+        self.change_replicas_of(key, n);
+    }
+
+    /// In a run with damage one node is never trusted to be the last good copy, so a sound one must stay in sync.
+    pub fn change_replicas_of(&mut self, key: Key, n: usize) {
         let sound = |o: &usize| *o != n && self.meta.is_in_sync(key, *o) && self.victim != Some(*o);
         let may_go = (0..self.nodes.len()).any(|o| sound(&o));
         if self.meta.change_replicas(key, n, may_go, &mut self.rng) {

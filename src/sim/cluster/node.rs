@@ -44,6 +44,8 @@ pub struct Node {
     pub is_full_until: u64,
     /// Its disk often fails writes, for now.
     pub is_shaky: bool,
+    /// The next write of a journal of this life fails when it completes.
+    pub fails_journal: bool,
     /// What was durable on it was damaged.
     pub is_damaged: bool,
     /// A write or a sync failed in this life: something of it is read-only until a restart.
@@ -93,6 +95,7 @@ impl Node {
             is_off_until: 0,
             is_full_until: 0,
             is_shaky: false,
+            fails_journal: false,
             is_damaged: false,
             has_failed: false,
             cores: 1,
@@ -148,6 +151,7 @@ impl World {
         let doubts = recovered.partitions.iter();
         let doubts = doubts.filter_map(|p| Some(((self.check.topic(&p.topic.name)?, p.dir.partition.0), p.doubt))).collect();
         let shards = self.make_shards(n, recovered);
+        self.nodes[n].fails_journal = false;
         self.nodes[n].is_shaky = self.faults.shaky_start > 0.0 && self.rng.chance(self.faults.shaky_start);
         if self.nodes[n].is_shaky {
             let until = self.now + self.rng.below(400 * MS);

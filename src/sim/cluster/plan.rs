@@ -80,6 +80,9 @@ pub struct Faults {
     pub full_disk: f64,
     /// An operator pauses a channel at the partition's leader, lets it go on, empties or deletes it. No fault by itself.
     pub operator: f64,
+    /// Per state that a replica enters and soon leaves: its node's disk stands still, and meanwhile another leader is named, the replica is
+    /// taken away, or a write of its journal fails.
+    pub role_change: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -123,6 +126,7 @@ pub const FIELDS: &[Field] = &[
     ("lent_cut", 0.35, 0.06, |f| &mut f.lent_cut),
     ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
     ("operator", 0.3, 12.0, |f| &mut f.operator),
+    ("role_change", 0.2, 0.6, |f| &mut f.role_change),
 ];
 
 impl Faults {
@@ -144,7 +148,8 @@ impl Faults {
 
     /// A core may become read-only, or a channel hold, without a crash.
     pub fn fail_disks(&self) -> bool {
-        self.write_error + self.sync_error + self.short_write + self.journal_error + self.shaky_start > 0.0 || self.damage()
+        self.write_error + self.sync_error + self.short_write + self.journal_error + self.shaky_start + self.role_change > 0.0
+            || self.damage()
     }
 }
 
@@ -185,12 +190,14 @@ impl Plan {
         let is_calm = rng.chance(0.05);
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
+        let mut roles = Rng::new(seed ^ 0x401e);
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
                 "lent_cut" => &mut lent,
                 "full_disk" => &mut full,
                 "operator" => &mut operator,
+                "role_change" => &mut roles,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };
@@ -233,7 +240,7 @@ impl Plan {
         if self.coordination != Coordination::Store {
             let f = &mut self.faults;
             (f.store_away, f.watch_late, f.watch_twice, f.watch_compacted, f.membership) = (0.0, 0.0, 0.0, 0.0, 0.0);
-            f.cut_off = 0.0;
+            (f.cut_off, f.role_change) = (0.0, 0.0);
         }
         if self.coordination == Coordination::Alone {
             // its topics are its own; the node simulator has an operator

@@ -3,7 +3,7 @@
 use super::check::Checker;
 use super::clients::Visitor;
 use super::events::{Happening, Mend, Queue};
-use super::meta::Meta;
+use super::meta::{Key, Meta};
 use super::node::{Mail, Node, recover_options};
 use super::operator::Operator;
 use super::plan::{Coordination, Faults, Plan};
@@ -14,6 +14,7 @@ use crate::base::{CoreId, DiskDone, DiskError, DiskOp, FileId, OpId, Rng, Ticks,
 use crate::log::recovery::recover;
 use crate::metrics::stats::ShardStats;
 use crate::replica::NodeId;
+use crate::replica::states::State;
 use crate::shard::cluster::{Ask, Fact};
 use crate::shard::{Effect, Effects, Event};
 use crate::sim::disk::SimDisk;
@@ -62,6 +63,8 @@ pub struct World {
     /// What is left in channels, from the last answers to a question for it.
     pub left: Vec<(usize, ShardStats)>,
     pub operator: Operator,
+    /// What each replica was when a turn of its core ended last.
+    pub roles: BTreeMap<(usize, Key), State>,
     sink: Option<Sink>,
     scratch: Effects,
 }
@@ -110,6 +113,7 @@ impl World {
             victim,
             left: vec![],
             operator: Operator::default(),
+            roles: BTreeMap::new(),
             sink,
             scratch: vec![],
         };
@@ -227,6 +231,7 @@ impl World {
         }
         if is_end {
             self.look_who_serves(n, core);
+            self.look_at_roles(n, core);
         }
         for effect in out.drain(..) {
             if !self.carry(n, core, effect) {
@@ -383,7 +388,8 @@ impl World {
         let was_read = matches!(outcome, Err(DiskError::Io { call: "read", .. }));
         let r = node.running.as_mut().expect("it runs");
         let (core, op, is_journal) = r.ops.remove(&id).expect("every operation completes once");
-        if is_journal && self.phase == Phase::Faulty && self.rng.chance(self.faults.journal_error) {
+        let fails = is_journal && std::mem::take(&mut self.nodes[n].fails_journal);
+        if is_journal && self.phase == Phase::Faulty && (self.rng.chance(self.faults.journal_error) || fails) {
             let file = FileId::Journal(core as u16);
             outcome = Err(DiskError::Io { file, call: "write", errno: 5, message: "injected".into() });
         }
@@ -426,7 +432,7 @@ impl World {
     }
 
     /// Every watch is told of a partition's newest metadata, as watches do.
-    pub fn changed(&mut self, key: super::meta::Key) {
+    pub fn changed(&mut self, key: Key) {
         let newest = self.meta.entries[&key].now.clone();
         self.book.term_ends(key.0, key.1);
         self.say(|| format!("store: {key:?} {newest:?}"));
