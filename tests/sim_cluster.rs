@@ -70,7 +70,36 @@ const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
 const LATER: &[&str] =
-    &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk", "operator"];
+    &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk", "operator", "role_change"];
+
+/// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a
+/// million): something keeps the seeds from getting there. How many of the rare ones a run makes is luck, so that is only printed.
+const OFTEN: &[&str] = &[
+    "Idle ToFollow",
+    "Idle ToLead",
+    "Apart Inquired",
+    "Apart OrderedInStep",
+    "Apart OrderedToCut",
+    "Apart ToFollow",
+    "Apart ToLead",
+    "Promising Inquired",
+    "Promising Stood",
+    "Cutting WasCut",
+    "Aligned Inquired",
+    "Aligned ToFollow",
+    "Aligned ToLead",
+    "Aligned LogBroke",
+    "Claiming Stood",
+    "Asking HeardSelf",
+    "Asking HeardBetter",
+    "Asking ToFollow",
+    "Fetching Fetched",
+    "Settling TailCommitted",
+    "Open Unknown",
+    "Open ToFollow",
+    "Open LogBroke",
+    "Closed ToLead",
+];
 
 /// A seed takes a second or two; the machine may be busy with other things.
 const SEED_MAX: Duration = Duration::from_secs(600);
@@ -161,19 +190,20 @@ fn the_promise_holds_with_a_metadata_store() {
     if asked().is_some() {
         return;
     }
-    let missed = seen.missed();
     println!("{}", seen.text());
-    assert!(missed.len() <= 32, "the seeds reach less of the replica than they did: {missed:?}");
+    let missed: Vec<String> = seen.missed().into_iter().filter(|name| OFTEN.contains(&name.as_str())).collect();
+    assert!(missed.is_empty(), "the seeds reach less of the replica than they did: {missed:?}");
     let c = total.counts;
     assert!(c.acknowledged > 100_000 && c.delivered > 300_000 && c.finished > 300_000, "{total:?}");
     assert!(c.repeats > 1_000 && c.duplicates > 500 && c.native_delivered > 100_000, "{total:?}");
-    assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 20, "{total:?}");
+    assert!(total.elections > 100 && total.proposals > 100 && total.replica_changes > 10, "{total:?}");
     assert!(total.crashes > 100 && total.recovery_crashes > 5 && total.probes > 1_000, "{total:?}");
-    assert!(total.read_only > 20 && total.damages > 20, "{total:?}");
+    assert!(total.read_only > 10 && total.damages > 20, "{total:?}");
     assert!(total.reused > 200, "segments that begin on the space of others: {total:?}");
     assert!(total.lent > 500, "payloads that are received to where they stay: {total:?}");
     assert!(total.lent_cut > 2, "connections that end meanwhile: {total:?}");
-    assert!(total.paused > 25 && total.removed > 100 && total.operated_looked_for > 100, "an operator's: {total:?}");
+    assert!(total.paused > 5 && total.removed > 15 && total.operated_looked_for > 100, "an operator's: {total:?}");
+    assert!(total.role_changes > 10, "what befalls a replica that changes its role: {total:?}");
 }
 
 #[test]
