@@ -73,6 +73,7 @@ fn it_waits_for_min_isr_members_and_writes_only_when_its_tail_is_committed() {
     assert_eq!((at, chain_crc), (rig.end(), Some(rig.node.log.end().chain_crc)));
     rig.hear(2, 5, session, Body::Aligned(Aligned { at }));
     assert_eq!(rig.state(), State::Settling, "node 3 is in the ISR, too");
+    assert_eq!(rig.node.member.check_write(rig.now), Err(ReplicaError::Opening), "its tail is not committed");
     stands(&mut rig, 3, &log_of(&[1]), Position::START, false);
     let Body::Align(Align::Cut { at, chain_crc: None }) = rig.last(3) else { panic!("no order") };
     assert_eq!(at, log_of(&[1]).end().at);
