@@ -63,7 +63,7 @@ fn streams(options: NetOptions, clients: u64, bytes: usize) {
                         assert!(s.bytes[1..] == pattern(s.bytes[0] as u64, bytes));
                         closed += 1;
                     }
-                    Happened::Sent(..) => {}
+                    Happened::Sent(..) | Happened::Ended(_) => {}
                     other => panic!("{other:?}"),
                 }
             }

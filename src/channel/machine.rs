@@ -319,6 +319,12 @@ impl Channel {
         [self.flights.wheel.next_deadline(), self.deferred.deadline()].into_iter().flatten().min()
     }
 
+    /// Another client has it in flight.
+    pub fn is_anothers(&self, sub: SubId, id: LogId) -> bool {
+        let client = self.flights.find(id).map(|timer| self.flights.wheel.get(timer).client);
+        client.is_some_and(|client| self.clients.get(client).sub != sub)
+    }
+
     /// A single message; runs are looked for in `ranges`.
     pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<TimerId> {
         let timer = self.flights.find(id)?;

@@ -268,21 +268,14 @@ mod tests {
     #[test]
     fn a_flag_of_nsqd_that_is_missing_is_refused_by_its_name() {
         for (args, wanted) in [
-            (&["--auth-http-address=h:1"][..], "--native-tls-client-ca"),
-            (&["--max-channel-consumers", "3"], "--max-connections"),
-            (&["-output-buffer-timeout=1s", "--shards=2"], "--output-buffer-timeout is nsqd's"),
-            (&["--statsd-mem-stats", "--https-address=:1"], "--https-address is nsqd's"),
+            (&["--https-address=:1"][..], "--http-address"),
+            (&["--snappy=false", "--https-address", ":1"], "--https-address is nsqd's"),
         ] {
             let error = asked(args, None).expect_err("refused");
             assert!(error.contains(wanted), "{args:?}: {error}");
         }
         // What asks for nothing has no effect, and the log says so.
-        let off = [
-            "--https-address=",
-            "--max-channel-consumers=0",
-            "-output-buffer-timeout=250ms",
-            "-min-output-buffer-timeout=25000us",
-        ];
+        let off = ["--https-address="];
         assert_eq!(asked(&off, None).expect("taken").without_effect.len(), off.len());
     }
 
@@ -310,9 +303,9 @@ mod tests {
 
     #[test]
     fn every_wrong_flag_and_key_is_told_at_once() {
-        let file = Some("output_buffer_timeout = \"1s\"\nhttps_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
-        let error = asked(&["--config=x", "--auth-http-address=h:1", "--journal-bytes=12"], file).expect_err("refused");
-        assert_eq!(error.lines().count(), 7, "{error}");
+        let file = Some("https_address = \":1\"\nshards = 3000\nnope = 1\nlog_level = \"loud\"");
+        let error = asked(&["--config=x", "--https-address=:2", "--journal-bytes=12"], file).expect_err("refused");
+        assert_eq!(error.lines().count(), 6, "{error}");
     }
 
     #[test]
@@ -331,6 +324,11 @@ mod tests {
         assert_eq!((settings.snappy, settings.deflate), (false, true));
         let settings = of(&["--config=x", "-deflate"], Some("snappy = false\ndeflate = false\ntls_required = false")).unwrap();
         assert_eq!((settings.snappy, settings.deflate), (false, true), "flags win");
+        let servers = of(&["--auth-http-address=a:1", "-auth-http-address", "b:2"], None).unwrap().auth_http_address;
+        assert_eq!(servers, ["a:1", "b:2"]);
+        let file = Some("auth_http_addresses = [\"c:3\"]\noutput_buffer_timeout = \"1s\"");
+        let settings = of(&["--config=x"], file).unwrap();
+        assert_eq!((settings.auth_http_address, settings.output_buffer_timeout_ms), (vec!["c:3".to_owned()], 1000));
         assert!(of(&["-snappy=maybe"], None).unwrap_err().contains("--snappy=maybe: must be true, false"));
         let error = of(&["-tls-required=maybe"], None).unwrap_err();
         assert!(error.contains("must be true, false, tcp-https"), "{error}");

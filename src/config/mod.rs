@@ -131,6 +131,13 @@ settings! {
             "Largest output buffer that a client may ask for";
         max_output_buffer_timeout_ms: u64 = 30 * SECOND, Unit::Millis, 1, HOUR, "max-output-buffer-timeout",
             "Longest time between flushes of its output buffer that a client may ask for";
+        output_buffer_timeout_ms: u64 = 250, Unit::Millis, 1, HOUR, "output-buffer-timeout",
+            "Time between flushes that a client hears of that asks for none. Every client's output goes out at the end of each turn, \
+             whatever it asks for";
+        min_output_buffer_timeout_ms: u64 = 25, Unit::Millis, 1, HOUR, "min-output-buffer-timeout",
+            "Shortest time between flushes of its output buffer that a client may ask for";
+        max_channel_consumers: u64 = 0, Unit::Count, 0, 1_000_000, "max-channel-consumers", ["0, no limit"],
+            "Consumers that a channel may have on this node; a SUB of one more is refused";
     }
     "TLS and compression of NSQ clients" {
         tls_cert: String = String::new(), Unit::Text, 0, 0, "tls-cert", ["empty: no TLS"],
@@ -156,6 +163,11 @@ settings! {
             "Whether a client may have its connection compressed by deflate";
         max_deflate_level: u64 = 6, Unit::Count, 1, 9, "max-deflate-level",
             "Highest level of deflate that a client may ask for; a higher one is cut to it";
+    }
+    "Who NSQ clients are" {
+        auth_http_address: Vec<String> = vec![], Unit::List, 0, 0, "auth-http-address", ["none: nobody is asked"],
+            "Where a server says what a client may do that sends AUTH: host:port, whose /auth is asked, or a whole URL. Given once for \
+             each; one is chosen by chance, the next ones when it fails";
     }
     "HTTP" {
         max_http_connections: u64 = 1024, Unit::Count, 1, 100_000, "max-http-connections",
@@ -305,33 +317,8 @@ const fn unsupported(name: &'static str, default: &'static str, why: &'static st
 
 /// Settings of nsqd 1.3 that are refused, since an operator who gives one relies on it. A value that asks for nothing
 /// ([`asks_for_nothing`]) is accepted and named in the log. A list has another name in nsqd's file: [`missing`].
-pub static MISSING: &[Unsupported] = &[
-    unsupported(
-        "auth-http-address",
-        "",
-        "nobody is asked who a client is. Native clients can show a certificate:",
-        "native-tls-client-ca",
-    ),
-    unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address"),
-    unsupported(
-        "max-channel-consumers",
-        "0",
-        "a channel takes any number of consumers. Connections of the whole node are bounded by",
-        "max-connections",
-    ),
-    unsupported(
-        "min-output-buffer-timeout",
-        "25ms",
-        "it is 25ms. The longest that a client may ask for is",
-        "max-output-buffer-timeout",
-    ),
-    unsupported(
-        "output-buffer-timeout",
-        "250ms",
-        "it is 250ms for a client that does not ask. The longest that a client may ask for is",
-        "max-output-buffer-timeout",
-    ),
-];
+pub static MISSING: &[Unsupported] =
+    &[unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address")];
 
 /// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, or a value that turns the feature off.
 pub fn asks_for_nothing(name: &str, value: &str) -> bool {
@@ -351,10 +338,7 @@ fn is_same_value(default: &str, value: &str) -> bool {
 
 /// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
 pub fn missing(name: &str) -> Option<String> {
-    let name = match name.replace('_', "-").as_str() {
-        "auth-http-addresses" => "auth-http-address".to_owned(),
-        other => other.to_owned(),
-    };
+    let name = name.replace('_', "-");
     let flag = MISSING.iter().find(|flag| flag.name == name)?;
     let instead = if flag.instead.is_empty() { String::new() } else { format!(" --{}", flag.instead) };
     Some(format!("is nsqd's and is not supported (yet): {}{instead}", flag.why))

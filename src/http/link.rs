@@ -4,9 +4,9 @@ use crate::base::{CoreId, Position, TopicId, TopicInfo};
 use crate::discovery::Discovery;
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::{AcceptLossError, MeshMessage, PublishError, SetOffsetError, Share, Ticket};
+use crate::shard::message::{AcceptLossError, AuthQuery, MeshMessage, PublishError, SetOffsetError, Share, Ticket};
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
@@ -32,6 +32,9 @@ pub struct Link {
     unflushed: Notify,
     /// Who hears what topics and channels come and go.
     discovery: RefCell<Option<Rc<Discovery>>>,
+    /// What cores ask of this thread: about clients that said AUTH.
+    asked: RefCell<VecDeque<(CoreId, Ticket, Box<AuthQuery>)>>,
+    has_asked: Notify,
 }
 
 #[derive(Default)]
@@ -61,6 +64,8 @@ impl Link {
             shares: RefCell::default(),
             unflushed: Notify::new(),
             discovery: RefCell::default(),
+            asked: RefCell::default(),
+            has_asked: Notify::new(),
         }
     }
 
@@ -104,6 +109,21 @@ impl Link {
         tokio::time::timeout(limit, receiver).await.ok()?.ok()
     }
 
+    /// The next question of a core about a client that said AUTH; there is at most one a connection.
+    pub async fn next_asked(&self) -> (CoreId, Ticket, Box<AuthQuery>) {
+        loop {
+            if let Some(asked) = self.asked.borrow_mut().pop_front() {
+                return asked;
+            }
+            self.has_asked.notified().await;
+        }
+    }
+
+    pub fn tell(&self, core: CoreId, message: MeshMessage) {
+        self.port.borrow_mut().send(core, message);
+        self.unflushed.notify_one();
+    }
+
     /// Moves messages both ways, for ever.
     pub async fn carry(&self, mail: &Notify) {
         loop {
@@ -145,6 +165,10 @@ impl Link {
                 MeshMessage::OrderSet { ticket, result } => (ticket, Answer::OrderSet(result)),
                 MeshMessage::ChannelChanged { ticket, result } => (ticket, Answer::ChannelChanged(result)),
                 MeshMessage::LossAccepted { ticket, result } => (ticket, Answer::LossAccepted(result)),
+                MeshMessage::Authorize { ticket, query } => {
+                    self.asked.borrow_mut().push_back((from, ticket, query));
+                    return self.has_asked.notify_one();
+                }
                 other => return tracing::error!(core = from.0, ?other, "a message that is not for the HTTP thread"),
             };
             if let Some(asker) = waiting.questions.remove(&ticket) {

@@ -5,6 +5,7 @@
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).
 //! Nothing a client does makes it grow: connections, bytes of bodies and the time for head, body and answer are bounded.
 
+mod authd;
 mod body;
 mod channels;
 mod config;
@@ -204,6 +205,7 @@ async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListene
         let node = node.clone();
         async move { node.link.carry(&wake.0).await }
     });
+    let authorizer = tokio::task::spawn_local(authd::answer_all(node.clone()));
     tokio::select! {
         () = accept(node.clone(), listener, closed) => {}
         () = stop.notified() => {}
@@ -213,6 +215,7 @@ async fn serve(node: Rc<Node>, listener: TcpListener, lookups: Option<TcpListene
     if timeout(STOP_LIMIT, node.connections.acquire_many(all)).await.is_err() {
         tracing::warn!("http requests were cut off: they did not end within {STOP_LIMIT:?} of the stop");
     }
+    authorizer.abort();
     carrier.abort();
 }
 

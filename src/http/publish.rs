@@ -251,6 +251,7 @@ pub fn core_failure(error: PublishError) -> Failure {
         PublishError::TopicGone => (StatusCode::SERVICE_UNAVAILABLE, "TOPIC_GONE"),
         PublishError::TooManyTopics => (StatusCode::FORBIDDEN, "TOO_MANY_TOPICS"),
         PublishError::TooManyChannels => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CHANNELS"),
+        PublishError::TooManyConsumers => (StatusCode::INTERNAL_SERVER_ERROR, "TOO_MANY_CONSUMERS"),
         PublishError::NoTopic => (StatusCode::INTERNAL_SERVER_ERROR, "NO_TOPIC"),
         PublishError::NoPartition => (StatusCode::NOT_FOUND, "PARTITION_NOT_FOUND"),
         PublishError::Unknown => (StatusCode::INTERNAL_SERVER_ERROR, "OUTCOME_UNKNOWN"),

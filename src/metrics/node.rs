@@ -3,9 +3,12 @@
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
 use super::stats::{ChannelStats, ClientStats, LinkStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
-use crate::shard::message::ClientInfo;
+use crate::shard::message::{ClientInfo, Identity};
 use serde::Serialize;
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 /// What the request asks for.
 #[derive(Clone, Debug, Default)]
@@ -122,6 +125,12 @@ struct Client {
     deflate: bool,
     snappy: bool,
     user_agent: String,
+    #[serde(skip_serializing_if = "is_false")]
+    authed: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    auth_identity: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    auth_identity_url: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub_counts: Option<Vec<PubCount>>,
     tls: bool,
@@ -129,6 +138,10 @@ struct Client {
     tls_version: &'static str,
     tls_negotiated_protocol: String,
     tls_negotiated_protocol_is_mutual: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Serialize)]
@@ -160,6 +173,7 @@ struct Memory {
 
 /// nsqd's numbers for a client that consumes, and for one that has said CLS.
 const SUBSCRIBED: u8 = 3;
+const CLOSING: u8 = 4;
 
 impl NodeStats {
     pub fn merge(shards: Vec<ShardStats>, filter: &Filter, facts: NodeFacts) -> Self {
@@ -179,6 +193,7 @@ impl NodeStats {
         let cores = cores.collect();
         let mut topics: BTreeMap<String, TopicSum> = BTreeMap::new();
         let mut producers = Vec::new();
+        let closing: BTreeSet<String> = shards.iter().flat_map(|shard| shard.closing.iter().cloned()).collect();
         for shard in shards {
             for name in shard.topics.into_iter().filter(|name| filter.topic.as_ref().is_none_or(|wanted| wanted == name)) {
                 topics.entry(name).or_default();
@@ -206,11 +221,17 @@ impl NodeStats {
             }
         }
         let nothing_found = filter.topic.is_some() && topics.is_empty();
-        let topics: Vec<Topic> = topics
+        let mut topics: Vec<Topic> = topics
             .into_iter()
             .filter(|(_, sum)| filter.channel.is_none() || !sum.channels.is_empty())
             .map(|(name, sum)| sum.into_topic(name, filter.clients))
             .collect();
+        let channels = topics.iter_mut().flat_map(|topic| &mut topic.channels);
+        for client in channels.flat_map(|channel| channel.clients.iter_mut().flatten()) {
+            if closing.contains(&client.remote_address) {
+                client.state = CLOSING;
+            }
+        }
         producers.sort_by(|a, b| a.remote_address.cmp(&b.remote_address));
         NodeStats {
             version: facts.version,
@@ -402,6 +423,8 @@ impl ChannelSum {
 fn client(info: ClientInfo) -> Client {
     let tls = *info.layers.tls.unwrap_or_default();
     let has_tls = !tls.version.is_empty();
+    let authed = info.auth.is_some();
+    let Identity { identity, identity_url } = *info.auth.unwrap_or_default();
     Client {
         client_id: info.client_id,
         hostname: info.hostname,
@@ -409,6 +432,9 @@ fn client(info: ClientInfo) -> Client {
         remote_address: info.remote_address,
         connect_ts: info.connected_unix_s,
         user_agent: info.user_agent,
+        authed,
+        auth_identity: identity,
+        auth_identity_url: identity_url,
         deflate: info.layers.deflate,
         snappy: info.layers.snappy,
         tls: has_tls,

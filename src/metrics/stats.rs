@@ -11,6 +11,8 @@ pub struct ShardStats {
     /// Of which the core is the home, also those that were never published to. Not told in a cluster.
     pub topics: Vec<String>,
     pub partitions: Vec<PartitionStats>,
+    /// Addresses of clients of this core that have said CLS.
+    pub closing: Vec<String>,
     /// Publishing clients on this core.
     pub producers: Vec<ProducerStats>,
     pub healthy: bool,

@@ -68,6 +68,7 @@ struct Listening {
 
 /// What `settle` has to tell.
 enum Told {
+    Ended { conn: ConnId },
     Closed { conn: ConnId },
     Moved { conn: ConnId, fd: OwnedFd, moving: Box<Moving> },
     Dialed { dial: u64, result: Result<(ConnId, Peer), String> },
@@ -370,6 +371,7 @@ impl Net {
         while let Some(told) = self.told.pop_front() {
             events += 1;
             match told {
+                Told::Ended { conn } => each(NetEvent::Ended { conn }),
                 Told::Closed { conn } => each(NetEvent::Closed { conn }),
                 Told::Moved { conn, fd, moving } => {
                     let Moving { to, session, unread } = *moving;
@@ -550,6 +552,7 @@ impl Net {
         let Some(c) = self.conns.get_mut(conn) else { return };
         if c.unanswered {
             c.phase = Phase::HalfClosed;
+            self.told.push_back(Told::Ended { conn });
             self.end_phase_at(conn, Instant::now() + HALF_CLOSE_GRACE);
         } else {
             self.flush_and_close(conn);

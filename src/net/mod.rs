@@ -87,6 +87,8 @@ pub enum NetEvent<'a> {
     Received { conn: ConnId, lent: Lent },
     /// The kernel took this many bytes of what was sent.
     Sent { conn: ConnId, bytes: usize },
+    /// The other side has closed its half, with something unanswered: no bytes follow.
+    Ended { conn: ConnId },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
     /// What the disk had on the ring has completed: an id and a result of its own.

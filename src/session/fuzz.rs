@@ -6,7 +6,7 @@ use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
 use crate::config::Settings;
-use crate::shard::message::{InFlightError, PublishError, SubOptions};
+use crate::shard::message::{AuthQuery, InFlightError, PublishError, SubOptions};
 use std::{sync::Arc, time::Duration};
 
 /// Answers at random, from a seed.
@@ -52,6 +52,7 @@ impl Host for RandomHost {
     fn touch(&mut self, _: Now, _: ConnId, _: MessageId) -> Result<(), InFlightError> {
         self.in_flight()
     }
+    fn authorize(&mut self, _: ConnId, _: AuthQuery) {}
     fn close_subscription(&mut self, _: Now, _: ConnId) {}
 }
 

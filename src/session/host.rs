@@ -2,7 +2,7 @@
 
 use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::shard::message::{InFlightError, SubOptions};
+use crate::shard::message::{AuthQuery, InFlightError, SubOptions};
 
 /// A place in a session's queue of replies; consecutive, so that replies leave in the order of their commands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -50,6 +50,8 @@ pub trait Host {
     /// `delay_ms` is at most the limit's `max_req_timeout_ms`.
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError>;
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError>;
+    /// Asks the auth server; [`Session::authorized`](super::Session::authorized) has the answer, once.
+    fn authorize(&mut self, conn: ConnId, query: AuthQuery);
     /// CLS: no further message goes out; what is in flight may still be finished, requeued and touched.
     fn close_subscription(&mut self, now: Now, conn: ConnId);
 }

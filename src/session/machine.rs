@@ -1,5 +1,7 @@
 //! One connection's session: input to host calls, host answers to output.
 
+mod auth;
+mod failures;
 mod input;
 mod time;
 mod wire;
@@ -11,9 +13,12 @@ use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
 use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
+use crate::codec::nsq::unfinished::unfinished;
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
 use crate::shard::message::{ClientInfo, InFlightCommand, InFlightError, Layers, PublishError, SubOptions};
 use crate::transport::{Compression, Transport, Upgrade};
+pub use failures::failure;
+use failures::in_flight_error;
 use std::{mem, sync::Arc};
 
 /// An emptied input buffer larger than this gives its memory back: 10,000 idle connections must stay small.
@@ -42,6 +47,7 @@ pub struct Carried {
     transport: Option<Box<Transport>>,
     /// What came out of it and was not parsed.
     unparsed: Vec<u8>,
+    auth: Option<Box<auth::Auth>>,
 }
 
 /// What a client says of itself.
@@ -83,6 +89,8 @@ pub struct Session {
     is_placed: bool,
     /// Of the SUB that was accepted.
     sub_slot: Option<ReplySlot>,
+    /// `topic:channel` of it, until it is answered.
+    sub_name: Box<str>,
     negotiated: Negotiated,
     identity: Option<Box<Identity>>,
     published: Published,
@@ -97,6 +105,11 @@ pub struct Session {
     stalled: Option<Stalled>,
     /// It stalls until every earlier reply has left, and not on the host.
     waits_for_replies: bool,
+    /// It stalls until the auth server has answered.
+    waits_for_auth: bool,
+    auth: Option<Box<auth::Auth>>,
+    /// The client has said that nothing more comes.
+    peer_ended: bool,
     /// Input is ignored from here on.
     ended: bool,
     // ---- between the socket and the above
@@ -144,6 +157,7 @@ impl Session {
             state: State::Init,
             is_placed: false,
             sub_slot: None,
+            sub_name: Box::default(),
             negotiated,
             identity: carried.identity,
             published: carried.published,
@@ -155,6 +169,9 @@ impl Session {
             progress: Progress::default(),
             stalled: None,
             waits_for_replies: false,
+            waits_for_auth: false,
+            auth: carried.auth,
+            peer_ended: false,
             ended: false,
             transport: carried.transport,
             upgrade: None,
@@ -193,6 +210,7 @@ impl Session {
             // the socket's own unread bytes are of another kind
             unparsed: if transport.is_some() { mem::take(&mut buffer) } else { vec![] },
             transport,
+            auth: self.auth.take(),
         };
         (carried, buffer)
     }
@@ -217,6 +235,17 @@ impl Session {
         match command {
             Command::Publish { topic, partition, bodies } => {
                 let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
+                let name = match &bodies {
+                    Bodies::One(_) => Some("PUB"),
+                    Bodies::Deferred { .. } => Some("DPUB"),
+                    // An MPUB's was looked at before its body was.
+                    Bodies::Many(_) => None,
+                };
+                if let Some(name) = name
+                    && let Some(ran) = self.forbid(now, name, topic, "", host)
+                {
+                    return ran;
+                }
                 match host.publish(now, conn, topic, partition, bodies, self.replies.next_slot()) {
                     Taken::Accepted => {
                         self.published.add(topic, bodies.count());
@@ -241,6 +270,10 @@ impl Session {
             }
             Command::Ready(count) => host.ready(now, conn, count),
             Command::Subscribe { topic, channel, partition, is_ordered } => {
+                let name = if is_ordered { "SUB_ORDERED" } else { "SUB" };
+                if let Some(ran) = self.forbid(now, name, topic, channel, host) {
+                    return ran;
+                }
                 let slot = self.replies.next_slot();
                 if is_ordered && self.negotiated.sample_rate > 0 {
                     self.answer_error(&ClientError::fatal("E_INVALID", "SUB_ORDERED does not go with a sample rate"));
@@ -251,6 +284,7 @@ impl Session {
                         self.state = State::Subscribed;
                         self.is_placed = is_ordered;
                         self.sub_slot = Some(slot);
+                        self.sub_name = format!("{topic}:{channel}").into();
                         self.replies.wait(Asked::Subscribe);
                     }
                     Taken::Stall => return false,
@@ -264,6 +298,7 @@ impl Session {
                 self.replies.push_response(CLOSE_WAIT, out);
             }
             Command::Identify(json) => return self.identify(now, json),
+            Command::Auth(secret) => return self.ask_auth(secret, host),
             Command::Nop => {}
         }
         true
@@ -318,10 +353,14 @@ impl Session {
 
     /// Parses what is buffered: the host has room again, or what it waited for is there.
     pub fn resume(&mut self, now: Now, host: &mut impl Host) {
+        if self.waits_for_auth && !self.ended {
+            return;
+        }
         self.waits_for_replies = false;
         if self.ended || self.buffer.is_empty() {
             self.stalled = None;
-            return self.pump(now, host);
+            self.pump(now, host);
+            return self.settle_end();
         }
         let before = self.stalled.take();
         let len = self.buffer.len();
@@ -333,6 +372,7 @@ impl Session {
         }
         self.begin_upgrade(now, &[]);
         self.pump(now, host);
+        self.settle_end();
     }
 
     /// Goes on with what waited for room in the output, or for replies to leave.
@@ -341,6 +381,25 @@ impl Session {
             self.resume(now, host);
         } else {
             self.pump(now, host);
+            self.settle_end();
+        }
+    }
+
+    /// The client's side of the connection is closed: what it sent is worked off, its answers go out, and then the connection closes.
+    pub fn on_end(&mut self) {
+        self.peer_ended = true;
+        self.settle_end();
+    }
+
+    /// Once all is parsed that came before the client's end. A command that is not whole is answered with what it lacks.
+    fn settle_end(&mut self) {
+        let has_kept = self.transport.as_ref().is_some_and(|transport| transport.has_kept());
+        if !self.peer_ended || self.ended || self.stalled.is_some() || has_kept {
+            return;
+        }
+        match unfinished(&self.buffer).filter(|_| self.greeted) {
+            Some(error) => self.end_with(&error),
+            None => self.end(&[]),
         }
     }
 
@@ -395,9 +454,15 @@ impl Session {
 
     /// The error for a publish or subscribe that was accepted and then failed, with the code of its command.
     pub fn fail(&mut self, slot: ReplySlot, why: PublishError) {
-        if let Some(asked) = self.replies.asked(slot) {
-            self.reply(slot, Err(failure(asked, why)));
-        }
+        let Some(asked) = self.replies.asked(slot) else { return };
+        let error = match why {
+            PublishError::TooManyConsumers => {
+                let (name, most) = (&self.sub_name, self.limits.max_channel_consumers);
+                ClientError::fatal("E_SUB_FAILED", format!("SUB failed consumers for {name} exceeds limit of {most}"))
+            }
+            _ => failure(asked, why),
+        };
+        self.reply(slot, Err(error));
     }
 
     /// A FIN, REQ or TOUCH that was passed on failed. It is said at once, not behind the replies that are outstanding: a later
@@ -574,9 +639,7 @@ impl Session {
 
     /// Before IDENTIFY a client goes by its address, as in nsqd.
     pub fn client_info(&self) -> ClientInfo {
-        let address: &str = &self.peer.0;
-        let host = address.rsplit_once(':').map_or(address, |(host, _port)| host);
-        let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+        let (address, host) = (&*self.peer.0, self.remote_host());
         let Identity { client_id, hostname, user_agent } = match &self.identity {
             Some(identity) => (**identity).clone(),
             None => Identity { client_id: host.into(), hostname: host.into(), user_agent: String::new() },
@@ -588,7 +651,14 @@ impl Session {
             snappy: compression == Some(Compression::Snappy),
             deflate: matches!(compression, Some(Compression::Deflate(_))),
         };
-        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers }
+        let auth = self.auth.as_ref().and_then(|auth| auth.identity()).map(Box::new);
+        ClientInfo { version: "V2", client_id, hostname, user_agent, remote_address, connected_unix_s, layers, auth }
+    }
+
+    /// The address without its port.
+    fn remote_host(&self) -> &str {
+        let host = self.peer.0.rsplit_once(':').map_or(&*self.peer.0, |(host, _port)| host);
+        host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host)
     }
 
     fn message_id(&self, id: &[u8; 16]) -> Option<MessageId> {
@@ -619,34 +689,4 @@ fn roomy(out: &mut Vec<u8>, hint: u32) -> &mut Vec<u8> {
         out.reserve(hint as usize);
     }
     out
-}
-
-/// How an outcome sounds to an NSQ client: fatal, as in nsqd, with the code of its command.
-pub fn failure(asked: Asked, why: PublishError) -> ClientError {
-    let (code, name) = match asked {
-        Asked::Publish => ("E_PUB_FAILED", "PUB"),
-        Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
-        Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
-    };
-    let text = format!("{name} failed {why}");
-    if let Some(code) = why.cluster_code() {
-        // Nothing is wrong with the command: a publisher keeps its connection; a consumer looks for the leader anew.
-        let is_fatal = asked == Asked::Subscribe;
-        return if is_fatal { ClientError::fatal(code, text) } else { ClientError::passing(code, text) };
-    }
-    let code = match why {
-        PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
-        PublishError::NoPartition | PublishError::TopicNotExist => "E_TOPIC_NOT_EXIST",
-        _ => code,
-    };
-    ClientError::fatal(code, text)
-}
-
-fn in_flight_error(id: &[u8; 16], command: InFlightCommand, why: InFlightError) -> ClientError {
-    let (code, name): (_, &[u8]) = match command {
-        InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
-        InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
-        InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
-    };
-    ClientError::passing(code, [name, id, format!(" failed {why}").as_bytes()].concat())
 }

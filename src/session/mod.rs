@@ -10,6 +10,7 @@
 //!                                                    earlier replies and the error go out, then is_closing()
 //! ```
 
+pub mod auth;
 pub mod fuzz;
 mod host;
 mod machine;

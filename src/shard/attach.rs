@@ -81,6 +81,7 @@ impl Engine {
             let request = SubRequest { sub, topic, partition, channel, options, first, is_alone };
             return self.removals.parked_subs.push(ParkedSub { request, credit: 0, blocked: false });
         }
+        let judges = first.is_none();
         let (i, first) = match self.find_or_create(now, idx, &topic, channel, first, is_alone, options.ordered) {
             Ok(found) => found,
             Err(error) => return self.tell_subscriber(sub, partition, Err(error)),
@@ -88,6 +89,10 @@ impl Engine {
         let key = ChannelKey { partition: idx.0, channel: i };
         if let Err(error) = self.check_join(now, key, &options) {
             return self.tell_subscriber(sub, partition, Err(error));
+        }
+        // partition 0 judges for the others, which are asked after it
+        if judges && self.is_crowded(key) {
+            return self.tell_subscriber(sub, partition, Err(PublishError::TooManyConsumers));
         }
         self.join_channel(now, key, sub, options);
         self.sub_keys.insert((sub, partition), key);
@@ -103,6 +108,12 @@ impl Engine {
             self.subscribed(s);
         }
         self.wake_channel(key);
+    }
+
+    /// Whether the channel takes no further consumer.
+    pub fn is_crowded(&self, key: ChannelKey) -> bool {
+        let most = self.settings.max_channel_consumers as usize;
+        most > 0 && self.partitions.get(key.partition_idx()).channels[key.channel as usize].subs.len() >= most
     }
 
     /// The channel, and whether it is its topic's first one.

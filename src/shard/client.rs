@@ -2,11 +2,12 @@
 
 use super::engine::{Engine, Heard};
 use super::failures::failure_of;
-use super::message::{ClientInfo, MovedState, PublishError};
+use super::message::{ClientInfo, Grants, MovedState, PublishError};
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
-use crate::session::{Asked, Session, failure};
+use crate::session::{Asked, Session, State, failure};
+use std::sync::Arc;
 
 #[expect(clippy::large_enum_variant, reason = "NSQ connections are the many: no indirection for them")]
 pub(super) enum Client {
@@ -19,6 +20,12 @@ impl Client {
         match self {
             Client::Nsq(s) => s.on_bytes(now, bytes, engine),
             Client::Native(s) => s.on_bytes(now, bytes, engine),
+        }
+    }
+
+    pub fn authorized(&mut self, now: Now, result: Result<Arc<Grants>, String>, engine: &mut Engine) {
+        if let Client::Nsq(s) = self {
+            s.authorized(now, result, engine);
         }
     }
 
@@ -42,6 +49,13 @@ impl Client {
         match self {
             Client::Nsq(s) => s.received(now, lent, engine),
             Client::Native(s) => s.received(now, lent, engine),
+        }
+    }
+
+    /// Nothing more comes in. A native client's answers are waited for by the net.
+    pub fn on_end(&mut self) {
+        if let Client::Nsq(s) = self {
+            s.on_end();
         }
     }
 
@@ -199,6 +213,11 @@ impl Client {
             Client::Nsq(s) => s.client_info(),
             Client::Native(s) => s.client_info(),
         }
+    }
+
+    /// It has said CLS.
+    pub fn is_unsubscribing(&self) -> bool {
+        matches!(self, Client::Nsq(s) if s.state() == State::Closing)
     }
 
     /// Topics and the messages taken for them from this client.

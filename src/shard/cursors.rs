@@ -11,7 +11,7 @@
 //! Ephemeral channels are not journaled: their changes are final at once.
 
 use super::engine::{Engine, Heard};
-use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError, SetOffsetError, Ticket};
+use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError, Ticket};
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::partitions::{ChannelKey, ChannelState};
@@ -280,8 +280,7 @@ impl Engine {
         match *by {
             Finisher::Nsq(_) if kept => {}
             Finisher::Nsq(id) => {
-                let place = MessagePlace::new(partition, id);
-                self.tell_in_flight_failed(sub, place, InFlightCommand::Finish, InFlightError::NotInFlight);
+                self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Finish);
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {

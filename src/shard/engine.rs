@@ -5,7 +5,7 @@ use super::attach::Attaching;
 use super::catalog::Catalog;
 use super::cursors::{CursorRequest, CursorSyncs};
 use super::event::Effect;
-use super::message::{InFlightCommand, InFlightError, MeshMessage, OwnedBodies, PublishError, Ticket};
+use super::message::{Grants, InFlightCommand, InFlightError, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
@@ -48,6 +48,8 @@ pub(super) struct Track {
 pub(super) enum Heard {
     Answer(ReplySlot, Result<(), PublishError>),
     InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
+    /// What the auth server says, or why there is no answer.
+    Authorized(Result<Arc<Grants>, String>),
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
     /// The answer to a native request.
@@ -159,6 +161,7 @@ pub(super) struct Parked {
 pub(super) enum Asked {
     Publish { conn: ConnId, slot: ReplySlot, bytes: u64, topic: TopicId },
     Topic { name: TopicName },
+    Auth { conn: ConnId },
 }
 
 /// What came of an attempt to publish.

@@ -61,6 +61,10 @@ pub enum Event<'a> {
         conn: ConnId,
         bytes: usize,
     },
+    /// The other side has closed its half, and may wait for answers: nothing more comes in.
+    Ended {
+        conn: ConnId,
+    },
     /// The connection is gone; nothing more comes for it.
     Closed {
         conn: ConnId,

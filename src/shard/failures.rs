@@ -13,7 +13,7 @@ pub(super) fn failure_of(error: PublishError) -> Failure {
         PublishError::NoTopic => (Code::BadTopic, Retry::Never),
         PublishError::NoPartition => (Code::BadPartition, Retry::Never),
         PublishError::TopicGone => (Code::BadTopic, Retry::Refresh),
-        PublishError::TooManyChannels => (Code::TooManyChannels, Retry::Never),
+        PublishError::TooManyChannels | PublishError::TooManyConsumers => (Code::TooManyChannels, Retry::Never),
         PublishError::TooManyTopics => (Code::TooManyTopics, Retry::Never),
         PublishError::Stopping => (Code::Stopping, Retry::Refresh),
         PublishError::TooBig => (Code::TooBig, Retry::Never),

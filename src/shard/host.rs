@@ -1,8 +1,8 @@
 //! What the sessions of a core ask of it.
 
-use super::engine::{Attempt, Engine};
-use super::message::{InFlightError, PublishError, SubOptions};
-use crate::base::{ChannelName, ConnId, MessageId, Now, PartitionId};
+use super::engine::{Asked as Question, Attempt, Engine};
+use super::message::{AuthQuery, InFlightError, MeshMessage, PublishError, SubOptions};
+use crate::base::{ChannelName, ConnId, CoreId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::session::{Asked, Host, ReplySlot, Subscribe, Taken, failure};
 
@@ -40,15 +40,23 @@ impl Host for Engine {
     }
 
     fn finish(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        Engine::finish(self, now, conn, id)
+        let done = Engine::finish(self, now, conn, id);
+        done.map_err(|why| self.why_not_named(conn, id, why))
     }
 
     fn requeue(&mut self, now: Now, conn: ConnId, id: MessageId, delay_ms: u64) -> Result<(), InFlightError> {
-        in_flight(Engine::requeue(self, now, conn, id, delay_ms))
+        let found = Engine::requeue(self, now, conn, id, delay_ms);
+        self.in_flight(found, conn, id)
     }
 
     fn touch(&mut self, now: Now, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
-        in_flight(Engine::touch(self, now, conn, id))
+        let found = Engine::touch(self, now, conn, id);
+        self.in_flight(found, conn, id)
+    }
+
+    fn authorize(&mut self, conn: ConnId, query: AuthQuery) {
+        let ticket = self.ticket(Question::Auth { conn });
+        self.pass(CoreId::HTTP, MeshMessage::Authorize { ticket, query: Box::new(query) });
     }
 
     fn close_subscription(&mut self, _now: Now, conn: ConnId) {
@@ -68,12 +76,12 @@ impl Engine {
         failure
     }
 
+    fn in_flight(&mut self, found: bool, conn: ConnId, id: MessageId) -> Result<(), InFlightError> {
+        if found { Ok(()) } else { Err(self.why_not_named(conn, id, InFlightError::NotInFlight)) }
+    }
+
     fn stall(&mut self, conn: ConnId, asked: Asked) -> Taken {
         self.tracks.entry(conn).or_default().stalled = Some(asked);
         Taken::Stall
     }
-}
-
-fn in_flight(found: bool) -> Result<(), InFlightError> {
-    if found { Ok(()) } else { Err(InFlightError::NotInFlight) }
 }

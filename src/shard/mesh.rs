@@ -1,7 +1,7 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
-use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError};
+use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::offsets::Setter;
 use super::partitions::Publisher;
 use super::replication::loss::{Accepted, Accepting};
@@ -40,7 +40,8 @@ impl Engine {
                 }
             }
             // Cores do not ask each other; the HTTP thread does.
-            MeshMessage::OffsetSet { .. }
+            MeshMessage::Authorize { .. }
+            | MeshMessage::OffsetSet { .. }
             | MeshMessage::TopicDeleted { .. }
             | MeshMessage::Catalog { .. }
             | MeshMessage::OrderSet { .. }
@@ -51,6 +52,11 @@ impl Engine {
                 match result {
                     Ok(topic) => self.topic_known(&topic),
                     Err(error) => self.topic_failed(&name, error),
+                }
+            }
+            MeshMessage::Authorized { ticket, result } => {
+                if let Some(Asked::Auth { conn }) = self.asked.remove(&ticket) {
+                    self.replies.push((conn, Heard::Authorized(result)));
                 }
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
@@ -129,28 +135,20 @@ impl Engine {
             MeshMessage::Finish { sub, partition, ids } => {
                 for id in ids {
                     if let Err(why) = self.on_finish(now, sub, partition, id) {
-                        self.tell_in_flight_failed(sub, MessagePlace::new(partition, id), InFlightCommand::Finish, why);
+                        let place = MessagePlace::new(partition, id);
+                        let why = self.why_not_in_flight(sub, place, why);
+                        self.tell_in_flight_failed(sub, place, InFlightCommand::Finish, why);
                     }
                 }
             }
             MeshMessage::Requeue { sub, partition, id, delay_ms } => {
                 if !self.on_requeue(now, sub, partition, id, delay_ms) {
-                    self.tell_in_flight_failed(
-                        sub,
-                        MessagePlace::new(partition, id),
-                        InFlightCommand::Requeue,
-                        InFlightError::NotInFlight,
-                    );
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Requeue);
                 }
             }
             MeshMessage::Touch { sub, partition, id } => {
                 if !self.on_touch(now, sub, partition, id) {
-                    self.tell_in_flight_failed(
-                        sub,
-                        MessagePlace::new(partition, id),
-                        InFlightCommand::Touch,
-                        InFlightError::NotInFlight,
-                    );
+                    self.refuse_in_flight(sub, MessagePlace::new(partition, id), InFlightCommand::Touch);
                 }
             }
             MeshMessage::Share { topic, partition, share } => self.on_share(now, &topic, partition, share),

@@ -5,6 +5,9 @@ use crate::codec::peer::Addressed;
 use crate::replica::{ClientCode, NodeId, ReplicaError};
 use crate::transport::TlsFacts;
 
+pub use crate::session::auth::Grants;
+use std::sync::Arc;
+
 pub use super::offsets::SetOffset;
 pub use super::operate::{ChangeChannel, ChannelChange};
 pub use super::order::SetOrder;
@@ -37,6 +40,8 @@ pub enum PublishError {
     TooManyTopics,
     #[error("the topic has as many channels as --max-channels-per-topic allows")]
     TooManyChannels,
+    #[error("the channel has as many consumers as --max-channel-consumers allows")]
+    TooManyConsumers,
     #[error("the node is stopping")]
     Stopping,
     #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
@@ -78,6 +83,7 @@ impl PublishError {
             PublishError::TopicGone => "publish_topic_gone",
             PublishError::TooManyTopics => "publish_too_many_topics",
             PublishError::TooManyChannels => "publish_too_many_channels",
+            PublishError::TooManyConsumers => "publish_too_many_consumers",
             PublishError::Stopping => "publish_stopping",
             PublishError::TooBig => "publish_too_big",
             PublishError::Unknown => "publish_outcome_unknown",
@@ -213,6 +219,24 @@ pub struct ClientInfo {
     pub connected_unix_s: i64,
     /// What its bytes pass.
     pub layers: Layers,
+    /// Who the auth server says it is.
+    pub auth: Option<Box<Identity>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Identity {
+    pub identity: String,
+    pub identity_url: String,
+}
+
+/// What an auth server is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuthQuery {
+    pub remote_ip: String,
+    pub tls: bool,
+    /// Of the client's certificate.
+    pub common_name: String,
+    pub secret: Vec<u8>,
 }
 
 /// The layers of a client's connection, as /stats shows them.
@@ -492,6 +516,17 @@ pub enum MeshMessage {
         changes: Vec<super::catalog::CatalogChange>,
     },
 
+    // ---- AUTH: asked of the HTTP thread
+    Authorize {
+        ticket: Ticket,
+        query: Box<AuthQuery>,
+    },
+    /// The error is for the log.
+    Authorized {
+        ticket: Ticket,
+        result: Result<Arc<Grants>, String>,
+    },
+
     // ---- /stats
     StatsRequest {
         ticket: Ticket,
@@ -518,6 +553,9 @@ pub enum InFlightError {
     /// Not for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it comes again.
     #[error("ID not in flight")]
     NotInFlight,
+    /// Another client has it.
+    #[error("client does not own message")]
+    NotOwned,
     /// The message stays in flight: it comes again by its timeout.
     #[error("{0}")]
     Refused(PublishError),

@@ -318,6 +318,12 @@ impl Shard {
                     links.sent(now, conn, bytes);
                 }
             }
+            Event::Ended { conn } => {
+                if let Some(c) = self.conns.get_mut(&conn) {
+                    c.session.on_end();
+                    c.touch(conn, &mut self.touched);
+                }
+            }
             Event::Closed { conn } => match &mut self.engine.links {
                 Some(links) if links.owns(conn) => links.closed(now, conn),
                 _ => {
@@ -513,6 +519,7 @@ impl Shard {
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
+            Heard::Authorized(result) => c.session.authorized(now, result, &mut self.engine),
             heard => {
                 c.session.hear(heard);
                 c.session.go_on(now, &mut self.engine);

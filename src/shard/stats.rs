@@ -60,6 +60,8 @@ impl Shard {
             });
         }
         if clients {
+            let closing = self.conns.values().filter(|c| c.session.is_unsubscribing());
+            stats.closing = closing.map(|c| c.session.peer().0.to_string()).collect();
             stats.producers = (self.conns.values())
                 .filter(|c| !c.session.published().is_empty())
                 .map(|c| ProducerStats { info: c.session.client_info(), topics: c.session.published() })

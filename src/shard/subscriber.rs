@@ -219,6 +219,29 @@ impl Engine {
         Some((s.parts[s.part_of(place.partition)?].core, place))
     }
 
+    /// Why a message of a partition of this core is not in flight for the client, as it is known to be wrong.
+    pub fn why_not_in_flight(&mut self, sub: SubId, place: MessagePlace, why: InFlightError) -> InFlightError {
+        let key = self.sub_keys.get(&(sub, place.partition)).copied();
+        let channel = key.and_then(|key| self.partitions.channel_mut(key));
+        let is_anothers = channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id));
+        if why == InFlightError::NotInFlight && is_anothers { InFlightError::NotOwned } else { why }
+    }
+
+    /// The same of a message that the connection names.
+    pub fn why_not_named(&mut self, conn: ConnId, id: MessageId, why: InFlightError) -> InFlightError {
+        let sub = SubId { core: self.core, conn };
+        match self.place_named(conn, id) {
+            Some((_, place)) => self.why_not_in_flight(sub, place, why),
+            None => why,
+        }
+    }
+
+    /// The client named a message that is not in flight for it, after it was not answered at once.
+    pub fn refuse_in_flight(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand) {
+        let why = self.why_not_in_flight(sub, place, InFlightError::NotInFlight);
+        self.tell_in_flight_failed(sub, place, command, why);
+    }
+
     /// What the client asked for a message was not carried out, and was not answered at once.
     pub fn tell_in_flight_failed(&mut self, sub: SubId, place: MessagePlace, command: InFlightCommand, why: InFlightError) {
         if sub.core != self.core {

@@ -176,6 +176,15 @@ pub fn nsq_terms(settings: &Settings) -> Result<Option<transport::Terms>, TlsErr
     Ok(Some(transport::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
 }
 
+/// How the node asks servers over HTTPS: it trusts the CAs of --tls-root-ca-file, else those of the system.
+pub fn https_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> {
+    let trusted = nsq_roots(settings)?.map_or_else(system_roots, Ok)?;
+    let oldest = if settings.tls_min_version == "tls1.3" { "1.3" } else { "1.2" };
+    let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&versions(oldest));
+    let builder = builder.map_err(TlsError::Other)?.with_root_certificates(trusted);
+    Ok(Arc::new(builder.with_no_client_auth()))
+}
+
 /// The CAs of --tls-root-ca-file.
 fn nsq_roots(settings: &Settings) -> Result<Option<RootCertStore>, TlsError> {
     match settings.tls_root_ca_file.as_str() {

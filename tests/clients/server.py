@@ -49,8 +49,8 @@ epoch = %d
 
 
 class Server:
-    def __init__(self, *flags):
-        self.binary = os.environ["RINGMQ_BINARY"]
+    def __init__(self, *flags, binary=None):
+        self.binary = binary or os.environ["RINGMQ_BINARY"]
         self.folder = tempfile.mkdtemp(prefix="clients-", dir=os.environ["RINGMQ_TEST_FOLDER"])
         self.flags = flags
         self.process = None

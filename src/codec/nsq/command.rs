@@ -34,6 +34,8 @@ pub struct Context<'a> {
 pub enum Command<'a> {
     /// The JSON.
     Identify(&'a [u8]),
+    /// The secret.
+    Auth(&'a [u8]),
     Publish {
         topic: &'a str,
         /// `None`: the one whose turn it is.
@@ -70,6 +72,8 @@ pub enum Decoded<'a> {
     IncompleteBody { need: usize, expect: usize },
     /// A command that takes `len` bytes.
     Command { command: Command<'a>, len: usize },
+    /// An MPUB to this topic: asked again, with `progress.authorized` set, if the client may do that.
+    Authorize { topic: &'a str },
     /// Always fatal: where the next command would start is not known.
     Fault(ClientError),
     /// Closes the connection without an error frame, as nsqd does.
@@ -84,6 +88,8 @@ pub struct Progress {
     /// Of an MPUB's body: messages walked, and where they end (from the body's start; 0 is not begun).
     walked_count: u32,
     walked_len: u32,
+    /// Whoever publishes may do so.
+    pub authorized: bool,
 }
 
 /// Decodes the command that `bytes` begin with. After an incomplete one it is called again with the same `progress` and
@@ -114,6 +120,7 @@ pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_
             Decoded::Command { command, len }
         }
         Err(Stop::Fault(error)) => Decoded::Fault(error),
+        Err(Stop::Authorize(topic)) => Decoded::Authorize { topic },
         Err(Stop::Need { need, expect }) => Decoded::IncompleteBody { need, expect: expect.max(need) },
     }
 }
@@ -126,12 +133,17 @@ fn binary_id_end(bytes: &[u8]) -> usize {
 
 const ID_LEN: usize = 16;
 
-enum Stop {
+enum Stop<'a> {
     Fault(ClientError),
-    Need { need: usize, expect: usize },
+    Need {
+        need: usize,
+        expect: usize,
+    },
+    /// Whether the client may publish to it.
+    Authorize(&'a str),
 }
 
-impl From<ClientError> for Stop {
+impl From<ClientError> for Stop<'_> {
     fn from(error: ClientError) -> Self {
         Stop::Fault(error)
     }
@@ -155,14 +167,14 @@ struct Body<'a> {
 
 impl<'a> Body<'a> {
     /// The signed number at `at` (from the body's start).
-    fn number(&self, at: usize) -> Result<i32, Stop> {
+    fn number(&self, at: usize) -> Result<i32, Stop<'a>> {
         let end = self.start + at + 4;
         let bytes: &[u8] = self.bytes.get(end - 4..end).ok_or(Stop::Need { need: end, expect: end })?;
         Ok(i32::from_be_bytes(bytes.try_into().expect("the range is 4 long")))
     }
 
     /// The `len` bytes behind the size, and where they end.
-    fn sized(&self, len: usize) -> Result<(&'a [u8], usize), Stop> {
+    fn sized(&self, len: usize) -> Result<(&'a [u8], usize), Stop<'a>> {
         let end = self.start + 4 + len;
         let bytes = self.bytes.get(end - len..end).ok_or(Stop::Need { need: end, expect: end })?;
         Ok((bytes, end))
@@ -174,7 +186,7 @@ fn command<'a>(
     body: Body<'a>,
     progress: &mut Progress,
     context: &Context<'_>,
-) -> Result<(Command<'a>, usize), Stop> {
+) -> Result<(Command<'a>, usize), Stop<'a>> {
     let subscribed = context.state != State::Init;
     let end = body.start;
     if context.has_binary_ids
@@ -212,8 +224,8 @@ fn command<'a>(
         b"AUTH" if subscribed => Err(invalid("cannot AUTH in current state").into()),
         b"AUTH" if params.next().is_some() => Err(invalid("AUTH invalid number of parameters").into()),
         b"AUTH" => {
-            whole_body("AUTH", body, context.limits)?;
-            Err(ClientError::fatal("E_AUTH_DISABLED", "AUTH disabled").into())
+            let (secret, end) = whole_body("AUTH", body, context.limits)?;
+            Ok((Command::Auth(secret), end))
         }
         _ => Err(invalid_echo("invalid command", name).into()),
     }
@@ -323,7 +335,7 @@ fn published_to<'a>(topic: &'a [u8], number: Option<&[u8]>, what: &str) -> Resul
 }
 
 /// A body that is one blob of at most the body limit.
-fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop> {
+fn whole_body<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop<'a>> {
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_BODY", text);
     if i64::from(size) > limits.max_body_size as i64 {
@@ -340,7 +352,7 @@ fn publish<'a>(
     number: Option<&'a [u8]>,
     body: Body<'a>,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop> {
+) -> Result<(Command<'a>, usize), Stop<'a>> {
     let topic = topic.ok_or_else(|| invalid("PUB insufficient number of parameters"))?;
     let (topic, partition) = published_to(topic, number, "PUB topic name")?;
     let (bytes, end) = one_message("PUB", body, limits)?;
@@ -353,7 +365,7 @@ fn deferred_publish<'a>(
     delay: Option<&'a [u8]>,
     body: Body<'a>,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop> {
+) -> Result<(Command<'a>, usize), Stop<'a>> {
     let (Some(topic), Some(delay)) = (topic, delay) else {
         return Err(invalid("DPUB insufficient number of parameters").into());
     };
@@ -369,7 +381,7 @@ fn deferred_publish<'a>(
 }
 
 /// The body of one message, and where it ends.
-fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop> {
+fn one_message<'a>(name: &str, body: Body<'a>, limits: &Limits) -> Result<(&'a [u8], usize), Stop<'a>> {
     let size = body.number(0)?;
     let bad = |text: String| ClientError::fatal("E_BAD_MESSAGE", text);
     if size <= 0 {
@@ -389,10 +401,14 @@ fn multi_publish<'a>(
     body: Body<'a>,
     progress: &mut Progress,
     limits: &Limits,
-) -> Result<(Command<'a>, usize), Stop> {
+) -> Result<(Command<'a>, usize), Stop<'a>> {
     let topic = topic.ok_or_else(|| invalid("MPUB insufficient number of parameters"))?;
     // The code stands twice in nsqd's frame.
     let (topic, partition) = published_to(topic, number, "E_BAD_TOPIC MPUB topic name")?;
+    // Before anything of the body is looked at, where a PUB's is read first.
+    if limits.auth_required && !progress.authorized {
+        return Err(Stop::Authorize(topic));
+    }
     let bad = |code, text: String| ClientError::fatal(code, text);
     let size = body.number(0)?;
     if size <= 0 {

@@ -2,11 +2,12 @@
 
 use super::{ClientError, Limits};
 use crate::transport::{Compression, Upgrade};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use std::fmt;
 
 /// nsqd's defaults for a client that asks for none.
 const OUTPUT_BUFFER_SIZE: u64 = 16 * 1024;
-const OUTPUT_BUFFER_TIMEOUT_MS: u64 = 250;
 const DEFLATE_LEVEL: u8 = 6;
 const HEARTBEAT_INTERVAL_MIN_MS: u64 = 1000;
 const MSG_TIMEOUT_MIN_MS: u64 = 1000;
@@ -16,40 +17,54 @@ const SAMPLE_RATE_MAX: i64 = 99;
 /// What is kept of each text a client gives; the rest is cut.
 const TEXT_LEN_MAX: usize = 256;
 
-/// The JSON of the command. Unknown fields are ignored, `null` is as good as absent.
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Request {
-    #[serde(deserialize_with = "or_default")]
-    pub client_id: String,
-    #[serde(deserialize_with = "or_default")]
-    pub hostname: String,
-    #[serde(deserialize_with = "or_default")]
-    pub user_agent: String,
-    #[serde(deserialize_with = "or_default")]
-    pub feature_negotiation: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub heartbeat_interval: i64,
-    #[serde(deserialize_with = "or_default")]
-    pub output_buffer_size: i64,
-    #[serde(deserialize_with = "or_default")]
-    pub output_buffer_timeout: i64,
-    #[serde(deserialize_with = "or_default")]
-    pub tls_v1: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub snappy: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub deflate: bool,
-    #[serde(deserialize_with = "or_default")]
-    pub deflate_level: i64,
-    #[serde(deserialize_with = "or_default")]
-    pub sample_rate: i32,
-    #[serde(deserialize_with = "or_default")]
-    pub msg_timeout: i64,
+/// Declares [`Request`] and how its JSON is read: as Go reads it into a struct.
+macro_rules! request {
+    ($($field:ident: $type:ty,)*) => {
+        /// The JSON of the command, as Go reads it: unknown keys are ignored, `null` says nothing, upper and lower case of a key are the
+        /// same, and of a key given twice the last one counts.
+        #[derive(Debug, Default, PartialEq, Eq)]
+        pub struct Request {
+            $(pub $field: $type,)*
+        }
+
+        impl<'de> Visitor<'de> for Request {
+            type Value = Request;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Request, A::Error> {
+                while let Some(key) = map.next_key::<String>()? {
+                    match key.to_ascii_lowercase().as_str() {
+                        $(stringify!($field) => {
+                            if let Some(value) = map.next_value::<Option<$type>>()? {
+                                self.$field = value;
+                            }
+                        })*
+                        _ => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(self)
+            }
+        }
+    };
 }
 
-fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
-    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+request! {
+    client_id: String,
+    hostname: String,
+    user_agent: String,
+    feature_negotiation: bool,
+    heartbeat_interval: i64,
+    output_buffer_size: i64,
+    output_buffer_timeout: i64,
+    tls_v1: bool,
+    snappy: bool,
+    deflate: bool,
+    deflate_level: i64,
+    sample_rate: i32,
+    msg_timeout: i64,
 }
 
 /// What a connection goes by; IDENTIFY changes what it names and leaves the rest.
@@ -69,7 +84,7 @@ impl Negotiated {
         Negotiated {
             heartbeat_interval_ms: Some(limits.heartbeat_interval_ms),
             output_buffer_size: OUTPUT_BUFFER_SIZE,
-            output_buffer_timeout_ms: OUTPUT_BUFFER_TIMEOUT_MS,
+            output_buffer_timeout_ms: limits.output_buffer_timeout_ms,
             sample_rate: 0,
             msg_timeout_ms: limits.msg_timeout_ms,
         }
@@ -97,15 +112,14 @@ struct Response<'a> {
 impl Request {
     pub fn parse(json: &[u8]) -> Result<Request, ClientError> {
         let bad = || ClientError::fatal("E_BAD_BODY", "IDENTIFY failed to decode JSON body");
-        let start = json.trim_ascii();
-        if start == b"null" {
+        // what is no UTF-8 stands as U+FFFD, as Go has it
+        let json = String::from_utf8_lossy(json);
+        if json.trim_ascii() == "null" {
             return Ok(Request::default());
         }
-        // serde would take an array for the fields in order.
-        if !start.starts_with(b"{") {
-            return Err(bad());
-        }
-        let mut request: Request = serde_json::from_slice(json).map_err(|_| bad())?;
+        let mut from = serde_json::Deserializer::from_str(&json);
+        let read = from.deserialize_map(Request::default()).and_then(|request| from.end().map(|()| request));
+        let mut request = read.map_err(|_| bad())?;
         for text in [&mut request.client_id, &mut request.hostname, &mut request.user_agent] {
             text.truncate(text.floor_char_boundary(TEXT_LEN_MAX));
             text.shrink_to_fit();
@@ -207,7 +221,7 @@ impl Request {
             max_deflate_level: limits.max_deflate_level,
             snappy: upgrade.compression == Some(Compression::Snappy),
             sample_rate: new.sample_rate,
-            auth_required: false,
+            auth_required: limits.auth_required,
             output_buffer_size: new.output_buffer_size,
             output_buffer_timeout: new.output_buffer_timeout_ms,
         };

@@ -17,6 +17,8 @@ pub struct Limits {
     pub heartbeat_interval_ms: u64,
     pub max_heartbeat_interval_ms: u64,
     pub max_output_buffer_size: u64,
+    /// What a client has that asks for none.
+    pub output_buffer_timeout_ms: u64,
     pub min_output_buffer_timeout_ms: u64,
     pub max_output_buffer_timeout_ms: u64,
     /// What a client gets that asks for TLS; `None`: nobody does. The shard has it from whoever read the files.
@@ -24,6 +26,10 @@ pub struct Limits {
     pub snappy: bool,
     pub deflate: bool,
     pub max_deflate_level: u8,
+    /// Consumers of a channel; 0: no limit.
+    pub max_channel_consumers: u64,
+    /// A client has to say AUTH before it publishes or subscribes.
+    pub auth_required: bool,
     /// A client has to have TLS before any command but IDENTIFY.
     pub tls_required: bool,
     /// Unsent bytes above which no further message is handed to a connection.
@@ -39,8 +45,6 @@ pub struct Limits {
     pub native_is_plain: bool,
 }
 
-/// nsqd's smallest output buffer timeout.
-const MIN_OUTPUT_BUFFER_TIMEOUT_MS: u64 = 25;
 const OUTPUT_FULL_BYTES: usize = 256 * 1024;
 const REPLIES_MAX: usize = 8192;
 
@@ -60,12 +64,15 @@ impl From<&Settings> for Limits {
             heartbeat_interval_ms: (s.client_timeout_ms / 2).max(1),
             max_heartbeat_interval_ms: s.max_heartbeat_interval_ms,
             max_output_buffer_size: s.max_output_buffer_size,
-            min_output_buffer_timeout_ms: MIN_OUTPUT_BUFFER_TIMEOUT_MS,
+            output_buffer_timeout_ms: s.output_buffer_timeout_ms,
+            min_output_buffer_timeout_ms: s.min_output_buffer_timeout_ms,
             max_output_buffer_timeout_ms: s.max_output_buffer_timeout_ms,
             tls: None,
             snappy: s.snappy,
             deflate: s.deflate,
             max_deflate_level: s.max_deflate_level as u8,
+            max_channel_consumers: s.max_channel_consumers,
+            auth_required: !s.auth_http_address.is_empty(),
             tls_required: s.is_tls_required(),
             output_full_bytes: OUTPUT_FULL_BYTES,
             output_stop_bytes: 2 * OUTPUT_FULL_BYTES + max_msg_size,

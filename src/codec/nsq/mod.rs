@@ -14,6 +14,7 @@ pub mod frame;
 pub mod identify;
 pub mod limits;
 pub mod request;
+pub mod unfinished;
 
 pub use bodies::{Bodies, MpubBodies};
 pub use error::ClientError;

@@ -161,6 +161,15 @@ impl Session {
                     self.read_since = now.ticks;
                     at += len;
                 }
+                Decoded::Authorize { topic } => match self.forbid(now, "MPUB", topic, "", host) {
+                    None => self.progress.authorized = true,
+                    Some(true) => {}
+                    Some(false) => {
+                        self.stalled = Some(Stalled { since: now.ticks, len: 0 });
+                        self.wanted = Wanted::Bytes { need: 0, expect: 0 };
+                        return at;
+                    }
+                },
                 Decoded::Fault(error) => self.end_with(&error),
                 Decoded::LineTooLong => {
                     self.note_fault(&format!("a command line of more than {LINE_LEN_MAX} bytes"));

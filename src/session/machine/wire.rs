@@ -82,13 +82,6 @@ impl Session {
         }
     }
 
-    /// The client has said, inside of its layers, that nothing more comes.
-    fn on_end(&mut self) {
-        if !self.ended {
-            self.end(&[]);
-        }
-    }
-
     /// What a client hears whose TLS did not come about stands behind what TLS had to say, in plain.
     pub(super) fn fail_handshake(&mut self, what: &str) {
         self.handshake_until = None;

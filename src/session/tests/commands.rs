@@ -296,6 +296,30 @@ fn a_client_that_asks_for_what_is_not_there_is_named_in_the_log() {
     assert_eq!(refused(r#"{"tls_v1":true}"#), None, "no answer tells it anything");
 }
 
+/// As Go reads it.
+#[test]
+fn the_json_of_identify_is_gos() {
+    use crate::codec::nsq::identify::Request;
+    let read = |json: &[u8]| Request::parse(json).map_err(|e| e.to_string());
+    let of = |json: &str| read(json.as_bytes()).unwrap();
+    assert_eq!(of(r#"{"msg_timeout":1000,"msg_timeout":2000}"#).msg_timeout, 2000);
+    assert_eq!(of(r#"{"msg_timeout":1000,"msg_timeout":null}"#).msg_timeout, 1000);
+    assert!(of(r#"{"TLS_v1":true}"#).tls_v1 && !of(r#"{"tls_v1":true,"Tls_V1":false}"#).tls_v1);
+    assert_eq!(of(r#"{"msg_timeout":7,"x":[{"msg_timeout":8}]}"#).msg_timeout, 7);
+    assert_eq!(read(b"{\"client_id\":\"a\xff\"}").unwrap().client_id, "a\u{fffd}");
+    for bad in [
+        r#"{"msg_timeout":"1"}"#,
+        r#"{"msg_timeout":1.5}"#,
+        r#"{"tls_v1":1}"#,
+        "[]",
+        "1",
+        "{} {}",
+        r#"{"sample_rate":3000000000}"#,
+    ] {
+        assert_eq!(read(bad.as_bytes()), Err("E_BAD_BODY IDENTIFY failed to decode JSON body".into()), "{bad}");
+    }
+}
+
 #[test]
 fn identify_without_negotiation_is_ok() {
     good("", identify("{}"), &[], &["= OK"]);

@@ -54,6 +54,35 @@ fn a_publish_that_fails_is_fatal_and_nothing_leaves_after_it() {
 }
 
 #[test]
+fn a_client_that_ends_its_side_hears_all_its_answers() {
+    let (mut s, mut host) = (greeted(), MockHost::default());
+    s.on_bytes(at(0), &[with_body("PUB t", b"a"), with_body("PUB t", b"b")].concat(), &mut host);
+    s.on_end();
+    assert!(!s.is_closing() && !s.wants_reading());
+    s.reply_ok(host.waiting[0]);
+    assert!(!s.is_closing());
+    s.reply_ok(host.waiting[1]);
+    assert!(s.is_closing());
+    assert_eq!(texts(&mut s), ["= OK", "= OK"]);
+    // in the middle of a body, and while it stalls
+    let (mut s, mut host) = (greeted(), MockHost { next: vec![Taken::Stall], ..MockHost::default() });
+    s.on_bytes(at(0), &[&with_body("PUB t", b"a")[..], b"PUB t\n\0\0\0\x05ab"].concat(), &mut host);
+    s.on_end();
+    assert!(!s.is_closing(), "something waits");
+    s.resume(at(1), &mut host);
+    s.reply_ok(host.waiting[0]);
+    assert_eq!(texts(&mut s), ["= OK", "! E_BAD_MESSAGE PUB failed to read message body"]);
+    assert!(s.is_closing());
+    for (wire, wanted) in [(&b"PUB t"[..], &[][..]), (b"", &[]), (b"MPUB t\n", &["! E_BAD_BODY MPUB failed to read body size"])] {
+        let (mut s, mut host) = (greeted(), MockHost::default());
+        s.on_bytes(at(0), wire, &mut host);
+        s.on_end();
+        assert_eq!(texts(&mut s), wanted);
+        assert!(s.is_closing());
+    }
+}
+
+#[test]
 #[should_panic(expected = "answered before")]
 fn a_slot_is_answered_once() {
     let (mut s, mut host) = (greeted(), MockHost::default());

@@ -1,5 +1,6 @@
 //! A mock host, and what every test of the session needs.
 
+mod auth;
 mod commands;
 mod flow;
 mod layers;
@@ -9,7 +10,7 @@ use super::*;
 use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Ticks};
 use crate::codec::nsq::frame::{Frame, decode_all};
 use crate::config::Settings;
-use crate::shard::message::{InFlightError, SubOptions};
+use crate::shard::message::{AuthQuery, InFlightError, SubOptions};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +81,11 @@ impl Host for MockHost {
 
     fn touch(&mut self, _: Now, _: ConnId, id: MessageId) -> Result<(), InFlightError> {
         self.in_flight("touch".into(), id)
+    }
+
+    fn authorize(&mut self, _: ConnId, query: AuthQuery) {
+        let secret = String::from_utf8_lossy(&query.secret).into_owned();
+        self.calls.push(format!("auth {} tls={} {:?} {secret}", query.remote_ip, query.tls, query.common_name));
     }
 
     fn close_subscription(&mut self, _: Now, _: ConnId) {

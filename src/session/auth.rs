@@ -1,0 +1,139 @@
+//! What an auth server lets a client do: topics and channels by expression, publishing and subscribing apart.
+
+use regex::Regex;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// The answer about one client.
+#[derive(Debug)]
+pub struct Grants {
+    pub identity: String,
+    pub identity_url: String,
+    /// After it the server is asked again.
+    pub ttl: Duration,
+    pub authorizations: Vec<Authorization>,
+}
+
+#[derive(Debug)]
+pub struct Authorization {
+    topic: Regex,
+    channels: Vec<Regex>,
+    may_publish: bool,
+    may_subscribe: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Answer {
+    ttl: Option<i64>,
+    authorizations: Option<Vec<Entry>>,
+    identity: Option<String>,
+    identity_url: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Entry {
+    topic: Option<String>,
+    channels: Option<Vec<String>>,
+    permissions: Option<Vec<String>>,
+}
+
+impl Grants {
+    /// Reads the server's answer; an error says what is wrong with it, for the log.
+    pub fn parse(json: &[u8]) -> Result<Grants, String> {
+        let answer: Answer = serde_json::from_slice(json).map_err(|e| format!("its answer is not what is expected: {e}"))?;
+        let entries = answer.authorizations.unwrap_or_default();
+        let authorizations = entries.into_iter().map(Authorization::new).collect::<Result<_, _>>()?;
+        let ttl = answer.ttl.unwrap_or_default();
+        let Some(seconds) = u64::try_from(ttl).ok().filter(|seconds| *seconds > 0) else {
+            return Err(format!("its ttl is {ttl}, and must be above 0"));
+        };
+        Ok(Grants {
+            identity: answer.identity.unwrap_or_default(),
+            identity_url: answer.identity_url.unwrap_or_default(),
+            // so long that it is for ever, and no sum with it overflows
+            ttl: Duration::from_secs(seconds.min(u32::MAX as u64)),
+            authorizations,
+        })
+    }
+
+    /// Whether the client may publish to the topic (an empty channel), or subscribe to the channel.
+    pub fn allow(&self, topic: &str, channel: &str) -> bool {
+        self.authorizations.iter().any(|authorization| authorization.allows(topic, channel))
+    }
+}
+
+impl Authorization {
+    fn new(entry: Entry) -> Result<Authorization, String> {
+        let permissions = entry.permissions.unwrap_or_default();
+        if let Some(unknown) = permissions.iter().find(|p| !["subscribe", "publish"].contains(&p.as_str())) {
+            return Err(format!("it gives the unknown permission {unknown:?}"));
+        }
+        let compiled = |what: &str, text: &str| {
+            Regex::new(text).map_err(|e| format!("its expression {text:?} for a {what} cannot be used: {e}"))
+        };
+        let channels = entry.channels.unwrap_or_default();
+        Ok(Authorization {
+            topic: compiled("topic", &entry.topic.unwrap_or_default())?,
+            channels: channels.iter().map(|channel| compiled("channel", channel)).collect::<Result<_, _>>()?,
+            may_publish: permissions.iter().any(|p| p == "publish"),
+            may_subscribe: permissions.iter().any(|p| p == "subscribe"),
+        })
+    }
+
+    /// Expressions are searched for. Who publishes has the channel of no name, which one of them must match, too.
+    fn allows(&self, topic: &str, channel: &str) -> bool {
+        let may = if channel.is_empty() { self.may_publish } else { self.may_subscribe };
+        may && self.topic.is_match(topic) && self.channels.iter().any(|expression| expression.is_match(channel))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_are_nsqds() {
+        let grants = Grants::parse(
+            br#"{"ttl":60,"identity":"me","identity_url":"http://me","authorizations":[
+                {"permissions":["subscribe","publish"],"topic":"both","channels":[".*"]},
+                {"permissions":["subscribe"],"topic":"^sub$","channels":["^c$"]},
+                {"permissions":["publish"],"topic":"^pub$","channels":["x"]},
+                {"permissions":["publish"],"topic":"^quiet$"}]}"#,
+        )
+        .unwrap();
+        assert_eq!((grants.identity.as_str(), grants.ttl, grants.authorizations.len()), ("me", Duration::from_secs(60), 4));
+        for (topic, channel, allowed) in [
+            ("both", "", true),
+            ("not-both-either", "", true), // searched for, not matched whole
+            ("both", "c", true),
+            ("sub", "c", true),
+            ("sub", "cc", false),
+            ("sub", "", false),
+            ("pub", "", false), // its expression does not match the empty channel
+            ("quiet", "", false),
+            ("other", "c", false),
+        ] {
+            assert_eq!(grants.allow(topic, channel), allowed, "{topic} {channel}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_answer_is_named() {
+        for (json, what) in [
+            (&b"nope"[..], "not what is expected"),
+            (br#"{"ttl":0}"#, "its ttl is 0"),
+            (br#"{}"#, "its ttl is 0"),
+            (br#"{"ttl":-1}"#, "its ttl is -1"),
+            (br#"{"ttl":1,"authorizations":[{"permissions":["admin"]}]}"#, "unknown permission \"admin\""),
+            (br#"{"ttl":1,"authorizations":[{"topic":"("}]}"#, "for a topic cannot be used"),
+            (br#"{"ttl":1,"authorizations":[{"channels":["[a"]}]}"#, "for a channel cannot be used"),
+        ] {
+            let error = Grants::parse(json).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
+        let none = Grants::parse(br#"{"ttl":9,"authorizations":null,"identity":null}"#).unwrap();
+        assert!(none.authorizations.is_empty() && !none.allow("t", ""));
+    }
+}

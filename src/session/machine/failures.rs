@@ -1,0 +1,35 @@
+//! How an outcome that came later sounds to an NSQ client.
+
+use crate::codec::nsq::ClientError;
+use crate::session::Asked;
+use crate::shard::message::{InFlightCommand, InFlightError, PublishError};
+
+/// Fatal, as in nsqd, with the code of its command.
+pub fn failure(asked: Asked, why: PublishError) -> ClientError {
+    let (code, name) = match asked {
+        Asked::Publish => ("E_PUB_FAILED", "PUB"),
+        Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
+        Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
+    };
+    let text = format!("{name} failed {why}");
+    if let Some(code) = why.cluster_code() {
+        // Nothing is wrong with the command: a publisher keeps its connection; a consumer looks for the leader anew.
+        let is_fatal = asked == Asked::Subscribe;
+        return if is_fatal { ClientError::fatal(code, text) } else { ClientError::passing(code, text) };
+    }
+    let code = match why {
+        PublishError::TooMuchWaiting => "E_PUB_TOO_MUCH_WAITING",
+        PublishError::NoPartition | PublishError::TopicNotExist => "E_TOPIC_NOT_EXIST",
+        _ => code,
+    };
+    ClientError::fatal(code, text)
+}
+
+pub(super) fn in_flight_error(id: &[u8; 16], command: InFlightCommand, why: InFlightError) -> ClientError {
+    let (code, name): (_, &[u8]) = match command {
+        InFlightCommand::Finish => ("E_FIN_FAILED", b"FIN "),
+        InFlightCommand::Requeue => ("E_REQ_FAILED", b"REQ "),
+        InFlightCommand::Touch => ("E_TOUCH_FAILED", b"TOUCH "),
+    };
+    ClientError::passing(code, [name, id, format!(" failed {why}").as_bytes()].concat())
+}
