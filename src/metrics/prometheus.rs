@@ -68,6 +68,9 @@ fn sums(shards: &[ShardStats]) -> BTreeMap<&str, TopicSum> {
                 all.requeue_count += c.requeue_count;
                 all.timeout_count += c.timeout_count;
                 all.paused |= c.paused;
+                if let Some(bytes) = c.full_bytes {
+                    *all.full_bytes.get_or_insert(0) += bytes;
+                }
                 // A client consumes every partition of the topic.
                 all.client_count = all.client_count.max(c.client_count);
             }
@@ -216,7 +219,7 @@ impl Page {
                 self.labelled(name, format_args!("topic=\"{topic}\""), value(sum));
             }
         }
-        let rows: [Row<ChannelStats, u64>; 8] = [
+        let rows: [Row<ChannelStats, u64>; 9] = [
             ("ringmq_channel_messages_total", "counter", "Messages that the channel got to deliver since it began.", |c| {
                 c.message_count
             }),
@@ -229,6 +232,12 @@ impl Page {
             }),
             ("ringmq_channel_clients", "gauge", "Clients that are subscribed to the channel.", |c| c.client_count),
             ("ringmq_channel_paused", "gauge", "1 while the channel is paused, else 0.", |c| c.paused.into()),
+            (
+                "ringmq_channel_held_bytes",
+                "gauge",
+                "Bytes of unfinished messages that keep the channel from reading on, else 0.",
+                |c| c.full_bytes.unwrap_or(0),
+            ),
         ];
         for (name, kind, help, value) in rows {
             self.family(name, kind, help);

@@ -42,7 +42,7 @@ impl Engine {
             owes_image: false,
             owed: Default::default(),
             open_bytes: 0,
-            told_full: false,
+            tell_full_at: Default::default(),
             subs: vec![],
         };
         partition.low_water_stale = true;

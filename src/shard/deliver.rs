@@ -192,6 +192,7 @@ impl Shard {
         let dirty = c.machine.is_dirty();
         e.timers.at_most(super::Timer::Channel(key), deadline);
         e.count_open(key);
+        e.tell_held(now, key);
         if dirty {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);

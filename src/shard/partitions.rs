@@ -59,8 +59,8 @@ pub struct ChannelState {
     pub owed: HashMap<SubId, u32>,
     /// What is counted of its open messages (`room`).
     pub open_bytes: usize,
-    /// The log said that they take all memory there is for them.
-    pub told_full: bool,
+    /// When the log may say again that they take all memory there is for them.
+    pub tell_full_at: Ticks,
     pub subs: Vec<SubId>,
 }
 

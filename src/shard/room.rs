@@ -6,9 +6,13 @@
 
 use super::engine::Engine;
 use super::partitions::ChannelKey;
+use crate::base::Now;
+use std::time::Duration;
 
 /// A single channel gets eight ninths of the memory.
 const SHARE: usize = 8;
+/// Between two lines of the log about one channel.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Default)]
 pub struct OpenMemory {
@@ -48,15 +52,21 @@ impl Engine {
         memory.used = memory.used - c.open_bytes + own;
         c.open_bytes = own;
         if !c.machine.is_full(end) {
-            // Not each time that it falls a little below the bound.
-            c.told_full &= own > c.machine.room() / 2;
             return;
         }
         memory.mark = memory.used;
         if !memory.holding.contains(&key) {
             memory.holding.push(key);
         }
-        if !std::mem::replace(&mut c.told_full, true) {
+    }
+
+    /// The log's line about a channel that holds, at most once in [`TOLD_EVERY`].
+    pub fn tell_held(&mut self, now: Now, key: ChannelKey) {
+        let end = self.partitions.get(key.partition_idx()).committed();
+        let Some(c) = self.partitions.channel_mut(key).filter(|c| c.machine.is_full(end)) else { return };
+        if c.tell_full_at <= now.ticks {
+            c.tell_full_at = now.ticks + TOLD_EVERY;
+            let own = c.open_bytes;
             let p = self.partitions.get(key.partition_idx());
             tracing::warn!(
                 topic = %p.topic.name, partition = %p.dir.partition, channel = %p.channels[key.channel as usize].name,
