@@ -59,8 +59,9 @@ fn topics(http: SocketAddr) -> Vec<String> {
     all
 }
 
-const OPERATIONS: [&str; 10] = [
+const OPERATIONS: [&str; 11] = [
     "/topic/create",
+    "/topic/empty",
     "/topic/delete",
     "/channel/create",
     "/channel/delete",
@@ -124,6 +125,33 @@ fn topics_and_channels_are_made_and_removed_as_nsqd_does() {
         assert_eq!(topics(both.0), topics(both.1), "behind {step:?}");
     }
     assert_eq!(topics(both.0).len(), 2, "t and e: {:?}", topics(both.0));
+}
+
+#[test]
+fn a_topic_is_emptied_of_what_waits_for_its_first_channel() {
+    let (mut ours, theirs) = (Node::start(&["--shards=2", "--partitions=3"]), Nsqd::start(&[]));
+    let both = |ours: &Node| (ours.http(), theirs.http());
+    let put = |ours: &Node, n: usize| {
+        for http in [ours.http(), theirs.http()] {
+            (0..n).for_each(|_| assert!(shown_with(http, "POST", "/pub?topic=t", "x").starts_with("200 ")));
+        }
+    };
+    put(&ours, 5);
+    let empty = ("POST", "/topic/empty?topic=t");
+    compare(both(&ours).0, both(&ours).1, &[empty]);
+    assert_eq!(topics(both(&ours).0), topics(both(&ours).1));
+    assert_eq!(topics(ours.http()), ["\"t\" 0 false []"]);
+    ours.kill();
+    ours.spawn();
+    ours.wait_ready().expect("it starts again");
+    put(&ours, 2);
+    let create = ("POST", "/channel/create?topic=t&channel=c");
+    compare(both(&ours).0, both(&ours).1, &[create]);
+    node::stock::eventually("both channels have what came after", || topics(both(&ours).0) == topics(both(&ours).1));
+    assert_eq!(topics(ours.http()), ["\"t\" 0 false [\"\\\"c\\\":2:false\"]"]);
+    // A topic with a channel has nothing of its own.
+    compare(both(&ours).0, both(&ours).1, &[empty]);
+    assert_eq!(topics(both(&ours).0), topics(both(&ours).1));
 }
 
 fn publish(node: &Node, topic: &str, body: &[u8]) {

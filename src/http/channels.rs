@@ -155,7 +155,7 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
 }
 
 /// Says which of several partitions failed, and in which it was done; those behind were not asked.
-fn half_done(failure: Failure, partition: PartitionId, done: &[u16], all: &[PartitionId]) -> Failure {
+pub(super) fn half_done(failure: Failure, partition: PartitionId, done: &[u16], all: &[PartitionId]) -> Failure {
     if all.len() == 1 {
         return failure;
     }

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, oneshot};
 
 pub enum Answer {
     Topic(Result<crate::base::TopicRef, PublishError>),
-    TopicDeleted(Result<(), PublishError>),
+    TopicChanged(Result<(), PublishError>),
     Published(Result<(), PublishError>),
     Stats(Box<ShardStats>),
     OffsetSet(Result<Position, SetOffsetError>),
@@ -141,7 +141,7 @@ impl Link {
         self.port.borrow_mut().drain(&mut |from, message| {
             let (ticket, answer) = match message {
                 MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
-                MeshMessage::TopicDeleted { ticket, result } => (ticket, Answer::TopicDeleted(result)),
+                MeshMessage::TopicChanged { ticket, result } => (ticket, Answer::TopicChanged(result)),
                 MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
                 MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
                 MeshMessage::Catalog { changes } => {

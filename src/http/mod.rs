@@ -1,5 +1,6 @@
-//! nsqd's HTTP API: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete}, /channel/{create,delete,empty,pause,unpause};
-//! and /metrics, /channel/setoffset, /channel/setorder, /replica/acceptloss; hyper on one thread of its own.
+//! nsqd's HTTP API: /ping /info /stats, /config, POST /pub, /mpub, /topic/{create,delete,empty},
+//! /channel/{create,delete,empty,pause,unpause}; and /metrics, /channel/setoffset, /channel/setorder, /replica/acceptloss;
+//! hyper on one thread of its own.
 //!
 //! It owns its listener and its connections and knows nothing of disks or partitions' contents: everything it wants of a
 //! core it asks with a ticket over the mesh ([`link`]). It takes part there as [`CoreId::HTTP`](crate::base::CoreId::HTTP).

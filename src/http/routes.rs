@@ -24,7 +24,7 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 16] = [
+const ROUTES: [(&str, Method); 17] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
@@ -33,6 +33,7 @@ const ROUTES: [(&str, Method); 16] = [
     ("/mpub", Method::POST),
     ("/topic/create", Method::POST),
     ("/topic/delete", Method::POST),
+    ("/topic/empty", Method::POST),
     ("/channel/create", Method::POST),
     ("/channel/delete", Method::POST),
     ("/channel/empty", Method::POST),
@@ -70,9 +71,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Ok(query) => return statistics::stats(node, &query).await,
             Err(failure) => Err(failure),
         },
-        "/topic/create" | "/topic/delete" => {
+        "/topic/create" | "/topic/delete" | "/topic/empty" => {
             let result = match path {
                 "/topic/create" => topics::create(node, query).await,
+                "/topic/empty" => topics::empty(node, query).await,
                 _ => topics::delete(node, query).await,
             };
             match result {

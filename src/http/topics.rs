@@ -1,13 +1,13 @@
-//! POST /topic/create and /topic/delete: nsqd's parameters, codes and texts. Answered when the home core of the topic says that it is
-//! durable. In a cluster the cluster file says which topics there are.
+//! POST /topic/create, /topic/delete and /topic/empty: nsqd's parameters, codes and texts. Answered when the cores say that it is durable.
+//! In a cluster the cluster file says which topics there are.
 
 use super::Node;
-use super::channels::ANSWER_LIMIT;
+use super::channels::{ANSWER_LIMIT, find_topic, half_done};
 use super::link::Answer;
 use super::publish::{core_failure, topic_of};
 use super::routes::{Failure, Query};
-use crate::base::TopicName;
 use crate::base::topic::home_core;
+use crate::base::{PartitionId, TopicName};
 use crate::shard::message::{MeshMessage, PublishError};
 use hyper::StatusCode;
 
@@ -34,11 +34,34 @@ pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
     // What a publish remembers of it is of a topic that is gone.
     node.topics.borrow_mut().forget(&name);
     match answer {
-        Some(Answer::TopicDeleted(Ok(()))) => Ok(()),
-        Some(Answer::TopicDeleted(Err(PublishError::NoTopic))) => Err(not_found()),
-        Some(Answer::TopicDeleted(Err(error))) => Err(core_failure(error)),
+        Some(Answer::TopicChanged(Ok(()))) => Ok(()),
+        Some(Answer::TopicChanged(Err(PublishError::NoTopic))) => Err(not_found()),
+        Some(Answer::TopicChanged(Err(error))) => Err(core_failure(error)),
         _ => Err(no_answer()),
     }
+}
+
+/// `POST /topic/empty?topic=...`: what waits for the topic's first channel goes, in one partition after the other.
+pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Failure> {
+    let topic = find_topic(node, topic_of(&query?)?).await?;
+    if node.settings.is_clustered() {
+        let why =
+            "NOT_IN_A_CLUSTER: a topic of a cluster is not emptied as a whole: POST /channel/empty for each of its channels";
+        return Err(Failure::new(StatusCode::CONFLICT, why));
+    }
+    let partitions: Vec<PartitionId> = (0..topic.partitions).map(PartitionId).collect();
+    for (i, &partition) in partitions.iter().enumerate() {
+        let (core, topic) = (topic.core_of(partition, node.link.cores()), topic.clone());
+        let failure = match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::EmptyTopic { ticket, topic, partition }).await
+        {
+            Some(Answer::TopicChanged(Ok(()))) => continue,
+            Some(Answer::TopicChanged(Err(error))) => core_failure(error),
+            _ => no_answer(),
+        };
+        let done: Vec<u16> = partitions[..i].iter().map(|p| p.0).collect();
+        return Err(half_done(failure, partition, &done, &partitions));
+    }
+    Ok(())
 }
 
 /// A name that cannot exist is not found, as nsqd has it.

@@ -16,6 +16,7 @@ use super::room::OpenMemory;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
+use super::topic_empty::Emptying;
 use super::topics::Topics;
 use crate::base::{
     ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicId, TopicName, TopicRef,
@@ -147,6 +148,7 @@ pub(super) struct Engine {
     pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
     pub read_only: Option<String>,
+    pub(super) emptying: Emptying,
     pub catalog: Catalog,
     pub counters: Counters,
 }
@@ -174,6 +176,7 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
+            emptying: Emptying::default(),
             catalog: Catalog::default(),
             counters: Counters::default(),
             core,
@@ -308,6 +311,7 @@ impl Engine {
                 }
                 self.removals_durable(now, upto);
                 self.cursors_durable(now, upto);
+                self.emptied_up_to(upto);
                 self.member_records(now, upto);
                 self.losses_durable(upto);
             }
@@ -335,6 +339,7 @@ impl Engine {
                 }
                 self.removals_failed(now);
                 self.cursors_failed(now);
+                self.emptying_failed();
                 self.members_failed(now);
                 self.losses_failed();
                 self.on_room(now);

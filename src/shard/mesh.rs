@@ -24,6 +24,7 @@ impl Engine {
                 let result = self.topics.known(&name).cloned().ok_or(PublishError::NoTopic);
                 self.pass(from, MeshMessage::Topic { ticket, result });
             }
+            MeshMessage::EmptyTopic { ticket, topic, partition } => self.empty_topic(&topic, partition, (from, ticket)),
             MeshMessage::DeleteTopic { ticket, name } => self.delete_topic(now, &name, (from, ticket)),
             MeshMessage::SetOffset { ticket, set } => self.set_offset(now, *set, Setter::Core(from, ticket)),
             MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
@@ -42,7 +43,7 @@ impl Engine {
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::Authorize { .. }
             | MeshMessage::OffsetSet { .. }
-            | MeshMessage::TopicDeleted { .. }
+            | MeshMessage::TopicChanged { .. }
             | MeshMessage::Catalog { .. }
             | MeshMessage::OrderSet { .. }
             | MeshMessage::ChannelChanged { .. }

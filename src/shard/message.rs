@@ -284,12 +284,18 @@ pub enum MeshMessage {
         result: Result<TopicRef, PublishError>,
     },
 
-    /// From the HTTP thread to its home. Answered by `TopicDeleted`, once the decision is durable.
+    /// From the HTTP thread to the partition's core. Answered by `TopicChanged`, once that is durable.
+    EmptyTopic {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+    },
+    /// From the HTTP thread to its home. Answered by `TopicChanged`, once the decision is durable.
     DeleteTopic {
         ticket: Ticket,
         name: TopicName,
     },
-    TopicDeleted {
+    TopicChanged {
         ticket: Ticket,
         result: Result<(), PublishError>,
     },

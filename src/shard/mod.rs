@@ -44,6 +44,7 @@ mod subscription;
 mod tests;
 mod timers;
 mod topic_delete;
+mod topic_empty;
 mod topics;
 
 pub use deliver::LENT_MIN;

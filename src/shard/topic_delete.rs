@@ -9,7 +9,7 @@
 //! durable.
 
 use super::engine::{Engine, Heard};
-use super::message::{MeshMessage, PublishError};
+use super::message::PublishError;
 use super::partitions::ChannelKey;
 use super::removal::Asker;
 use crate::base::{Now, TopicName, TopicRef};
@@ -26,12 +26,6 @@ impl Engine {
         };
         if let Err(error) = begun {
             self.answer_askers(vec![asker], Err(error));
-        }
-    }
-
-    pub(super) fn answer_askers(&mut self, askers: Vec<Asker>, result: Result<(), PublishError>) {
-        for (core, ticket) in askers {
-            self.pass(core, MeshMessage::TopicDeleted { ticket, result });
         }
     }
 

@@ -16,7 +16,7 @@ impl Node {
 
     fn deleted(&mut self) -> Result<(), PublishError> {
         match self.http.pop() {
-            Some(MeshMessage::TopicDeleted { ticket: Ticket(5), result }) => result,
+            Some(MeshMessage::TopicChanged { ticket: Ticket(5), result }) => result,
             other => panic!("no answer but {other:?}"),
         }
     }
@@ -158,12 +158,47 @@ fn changes_of_channels_and_a_deletion_are_all_answered() {
             .map(|m| match m {
                 MeshMessage::ChannelChanged { result: Ok(_), .. } => "changed".into(),
                 MeshMessage::ChannelChanged { result: Err(SetOffsetError::Failed(PublishError::TopicGone)), .. } => "gone".into(),
-                MeshMessage::TopicDeleted { result, .. } => format!("deleted {result:?}"),
+                MeshMessage::TopicChanged { result, .. } => format!("deleted {result:?}"),
                 other => panic!("{other:?}"),
             })
             .collect();
         results.sort();
         assert_eq!(results, ["changed", "deleted Ok(())", "gone"], "{cores} cores");
         assert_eq!(n.topic_files("t"), 0);
+    }
+}
+
+/// What waits for the first channel goes, durably; where there is a channel nothing changes.
+#[test]
+fn a_topic_without_channels_is_emptied_and_the_answer_follows_the_record() {
+    for cores in [1, 2] {
+        let mut n = Node::new(cores, 1);
+        let (p, c) = (n.connect(0), n.connect(0));
+        (0..3).for_each(|_| n.publish(p, "t", "old"));
+        let topic = n.id_of_topic("t");
+        let core = topic.core_of(PartitionId(0), cores).0 as usize;
+        let empty = |n: &mut Node| {
+            let message = MeshMessage::EmptyTopic { ticket: Ticket(5), topic: topic.clone(), partition: PartitionId(0) };
+            n.step(core, Event::Mesh { from: CoreId::HTTP, message });
+        };
+        empty(&mut n);
+        n.end_turn(core);
+        assert!(n.http.is_empty(), "the record is on its way");
+        n.run();
+        assert_eq!(n.deleted(), Ok(()));
+        n.publish(p, "t", "new");
+        n.send(c, b"SUB t ch\nRDY 9\n");
+        let got = n.take(c);
+        assert!(got.len() == 2 && got[1].ends_with(" 1 new"), "{got:?}");
+        empty(&mut n);
+        n.run();
+        assert_eq!(n.deleted(), Ok(()));
+        let depth = n.shards[core].stats(None, None, false).partitions[0].channels[0].depth;
+        let in_flight = n.shards[core].stats(None, None, false).partitions[0].channels[0].in_flight_count;
+        assert_eq!((depth, in_flight), (0, 1), "a channel keeps what it has");
+        n.shards[core].engine.read_only = Some("its journal failed".into());
+        empty(&mut n);
+        n.run();
+        assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
     }
 }
