@@ -8,7 +8,7 @@ mod common;
 use bytes::Bytes;
 use criterion::{Criterion, Throughput};
 use ringmq::base::{Epoch, PartitionId, Position, TopicId};
-use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
+use ringmq::format::batch::{Batch, BatchBuilder, Stamp};
 use ringmq::log::memory::BatchMemory;
 use std::hint::black_box;
 
@@ -20,7 +20,7 @@ fn build((builder, memory): &mut (BatchBuilder, BatchMemory), (count, len): (usi
     builder.reserve(128 + count * (12 + len));
     (0..count).for_each(|n| builder.push(n as i64, body));
     let stamp = Stamp { topic_id: TOPIC, partition: PartitionId(0), epoch: Epoch(1), at: Position::START, prev_crc: 0 };
-    builder.seal_in(stamp, memory)
+    builder.seal_in(stamp, |bytes| memory.keep(bytes))
 }
 
 fn main() {

@@ -9,7 +9,7 @@ mod common;
 use criterion::{Criterion, Throughput};
 use ringmq::base::{CoreId, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
 use ringmq::mesh::{Port, mesh};
-use ringmq::shard::message::{MeshMessage, OwnedBodies, Ticket};
+use ringmq::seam::message::{MeshMessage, OwnedBodies, Ticket};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

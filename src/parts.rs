@@ -12,11 +12,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Runs until SIGTERM or SIGINT; `reread` is called on SIGHUP.
-pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, reread: impl FnMut()) -> Result<(), NodeError> {
+pub fn run_node(settings: Settings, log_level: Box<dyn LogLevel>, mut reread: impl FnMut()) -> Result<(), NodeError> {
     let settings = Arc::new(settings);
     let stop = StopHandle::new();
     stop.on_signals_of_a_node().map_err(NodeError::Signals)?;
-    run(settings.clone(), stop, front(settings, log_level), recover_shards, reread)
+    let reread_with_checks = || {
+        reread();
+        checks::tls_files(&settings).iter().for_each(log);
+    };
+    run(settings.clone(), stop, front(settings.clone(), log_level), examine, recover_shards, reread_with_checks)
+}
+
+/// The doctor's checks at startup: what warns or fails is logged. How many failed.
+fn examine(settings: &Settings) -> usize {
+    let findings = checks::check(settings);
+    findings.iter().for_each(log);
+    findings.iter().filter(|finding| finding.level == checks::Level::Fail).count()
+}
+
+fn log(finding: &checks::Finding) {
+    match finding.level {
+        checks::Level::Ok => {}
+        checks::Level::Warn => tracing::warn!("{finding}"),
+        checks::Level::Fail => tracing::error!("{finding}"),
+    }
 }
 
 /// Runs until SIGTERM or SIGINT.

@@ -11,11 +11,15 @@ mod node;
 use node::Client;
 use ringmq::base::{BLOCK, ConnId, CoreId, Epoch, FileId, Now, PartitionId, Peer, Ticks, TopicRef};
 use ringmq::config::Settings;
-use ringmq::journal::format::RING_START;
+use ringmq::format::journal::RING_START;
 use ringmq::journal::replay::{self, ReadAhead, WriteAction};
 use ringmq::log::recovery::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions, recover};
-use ringmq::shard::message::{AcceptLossError, MeshMessage, Ticket};
-use ringmq::shard::{Effect, Event, LENT_MIN, Shard, ShardOptions};
+use ringmq::seam::event::{Effect, Event};
+use ringmq::seam::{
+    message::{MeshMessage, Ticket},
+    outcome::AcceptLossError,
+};
+use ringmq::shard::{LENT_MIN, Shard, ShardOptions};
 use ringmq::sim::disk::SimDisk;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

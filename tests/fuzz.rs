@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use ringmq::base::{Epoch, PartitionId, Position, Rng, TopicId};
 use ringmq::codec::frame::Header;
 use ringmq::codec::nsq::request;
-use ringmq::log::batch::{BATCH_HEADER_LEN, BatchBuilder, Stamp};
+use ringmq::format::batch::{BATCH_HEADER_LEN, BatchBuilder, Stamp};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -4,20 +4,24 @@
 //! `GOLDEN_WRITE=1 cargo test --test golden` writes the fixtures anew.
 
 use ringmq::base::*;
-use ringmq::journal::format::*;
+use ringmq::format::batch::{Batch, BatchBuilder, Stamp};
+use ringmq::format::cursor::{CursorImage, Interval};
+use ringmq::format::files::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
+use ringmq::format::journal::*;
+use ringmq::format::meta::{NodeMeta, TopicMeta};
+use ringmq::format::producer::{Place, Producer};
+use ringmq::format::segment_table::{SegmentTable, TABLE_AT};
+use ringmq::format::snapshot::Snapshot;
+use ringmq::format::{files::SegmentMeta, journal::JournalIdentity, snapshot::Doubt};
+use ringmq::format::{
+    producer::Sequence,
+    tail::{EpochEnd, Tail},
+};
 use ringmq::journal::replay::{parse_slot, slot_block};
 use ringmq::journal::ring::{Record, Ring};
-use ringmq::log::batch::{Batch, BatchBuilder, Stamp};
-use ringmq::log::cursor::{CursorImage, Interval};
-use ringmq::log::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::log::memory::BatchMemory;
-use ringmq::log::meta::{NodeMeta, TopicMeta};
-use ringmq::log::producers::{Place, Producer};
 use ringmq::log::recovery::scan::commit_record;
-use ringmq::log::segment_table::{SegmentTable, TABLE_AT};
-use ringmq::log::snapshot::Snapshot;
-use ringmq::log::state::{Doubt, JournalIdentity, SegmentMeta};
-use ringmq::log::{BodyLimits, EpochEnd, NativeBatch, Sequence, Tail};
+use ringmq::log::{BodyLimits, NativeBatch};
 use std::path::PathBuf;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -490,7 +494,7 @@ fn batches_that_share_memory_are_as_those_that_do_not() {
             builder.reserve(len);
             builder.push(5, &vec![n as u8; len]);
         }
-        kept.push((alone.seal(stamp()).bytes, shared.seal_in(stamp(), &mut memory).bytes));
+        kept.push((alone.seal(stamp()).bytes, shared.seal_in(stamp(), |bytes| memory.keep(bytes)).bytes));
     }
     assert!(kept.iter().all(|(alone, shared)| alone == shared));
 }

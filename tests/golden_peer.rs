@@ -6,15 +6,15 @@
 use bytes::Bytes;
 use ringmq::base::{ChannelName, ConnId, CoreId, Epoch, LogId, Now, PartitionId, Peer, Position, ProducerId, TopicId, TopicName};
 use ringmq::codec::frame::Header;
+use ringmq::codec::peer::message::*;
 use ringmq::codec::peer::*;
-use ringmq::log::cursor::{CursorImage, Interval};
-use ringmq::log::format::Bad;
-use ringmq::log::producers::{Place, Producer};
+use ringmq::format::cursor::{CursorImage, Interval};
+use ringmq::format::files::Bad;
+use ringmq::format::producer::{Place, Producer};
 use ringmq::peer::{LinkEvent, LinkOptions, Links};
-use ringmq::replica::message::*;
-use ringmq::replica::{NodeId, PeerError};
-use ringmq::shard::cluster::ClusterNode;
-use ringmq::shard::event::Effect;
+use ringmq::seam::cluster::ClusterNode;
+use ringmq::seam::event::Effect;
+use ringmq::{base::NodeId, codec::peer::error::PeerError};
 use std::path::PathBuf;
 
 fn at(n: i64) -> Position {

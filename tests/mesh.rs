@@ -8,7 +8,7 @@ use ringmq::base::{ConnId, CoreId, Peer, Rng};
 use ringmq::mesh::{Port, Wake, mesh};
 use ringmq::net::{Net, NetOptions, listen};
 use ringmq::ring::WakeFd;
-use ringmq::shard::message::{MeshMessage, MovedSession, MovedState, Ticket};
+use ringmq::seam::message::{MeshMessage, MovedSession, Protocol, Ticket};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -171,7 +171,7 @@ fn a_flood_among_three_cores_arrives_in_order() {
 }
 
 fn session(peer: &Peer) -> Box<MovedSession> {
-    Box::new(MovedSession { peer: peer.clone(), state: MovedState::Nsq(Default::default()) })
+    MovedSession::new(peer.clone(), Protocol::Nsq, ())
 }
 
 /// Eight clients stream to an echo server that moves each connection to the other core again and again while bytes are

@@ -5,23 +5,22 @@ mod node;
 
 use bytes::Bytes;
 use node::pki::Pki;
+use ringmq::base::NodeId;
 use ringmq::base::{CoreId, Epoch, LogId, Now, PartitionId, Position, Ticks, TopicId};
+use ringmq::codec::peer::message::{Ack, Append, Batches, Body, EpochsAsk, Head, Lane, Message, Pulled, Route, Session};
 use ringmq::codec::peer::{Addressed, ClusterId};
 use ringmq::config::Settings;
 use ringmq::disk::{DiskOptions, files};
 use ringmq::mesh::{Wake, mesh};
 use ringmq::net::{NetOptions, listen};
 use ringmq::peer::{LinkEvent, LinkOptions, Links};
-use ringmq::replica::NodeId;
-use ringmq::replica::message::{Ack, Append, Batches, Body, EpochsAsk, Head, Lane, Message, Pulled, Route, Session};
 use ringmq::ring::WakeFd;
 use ringmq::runtime::clock::Clock;
 use ringmq::runtime::cores::{Build, CoreParts, CoresOptions, RunningCores};
 use ringmq::runtime::turn::Place;
 use ringmq::runtime::{Machine, StopHandle, run_cores};
-use ringmq::shard::cluster::ClusterNode;
-use ringmq::shard::event::{Effect, Effects, Event};
-use ringmq::shard::message::{MovedSession, MovedState};
+use ringmq::seam::cluster::ClusterNode;
+use ringmq::seam::event::{Effect, Effects, Event};
 use ringmq::tls::PeerTerms;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -108,8 +107,7 @@ impl Machine for Linked {
             Event::Sent { conn, bytes } => self.links.sent(now, conn, bytes),
             Event::Closed { conn } => self.links.closed(now, conn),
             Event::Adopted { conn, session } => {
-                let MovedSession { peer, state: MovedState::Peer(carried) } = *session else { panic!("another protocol") };
-                self.links.adopted(now, conn, peer, carried);
+                self.links.adopted(now, conn, session.peer.clone(), session.into_state());
             }
             Event::Tick => self.links.tick(now),
             Event::Stop => {

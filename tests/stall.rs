@@ -8,12 +8,12 @@
 
 use ringmq::base::{ConnId, CoreId, DiskOp, Durability, FileId, Now, OpId, Rng, Ticks};
 use ringmq::config::Settings;
-use ringmq::log::storage::Storage as _;
+use ringmq::format::storage::Storage as _;
 use ringmq::mesh::Wake;
 use ringmq::runtime::cores::Build;
 use ringmq::runtime::{Front, FrontStart, Machine, Recovered, Recovering, StopHandle, run_node};
-use ringmq::shard::event::{Effect, Effects, Event};
-use ringmq::shard::message::{MeshMessage, Ticket};
+use ringmq::seam::event::{Effect, Effects, Event};
+use ringmq::seam::message::{MeshMessage, Ticket};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -223,7 +223,7 @@ fn serve(data: String) {
         let builds = (0..recovering.cores).map(|_| Box::new(Toy::new) as Build<Toy>).collect();
         Ok(Recovered { builds, generation: 1 })
     };
-    run_node(Arc::new(settings), stop, front, recover, || {}).unwrap();
+    run_node(Arc::new(settings), stop, front, |_| 0, recover, || {}).unwrap();
     println!("stopped");
 }
 

@@ -21,22 +21,22 @@ const FILE_LINES_MAX: usize = 700;
 const LINE_CHARS_MAX: usize = 140;
 
 #[derive(Debug, PartialEq, Eq)]
-struct Room {
+struct Row {
     pure: bool,
-    rooms: BTreeSet<String>,
+    modules: BTreeSet<String>,
     crates: BTreeSet<String>,
 }
 
-type Rooms = BTreeMap<String, Room>;
+type Modules = BTreeMap<String, Row>;
 
 /// The rows `| module | pure or IO | modules | crates | sentence |` of the page.
-fn parse_rooms(page: &str) -> Rooms {
+fn parse_modules(page: &str) -> Modules {
     let words = |cell: &str| cell.split_whitespace().map(String::from).collect();
     let rows = page.lines().filter_map(|line| {
         let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
-        let [name, kind @ ("pure" | "IO"), rooms, crates, sentence, ..] = cells[..] else { return None };
+        let [name, kind @ ("pure" | "IO"), modules, crates, sentence, ..] = cells[..] else { return None };
         assert!(!sentence.is_empty(), "module {name} has no sentence");
-        Some((name.to_string(), Room { pure: kind == "pure", rooms: words(rooms), crates: words(crates) }))
+        Some((name.to_string(), Row { pure: kind == "pure", modules: words(modules), crates: words(crates) }))
     });
     rows.collect()
 }
@@ -260,31 +260,97 @@ fn absolute(path: &[String], module: &[String]) -> Vec<String> {
 
 // ---- the rules
 
-/// `module` is the path of the file's module, its room first; `known` are the crates of Cargo.toml.
-fn check_imports(module: &[String], source: &str, rooms: &Rooms, known: &BTreeSet<String>) -> Vec<String> {
+/// Every path of the source's own code (not of its tests), absolute.
+fn absolute_paths(module: &[String], source: &str) -> Vec<Vec<String>> {
+    paths(&without_tests(&code_of(source))).iter().map(|path| absolute(path, module)).collect()
+}
+
+/// What every module names of other modules and of crates.
+#[derive(Default)]
+struct Named {
+    modules: BTreeMap<String, BTreeSet<String>>,
+    crates: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Named {
+    fn add(&mut self, module: &[String], source: &str, known: &BTreeSet<String>) {
+        let name = &module[0];
+        for path in absolute_paths(module, source) {
+            match (path[0].as_str(), path.get(1)) {
+                ("crate", Some(other)) if other != name => {
+                    self.modules.entry(name.clone()).or_default().insert(other.clone());
+                }
+                (krate, _) if known.contains(krate) => {
+                    self.crates.entry(name.clone()).or_default().insert(krate.to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Permissions of the table that nothing uses.
+    fn unused(&self, table: &Modules) -> Vec<String> {
+        let mut complaints = Vec::new();
+        for (name, row) in table {
+            let none = BTreeSet::new();
+            let of = |named: &BTreeMap<String, BTreeSet<String>>| named.get(name).unwrap_or(&none).clone();
+            let modules = row.modules.difference(&of(&self.modules)).cloned().collect::<Vec<_>>();
+            complaints.extend(modules.iter().map(|other| format!("module `{name}` may import module `{other}`, and does not")));
+            let crates = row.crates.difference(&of(&self.crates)).cloned().collect::<Vec<_>>();
+            complaints.extend(crates.iter().map(|other| format!("module `{name}` may name crate `{other}`, and does not")));
+        }
+        complaints
+    }
+}
+
+/// Modules that import each other, each circle once: `a -> b -> a`.
+fn circles(table: &Modules) -> Vec<String> {
+    fn walk<'t>(table: &'t Modules, path: &mut Vec<&'t str>, done: &mut BTreeSet<&'t str>, found: &mut Vec<String>) {
+        let last = *path.last().expect("it began somewhere");
+        for other in table.get(last).into_iter().flat_map(|row| &row.modules) {
+            if let Some(at) = path.iter().position(|name| name == other) {
+                found.push(format!("modules import each other: {} -> {other}", path[at..].join(" -> ")));
+            } else if !done.contains(other.as_str()) {
+                path.push(other);
+                walk(table, path, done, found);
+                path.pop();
+            }
+        }
+        done.insert(last);
+    }
+    let (mut done, mut found) = (BTreeSet::new(), Vec::new());
+    for name in table.keys() {
+        if !done.contains(name.as_str()) {
+            walk(table, &mut vec![name], &mut done, &mut found);
+        }
+    }
+    found
+}
+
+/// `module` is the path of the file's module, its row first; `known` are the crates of Cargo.toml.
+fn check_imports(module: &[String], source: &str, modules: &Modules, known: &BTreeSet<String>) -> Vec<String> {
     let name = &module[0];
-    let Some(room) = rooms.get(name) else {
+    let Some(row) = modules.get(name) else {
         return vec![format!("module `{name}` is not in the table of docs/architecture.md")];
     };
-    let code = without_tests(&code_of(source));
     let mut complaints = BTreeSet::new();
-    for path in paths(&code).iter().map(|path| absolute(path, module)) {
+    for path in absolute_paths(module, source) {
         let second = path.get(1).map(String::as_str).unwrap_or_default();
         match path[0].as_str() {
-            "crate" if second != name && rooms.contains_key(second) && !room.rooms.contains(second) => {
+            "crate" if second != name && modules.contains_key(second) && !row.modules.contains(second) => {
                 complaints.insert(format!("module `{name}` must not import module `{second}` ({})", path.join("::")));
             }
-            krate if known.contains(krate) && !room.crates.contains(krate) => {
+            krate if known.contains(krate) && !row.crates.contains(krate) => {
                 complaints.insert(format!("module `{name}` must not name crate `{krate}` ({})", path.join("::")));
             }
-            "std" | "core" if room.pure && ["fs", "net", "thread", "env", "process", "os"].contains(&second) => {
+            "std" | "core" if row.pure && ["fs", "net", "thread", "env", "process", "os"].contains(&second) => {
                 complaints.insert(format!("pure module `{name}` must not name {}", path.join("::")));
             }
             _ => {}
         }
     }
-    if room.pure {
-        for token in tokens(&code) {
+    if row.pure {
+        for token in tokens(&without_tests(&code_of(source))) {
             if let Token::Word(word) = token
                 && ["async", "Instant", "SystemTime", "glommio", "tokio", "io_uring", "libc", "rand"].contains(&word.as_str())
             {
@@ -394,11 +460,11 @@ fn crates() -> BTreeSet<String> {
     names.flat_map(|table| table.keys().map(|name| name.replace('-', "_"))).collect()
 }
 
-fn rooms() -> Rooms {
+fn modules() -> Modules {
     let page = fs::read_to_string(root().join("docs/architecture.md")).expect("docs/architecture.md has the table of modules");
-    let rooms = parse_rooms(&page);
-    assert!(rooms.len() > 10, "the table of modules was not found in docs/architecture.md");
-    rooms
+    let modules = parse_modules(&page);
+    assert!(modules.len() > 10, "the table of modules was not found in docs/architecture.md");
+    modules
 }
 
 fn fail_on(complaints: Vec<String>) {
@@ -406,14 +472,14 @@ fn fail_on(complaints: Vec<String>) {
 }
 
 #[test]
-fn imports_follow_the_table_of_rooms() {
-    let (rooms, known) = (rooms(), crates());
+fn imports_follow_the_table_of_modules() {
+    let (modules, known) = (modules(), crates());
     let files = rust_files("src");
     let mut complaints = Vec::new();
     for path in reached(Path::new("src/lib.rs"), &files, false) {
         let module = module_of(&path);
         if module != ["lib"] {
-            let found = check_imports(&module, &files[&path], &rooms, &known);
+            let found = check_imports(&module, &files[&path], &modules, &known);
             complaints.extend(found.into_iter().map(|c| format!("{}: {c}", path.display())));
         }
     }
@@ -421,16 +487,31 @@ fn imports_follow_the_table_of_rooms() {
 }
 
 #[test]
-fn the_table_of_rooms_agrees_with_itself_and_the_manifest() {
-    let (rooms, known) = (rooms(), crates());
+fn every_permission_is_used_every_row_has_a_folder_and_no_modules_import_each_other() {
+    let (modules, known) = (modules(), crates());
+    let files = rust_files("src");
+    let mut named = Named::default();
+    for path in reached(Path::new("src/lib.rs"), &files, false) {
+        named.add(&module_of(&path), &files[&path], &known);
+    }
+    let mut complaints = named.unused(&modules);
+    complaints.extend(circles(&modules));
+    let has_files = |name: &String| files.keys().any(|path| module_of(path).first() == Some(name));
+    complaints.extend(modules.keys().filter(|name| !has_files(name)).map(|name| format!("module `{name}` has no files")));
+    fail_on(complaints);
+}
+
+#[test]
+fn the_table_of_modules_agrees_with_itself_and_the_manifest() {
+    let (modules, known) = (modules(), crates());
     let mut complaints = Vec::new();
-    for (name, room) in &rooms {
-        let strangers = room.rooms.iter().filter(|other| !rooms.contains_key(*other));
+    for (name, row) in &modules {
+        let strangers = row.modules.iter().filter(|other| !modules.contains_key(*other));
         complaints.extend(strangers.map(|other| format!("module {name} may import {other}, which is no module")));
         complaints
-            .extend(room.crates.difference(&known).map(|other| format!("module {name}: crate {other} is not in Cargo.toml")));
-        if room.pure {
-            let carried = room.rooms.iter().filter(|other| rooms.get(*other).is_some_and(|other| !other.pure));
+            .extend(row.crates.difference(&known).map(|other| format!("module {name}: crate {other} is not in Cargo.toml")));
+        if row.pure {
+            let carried = row.modules.iter().filter(|other| modules.get(*other).is_some_and(|other| !other.pure));
             complaints.extend(carried.map(|other| format!("pure module {name} may import {other}, which does IO")));
         }
     }
@@ -477,15 +558,15 @@ fn settings_md_is_current() {
 
 // ---- each rule is seen to fire
 
-fn made_up() -> (Rooms, BTreeSet<String>) {
+fn made_up() -> (Modules, BTreeSet<String>) {
     let page = "| module | kind | modules | crates | what it is |\n|---|---|---|---|---|\n\
                 | base | pure | | bytes | Names. |\n| log | pure | base | bytes | Logs. |\n| disk | IO | base | glommio | Writes. |\n";
-    (parse_rooms(page), ["bytes", "glommio", "tokio", "serde"].map(String::from).into())
+    (parse_modules(page), ["bytes", "glommio", "tokio", "serde"].map(String::from).into())
 }
 
 fn imports(module: &str, source: &str) -> Vec<String> {
-    let (rooms, known) = made_up();
-    check_imports(&module.split('/').map(String::from).collect::<Vec<_>>(), source, &rooms, &known)
+    let (modules, known) = made_up();
+    check_imports(&module.split('/').map(String::from).collect::<Vec<_>>(), source, &modules, &known)
 }
 
 #[test]
@@ -535,6 +616,26 @@ fn what_is_allowed_is_let_through() {
 }
 
 #[test]
+fn a_permission_that_nobody_uses_is_found() {
+    let (table, known) = made_up();
+    let mut named = Named::default();
+    named.add(&["log".into(), "store".into()], "use crate::base::Ids; #[cfg(test)] mod tests { use bytes::Bytes; }", &known);
+    named.add(&["base".into()], "fn f(b: bytes::Bytes) {}", &known);
+    named.add(&["disk".into()], "use {crate::base, glommio::Task};", &known);
+    assert_eq!(named.unused(&table), ["module `log` may name crate `bytes`, and does not"]);
+}
+
+#[test]
+fn a_circle_is_found() {
+    let row =
+        |modules: &str| Row { pure: true, modules: modules.split_whitespace().map(String::from).collect(), crates: [].into() };
+    let table = |rows: &[(&str, &str)]| rows.iter().map(|(name, modules)| (name.to_string(), row(modules))).collect::<Modules>();
+    assert_eq!(circles(&table(&[("a", ""), ("b", "a"), ("c", "a b")])), Vec::<String>::new());
+    let found = circles(&table(&[("a", "b"), ("b", "c"), ("c", "b"), ("d", "a")]));
+    assert_eq!(found, ["modules import each other: b -> c -> b"]);
+}
+
+#[test]
 fn long_files_long_lines_and_unfinished_code_are_found() {
     let complaints = |source: &str| check_text(source).len();
     assert_eq!(complaints(&"let x = 1;\n".repeat(FILE_LINES_MAX)), 0);
@@ -571,7 +672,7 @@ fn a_dead_file_is_found() {
 
 #[test]
 fn a_table_is_read() {
-    let (rooms, _) = made_up();
-    assert_eq!(rooms.len(), 3);
-    assert!(rooms["log"].pure && rooms["log"].rooms.contains("base") && !rooms["disk"].pure);
+    let (modules, _) = made_up();
+    assert_eq!(modules.len(), 3);
+    assert!(modules["log"].pure && modules["log"].modules.contains("base") && !modules["disk"].pure);
 }

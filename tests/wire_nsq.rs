@@ -2,9 +2,9 @@
 
 use ringmq::base::MessageId;
 use ringmq::codec::nsq::identify::{Negotiated, Request};
+use ringmq::codec::nsq::layers::Upgrade;
 use ringmq::codec::nsq::{ClientError, Limits, frame, request};
 use ringmq::config::Settings;
-use ringmq::transport::Upgrade;
 
 #[test]
 fn a_response_frame() {

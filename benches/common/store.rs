@@ -3,10 +3,10 @@
 use ringmq::base::{CoreId, Epoch, FileId, Now, OpId, PartitionDir, PartitionId, Position, Ticks, TopicId, TopicName};
 use ringmq::config::Settings;
 use ringmq::disk::{BlockingStorage, Completion, DiskOptions, ShardDisk, files};
-use ringmq::log::batch::Batch;
-use ringmq::log::cursor::CursorImage;
-use ringmq::log::state::JournalIdentity;
-use ringmq::log::storage::Storage as _;
+use ringmq::format::batch::Batch;
+use ringmq::format::cursor::CursorImage;
+use ringmq::format::journal::JournalIdentity;
+use ringmq::format::storage::Storage as _;
 use ringmq::log::{AppendTicket, CursorSource, Fetch, Io, Notice, PartitionIdx, Refusal, SearchBy, Store, StoreOptions};
 use ringmq::ring::Bell;
 use std::path::Path;

@@ -2,11 +2,13 @@
 //!
 //! Pure: nothing here reads a clock, a file, a socket or a random source, and nothing is async.
 
+pub mod client;
 pub mod file;
 pub mod ids;
 pub mod lent;
 pub mod message_id;
 pub mod name;
+pub mod node;
 pub mod rng;
 pub mod time;
 pub mod topic;
@@ -17,6 +19,7 @@ pub use ids::{ConnId, CoreId, Epoch, LogId, PartitionId, Peer, Position, Produce
 pub use lent::Lent;
 pub use message_id::{MessageId, MessageIds, MessagePlace};
 pub use name::{ChannelName, NameError, TopicName};
+pub use node::NodeId;
 pub use rng::{Rng, mix};
 pub use time::{Now, Ticks};
 pub use topic::{TopicInfo, TopicRef};

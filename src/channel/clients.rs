@@ -8,7 +8,7 @@
 use super::open::List;
 use crate::base::{IdMap, LogId, SubId, TimerId};
 use crate::metrics::stats::ClientStats;
-use crate::shard::message::SubOptions;
+use crate::seam::message::SubOptions;
 use slab::Slab;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

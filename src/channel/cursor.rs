@@ -4,7 +4,7 @@
 use super::finished::merge;
 use super::open::OpenSet;
 use crate::base::Position;
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
 
 /// Intervals that were confirmed before the channel was made and are ahead of the read position.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use super::deliver::{Place, Turn};
 use super::machine::Channel;
 use super::open::{Fresh, Open, State};
 use crate::base::{LogId, Ticks};
-use crate::log::batch::{Batch, Messages};
+use crate::format::batch::{Batch, Messages};
 use std::time::Duration;
 
 /// Messages of one stretch. A longer one is several, so that no step of a turn is long.

@@ -3,8 +3,8 @@
 use super::Channel;
 use super::tests::{A, Got, Log, channel, channel_at, cursor, ms, options, subscribe};
 use crate::base::LogId;
-use crate::log::cursor::CursorImage;
-use crate::shard::message::SubOptions;
+use crate::format::cursor::CursorImage;
+use crate::seam::message::SubOptions;
 
 const MS: i64 = 1_000_000;
 

@@ -7,8 +7,8 @@ use super::open::{Fresh, Open, State};
 use super::runs::HandedRun;
 use super::{Sink, Source};
 use crate::base::{LogId, Position, Ticks, mix};
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
-use crate::log::cursor::Interval;
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Message, Messages};
+use crate::format::cursor::Interval;
 use crate::log::fetch::Fetch;
 
 /// Bounds of one [`Channel::deliver`].

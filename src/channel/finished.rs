@@ -1,6 +1,6 @@
 //! What was confirmed lately, for the journal, and merges of intervals. Owns no message, no time, no client.
 
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
 
 /// What was confirmed since it was last taken. In order it is one interval that grows, without any allocation.
 #[derive(Debug, Default)]

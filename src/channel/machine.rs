@@ -8,9 +8,9 @@ use super::flights::{Flight, Flights};
 use super::open::{Deferred, List, Open, OpenSet, State};
 use super::ordered::Syncing;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::metrics::stats::ChannelStats;
-use crate::shard::message::SubOptions;
+use crate::seam::message::SubOptions;
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug)]

@@ -49,7 +49,7 @@ mod tests;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
 use crate::base::{LogId, SubId};
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, Message};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, Message};
 use crate::log::fetch::Fetch;
 use std::ops::Range;
 

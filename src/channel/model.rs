@@ -5,11 +5,11 @@
 use super::deliver::Turn;
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, Rng, SubId, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::format::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::confirmed::Confirmed;
-use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
-use crate::shard::message::{ClientInfo, SubOptions};
+use crate::{base::client::ClientInfo, seam::message::SubOptions};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -7,7 +7,7 @@
 
 use super::arena::Arena;
 use crate::base::{LogId, Position, Ticks};
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
 use std::collections::BTreeMap;
 
 pub const NONE: u32 = u32::MAX;

@@ -20,7 +20,7 @@ use super::flights::Flights;
 use super::machine::{Channel, REQUEUED};
 use super::open::{Deferred, List, State};
 use crate::base::{LogId, Position, SubId};
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
 
 /// A change that waits until it is durable. Nothing is handed out meanwhile.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@
 use super::tests::{A, B, Got, Log, TIMEOUT_MS, channel, channel_at, cursor, ms, options, subscribe};
 use super::{Channel, NotInFlight};
 use crate::base::{LogId, Position, SubId, Ticks};
-use crate::log::cursor::CursorImage;
+use crate::format::cursor::CursorImage;
 use crate::log::fetch::Fetch;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -248,7 +248,7 @@ impl Life {
             Step::Publish(num) => drop(self.log.publish(num)),
             Step::Subscribe { client, ranged } => {
                 if channel.clients().all(|c| c != CLIENTS[client]) {
-                    let options = crate::shard::message::SubOptions { ranged, ..options(0) };
+                    let options = crate::seam::message::SubOptions { ranged, ..options(0) };
                     channel.subscribe(now, CLIENTS[client], options);
                 }
             }

@@ -3,7 +3,7 @@
 use super::tests::{A, B, C, Got, Log, channel, channel_at, cursor, finish, ms, options, subscribe};
 use super::{Channel, NotInFlight};
 use crate::base::{LogId, Position, SubId};
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
 

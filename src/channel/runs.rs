@@ -7,7 +7,7 @@ use super::machine::Channel;
 use super::open::{Fresh, Open};
 use super::{Run, Sink};
 use crate::base::LogId;
-use crate::log::batch::{Batch, Messages};
+use crate::format::batch::{Batch, Messages};
 
 pub(super) enum HandedRun {
     /// For a waiting run: where its list goes on.

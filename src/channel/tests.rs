@@ -2,10 +2,10 @@
 
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, SubId, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
-use crate::shard::message::{ClientInfo, SubOptions};
+use crate::{base::client::ClientInfo, seam::message::SubOptions};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Messages on their way into the log, encoded once: in the form in which they will stand there.
 
 use super::error::{Error, Result};
-use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
+use crate::format::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use bytes::Bytes;
 use std::time::Instant;
 

@@ -4,7 +4,7 @@
 use super::subscription::Sub;
 use crate::base::{LogId, PartitionId};
 use crate::codec::native::{IdRange, Messages};
-use crate::log::batch::{Message, Messages as Walk};
+use crate::format::batch::{Message, Messages as Walk};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;

@@ -366,7 +366,7 @@ impl Producer {
     /// Into this lane, or the one whose turn it is.
     async fn push(&self, lane: Option<usize>, message: &[u8]) -> Result<Ack> {
         let Shared { settings, limits, .. } = &*self.shared;
-        let bytes = message.len() + crate::log::batch::MESSAGE_OVERHEAD;
+        let bytes = message.len() + crate::format::batch::MESSAGE_OVERHEAD;
         if message.len() > limits.message_bytes || bytes > limits.body_bytes {
             return Err(Error::TooBig { len: message.len(), max: limits.message_bytes.min(limits.body_bytes) });
         }

@@ -7,7 +7,7 @@ use crate::codec::native::Welcome;
 use crate::codec::native::{
     Encoder, HEADER_LEN, Header, IdRange, NativeError, NodeInfo, PartitionInfo, Payload, Reply, Request, TopicInfo, Topics,
 };
-use crate::log::batch::Messages as Walk;
+use crate::format::batch::Messages as Walk;
 use proptest::prelude::*;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;

@@ -8,10 +8,10 @@ use super::change::gone_topics;
 use super::file::{ClusterFile, FilePartition, OPENINGS_BITS};
 use super::offers::{Offers, Told};
 use crate::base::{Epoch, IdMap, PartitionId, Ticks, TopicRef};
-use crate::replica::membership::static_epoch;
-use crate::replica::message::Route;
-use crate::replica::{Membership, NodeId};
-use crate::shard::cluster::{Ask, ClusterNode, Fact};
+use crate::codec::peer::message::Route;
+use crate::seam::cluster::{Ask, ClusterNode, Fact};
+use crate::seam::membership::static_epoch;
+use crate::{base::NodeId, seam::membership::Membership};
 use std::fmt;
 use std::sync::Arc;
 

@@ -7,9 +7,9 @@
 
 use super::file::{ClusterFile, FilePartition, FileTopic};
 use super::offers::Offers;
+use crate::base::NodeId;
 use crate::base::{PartitionId, TopicName, TopicRef};
-use crate::replica::NodeId;
-use crate::replica::message::Route;
+use crate::codec::peer::message::Route;
 use std::fmt;
 
 /// Why the file in force stays in force.

@@ -5,8 +5,8 @@
 //! with its line. What changes from one version to the next is judged elsewhere ([`super::change`]).
 
 use crate::base::{Epoch, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
-use crate::replica::membership::REPLICAS_MAX;
-use crate::replica::{Membership, NodeId};
+use crate::seam::membership::REPLICAS_MAX;
+use crate::{base::NodeId, seam::membership::Membership};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt;

@@ -21,6 +21,7 @@ pub mod offers;
 #[cfg(test)]
 mod tests;
 
+use crate::base::NodeId;
 use crate::base::Rng;
 use crate::config::Settings;
 use crate::disk::blocking::{Access, BlockingStorage};
@@ -28,9 +29,8 @@ use crate::disk::lock::DATA_LOCK_WAIT;
 use crate::disk::{DataLock, LockError};
 use crate::log::recovery::RecoverError;
 use crate::log::recovery::node::{self, Identity, identify};
-use crate::replica::NodeId;
-use crate::replica::membership::GENERATION_MAX;
-use crate::shard::cluster::{Ask, ClusterOptions, Fact};
+use crate::seam::cluster::{Ask, ClusterOptions, Fact};
+use crate::seam::membership::GENERATION_MAX;
 use answers::{Answers, Note};
 use change::{Change, Refusal};
 use copy::{Damaged, InForce};

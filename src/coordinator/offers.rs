@@ -10,9 +10,9 @@
 use super::CoordinatorError;
 use super::answers::Note;
 use super::copy::write_beside;
+use crate::base::NodeId;
 use crate::base::{PartitionId, TopicId};
-use crate::replica::NodeId;
-use crate::replica::message::Route;
+use crate::codec::peer::message::Route;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::ErrorKind;

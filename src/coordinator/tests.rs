@@ -4,9 +4,9 @@
 use super::change::compare;
 use super::*;
 use crate::base::{Epoch, PartitionId, Ticks, TopicId};
-use crate::replica::Membership;
-use crate::replica::membership::static_epoch;
-use crate::replica::message::Route;
+use crate::codec::peer::message::Route;
+use crate::seam::membership::Membership;
+use crate::seam::membership::static_epoch;
 use file::parse;
 use offers::Offers;
 

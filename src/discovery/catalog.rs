@@ -4,7 +4,7 @@
 //! serves have. Entries are kept by topic id: cores tell in their own order, and a name may come back with another id.
 
 use crate::base::{ChannelName, PartitionId, TopicId, TopicName, TopicRef};
-use crate::shard::catalog::CatalogChange;
+use crate::seam::message::CatalogChange;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]

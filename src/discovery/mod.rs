@@ -13,7 +13,7 @@ mod told;
 
 use crate::base::{ChannelName, PartitionId, TopicRef};
 use crate::config::Settings;
-use crate::shard::catalog::CatalogChange;
+use crate::seam::message::CatalogChange;
 use catalog::Catalog;
 use link::Peer;
 use local::Local;

@@ -54,7 +54,7 @@ impl Told {
 mod tests {
     use super::*;
     use crate::base::{PartitionId, TopicId, TopicInfo, TopicRef};
-    use crate::shard::catalog::CatalogChange;
+    use crate::seam::message::CatalogChange;
 
     #[test]
     fn what_changed_is_told_once() {

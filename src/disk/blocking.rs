@@ -7,7 +7,7 @@ use super::files::{self, disk_errno, disk_error};
 use super::spares::Spares;
 use super::{lock, paths};
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, PartitionDir, PartitionId, TopicName, block_up};
-use crate::log::storage::Storage;
+use crate::format::storage::Storage;
 use std::alloc::Layout;
 use std::collections::HashMap;
 use std::fs::{self, File};

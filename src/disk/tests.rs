@@ -6,7 +6,7 @@ use super::aligned::Unfilled;
 use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, blocks, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
-use crate::log::storage::Storage as _;
+use crate::format::storage::Storage as _;
 use crate::ring::{Bell, Kind, Ring, WakeFd, of_user_data};
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};

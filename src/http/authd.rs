@@ -2,7 +2,10 @@
 
 use super::Node;
 use crate::config::Settings;
-use crate::shard::message::{AuthQuery, Grants, MeshMessage};
+use crate::seam::{
+    grants::Grants,
+    message::{AuthQuery, MeshMessage},
+};
 use crate::tls::https_client;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::Bytes;

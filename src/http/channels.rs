@@ -11,8 +11,12 @@ use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, PartitionId, Position, TopicName, TopicRef};
-use crate::shard::message::{
-    ChangeChannel, ChannelChange, MeshMessage, PublishError, SetOffset, SetOffsetError, SetOrder, Start,
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOrder},
+        outcome::{PublishError, SetOffsetError},
+    },
 };
 use hyper::StatusCode;
 use hyper::body::Incoming;

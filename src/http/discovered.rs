@@ -5,7 +5,7 @@ use super::channels::ANSWER_LIMIT;
 use super::link::Answer;
 use crate::base::PartitionId;
 use crate::discovery::Wanted;
-use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage};
+use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage};
 use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedReceiver;
 

@@ -4,7 +4,10 @@ use crate::base::{CoreId, Position, TopicId, TopicInfo};
 use crate::discovery::Discovery;
 use crate::mesh::HttpPort;
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::{AcceptLossError, AuthQuery, MeshMessage, PublishError, SetOffsetError, Share, Ticket};
+use crate::seam::{
+    message::{AuthQuery, MeshMessage, Share, Ticket},
+    outcome::{AcceptLossError, PublishError, SetOffsetError},
+};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;

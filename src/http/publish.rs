@@ -7,7 +7,10 @@ use super::link::Answer;
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{PartitionId, TopicName, TopicRef};
-use crate::shard::message::{MeshMessage, OwnedBodies, PublishError};
+use crate::seam::{
+    message::{MeshMessage, OwnedBodies},
+    outcome::PublishError,
+};
 use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
 use std::collections::HashMap;

@@ -6,7 +6,7 @@ use super::link::Answer;
 use super::publish::partition_of;
 use super::routes::{Failure, Query};
 use crate::base::{PartitionId, TopicName};
-use crate::shard::message::{AcceptLossError, MeshMessage};
+use crate::seam::{message::MeshMessage, outcome::AcceptLossError};
 use hyper::StatusCode;
 
 /// `POST /replica/acceptloss?topic=...[&partition=...][&loss=FROM-TO]`, at the node that leads or is to lead. Without the loss, or with

@@ -7,7 +7,7 @@ use crate::base::{ChannelName, CoreId, TopicName};
 use crate::metrics::node::{Filter, NodeFacts, NodeStats};
 use crate::metrics::prometheus::{self, ProcessFacts};
 use crate::metrics::stats::ShardStats;
-use crate::shard::message::MeshMessage;
+use crate::seam::message::MeshMessage;
 use hyper::StatusCode;
 use std::future::Future;
 use std::pin::Pin;

@@ -5,7 +5,13 @@ use crate::base::{CoreId, LogId, Position, TopicId, TopicInfo};
 use crate::config::Settings;
 use crate::mesh::{Port, Wake, mesh};
 use crate::metrics::stats::{PartitionStats, ShardStats};
-use crate::shard::message::{AcceptLossError, ChannelChange, MeshMessage, PublishError, SetOffsetError, Start};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChannelChange, MeshMessage},
+        outcome::{AcceptLossError, PublishError, SetOffsetError},
+    },
+};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};

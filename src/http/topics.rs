@@ -8,7 +8,7 @@ use super::publish::{core_failure, topic_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{PartitionId, TopicName};
-use crate::shard::message::{MeshMessage, PublishError};
+use crate::seam::{message::MeshMessage, outcome::PublishError};
 use hyper::StatusCode;
 
 /// `POST /topic/create?topic=...`: nothing changes where the topic is there already.

@@ -1,7 +1,7 @@
 //! A data path as files that are only read: the same [`Storage`] that recovery sees, with every change refused.
 
 use crate::base::{DiskError, FileId, PartitionDir, PartitionId, TopicName};
-use crate::log::storage::Storage;
+use crate::format::storage::Storage;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;

@@ -3,16 +3,16 @@
 use super::report::{batch_words, place, position};
 use super::{InspectError, View};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, ProducerId, TopicId};
-use crate::log::batch::BatchHeader;
-use crate::log::cursor::CursorImage;
-use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
+use crate::format::batch::BatchHeader;
+use crate::format::cursor::CursorImage;
+use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_MAGIC};
+use crate::format::segment_table::{SegmentTable, TABLE_AT};
+use crate::format::snapshot::{SLOTS, Snapshot};
+use crate::format::storage::read_range;
 use crate::log::recovery::headers;
 use crate::log::recovery::scan::{
     BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
 };
-use crate::log::segment_table::{SegmentTable, TABLE_AT};
-use crate::log::snapshot::{SLOTS, Snapshot};
-use crate::log::storage::read_range;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use zerocopy::FromBytes;

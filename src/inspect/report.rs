@@ -6,7 +6,7 @@
 //! them under names of their own.
 
 use crate::base::{FileId, Position};
-use crate::journal::format::RecordKind;
+use crate::format::journal::RecordKind;
 use crate::log::recovery::scan::BatchFound;
 use serde_json::{Map, Value, json};
 use std::fmt::Display;

@@ -1,14 +1,15 @@
 use super::*;
+use crate::base::NodeId;
 use crate::base::{BLOCK, ProducerId, Rng, TopicInfo};
 use crate::coordinator::file::{ClusterFile, FileNode, FilePartition, FileTopic};
-use crate::journal::format::{RecordKind, WRITE_MAGIC, WriteHeader};
-use crate::log::cursor::Interval;
-use crate::log::format::{FileHeader, SEGMENT_MAGIC};
+use crate::format::cursor::Interval;
+use crate::format::files::{FileHeader, SEGMENT_MAGIC};
+use crate::format::journal::{RecordKind, WRITE_MAGIC, WriteHeader};
+use crate::format::producer::Sequence;
+use crate::format::segment_table::SegmentTable;
+use crate::format::snapshot::Snapshot;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
-use crate::log::segment_table::SegmentTable;
-use crate::log::snapshot::Snapshot;
-use crate::log::{BodyLimits, NativeBatch, Sequence};
-use crate::replica::NodeId;
+use crate::log::{BodyLimits, NativeBatch};
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::Engine;
 
@@ -462,8 +463,9 @@ fn what_is_missing_is_a_difference() {
     // Who has it by the cluster file: `one` and `two` are copies, with one node id; the third is another node.
     let mut third = SimDisk::new(1);
     recover(&mut third, &RecoverOptions { seed: 2, ..recover_options(16 * 1024) }).expect("an empty disk recovers");
-    let node_id =
-        |disk: &SimDisk| NodeId(crate::log::meta::NodeMeta::decode(disk.contents_of("node.meta.0")).expect("it holds").node_id);
+    let node_id = |disk: &SimDisk| {
+        NodeId(crate::format::meta::NodeMeta::decode(disk.contents_of("node.meta.0")).expect("it holds").node_id)
+    };
     let ids = [node_id(&one), node_id(&third)];
     assert_ne!(ids[0], ids[1]);
     let (same, text) = said(&mut [&mut one, &mut two, &mut third], Some(&cluster_file(&ids, 1)));

@@ -1,10 +1,10 @@
 //! What stands in a ring: the heads of its writes, and the copies of their facts. Reads blocks, and looks at no record.
 
-use super::format::*;
 use super::replay::{ReplayError, Ring, RingAction, Slots};
 use crate::base::{BLOCK, CoreId, FileId, IO_BYTES_MAX};
-use crate::log::format::Bad;
-use crate::log::storage::{Storage, read_range};
+use crate::format::files::Bad;
+use crate::format::journal::*;
+use crate::format::storage::{Storage, read_range};
 use std::ops::Range;
 use zerocopy::FromBytes;
 

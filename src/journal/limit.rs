@@ -6,8 +6,8 @@
 //! A slot lets writes go a sixteenth of the ring beyond the head; the next slots are written while two of the longest writes still
 //! fit. At a stop both slots say that nothing follows, and a start reads nothing of the ring.
 
-use super::format::RING_START;
 use crate::base::{IO_BYTES_MAX, block_down};
+use crate::format::journal::RING_START;
 
 /// Length of the longest write: an eighth of the ring, so that what a lap's end wastes never starves it.
 pub fn write_max(file_len: u64) -> u64 {

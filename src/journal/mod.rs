@@ -2,7 +2,6 @@
 //!
 //! Pure. One journal per core.
 
-pub mod format;
 mod heads;
 pub mod limit;
 pub mod replay;

@@ -9,17 +9,17 @@
 //! the ring was durable when it was issued. A later write that is there proves nothing else, since several may be in
 //! flight: what follows a torn one is cut with it.
 
-use super::format::*;
 use super::heads::{Found, Head, needed_parts, read_needed_heads};
 use super::ring::DEPTH;
 use crate::base::{BLOCK, CoreId, DiskError, FileId, IO_BYTES_MAX, block_up};
-use crate::log::batch::{Batch, BatchHeader};
-use crate::log::cursor::CursorImage;
-use crate::log::format::{self, Bad, RawPosition, VERSION};
-use crate::log::meta::TopicMeta;
-use crate::log::producers::Producer;
-use crate::log::recovery::table::{Row, decide, finding};
-use crate::log::storage::{Storage, read_range};
+use crate::format::batch::{Batch, BatchHeader};
+use crate::format::cursor::CursorImage;
+use crate::format::decision::{Row, decide, finding};
+use crate::format::files::{self, Bad, RawPosition, VERSION};
+use crate::format::journal::*;
+use crate::format::meta::TopicMeta;
+use crate::format::producer::Producer;
+use crate::format::storage::{Storage, read_range};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use zerocopy::{FromBytes, IntoBytes};
@@ -613,7 +613,7 @@ impl Record {
 /// The checkpoint slot at the start of a block, with what is wrong with it.
 pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<Checkpoint, Bad> {
     let (c, _) = Checkpoint::read_from_prefix(block).map_err(|_| Bad::Short)?;
-    format::check(&c.magic, CHECKPOINT_MAGIC, c.as_bytes(), c.version.get())?;
+    files::check(&c.magic, CHECKPOINT_MAGIC, c.as_bytes(), c.version.get())?;
     if c.core.get() != core || c.slot_sequence.get() % 2 != slot {
         return Err(Bad::Foreign);
     }
@@ -630,7 +630,7 @@ pub fn parse_slot(block: &[u8], core: u16, slot: u64, file_len: u64) -> Result<C
 pub fn slot_block(mut checkpoint: Checkpoint) -> Vec<u8> {
     checkpoint.magic = CHECKPOINT_MAGIC;
     checkpoint.version = VERSION.into();
-    format::seal(&mut checkpoint);
+    files::seal(&mut checkpoint);
     let mut block = vec![0; BLOCK];
     block[..size_of::<Checkpoint>()].copy_from_slice(checkpoint.as_bytes());
     block
@@ -669,11 +669,11 @@ fn read_slots(storage: &mut dyn Storage, core: u16, file_len: u64) -> Result<(Sl
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_tables_answer_everything_once() {
-        table::check(RING_TABLE, include_str!("replay.rs"));
-        table::check(WRITE_TABLE, include_str!("replay.rs"));
+        decision::check(RING_TABLE, include_str!("replay.rs"));
+        decision::check(WRITE_TABLE, include_str!("replay.rs"));
     }
 }

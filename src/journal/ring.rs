@@ -16,11 +16,11 @@
 //! crash a write that is whole may stand behind one that is torn; recovery cuts both. Each says up to where the ring was durable
 //! when it was issued.
 
-use super::format::*;
 use super::limit::{self, Limit};
 use crate::base::{BLOCK, CoreId, DiskOp, Durability, FileId, LONG_WRITE_MIN, Position, TopicId, block_memory, block_up};
-use crate::log::format::VERSION;
-use crate::log::state::JournalIdentity;
+use crate::format::files::VERSION;
+use crate::format::journal::JournalIdentity;
+use crate::format::journal::*;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -575,7 +575,7 @@ impl<N: Copy> Ring<N> {
             limit: limit.into(),
             reserved: [0; 32],
         };
-        crate::log::format::seal(&mut slot);
+        crate::format::files::seal(&mut slot);
         let mut block = vec![0; BLOCK];
         block[..size_of::<Checkpoint>()].copy_from_slice(slot.as_bytes());
         DiskOp::Write {

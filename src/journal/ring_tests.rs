@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::base::{IO_BYTES_MAX, Rng};
+use crate::format::files::is_sealed;
 use crate::journal::limit::first;
-use crate::log::format::is_sealed;
 use zerocopy::FromBytes;
 
 fn ring() -> Ring<u64> {

@@ -12,7 +12,7 @@ use crate::codec::native::{
     Encoder, HEADER_LEN, Header, Hello, IdRange, Malformed, NativeError, OLDEST_VERSION, Payload, Publish, RANGES_MAX, Reply,
     Request, Start, Subscribe, VERSION, feature,
 };
-use crate::log::batch::{MESSAGE_OVERHEAD, Messages};
+use crate::format::batch::{MESSAGE_OVERHEAD, Messages};
 use std::io;
 use std::task::Context;
 use std::time::Duration;

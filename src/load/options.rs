@@ -5,7 +5,7 @@ use super::size::Size;
 use crate::base::{ChannelName, PartitionId, TopicName};
 use crate::client::{Secure, Tls};
 use crate::config::value;
-use crate::log::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
+use crate::format::batch::{BATCH_BODY_MAX, MESSAGE_OVERHEAD};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;

@@ -14,12 +14,12 @@
 //! Only who reads in sequence comes here. A read that brings no run takes those that follow it with it: nobody can tell where a
 //! batch begins in them, and whoever wants it asks again.
 
-use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
-use super::format::{Bad, FILE_HEADER_LEN};
 use super::notice::{Io, PartitionIdx};
 use super::read::{PARTITION_READS_MAX, Purpose, READS_MAX, Read};
 use super::store::Store;
 use crate::base::{BLOCK, Now, block_down, block_up, read_memory};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use crate::format::files::{Bad, FILE_HEADER_LEN};
 use bytes::Bytes;
 
 /// Runs behind the one that is handed out; one, when more reads of the core are under way than few.

@@ -2,13 +2,13 @@
 //!
 //! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, DUE_LEN, MESSAGE_OVERHEAD};
-use super::format::FILE_HEADER_LEN;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
-use super::producers::{Judged, SequenceError};
 use super::store::{Store, batch_cost, commit_len};
 use crate::base::{Now, Position};
+use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, DUE_LEN, MESSAGE_OVERHEAD};
+use crate::format::files::FILE_HEADER_LEN;
+use crate::format::producer::{Judged, SequenceError};
 
 impl Store {
     /// [`Store::append_due`] of messages that are due at once.

@@ -2,11 +2,11 @@
 //! used first out. Hands out nothing that was not verified: a body is when it is first asked for, so that the CPU has
 //! its bytes at hand when they are sent.
 
-use super::batch::{Batch, BatchHeader, FoundBatch};
 use super::hold::PROBE_ROOM;
 use super::lend::Lender;
 use super::notice::PartitionIdx;
 use crate::base::{IdMap, READ_BYTES_MAX, block_down, read_memory};
+use crate::format::batch::{Batch, BatchHeader, FoundBatch};
 use bytes::Bytes;
 use slab::Slab;
 
@@ -269,7 +269,7 @@ fn ahead_max(bytes_max: usize) -> usize {
 mod tests {
     use super::*;
     use crate::base::{Epoch, PartitionId, Position, TopicId};
-    use crate::log::batch::{BatchBuilder, Stamp};
+    use crate::format::batch::{BatchBuilder, Stamp};
 
     fn batch(n: i64) -> Cached {
         Cached::Verified(sealed(n))

@@ -1,7 +1,7 @@
 //! Which messages of a channel are confirmed: a position and the intervals beyond it, merged.
 
-use super::cursor::Interval;
 use crate::base::{LogId, Position};
+use crate::format::cursor::Interval;
 use std::collections::BTreeMap;
 
 /// Everything before `position`, and the intervals beyond it: disjoint, not touching each other nor the position.

@@ -1,17 +1,17 @@
 //! Small facts for the journal: cursors, finished messages, channels, collect starts, and the creation of topics with
 //! the `topic.meta` that must stand before a checkpoint passes the record.
 
-use super::cursor::{CursorImage, Interval};
-use super::format::{RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
-use super::intervals;
 use super::notice::{Io, PartitionIdx, RecordTicket};
-use super::producers::Producer;
 use super::store::{Note, Op, Store};
 use crate::base::{
     BLOCK, ChannelName, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, PartitionId, Position, Ticks,
     TopicId, TopicInfo, TopicName,
 };
-use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::format::cursor::{CursorImage, Interval};
+use crate::format::files::{RawPosition, TOPIC_MAGIC, TopicHeader, VERSION};
+use crate::format::intervals;
+use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::format::producer::Producer;
 use crate::journal::ring::{NO_SLOT, Record};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl Store {
             name,
             reserved: [0; 84],
         };
-        super::format::seal(&mut header);
+        crate::format::files::seal(&mut header);
         let mut block = vec![0; BLOCK];
         block[..size_of::<TopicHeader>()].copy_from_slice(header.as_bytes());
         let payload = Bytes::copy_from_slice(header.as_bytes());

@@ -11,7 +11,7 @@
 use super::notice::{Notice, PartitionIdx};
 use super::store::Store;
 use crate::base::DiskError;
-use crate::shard::message::PublishError;
+use crate::log::AppendError;
 
 impl Store {
     /// What an operator has to hear of, a sentence each; nothing when all is well.
@@ -62,10 +62,10 @@ impl Store {
         part.forget_from(kept);
         self.has_sealed = true; // it has no open batch any more
         if let Some(from) = unsealed {
-            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
+            self.notices.push(Notice::AppendFailed { p, from, error: AppendError::ReadOnly });
         }
         if let Some(from) = issued {
-            self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
+            self.notices.push(Notice::AppendFailed { p, from, error: AppendError::Unknown });
         }
         self.poisoned.push(p);
         self.room.signal_all();
@@ -96,10 +96,10 @@ impl Store {
             part.forget_from(number);
             (part.released, part.enqueued, part.packed) = (number, number, number);
             if let Some(from) = unissued {
-                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::ReadOnly });
+                self.notices.push(Notice::AppendFailed { p, from, error: AppendError::ReadOnly });
             }
             if let Some(from) = issued {
-                self.notices.push(Notice::AppendFailed { p, from, error: PublishError::Unknown });
+                self.notices.push(Notice::AppendFailed { p, from, error: AppendError::Unknown });
             }
         }
         (self.waiting_bytes, self.unpacked) = (0, 0);

@@ -1,7 +1,7 @@
 //! What a reader of a partition's log is answered when it asks for what stands at an offset.
 
-use super::batch::Batch;
 use crate::base::Position;
+use crate::format::batch::Batch;
 
 /// The answer for one offset, which is the start of a batch.
 #[derive(Debug, Clone)]

@@ -16,12 +16,12 @@
 //! A failed write poisons the partition: nothing of it is written again, it takes no publish, what is in memory stays readable, and the
 //! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
-use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::partition::Mark;
-use super::snapshot::{SLOTS, Snapshot};
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
+use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
+use crate::format::snapshot::{SLOTS, Snapshot};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;

@@ -4,15 +4,15 @@
 //! A partition is one of several replicas from its first promise on ([`Store::log_epoch`]), also over restarts. Its epochs are the
 //! metadata's; the node's generation stays that of files and records.
 
-use super::batch::{BATCH_HEADER_LEN, Batch};
-use super::format::RawPosition;
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
 use super::partition::Shared;
-use super::state::Doubt;
 use super::store::{Store, batch_cost};
 use super::view::View;
 use crate::base::{Epoch, Position};
-use crate::journal::format::RecordKind;
+use crate::format::batch::{BATCH_HEADER_LEN, Batch};
+use crate::format::files::RawPosition;
+use crate::format::journal::RecordKind;
+use crate::format::snapshot::Doubt;
 use bytes::Bytes;
 use zerocopy::IntoBytes;
 

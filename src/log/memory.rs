@@ -11,12 +11,11 @@
 
 use super::notice::PartitionIdx;
 use super::store::Store;
+use crate::format::batch::COPIED_MAX;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 
-const PIECE_LEN: usize = 64 * 1024;
-/// Longer batches have memory of their own.
-pub(super) const COPIED_MAX: usize = PIECE_LEN / 8;
+const PIECE_LEN: usize = 8 * COPIED_MAX;
 /// What pieces may take beside twice what batches do.
 pub(super) const SLACK: usize = 64 * PIECE_LEN;
 
@@ -30,7 +29,7 @@ pub struct BatchMemory {
 }
 
 impl BatchMemory {
-    pub(super) fn keep(&mut self, batch: &[u8]) -> Bytes {
+    pub fn keep(&mut self, batch: &[u8]) -> Bytes {
         if self.piece.capacity() < batch.len() {
             self.piece = BytesMut::with_capacity(PIECE_LEN);
             self.is_new = true;

@@ -10,13 +10,13 @@
 //! last block of the file with its writer comes from the writer's memory, and goes into it. Commit records that damage
 //! took as well are the scrubber's ([`super::scrub`]).
 
-use super::batch::Batch;
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx};
 use super::recovery::scan::segment_at;
 use super::store::{Op, Store};
-use super::view::Tail;
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Position, block_down, block_up};
+use crate::format::batch::Batch;
+use crate::format::tail::Tail;
 use bytes::Bytes;
 use std::collections::VecDeque;
 

@@ -4,25 +4,19 @@
 
 mod ahead;
 pub mod append;
-pub mod batch;
 pub mod cache;
 pub mod checkpoint;
 pub mod confirmed;
-pub mod cursor;
 mod deletes;
-pub mod epochs;
 pub mod facts;
 pub mod failure;
 pub mod fetch;
 pub mod flush;
 mod follow;
-pub mod format;
 mod hold;
-pub mod intervals;
 mod lend;
 pub mod memory;
 mod mend;
-pub mod meta;
 pub mod native;
 pub mod notice;
 pub mod partition;
@@ -33,11 +27,8 @@ mod removal;
 pub mod retention;
 pub mod scrub;
 pub mod search;
-pub mod segment_table;
-pub mod snapshot;
 pub mod space;
 pub mod state;
-pub mod storage;
 pub mod store;
 pub mod truncate;
 pub mod verbatim;
@@ -48,13 +39,13 @@ pub use fetch::Fetch;
 pub use lend::Lender;
 pub use native::{BadBody, BodyInfo, BodyLimits, NativeBatch};
 pub use notice::{
-    AppendTicket, Appended, BatchRefusal, CursorSource, Io, LogStats, NotAppended, Notice, PartitionIdx, RecordTicket, Refusal,
-    SearchBy, StoreOptions,
+    AppendError, AppendTicket, Appended, BatchRefusal, CursorSource, Io, LogStats, NotAppended, Notice, PartitionIdx,
+    RecordTicket, Refusal, SearchBy, StoreOptions,
 };
-pub use producers::{ProducerLimits, Producers, Sequence, SequenceError};
+pub use producers::{ProducerLimits, Producers};
 pub use store::Store;
 pub use verbatim::Unreadable;
-pub use view::{BatchId, EpochEnd, Tail, View};
+pub use view::View;
 
 #[cfg(test)]
 mod tests;

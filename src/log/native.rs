@@ -6,8 +6,8 @@
 //! ```
 //! Pure, and of no partition yet: it may be verified on the connection's core and appended on another one.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Stamp};
-use super::producers::Sequence;
+use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD, Stamp};
+use crate::format::producer::Sequence;
 
 const MESSAGE_DUE: u16 = 1;
 const MESSAGE_TRACE: u16 = 2;

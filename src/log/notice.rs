@@ -1,13 +1,13 @@
 //! What the shard and the store say to each other: options, tickets, refusals, notices.
 
-use super::cursor::CursorImage;
 use super::native::NativeBatch;
-use super::producers::{ProducerLimits, SequenceError};
-use super::state::JournalIdentity;
+use super::producers::ProducerLimits;
 use super::verbatim::{Run, Unreadable};
 use crate::base::{CoreId, DiskError, DiskOp, Epoch, LogId, OpId, Position};
 use crate::config::{Settings, TopicSettings};
-use crate::shard::message::PublishError;
+use crate::format::cursor::CursorImage;
+use crate::format::journal::JournalIdentity;
+use crate::format::producer::SequenceError;
 use std::collections::BTreeMap;
 
 /// A partition in its core's store.
@@ -21,6 +21,15 @@ pub struct AppendTicket(pub u64);
 /// A small fact given to the journal; rises with each over the whole core, from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct RecordTicket(pub u64);
+
+/// Why an append that was taken is not acknowledged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AppendError {
+    /// The core or the partition became read-only; nothing of the append was written.
+    ReadOnly,
+    /// The write was issued and not confirmed: the append may turn out to be stored.
+    Unknown,
+}
 
 /// What the store wants done; the op ids come from the store.
 pub type Io = Vec<(OpId, DiskOp)>;
@@ -146,7 +155,7 @@ pub enum Notice {
     Durable { p: PartitionIdx, end: Position, tickets_upto: AppendTicket },
     /// This append and all later ones that were neither acknowledged nor failed before will never be acknowledged.
     /// When some were issued and some not, two notices come, the later tickets' first.
-    AppendFailed { p: PartitionIdx, from: AppendTicket, error: PublishError },
+    AppendFailed { p: PartitionIdx, from: AppendTicket, error: AppendError },
     /// Small facts up to here are durable.
     RecordDurable { upto: RecordTicket },
     /// A read that `fetch` started has come in, or failed: fetch again.

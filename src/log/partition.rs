@@ -9,23 +9,25 @@
 //! ```
 //! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
 
-use super::batch::{Batch, BatchBuilder, BatchHeader, Stamp};
-use super::epochs::Epochs;
 use super::flush::Flush;
-use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
-use super::memory::{BatchMemory, COPIED_MAX};
+use super::memory::BatchMemory;
 use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::producers::{Before, ProducerLimits, Producers};
-use super::segment_table::SegmentTable;
-use super::snapshot::SLOTS;
 use super::space::Space;
-use super::state::{Doubt, RecoveredPartition, SegmentMeta};
+use super::state::RecoveredPartition;
 use super::truncate::Cut;
-use super::view::Tail;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
+use crate::format::batch::COPIED_MAX;
+use crate::format::batch::{Batch, BatchBuilder, BatchHeader, Stamp};
+use crate::format::epochs::Epochs;
+use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
+use crate::format::snapshot::SLOTS;
+use crate::format::tail::Tail;
+use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 use zerocopy::FromBytes;
@@ -416,7 +418,7 @@ impl PartitionLog {
     /// Makes the open batch a sealed one; `p` is this partition.
     pub fn seal(&mut self, p: PartitionIdx, memory: &mut BatchMemory) {
         let stamp = self.stamp();
-        let batch = self.builder.seal_in(stamp, memory);
+        let batch = self.builder.seal_in(stamp, |bytes| memory.keep(bytes));
         if batch.bytes.len() <= COPIED_MAX {
             memory.note(p, self.end.number);
         }

@@ -22,15 +22,15 @@
 //!    and at the latest with that message's end.
 
 use super::ahead::whole_batches;
-use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader, FoundBatch};
 use super::cache::Cached;
 use super::fetch::Fetch;
-use super::format::{Bad, FILE_HEADER_LEN};
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
 use super::search::Finding;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, Position, READ_BYTES_MAX, block_down, block_up, read_memory};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader, FoundBatch};
+use crate::format::files::{Bad, FILE_HEADER_LEN};
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;

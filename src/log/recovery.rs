@@ -35,18 +35,18 @@ mod redo;
 pub mod report;
 pub mod scan;
 pub mod snapshots;
-pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod topics;
 
-use super::cursor::CursorImage;
-use super::meta::{NodeMeta, TopicMeta};
 use super::producers::ProducerLimits;
-use super::state::{Doubt, JournalIdentity, RecoveredPartition};
-use super::storage::Storage;
+use super::state::RecoveredPartition;
 use crate::base::{DiskError, Epoch, FileId, IdMap, PartitionId, Position, Rng, TopicId, TopicRef};
-use crate::journal::format::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
+use crate::format::cursor::CursorImage;
+use crate::format::journal::{DirectoryEntry, RING_START, RecordKind, WHOLE_TOPIC};
+use crate::format::meta::{NodeMeta, TopicMeta};
+use crate::format::storage::Storage;
+use crate::format::{journal::JournalIdentity, snapshot::Doubt};
 use crate::journal::replay::{self, ReadAhead, ReplayError, Ring, Slots, Write, WriteAction};
 use cuts::Cuts;
 use partition::{Context, Partition};
@@ -67,7 +67,7 @@ pub struct RecoverOptions {
     /// The generation for which [`RecoverError::LostJournals`] and [`RecoverError::LostNode`] are no error; 0: none.
     pub accept_lost_journal: u64,
     /// The node is one of several: its batches' epochs are composed with its generation
-    /// ([`static_epoch`](crate::replica::membership::static_epoch)), or those of other leaders, so the generation is counted
+    /// ([`static_epoch`](crate::seam::membership::static_epoch)), or those of other leaders, so the generation is counted
     /// for itself. Alone it rises above all epochs that it finds, since it is the epoch of this start's batches.
     pub is_clustered: bool,
 }

@@ -10,7 +10,7 @@
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::store::{Note, Op, Store};
 use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
-use crate::journal::format::{RecordHeader, RecordKind, WHOLE_TOPIC};
+use crate::format::journal::{RecordHeader, RecordKind, WHOLE_TOPIC};
 use crate::journal::ring::{NO_SLOT, Record};
 use bytes::Bytes;
 use std::sync::Arc;

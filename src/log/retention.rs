@@ -12,7 +12,7 @@ use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::recovery::scan::segment_at;
 use super::store::Store;
 use crate::base::{DiskDone, DiskError, FileId, Now, Position, Ticks};
-use crate::journal::format::RecordKind;
+use crate::format::journal::RecordKind;
 use std::{collections::VecDeque, time::Duration};
 
 /// How often age is looked at.

@@ -15,18 +15,18 @@
 //!   -> Read (records of the run) -> [differs: Allocate -> Write, durable] -> next run
 //! ```
 
-use super::batch::{BATCH_HEADER_LEN, BatchHeader};
-use super::format::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC};
 use super::notice::{Io, PartitionIdx};
 use super::partition::PartitionLog;
 use super::read::Purpose;
 use super::recovery::scan::{commit_at, commit_record};
-use super::segment_table::SegmentTable;
 use super::store::{Op, Store};
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, PartitionDir, Position, Ticks, block_down,
     block_up,
 };
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::files::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
 use std::{collections::VecDeque, time::Duration};
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -11,13 +11,13 @@
 //! A block of zeros, or beyond the file's end, lies behind the last record. A block without a valid record is damaged and
 //! stepped over: the answer is then the nearest that is known.
 
-use super::batch::{BATCH_MAGIC, BatchHeader};
-use super::format::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use super::notice::{Io, Notice, PartitionIdx, SearchBy};
 use super::read::Purpose;
 use super::recovery::scan::{commit_record, segment_at};
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Position, block_down, block_up};
+use crate::format::batch::{BATCH_MAGIC, BatchHeader};
+use crate::format::files::{COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use std::sync::Arc;
 use zerocopy::FromBytes;
 
@@ -239,7 +239,7 @@ impl Store {
         let next = part.segments.iter().find(|s| s.meta.base.offset > base).map_or(part.durable.at, |s| s.meta.base);
         let first = part.segments.iter().find(|s| s.meta.base.offset == base).map_or(part.start, |s| s.meta.base);
         // A batch takes at least its header.
-        let records = ((next.offset - first.offset).max(0) as u64 / super::batch::BATCH_HEADER_LEN as u64).max(1);
+        let records = ((next.offset - first.offset).max(0) as u64 / crate::format::batch::BATCH_HEADER_LEN as u64).max(1);
         let s = &mut self.searches[id as usize];
         s.base = base;
         (s.lo, s.hi) = (0, records.div_ceil((BLOCK / COMMIT_RECORD_LEN) as u64));

@@ -4,11 +4,11 @@
 //! A start finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
 //! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
 
-use super::format::FILE_HEADER_LEN;
 use super::notice::{PartitionIdx, Refusal};
-use super::snapshot::SLOTS;
 use super::store::{Op, Store, commit_len};
 use crate::base::{BLOCK, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
+use crate::format::files::FILE_HEADER_LEN;
+use crate::format::snapshot::SLOTS;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 const SEGMENT_STEP_MIN: u64 = 16 * 1024;

@@ -2,40 +2,14 @@
 //!
 //! Data only. Recovery makes it ([`super::recovery`]), the store of the partition's core takes it over.
 
-use super::cursor::CursorImage;
-use super::epochs::Epochs;
 use super::producers::{Before, Producers};
-use super::view::Tail;
 use crate::base::{Epoch, PartitionDir, Position, TopicRef};
+use crate::format::cursor::CursorImage;
+use crate::format::epochs::Epochs;
+use crate::format::tail::Tail;
+use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Whether a replica may lack something that it had.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub enum Doubt {
-    #[default]
-    None,
-    /// A journal's newest writes were cut, since the first of them did not hold and nothing says that it was ever complete. It was torn
-    /// by a crash, or failed, and was never acknowledged; unless it was the very last one, acknowledged, and has rotted since.
-    Torn,
-    /// Something that was complete once is lost, or was set aside.
-    Lost,
-}
-
-impl Doubt {
-    pub fn is_suspect(self) -> bool {
-        self != Doubt::None
-    }
-}
-
-/// One segment (and its commit log): what its file header says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SegmentMeta {
-    /// The first batch of the segment stands here; the files are named by the offset.
-    pub base: Position,
-    /// Header crc of the batch before it.
-    pub prev_crc: u32,
-}
 
 /// A partition whose files are repaired, synced and agree with each other.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,16 +65,4 @@ pub struct RecoveredPartition {
     pub counted: VecDeque<Before>,
     /// Base timestamp of the last batch before `end`; zero when unknown.
     pub last_unix_ns: i64,
-}
-
-/// A journal that stands empty under a new generation: lap 1, sequence 1, the next write at
-/// [`RING_START`](crate::journal::format::RING_START).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JournalIdentity {
-    pub journal_id: [u8; 16],
-    pub generation: u64,
-    /// Length of the file, whole blocks.
-    pub file_len: u64,
-    /// Of the newest checkpoint slot; the next checkpoint takes the one after it, in the slot of its parity.
-    pub slot_sequence: u64,
 }

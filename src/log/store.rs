@@ -11,7 +11,6 @@
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
-use super::batch::BATCH_HEADER_LEN;
 use super::cache::ReadCache;
 use super::memory::BatchMemory;
 use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, StoreOptions};
@@ -21,9 +20,10 @@ use super::state::RecoveredPartition;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
-use crate::journal::format::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
+use crate::format::batch::BATCH_HEADER_LEN;
+use crate::format::files::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
+use crate::format::journal::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
-use crate::log::format::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
 use slab::Slab;
 use std::{collections::VecDeque, sync::Arc};
 

@@ -16,21 +16,21 @@
 //! A device that refuses a read is asked again each second. Where damage hides the place, the log is cut where the last batch before
 //! it ends that can be told: a replica may always have less.
 
-use super::batch::{BATCH_HEADER_LEN, BatchHeader};
 use super::flush::Stage as FlushStage;
-use super::format::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, RawPosition, SEGMENT_MAGIC};
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::{Mark, PartitionLog, Segment};
 use super::producers::Producers;
 use super::recovery::scan::{commit_at, segment_at};
-use super::state::SegmentMeta;
 use super::store::{Op, Store};
-use super::view::Tail;
 use super::writer::FileWriter;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, Now, PartitionDir, Position, Ticks, block_down, block_up,
 };
-use crate::journal::format::RecordKind;
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::files::SegmentMeta;
+use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, RawPosition, SEGMENT_MAGIC};
+use crate::format::journal::RecordKind;
+use crate::format::tail::Tail;
 use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 use zerocopy::{FromBytes, IntoBytes};
@@ -451,7 +451,7 @@ impl Store {
                     count += 1;
                 }
                 // It may go on in what is read next.
-                None | Some(Err(super::format::Bad::Short)) => break at.at.offset == from,
+                None | Some(Err(crate::format::files::Bad::Short)) => break at.at.offset == from,
                 Some(_) => break true,
             }
         };

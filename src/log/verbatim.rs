@@ -15,14 +15,14 @@
 //! ```
 //! Nothing is copied but a batch that stands in two pieces.
 
-use super::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
-use super::format::Bad;
 use super::notice::{Io, Notice, PartitionIdx};
 use super::read::{Purpose, newer};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Now, Position, block_down, block_up};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use crate::format::files::Bad;
 use bytes::Bytes;
 use slab::Slab;
 use std::collections::VecDeque;

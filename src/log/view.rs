@@ -2,59 +2,12 @@
 //!
 //! The store's half of `replica::LogView`, with the same methods; the half that concerns channels is the shard's.
 
-use super::batch::BatchHeader;
-use super::format::CommitRecord;
+use crate::format::tail::{BatchId, EpochEnd, Tail};
+
 use super::partition::{Mark, PartitionLog, Recent};
-use super::state::{Doubt, SegmentMeta};
-use crate::base::{Epoch, LogId, Position};
-
-/// An end of the log: the place, and what the batch that ends there says. At the very start the crc and the epoch are zero.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Tail {
-    pub at: Position,
-    pub chain_crc: u32,
-    pub epoch: Epoch,
-}
-
-impl Tail {
-    pub const START: Tail = Tail { at: Position::START, chain_crc: 0, epoch: Epoch(0) };
-}
-
-/// What names a batch: two batches with equal ones have the same bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BatchId {
-    pub epoch: Epoch,
-    pub log_id: LogId,
-    pub last_log_id: LogId,
-    pub header_crc: u32,
-}
-
-impl From<&BatchHeader> for BatchId {
-    fn from(h: &BatchHeader) -> Self {
-        BatchId {
-            epoch: Epoch(h.epoch.get()),
-            log_id: LogId(h.log_id.get()),
-            last_log_id: LogId(h.last_log_id.get()),
-            header_crc: h.header_crc.get(),
-        }
-    }
-}
-
-/// Where the batches of one epoch end in a log.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct EpochEnd {
-    /// The batches' own.
-    pub epoch: Epoch,
-    pub end: Position,
-    /// Header crc of the batch that ends there.
-    pub chain_crc: u32,
-}
-
-impl From<Tail> for EpochEnd {
-    fn from(t: Tail) -> Self {
-        EpochEnd { epoch: t.epoch, end: t.at, chain_crc: t.chain_crc }
-    }
-}
+use crate::base::{Epoch, Position};
+use crate::format::files::CommitRecord;
+use crate::format::{files::SegmentMeta, snapshot::Doubt};
 
 impl Mark {
     pub fn tail(&self) -> Tail {

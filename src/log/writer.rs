@@ -3,9 +3,9 @@
 //!
 //! Decides positions only. It assumes that what it planned is written: after a failure it must not be used again.
 
-use super::format::{FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
-use super::segment_table::SegmentTable;
 use crate::base::{BLOCK, DiskOp, Durability, FileId, IO_BYTES_MAX, PartitionDir, Position};
+use crate::format::files::{FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
 use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
 
@@ -146,7 +146,7 @@ fn take(parts: &mut VecDeque<Bytes>, max: usize) -> Vec<Bytes> {
 mod tests {
     use super::*;
     use crate::base::{Epoch, PartitionId, TopicId, TopicName};
-    use crate::log::format::FileHeader;
+    use crate::format::files::FileHeader;
 
     #[test]
     fn any_split_of_the_bytes_gives_the_same_file() {

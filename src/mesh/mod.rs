@@ -20,7 +20,7 @@
 //! `ring::wake`.
 
 use crate::base::CoreId;
-use crate::shard::message::MeshMessage;
+use crate::seam::message::MeshMessage;
 use rtrb::{Consumer, Producer, RingBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};

@@ -1,7 +1,7 @@
 //! The mesh alone, in one thread or two. With real executors: tests/mesh.rs.
 
 use super::*;
-use crate::shard::message::Ticket;
+use crate::seam::message::Ticket;
 use std::sync::atomic::AtomicUsize;
 
 #[derive(Default)]

@@ -3,7 +3,7 @@
 //! A topic's partitions are summed, since an NSQ tool knows nothing of partitions.
 
 use super::stats::{ChannelStats, ClientStats, LinkStats, ProducerStats, ReplicationStats, ShardStats, TurnStats};
-use crate::shard::message::{ClientInfo, Identity};
+use crate::base::client::{ClientInfo, Identity};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

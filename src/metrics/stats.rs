@@ -1,7 +1,7 @@
 //! What /stats shows, gathered per core and merged by the HTTP room.
 
 use super::counters::Counts;
-use crate::shard::message::ClientInfo;
+use crate::base::client::ClientInfo;
 use serde::Serialize;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

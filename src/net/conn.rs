@@ -21,7 +21,7 @@ use super::pieces::Pieces;
 use super::placed::Placed;
 use crate::base::{ConnId, CoreId};
 use crate::ring::{self, KIND_BITS, Kind};
-use crate::shard::message::MovedSession;
+use crate::seam::message::MovedSession;
 use slab::Slab;
 use std::os::fd::OwnedFd;
 use std::time::Instant;

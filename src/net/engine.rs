@@ -19,7 +19,7 @@ use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
 use crate::base::{ConnId, CoreId, IdMap, Lent, Peer};
 use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
-use crate::shard::message::MovedSession;
+use crate::seam::message::MovedSession;
 use bytes::Bytes;
 use dial::Dials;
 use io_uring::{cqueue, opcode, types};

@@ -50,7 +50,7 @@ pub use listen::{keep_alive, listen};
 pub use reserve::Reserved;
 
 use crate::base::{ConnId, CoreId, Lent, Peer};
-use crate::shard::message::MovedSession;
+use crate::seam::message::MovedSession;
 use std::io;
 use std::os::fd::OwnedFd;
 

@@ -1,13 +1,13 @@
 //! For fuzz/: bytes of a peer that may be anything, cut anywhere, before and after its handshake, given to a core's links.
 
 use super::{LinkEvent, LinkOptions, Links};
+use crate::base::NodeId;
 use crate::base::{ConnId, CoreId, Lent, Now, Peer, Ticks};
 use crate::codec::frame::{Header, Payload, encode};
 use crate::codec::peer::frame::FRAME_MAX;
 use crate::codec::peer::{ClusterId, Encoder, Hello, Lanes, Layout, VERSION};
-use crate::replica::NodeId;
-use crate::shard::cluster::ClusterNode;
-use crate::shard::event::Effect;
+use crate::seam::cluster::ClusterNode;
+use crate::seam::event::Effect;
 use bytes::Bytes;
 
 const OWN: NodeId = NodeId([9; 16]);

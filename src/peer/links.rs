@@ -4,13 +4,13 @@ use super::conn::{Conn, Fault, Got, Phase, weight};
 use super::nodes::{Dial, Link, Node, Place, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
+use crate::base::NodeId;
 use crate::base::{ConnId, IdMap, Lent, Now, Peer, Rng, Ticks};
+use crate::codec::peer::message::{Lane, Message, Route};
 use crate::codec::peer::{Addressed, Reject, RejectCode};
-use crate::replica::NodeId;
-use crate::replica::message::{Lane, Message, Route};
-use crate::shard::cluster::ClusterNode;
-use crate::shard::event::{DialError, Effect, Effects};
-use crate::shard::message::{MovedSession, MovedState};
+use crate::seam::cluster::ClusterNode;
+use crate::seam::event::{DialError, Effect, Effects};
+use crate::seam::message::{MovedSession, Protocol};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -581,8 +581,8 @@ impl Links {
         c.is_touched = false;
         if let Phase::Leaving { to } = c.phase {
             let Some(c) = self.conns.remove(&conn) else { return };
-            let state = MovedState::Peer(Carried { until: now.ticks + HANDSHAKE_MAX });
-            out.push(Effect::Move { conn, to, session: Box::new(MovedSession { peer: c.peer, state }), unread: c.held });
+            let session = MovedSession::new(c.peer, Protocol::Peer, Carried { until: now.ticks + HANDSHAKE_MAX });
+            out.push(Effect::Move { conn, to, session, unread: c.held });
             return;
         }
         if c.queued() > self.options.queue_bytes_max

@@ -36,8 +36,8 @@ pub use greet::Carried;
 pub use links::Links;
 
 use crate::base::CoreId;
+use crate::base::NodeId;
 use crate::codec::peer::{Addressed, ClusterId};
-use crate::replica::NodeId;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ pub struct LinkOptions {
     /// Bytes of catch-up that a socket has and did not take, above which none follow.
     pub catch_up_unsent_max: usize,
     /// The memory of a payload of which so many bytes are missing, 1 or more, is lent to whoever receives
-    /// ([`crate::shard::event::Effect::ReceiveInto`]). Not with TLS.
+    /// ([`crate::seam::event::Effect::ReceiveInto`]). Not with TLS.
     pub lend_min: Option<usize>,
     /// Bytes of messages that wait for a socket, above which its connection is closed. What the machines have in flight is less.
     pub queue_bytes_max: usize,

@@ -1,10 +1,10 @@
 //! The other nodes of the cluster, as one core sees them: their links, and when to dial.
 
 use super::{PAUSE_MAX, PAUSE_MIN};
+use crate::base::NodeId;
 use crate::base::{ConnId, Rng, Ticks};
 use crate::codec::peer::Lanes;
-use crate::replica::NodeId;
-use crate::replica::message::{Lane, Route};
+use crate::codec::peer::message::{Lane, Route};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

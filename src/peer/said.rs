@@ -1,10 +1,10 @@
 //! Lines of the log: one per change, none while nothing changes.
 
+use crate::base::NodeId;
+use crate::base::client::ClientInfo;
 use crate::base::{Peer, Ticks};
 use crate::codec::peer::RejectCode;
-use crate::replica::NodeId;
-use crate::shard::faults::FaultLog;
-use crate::shard::message::ClientInfo;
+use crate::seam::faults::FaultLog;
 use std::collections::BTreeMap;
 
 /// Refused nodes that are remembered; a further one starts the list anew.

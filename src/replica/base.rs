@@ -1,11 +1,12 @@
 //! What a replica is in whatever role: its metadata, its promise, how far it is committed, what it gave to its log.
 
-use super::error::PeerError;
-use super::event::{Effect, LogView, ReplicaOptions, Tail};
-use super::membership::{Membership, NodeId};
-use super::message::{Body, Head, Message, Route, Standing};
+use super::event::{Effect, LogView, ReplicaOptions};
 use super::states::{State, Trigger, next};
 use crate::base::{Epoch, Position, Ticks, TopicRef};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Body, Head, Message, Route, Standing};
+use crate::format::tail::Tail;
+use crate::{base::NodeId, seam::membership::Membership};
 
 #[derive(Debug)]
 pub(super) struct Base {
@@ -110,7 +111,7 @@ impl Base {
 
     pub fn standing(&self, log: &dyn LogView, below: Option<Epoch>) -> Standing {
         let mut epochs = Vec::new();
-        let more = log.epochs(below, super::message::EPOCHS_MAX, &mut epochs);
+        let more = log.epochs(below, crate::codec::peer::message::EPOCHS_MAX, &mut epochs);
         let (start, start_crc) = log.start();
         let mut last = Vec::with_capacity(1);
         log.epochs(None, 1, &mut last);

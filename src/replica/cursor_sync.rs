@@ -15,13 +15,14 @@
 //! before, and tells the followers that they may. So whoever leads next gives no channel what another replica has removed.
 
 use super::base::Cx;
-use super::error::{PeerError, ReplicaError};
+use super::error::ReplicaError;
 use super::event::{Channels, CursorEvent, Effect};
-use super::membership::NodeId;
-use super::message::{Body, Cursors, Head};
 use super::peer::{Link, Peer};
+use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, Position, Ticks};
-use crate::log::cursor::CursorImage;
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Body, Cursors, Head};
+use crate::format::cursor::CursorImage;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

@@ -11,13 +11,13 @@
 //! is moving to it. What was kept or clamped is answered as such: the leader sends it again.
 
 use super::base::Cx;
-use super::error::PeerError;
 use super::event::Effect;
-use super::membership::NodeId;
-use super::message::{Body, Cursors, CursorsAck, Head};
+use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, LogId, Position};
-use crate::log::cursor::CursorImage;
-use crate::log::producers::Producer;
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Body, Cursors, CursorsAck, Head};
+use crate::format::cursor::CursorImage;
+use crate::format::producer::Producer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Debug)]

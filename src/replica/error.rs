@@ -1,55 +1,13 @@
 //! What goes wrong between replicas and towards clients, each with the rule by which it may be tried again.
 
-use super::membership::NodeId;
-use crate::base::{Epoch, Position};
+use crate::base::NodeId;
+use crate::{
+    codec::peer::error::{PeerError, Retry},
+    seam::outcome::{ClientCode, PublishError, Unwritable},
+};
+
+use crate::format::files::Bad;
 use crate::log::Unreadable;
-use crate::log::format::Bad;
-
-/// What to do with what was refused. Nobody tries the same again without end: the leader's follower limit bounds it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Retry {
-    /// The same again, after the usual pause.
-    Again,
-    /// When the metadata was read anew.
-    AfterRefresh,
-    /// A new session: the logs are compared again first.
-    AfterAlign,
-    /// Not at all: an operator, a restart or another epoch decides.
-    Never,
-}
-
-/// Why a replica refused what a peer sent. The number is that of the wire: never reused.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PeerError {
-    #[error("the partition is not known here (yet)")]
-    UnknownPartition,
-    #[error("epoch {} was promised, lower ones are over", promised.0)]
-    StaleEpoch { promised: Epoch },
-    #[error("the sender is not the leader that the metadata here names")]
-    ForeignLeader,
-    #[error("this node is no replica of the partition, as far as its metadata says")]
-    NotMember,
-    #[error("nothing is taken before the logs were compared in this session")]
-    NotAligned,
-    #[error("the batch would leave a gap behind offset {}", end.offset)]
-    Gap { end: Position },
-    #[error("other bytes stand at offset {offset}: this replica leaves the ISR and catches up")]
-    Diverged { offset: i64 },
-    #[error("a batch is not what it says: {0}")]
-    BadBatch(Bad),
-    #[error("a cut below what is known to be committed here (offset {}) needs more than a leader's word", committed.offset)]
-    BelowCommitted { committed: Position },
-    #[error("what was asked for is not stored here (any more)")]
-    OutOfReach,
-    #[error("a write failed here, nothing is taken until a restart")]
-    Failed,
-    #[error("ephemeral channels are not replicated")]
-    Ephemeral,
-    #[error("the cursor lies beyond this replica's end")]
-    Clamped,
-    #[error("a newer cursor of the channel is known here")]
-    Superseded,
-}
 
 impl From<Unreadable> for PeerError {
     fn from(error: Unreadable) -> Self {
@@ -57,63 +15,6 @@ impl From<Unreadable> for PeerError {
             Unreadable::Gone(_) => PeerError::OutOfReach,
             // It may be mended, or readable, in a while.
             Unreadable::Damaged(_) | Unreadable::Refused(_) => PeerError::BadBatch(Bad::Crc),
-        }
-    }
-}
-
-impl PeerError {
-    pub fn retry(&self) -> Retry {
-        match self {
-            PeerError::UnknownPartition | PeerError::ForeignLeader | PeerError::NotMember => Retry::AfterRefresh,
-            PeerError::StaleEpoch { .. } => Retry::AfterRefresh,
-            PeerError::NotAligned | PeerError::Gap { .. } | PeerError::Diverged { .. } | PeerError::OutOfReach => {
-                Retry::AfterAlign
-            }
-            // The bytes were damaged on the way (the connection's own checksum should have seen it) or at the leader.
-            PeerError::BadBatch(_) | PeerError::Clamped => Retry::Again,
-            PeerError::BelowCommitted { .. } | PeerError::Failed | PeerError::Ephemeral | PeerError::Superseded => Retry::Never,
-        }
-    }
-
-    /// Whether the refuser has left the ISR by this: the leader proposes its removal at once, not after the limit.
-    pub fn leaves_isr(&self) -> bool {
-        matches!(self, PeerError::Diverged { .. } | PeerError::BelowCommitted { .. } | PeerError::Failed)
-    }
-
-    /// Number on the wire.
-    pub fn code(&self) -> u16 {
-        match self {
-            PeerError::UnknownPartition => 1,
-            PeerError::StaleEpoch { .. } => 2,
-            PeerError::ForeignLeader => 3,
-            PeerError::NotMember => 4,
-            PeerError::NotAligned => 5,
-            PeerError::Gap { .. } => 6,
-            PeerError::Diverged { .. } => 7,
-            PeerError::BadBatch(_) => 8,
-            PeerError::BelowCommitted { .. } => 9,
-            PeerError::OutOfReach => 10,
-            PeerError::Failed => 11,
-            PeerError::Ephemeral => 12,
-            PeerError::Clamped => 13,
-            PeerError::Superseded => 14,
-        }
-    }
-}
-
-/// What a client is told. E_FAILED_ON_NOT_LEADER makes existing clients look the leader up again, E_FAILED_ON_NOT_WRITABLE
-/// makes them try another partition or later.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ClientCode {
-    NotLeader,
-    NotWritable,
-}
-
-impl ClientCode {
-    pub fn code(self) -> &'static str {
-        match self {
-            ClientCode::NotLeader => "E_FAILED_ON_NOT_LEADER",
-            ClientCode::NotWritable => "E_FAILED_ON_NOT_WRITABLE",
         }
     }
 }
@@ -156,5 +57,19 @@ impl ReplicaError {
             ReplicaError::NotLeader { .. } | ReplicaError::LeaseOver => ClientCode::NotLeader,
             _ => ClientCode::NotWritable,
         }
+    }
+}
+
+impl From<ReplicaError> for PublishError {
+    fn from(error: ReplicaError) -> Self {
+        PublishError::NotWritable(match error {
+            ReplicaError::OutcomeUnknown => return PublishError::Unknown,
+            error if error.client_code() == ClientCode::NotLeader => return PublishError::NotLeader,
+            ReplicaError::IsrTooSmall { .. } => Unwritable::IsrTooSmall,
+            ReplicaError::WriteDisabled => Unwritable::Disabled,
+            ReplicaError::NotConfirmed => Unwritable::NotConfirmed,
+            ReplicaError::Failed => Unwritable::Failed,
+            _ => Unwritable::Opening,
+        })
     }
 }

@@ -7,16 +7,20 @@
 //! The log's marks are read through [`LogView`] when they are needed; an event only says that they moved, so nothing is
 //! kept twice and nothing can disagree.
 
-use super::error::{PeerError, ReplicaError};
-use super::membership::{Membership, NodeId};
-use super::message::{EpochEnd, Head, Message, Session};
+use super::error::ReplicaError;
 use crate::base::{ChannelName, Epoch, Position, Ticks};
+use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
-use crate::log::batch::Batch;
-use crate::log::cursor::CursorImage;
-use crate::log::producers::Producer;
-use crate::log::state::Doubt;
-pub use crate::log::view::{BatchId, Tail};
+use crate::format::batch::Batch;
+use crate::format::cursor::CursorImage;
+use crate::format::producer::Producer;
+use crate::format::snapshot::Doubt;
+pub use crate::format::tail::{BatchId, Tail};
+use crate::{base::NodeId, seam::membership::Membership};
+use crate::{
+    codec::peer::message::{Head, Message, Session},
+    format::tail::EpochEnd,
+};
 use bytes::Bytes;
 use std::time::Duration;
 

@@ -5,13 +5,13 @@
 
 use super::base::{Base, Cx};
 use super::cursors::FollowerCursors;
-use super::error::PeerError;
 use super::event::{Alarm, Effect};
-use super::membership::NodeId;
-use super::message::{Ack, Align, Aligned, Append, Body, Head, Message, Pull, Pulled, Session};
 use super::prefix::take_run;
 use super::states::{State, Trigger};
+use crate::base::NodeId;
 use crate::base::{Epoch, Position};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Ack, Align, Aligned, Append, Body, Head, Message, Pull, Pulled, Session};
 use bytes::Bytes;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -263,7 +263,7 @@ impl Follower {
     }
 
     fn on_pull(&mut self, cx: &mut Cx<'_>, from: NodeId, pull: Pull) {
-        let bytes_max = (pull.bytes_max as usize).min(super::message::APPEND_BYTES_MAX);
+        let bytes_max = (pull.bytes_max as usize).min(crate::codec::peer::message::APPEND_BYTES_MAX);
         cx.out.push(Effect::ReadLog { to: from, session: self.head.session, from: pull.from, bytes_max });
     }
 
@@ -279,7 +279,7 @@ impl Follower {
         if self.leader != Some(to) || self.head.session != session || !(is_aligned || self.has_stood()) {
             return;
         }
-        let pulled = |batches| Body::Pulled(Pulled { from, batches: super::message::Batches::new(batches) });
+        let pulled = |batches| Body::Pulled(Pulled { from, batches: crate::codec::peer::message::Batches::new(batches) });
         let body = match read {
             Ok(batches) => pulled(batches),
             // The leader mends its own log, and finds another one that has it.

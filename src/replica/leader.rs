@@ -5,14 +5,15 @@
 
 use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
-use super::error::{PeerError, ReplicaError, Retry};
+use super::error::ReplicaError;
 use super::event::{Alarm, CursorEvent, Effect, Loss};
-use super::membership::{Membership, NodeId};
-use super::message::{Align, Body, Head, Inquire, Message, Session, Standing};
 use super::peer::{Link, Peer};
 use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, Position, Ticks};
+use crate::codec::peer::error::{PeerError, Retry};
+use crate::codec::peer::message::{Align, Body, Head, Inquire, Message, Session, Standing};
+use crate::{base::NodeId, seam::membership::Membership};
 use bytes::Bytes;
 
 /// How an opening, or an open leader, stands.
@@ -286,7 +287,7 @@ impl Leader {
         let align = match common(cx.log, standing, Whose::Leader) {
             Common::At { at, chain_crc } => Align::Cut { at, chain_crc },
             Common::Older { below } => {
-                let body = Body::EpochsAsk(super::message::EpochsAsk { below });
+                let body = Body::EpochsAsk(crate::codec::peer::message::EpochsAsk { below });
                 return cx.send(node, head, body);
             }
             Common::Nothing => Align::Restart { start, chain_crc: start_crc },

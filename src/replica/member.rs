@@ -1,15 +1,17 @@
 //! One replica of a partition that has several: its role by the metadata, and which machine an event is for.
 
 use super::base::{Base, Cx};
-use super::error::{PeerError, ReplicaError};
-use super::event::{CursorEvent, Effect, Event, LogView, Loss, ReplicaOptions, Tail};
+use super::error::ReplicaError;
+use super::event::{CursorEvent, Effect, Event, LogView, Loss, ReplicaOptions};
 use super::follower::Follower;
 use super::leader::{Leader, Phase};
-use super::membership::{Membership, NodeId};
 use super::mend::Mender;
-use super::message::{Body, Message, Route};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, PartitionId, Position, Ticks, TopicRef};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Body, Message, Route};
+use crate::format::tail::Tail;
+use crate::{base::NodeId, seam::membership::Membership};
 
 #[derive(Debug)]
 enum Role {

@@ -11,11 +11,11 @@
 
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect};
-use super::membership::NodeId;
-use super::message::{APPEND_BYTES_MAX, Batches, Body, Head, Pull, Pulled};
+use crate::base::NodeId;
 use crate::base::{Position, Ticks};
-use crate::log::batch::Batch;
-use crate::log::format::Bad;
+use crate::codec::peer::message::{APPEND_BYTES_MAX, Batches, Body, Head, Pull, Pulled};
+use crate::format::batch::Batch;
+use crate::format::files::Bad;
 
 /// So many times nobody had it: an operator hears of it.
 const TRIES_SAID: u32 = 5;

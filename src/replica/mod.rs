@@ -40,9 +40,7 @@ mod follower;
 mod leader;
 pub mod lease;
 mod member;
-pub mod membership;
 mod mend;
-pub mod message;
 #[cfg(test)]
 mod model;
 mod opening;
@@ -52,10 +50,9 @@ pub mod states;
 #[cfg(test)]
 mod tests;
 
-pub use error::{ClientCode, PeerError, ReplicaError, Retry};
-pub use event::{Alarm, BatchId, Channels, CursorEvent, Effect, Event, LogView, Loss, LossKind, ReplicaOptions, Tail};
+pub use error::ReplicaError;
+pub use event::{Alarm, Channels, CursorEvent, Effect, Event, LogView, Loss, LossKind, ReplicaOptions};
 pub use member::{FollowerStatus, Member};
-pub use membership::{Membership, NodeId};
 
 use crate::base::{Epoch, Position};
 

@@ -29,13 +29,13 @@
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect, Loss, LossKind};
 use super::leader::{Leader, Phase};
-use super::membership::NodeId;
-use super::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
 use super::peer::Link;
 use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
+use crate::base::NodeId;
 use crate::base::Position;
-use crate::log::state::Doubt;
+use crate::codec::peer::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
+use crate::format::snapshot::Doubt;
 
 /// How often a replica lets others lead that are suspect, too, before it takes the lead with what it has.
 const HAND_OVERS_MAX: u32 = 8;

@@ -10,11 +10,11 @@
 
 use super::base::Cx;
 use super::cursor_sync::CursorLink;
-use super::error::PeerError;
 use super::event::{Effect, ReplicaOptions};
-use super::membership::NodeId;
-use super::message::{APPEND_BYTES_MAX, Batches, Body, Head, Inquire, Pull, Pulled, Session, Standing};
+use crate::base::NodeId;
 use crate::base::{Epoch, Position, Ticks};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{APPEND_BYTES_MAX, Batches, Body, Head, Inquire, Pull, Pulled, Session, Standing};
 use bytes::Bytes;
 use std::time::Duration;
 

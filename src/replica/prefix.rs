@@ -1,11 +1,15 @@
 //! How far two logs are the same, from their epochs; and whether batches that came go on where a log ends.
 
-use super::error::PeerError;
-use super::event::{BatchId, Effect, LogView, Tail};
-use super::message::{Batches, EpochEnd, Route, Standing};
+use super::event::{Effect, LogView};
 use crate::base::{Epoch, LogId, Position};
-use crate::log::batch::BatchHeader;
-use crate::log::format::Bad;
+use crate::codec::peer::error::PeerError;
+use crate::format::batch::BatchHeader;
+use crate::format::files::Bad;
+use crate::format::tail::{BatchId, Tail};
+use crate::{
+    codec::peer::message::{Batches, Route, Standing},
+    format::tail::EpochEnd,
+};
 
 /// What two logs share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! What a core drives. [`Shard`](crate::shard) in production; tests drive the same loop with a toy.
 
 use crate::base::{Now, Ticks};
-use crate::shard::event::{Effects, Event};
+use crate::seam::event::{Effects, Event};
 
 pub trait Machine {
     /// Takes one event and appends what it wants done. Never blocks, never fails.

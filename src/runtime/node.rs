@@ -6,17 +6,16 @@ use super::machine::Machine;
 use super::slice::{self, Answer};
 use super::stop::{self, StopHandle};
 use super::turn::Place;
+use crate::codec::nsq::layers;
 use crate::config::Settings;
 use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::spares::Spares;
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
-use crate::doctor;
 use crate::mesh::{self, HttpPort, Wake};
 use crate::metrics::node::SpareBytes;
 use crate::net::{self, NetError, NetOptions, Reserved};
 use crate::ring::WakeFd;
 use crate::tls::{self, PeerTerms, Terms, TlsError};
-use crate::transport;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -95,7 +94,7 @@ pub struct Recovering<'a> {
     /// Of a node that is one of several.
     pub coordinator: Option<&'a Coordinator>,
     /// What NSQ clients get that ask for TLS.
-    pub nsq_tls: Option<transport::Terms>,
+    pub nsq_tls: Option<layers::Terms>,
 }
 
 /// What recovery gives.
@@ -108,12 +107,14 @@ pub struct Recovered<M> {
 
 /// Runs a node until `stop` is asked to; returns when everything is durable and closed.
 ///
+/// `examine` checks the machine, logs what it finds, and answers how many checks failed.
 /// `recover` reads the data path and says how each core's machine is made; it runs before any executor does. `reread` is called on
 /// SIGHUP, for what the caller has to read again.
 pub fn run_node<M: Machine + 'static>(
     settings: Arc<Settings>,
     stop: StopHandle,
     front: Front,
+    examine: impl FnOnce(&Settings) -> usize,
     recover: impl FnOnce(Recovering<'_>) -> Result<Recovered<M>, String>,
     mut reread: impl FnMut(),
 ) -> Result<(), NodeError> {
@@ -130,7 +131,10 @@ pub fn run_node<M: Machine + 'static>(
     let made = DataLock::acquire_made(data, lock::DATA_LOCK_WAIT)?;
     let mut addresses = Addresses::reserve(&settings)?;
     let _lock = made.map_or_else(|| DataLock::acquire(data, lock::DATA_LOCK_WAIT), Ok)?;
-    examine(&settings)?;
+    let failures = examine(&settings);
+    if failures > 0 {
+        return Err(NodeError::Doctor { failures });
+    }
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
     let coordinator = Coordinator::open(&settings)?;
     addresses.do_without_native(coordinator.as_ref())?;
@@ -215,9 +219,6 @@ fn reread_tls(settings: &Settings, tls: Option<&Terms>, peer_tls: Option<&PeerTe
             Err(error) => tracing::error!("the TLS files of the {port} port stay as they were: {error}"),
         }
     }
-    for doubt in doctor::tls_files(settings).iter().filter(|finding| finding.level == doctor::Level::Warn) {
-        tracing::warn!("{doubt}");
-    }
 }
 
 /// `--shards`, or as many as there are CPUs for us.
@@ -240,20 +241,6 @@ fn shorten_slice(wanted: Duration) {
         Ok(Answer::OtherPolicy) => tracing::info!("the scheduling policy is not the ordinary one: --time-slice does not count"),
         Err(e) => tracing::warn!("the time slice stays the kernel's own: sched_setattr: {e}"),
     }
-}
-
-/// The doctor's checks: what warns or fails is logged.
-fn examine(settings: &Settings) -> Result<(), NodeError> {
-    let findings = doctor::check(settings);
-    for finding in &findings {
-        match finding.level {
-            doctor::Level::Ok => {}
-            doctor::Level::Warn => tracing::warn!("{finding}"),
-            doctor::Level::Fail => tracing::error!("{finding}"),
-        }
-    }
-    let failures = findings.iter().filter(|f| f.level == doctor::Level::Fail).count();
-    if failures > 0 { Err(NodeError::Doctor { failures }) } else { Ok(()) }
 }
 
 /// Where the node will listen: nobody else does.

@@ -5,7 +5,7 @@ use super::machine::Machine;
 use super::node::{self, Recovering};
 use crate::base::{CoreId, Epoch, Now, Ticks};
 use crate::log::recovery::{RecoverOptions, Recovered, Report, Severity, recover};
-use crate::shard::event::{Effects, Event};
+use crate::seam::event::{Effects, Event};
 use crate::shard::{LENT_MIN, Shard, ShardOptions};
 use std::time::Instant;
 

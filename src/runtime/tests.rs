@@ -11,7 +11,7 @@ use crate::disk::{DiskOptions, files};
 use crate::mesh::{Wake, mesh};
 use crate::net::{NetOptions, listen};
 use crate::ring::WakeFd;
-use crate::shard::event::{Effect, Effects, Event};
+use crate::seam::event::{Effect, Effects, Event};
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

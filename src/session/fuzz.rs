@@ -6,7 +6,10 @@ use crate::base::{ConnId, Lent, MessageId, Now, PartitionId, Peer, Rng, Ticks};
 use crate::codec::nsq::command::{Context, Decoded, Progress, decode};
 use crate::codec::nsq::{ClientError, LINE_LEN_MAX, frame};
 use crate::config::Settings;
-use crate::shard::message::{AuthQuery, InFlightError, PublishError, SubOptions};
+use crate::seam::{
+    message::{AuthQuery, SubOptions},
+    outcome::{InFlightError, PublishError},
+};
 use std::{sync::Arc, time::Duration};
 
 /// Answers at random, from a seed.

@@ -2,7 +2,10 @@
 
 use crate::base::{ConnId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
-use crate::shard::message::{AuthQuery, InFlightError, SubOptions};
+use crate::seam::{
+    message::{AuthQuery, SubOptions},
+    outcome::InFlightError,
+};
 
 /// A place in a session's queue of replies; consecutive, so that replies leave in the order of their commands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

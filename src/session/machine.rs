@@ -13,10 +13,17 @@ use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
 use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::identify::{Negotiated, Request};
+use crate::codec::nsq::layers::{Compression, Upgrade};
 use crate::codec::nsq::unfinished::unfinished;
 use crate::codec::nsq::{Bodies, CLOSE_WAIT, ClientError, Limits, MAGIC, OK, frame};
-use crate::shard::message::{ClientInfo, InFlightCommand, InFlightError, Layers, PublishError, SubOptions};
-use crate::transport::{Compression, Transport, Upgrade};
+use crate::transport::Transport;
+use crate::{
+    base::client::{ClientInfo, Layers},
+    seam::{
+        message::SubOptions,
+        outcome::{InFlightCommand, InFlightError, PublishError},
+    },
+};
 pub use failures::failure;
 use failures::in_flight_error;
 use std::{mem, sync::Arc};

@@ -10,9 +10,9 @@
 //!                                                    earlier replies and the error go out, then is_closing()
 //! ```
 
-pub mod auth;
 pub mod fuzz;
 mod host;
+mod limits;
 mod machine;
 pub mod native;
 mod published;

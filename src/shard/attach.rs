@@ -12,12 +12,15 @@
 
 use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
-use super::message::{MeshMessage, PublishError, SubOptions, SubRequest};
 use super::partitions::ChannelKey;
 use super::removal::ParkedSub;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, SubId, TopicId, TopicRef};
+use crate::format::cursor::CursorImage;
 use crate::log::PartitionIdx;
-use crate::log::cursor::CursorImage;
+use crate::seam::{
+    message::{MeshMessage, SubOptions, SubRequest},
+    outcome::PublishError,
+};
 use std::collections::BTreeSet;
 
 /// A SUB whose channel may not be final yet.

@@ -3,34 +3,12 @@
 //! Publishes and deliveries never come here: a change is the creation or the end of a topic or a channel.
 
 use super::engine::Engine;
-use super::message::MeshMessage;
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, CoreId, PartitionId, TopicRef};
+use crate::base::{ChannelName, CoreId, TopicRef};
 use crate::log::PartitionIdx;
-use crate::shard::event::Effect;
-
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CatalogChange {
-    /// From the home core of a topic, of a node alone. A new one was created just now, and not found by recovery.
-    Topic {
-        topic: TopicRef,
-        is_new: bool,
-    },
-    TopicGone {
-        topic: TopicRef,
-    },
-    /// From the core of the partition.
-    Channel {
-        topic: TopicRef,
-        partition: PartitionId,
-        channel: ChannelName,
-    },
-    ChannelGone {
-        topic: TopicRef,
-        partition: PartitionId,
-        channel: ChannelName,
-    },
-}
+use crate::seam::event::Effect;
+use crate::seam::message::CatalogChange;
+use crate::seam::message::MeshMessage;
 
 /// Changes since the last turn.
 #[derive(Debug, Default)]

@@ -2,20 +2,20 @@
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::Engine;
-use super::message::{InFlightError, MeshMessage};
 use super::partitions::{ChannelKey, ChannelState};
 use super::timers::Timer;
 use crate::base::{LogId, Now, PartitionId, Position, SubId};
 use crate::channel::Channel;
+use crate::format::cursor::CursorImage;
 use crate::log::PartitionIdx;
-use crate::log::cursor::CursorImage;
+use crate::seam::{message::MeshMessage, outcome::InFlightError};
 use std::time::Duration;
 
 /// FINs for which the journal has no room are given to it again after this time, or after the interval if that is longer.
 const FINS_RETRY_MS: u64 = 100;
 
 /// Channels of a partition: with more, its snapshot could not be read again, and every cursor would be lost.
-pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::log::snapshot::CHANNELS_MAX };
+pub(super) const CHANNELS_MAX: usize = if cfg!(test) { 64 } else { crate::format::snapshot::CHANNELS_MAX };
 
 impl Engine {
     pub fn channels_max(&self) -> usize {

@@ -2,11 +2,18 @@
 
 use super::engine::{Engine, Heard};
 use super::failures::failure_of;
-use super::message::{ClientInfo, Grants, MovedState, PublishError};
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
 use crate::session::{Asked, Session, State, failure};
+use crate::{
+    base::client::ClientInfo,
+    seam::{
+        grants::Grants,
+        message::{MovedSession, Protocol},
+        outcome::PublishError,
+    },
+};
 use std::sync::Arc;
 
 #[expect(clippy::large_enum_variant, reason = "NSQ connections are the many: no indirection for them")]
@@ -195,15 +202,16 @@ impl Client {
         }
     }
 
-    pub fn carry(&mut self) -> (MovedState, Vec<u8>) {
+    /// The session as it moves to another core, and the bytes that it has not read.
+    pub fn carry(&mut self, peer: Peer) -> (Box<MovedSession>, Vec<u8>) {
         match self {
             Client::Nsq(s) => {
                 let (state, unread) = s.carry();
-                (MovedState::Nsq(state), unread)
+                (MovedSession::new(peer, Protocol::Nsq, state), unread)
             }
             Client::Native(s) => {
                 let (state, unread) = s.carry();
-                (MovedState::Native(Box::new(state)), unread)
+                (MovedSession::new(peer, Protocol::Native, state), unread)
             }
         }
     }

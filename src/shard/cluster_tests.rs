@@ -1,17 +1,17 @@
 //! Three nodes in one thread: their shards with their links, a disk for each that does what it is told (or waits), a network
 //! that carries the links' bytes, and a metadata store that the test plays.
 
-use super::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
-use super::event::DialError;
-use super::message::{MeshMessage, PublishError};
 use super::*;
 use crate::base::{DiskError, DiskOp, FileId, Lent, OpId, PartitionId, Peer, TopicId, TopicInfo, TopicName};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
 use crate::log::ProducerLimits;
 use crate::log::recovery::{RecoverOptions, recover};
-use crate::replica::Membership;
 use crate::replica::states::State;
+use crate::seam::cluster::{Ask, ClusterNode, ClusterOptions, Fact};
+use crate::seam::event::DialError;
+use crate::seam::membership::Membership;
+use crate::seam::{message::MeshMessage, outcome::PublishError};
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

@@ -11,12 +11,15 @@
 //! Ephemeral channels are not journaled: their changes are final at once.
 
 use super::engine::{Engine, Heard};
-use super::message::{InFlightCommand, MeshMessage, PublishError, SetOffsetError, Ticket};
 use super::offsets::Setter;
 use super::operate::Collects;
 use super::partitions::{ChannelKey, ChannelState};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
+use crate::seam::{
+    message::{MeshMessage, Ticket},
+    outcome::{InFlightCommand, PublishError, SetOffsetError},
+};
 use crate::session::native::Answer;
 use std::collections::VecDeque;
 

@@ -3,18 +3,19 @@
 
 use super::client::Client;
 use super::engine::Engine;
-use super::message::MeshMessage;
 use super::native::{self, NativeSub};
 use super::partitions::ChannelKey;
-use super::{Conn, Effect, Shard};
+use super::{Conn, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, MessageIds, MessagePlace, Now, PartitionId, SubId};
 use crate::channel::{Run, Sink, Source};
 use crate::codec::native::frame::payload_crc;
 use crate::codec::nsq::frame;
-use crate::log::batch::Message;
+use crate::format::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
+use crate::seam::event::Effect;
+use crate::seam::message::MeshMessage;
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };

@@ -4,8 +4,6 @@
 use super::attach::Attaching;
 use super::catalog::Catalog;
 use super::cursors::{CursorRequest, CursorSyncs};
-use super::event::Effect;
-use super::message::{Grants, InFlightCommand, InFlightError, MeshMessage, OwnedBodies, PublishError, Ticket};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
@@ -22,12 +20,19 @@ use crate::base::{
     ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicId, TopicName, TopicRef,
 };
 use crate::channel::ChannelOptions;
+use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
 use crate::log::{AppendTicket, Io, Lender, Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
 use crate::peer::{LinkEvent, Links};
-use crate::replica::{self, PeerError, Replica};
+use crate::replica::{self, Replica};
+use crate::seam::event::Effect;
+use crate::seam::{
+    grants::Grants,
+    message::{MeshMessage, OwnedBodies, Ticket},
+    outcome::{InFlightCommand, InFlightError, PublishError},
+};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::collections::{BTreeMap, VecDeque};
@@ -292,7 +297,7 @@ impl Engine {
                 let publishers = &mut self.partitions.get_mut(p).publishers;
                 let keep = publishers.partition_point(|(ticket, _, _)| *ticket < from);
                 for (_, publisher, _) in publishers.split_off(keep) {
-                    self.tell_publisher(publisher, Err(error));
+                    self.tell_publisher(publisher, Err(error.into()));
                 }
                 self.tell_member(now, p, replica::Event::LogFailed);
             }

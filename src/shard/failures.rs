@@ -1,9 +1,19 @@
 //! How an outcome sounds to a native client: a code, and when the request may be sent again.
 
-use super::message::{PublishError, SetOffsetError, Unwritable};
 use crate::codec::native::{Code, Retry};
-use crate::log::producers::SequenceError;
+use crate::format::producer::SequenceError;
+use crate::log::AppendError;
+use crate::seam::outcome::{PublishError, SetOffsetError, Unwritable};
 use crate::session::native::Failure;
+
+impl From<AppendError> for PublishError {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::ReadOnly => PublishError::ReadOnly,
+            AppendError::Unknown => PublishError::Unknown,
+        }
+    }
+}
 
 pub(super) fn failure_of(error: PublishError) -> Failure {
     let (code, retry) = match error {

@@ -1,9 +1,12 @@
 //! What the sessions of a core ask of it.
 
 use super::engine::{Asked as Question, Attempt, Engine};
-use super::message::{AuthQuery, InFlightError, MeshMessage, PublishError, SubOptions};
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
+use crate::seam::{
+    message::{AuthQuery, MeshMessage, SubOptions},
+    outcome::{InFlightError, PublishError},
+};
 use crate::session::{Asked, Host, ReplySlot, Subscribe, Taken, failure};
 
 impl Host for Engine {

@@ -1,13 +1,16 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
 use super::engine::{Asked, Attempt, Engine, Heard, Parked};
-use super::message::{InFlightCommand, MeshMessage, PublishError};
 use super::offsets::Setter;
 use super::partitions::Publisher;
 use super::replication::loss::{Accepted, Accepting};
 use super::topics::Wanted;
 use crate::base::{CoreId, MessagePlace, Now};
 use crate::peer::LinkEvent;
+use crate::seam::{
+    message::MeshMessage,
+    outcome::{InFlightCommand, PublishError},
+};
 
 impl Engine {
     pub fn on_mesh(&mut self, now: Now, from: CoreId, message: MeshMessage) {

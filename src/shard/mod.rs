@@ -13,18 +13,14 @@ mod attach;
 pub mod catalog;
 mod channels;
 mod client;
-pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
 mod cursors;
 mod deliver;
 mod engine;
-pub mod event;
 mod failures;
-pub mod faults;
 mod host;
 mod mesh;
-pub mod message;
 #[cfg(test)]
 mod model;
 mod native;
@@ -47,26 +43,34 @@ mod topic_delete;
 mod topic_empty;
 mod topics;
 
+use crate::seam::{
+    event::{Effect, Effects, Event},
+    faults::FaultLog,
+};
 pub use deliver::LENT_MIN;
-pub use event::{Effect, Effects, Event};
 
+use crate::base::NodeId;
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, SubId, Ticks, TopicRef};
 use crate::codec::nsq::Limits;
+use crate::codec::nsq::layers::Terms;
+use crate::codec::peer::message::Route;
 use crate::config::Settings;
-use crate::log::state::{JournalIdentity, RecoveredPartition};
+use crate::format::journal::JournalIdentity;
+use crate::log::state::RecoveredPartition;
 use crate::log::{Notice, PartitionIdx, Store, StoreOptions};
 use crate::peer::Links;
-use crate::replica::message::Route;
 use crate::replica::states::State;
-use crate::replica::{NodeId, Replica, ReplicaOptions};
+use crate::replica::{Replica, ReplicaOptions};
+use crate::seam::cluster::ClusterOptions;
+use crate::seam::{
+    message::{MeshMessage, Protocol},
+    outcome::PublishError,
+};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
-use crate::transport::Terms;
 use client::Client;
-use cluster::ClusterOptions;
 use engine::{Engine, Heard};
-use message::{MeshMessage, MovedSession, MovedState, PublishError};
 use partitions::{ChannelKey, Partition, Role};
 use replication::Cluster;
 use std::sync::Arc;
@@ -178,7 +182,7 @@ pub struct Shard {
     /// Timers of one tick.
     due: Vec<Timer>,
     /// Client errors on their way to the log.
-    faults: faults::FaultLog,
+    faults: FaultLog,
     limits: Arc<Limits>,
     connections_max: usize,
     /// What native clients are told of this node.
@@ -246,7 +250,7 @@ impl Shard {
             full: vec![],
             spare: Spare::default(),
             due: vec![],
-            faults: faults::FaultLog::default(),
+            faults: FaultLog::default(),
             limits,
             connections_max,
             node,
@@ -277,13 +281,13 @@ impl Shard {
             // It was on its way when the stop began.
             Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
-                let MovedSession { peer, state } = *session;
-                let limits = self.limits.clone();
-                let client = match state {
-                    MovedState::Peer(carried) => return self.engine.peer_adopted(now, conn, peer, carried, out),
-                    MovedState::Nsq(state) => Client::Nsq(Session::adopt(conn, peer, state, limits, now)),
-                    MovedState::Native(state) => {
-                        Client::Native(Box::new(NativeSession::adopt(conn, peer, *state, limits, self.node, now)))
+                let (peer, limits) = (session.peer.clone(), self.limits.clone());
+                let client = match session.protocol {
+                    Protocol::Peer => return self.engine.peer_adopted(now, conn, peer, session.into_state(), out),
+                    Protocol::Nsq => Client::Nsq(Session::adopt(conn, peer, session.into_state(), limits, now)),
+                    Protocol::Native => {
+                        let state = session.into_state();
+                        Client::Native(Box::new(NativeSession::adopt(conn, peer, state, limits, self.node, now)))
                     }
                 };
                 self.add(now, conn, client);
@@ -619,11 +623,11 @@ impl Shard {
             }
             let mut c = self.conns.remove(&conn).expect("it was just looked at");
             let peer = c.session.peer().clone();
-            let (state, unread) = c.session.carry();
+            let (session, unread) = c.session.carry(peer);
             tracing::debug!(conn = conn.0, to = to.0, "connection moves to the core of its partitions");
             self.engine.tracks.remove(&conn);
             self.engine.timers.remove(Timer::Session(conn));
-            out.push(Effect::Move { conn, to, session: Box::new(MovedSession { peer, state }), unread });
+            out.push(Effect::Move { conn, to, session, unread });
         }
     }
 

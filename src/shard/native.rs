@@ -4,16 +4,20 @@
 use super::cursors::{CursorChange, CursorRequest, Finisher};
 use super::engine::{Attempt, Engine, Heard};
 use super::failures::{failure_of, sequence_failure};
-use super::message::{PublishError, SetOffsetError, SubOptions};
-use super::offsets::{SetOffset, Setter};
+use super::offsets::Setter;
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
+use crate::format::producer::Sequence;
 use crate::log::native::{BadBody, BodyLimits, NativeBatch};
-use crate::log::producers::Sequence;
 use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal, SearchBy};
+use crate::seam::message::SetOffset;
+use crate::seam::{
+    message::SubOptions,
+    outcome::{PublishError, SetOffsetError},
+};
 use crate::session::native::{
     Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
     PartitionPlace, TopicEntry,
@@ -93,7 +97,7 @@ impl Engine {
     fn native_append(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, publish: &mut NativePublish) -> NativeTaken {
         let limits = BodyLimits {
             message_bytes_max: self.settings.max_msg_size as usize,
-            body_bytes_max: crate::log::batch::BATCH_BODY_MAX,
+            body_bytes_max: crate::format::batch::BATCH_BODY_MAX,
         };
         let first = publish.first_sequence;
         let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });

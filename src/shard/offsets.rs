@@ -10,24 +10,20 @@
 use super::cursors::CursorChange;
 use super::engine::{Engine, Heard};
 use super::failures::set_failure;
-use super::message::{MeshMessage, PublishError, SetOffsetError, Start, Ticket};
 use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
 use crate::log::PartitionIdx;
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, Messages};
 use crate::log::fetch::Fetch;
+use crate::seam::message::SetOffset;
 use crate::session::native::Answer;
-
-/// Where a channel is to stand in one partition.
-#[derive(Clone, Debug)]
-pub struct SetOffset {
-    pub topic: TopicRef,
-    pub partition: PartitionId,
-    pub channel: ChannelName,
-    pub to: Start,
-    /// Also when several clients are subscribed.
-    pub force: bool,
-}
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{MeshMessage, Ticket},
+        outcome::{PublishError, SetOffsetError},
+    },
+};
 
 /// Who hears of it.
 #[derive(Debug)]

@@ -14,31 +14,15 @@
 
 use super::cursors::CursorChange;
 use super::engine::{Engine, Heard};
-use super::message::{MeshMessage, PublishError, SetOffsetError, Ticket};
 use super::partitions::ChannelKey;
 use super::timers::Timer;
-use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId, TopicRef};
+use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId};
 use crate::log::PartitionIdx;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChannelChange {
-    /// `first` is the topic's verdict; without one partition 0 judges, or this one where it `is_alone`.
-    Create {
-        first: Option<bool>,
-        is_alone: bool,
-    },
-    Delete,
-    Pause,
-    Unpause,
-}
-
-#[derive(Clone, Debug)]
-pub struct ChangeChannel {
-    pub topic: TopicRef,
-    pub partition: PartitionId,
-    pub channel: ChannelName,
-    pub change: ChannelChange,
-}
+use crate::seam::message::{ChangeChannel, ChannelChange};
+use crate::seam::{
+    message::{MeshMessage, Ticket},
+    outcome::{PublishError, SetOffsetError},
+};
 
 /// One that waits until another change of the channel is final.
 pub(super) struct Operator {

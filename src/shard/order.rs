@@ -6,18 +6,13 @@
 
 use super::cursors::CursorChange;
 use super::engine::Engine;
-use super::message::{MeshMessage, SetOffsetError, Ticket};
 use super::partitions::ChannelKey;
-use crate::base::{ChannelName, CoreId, Now, PartitionId, TopicRef};
-
-/// What a channel is to be in one partition.
-#[derive(Clone, Debug)]
-pub struct SetOrder {
-    pub topic: TopicRef,
-    pub partition: PartitionId,
-    pub channel: ChannelName,
-    pub ordered: bool,
-}
+use crate::base::{CoreId, Now};
+use crate::seam::message::SetOrder;
+use crate::seam::{
+    message::{MeshMessage, Ticket},
+    outcome::SetOffsetError,
+};
 
 /// One that waits until another change of the cursor is final.
 pub(super) struct Orderer {

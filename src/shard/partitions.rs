@@ -1,13 +1,13 @@
 //! The partitions of this core: each with its replica, its channels, and who waits for what.
 
 use super::cursors::CursorRequest;
-use super::message::{PublishError, Ticket};
 use super::replication::Seat;
 use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
-use crate::log::cursor::CursorImage;
+use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
 use crate::replica::Replica;
+use crate::seam::{message::Ticket, outcome::PublishError};
 use crate::session::ReplySlot;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};

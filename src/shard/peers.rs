@@ -3,17 +3,17 @@
 //! With as many cores on both sides a message arrives on the core of its partition. Else it may arrive on another one, and is
 //! passed over the mesh, in order. Connected and Disconnected are each core's own: what is sent from it goes over its own links.
 
-use super::cluster::ClusterOptions;
 use super::engine::Engine;
-use super::event::{DialError, Effect, Effects};
-use super::message::MeshMessage;
+use crate::base::NodeId;
 use crate::base::topic::core_of;
 use crate::base::{ConnId, CoreId, Now, Peer};
+use crate::codec::peer::message::Body;
 use crate::codec::peer::{Addressed, ClusterId};
 use crate::config::Settings;
 use crate::peer::{Carried, LinkEvent, LinkOptions, Links};
-use crate::replica::NodeId;
-use crate::replica::message::Body;
+use crate::seam::cluster::ClusterOptions;
+use crate::seam::event::{DialError, Effect, Effects};
+use crate::seam::message::MeshMessage;
 use std::time::Duration;
 
 /// Keeps the pauses between attempts apart from what else a core draws.
@@ -120,11 +120,12 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::base::{Epoch, PartitionId, Ticks, TopicId, TopicInfo, TopicName};
+    use crate::codec::peer::message::{EpochsAsk, Head, Inquire, Lane, Message, Route, Session};
     use crate::codec::peer::{Encoder, Hello, Lanes, Layout, VERSION};
-    use crate::log::state::JournalIdentity;
-    use crate::replica::message::{EpochsAsk, Head, Inquire, Lane, Message, Route, Session};
-    use crate::shard::cluster::{ClusterNode, Fact};
-    use crate::shard::{Event, LENT_MIN, Shard, ShardOptions};
+    use crate::format::journal::JournalIdentity;
+    use crate::seam::cluster::{ClusterNode, Fact};
+    use crate::seam::event::Event;
+    use crate::shard::{LENT_MIN, Shard, ShardOptions};
     use std::sync::Arc;
 
     const OWN: NodeId = NodeId([5; 16]);

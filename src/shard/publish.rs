@@ -1,17 +1,20 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
 
 use super::engine::{Asked, Attempt, Engine, Heard};
-use super::event::Effect;
 use super::failures::failure_of;
-use super::message::{MeshMessage, OwnedBodies, PublishError};
 use super::partitions::Publisher;
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
-use crate::log::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
+use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
+use crate::seam::event::Effect;
+use crate::seam::{
+    message::{MeshMessage, OwnedBodies},
+    outcome::PublishError,
+};
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::time::Duration;

@@ -16,12 +16,15 @@
 //! journal until every file is gone.
 
 use super::engine::{Asked, Engine};
-use super::message::{MeshMessage, PublishError, SubRequest, Ticket};
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
 use crate::base::{CoreId, Now, PartitionId, SubId, Ticks, TopicId, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
+use crate::seam::{
+    message::{MeshMessage, SubRequest, Ticket},
+    outcome::PublishError,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 

@@ -1,10 +1,13 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
 use super::engine::{Attempt, Engine, Heard};
-use super::message::{InFlightCommand, InFlightError, MeshMessage, PublishError, SubOptions, SubRequest, Unwritable};
 use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
+use crate::seam::{
+    message::{MeshMessage, SubOptions, SubRequest},
+    outcome::{InFlightCommand, InFlightError, PublishError, Unwritable},
+};
 use crate::session::ReplySlot;
 
 impl Engine {

@@ -8,8 +8,8 @@
 //! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
 
 use crate::base::{ChannelName, CoreId, MessageIds, PartitionId, TopicRef};
+use crate::seam::{message::SubOptions, outcome::PublishError};
 use crate::session::ReplySlot;
-use crate::shard::message::{PublishError, SubOptions};
 
 /// What to tell a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

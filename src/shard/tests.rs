@@ -1,10 +1,10 @@
 //! One node of a few cores in one thread over a disk that does all it is told: what clients see, byte for byte.
 
-use super::message::MeshMessage;
 use super::*;
 use crate::base::{DiskDone, DiskError, DiskOp, FileId, LogId, MessageId, MessageIds, MessagePlace, OpId, PartitionId, Peer};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
+use crate::seam::message::MeshMessage;
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
 
@@ -37,7 +37,7 @@ struct Node {
     held_creations: Option<Vec<(CoreId, CoreId, MeshMessage)>>,
     /// Answers to the HTTP thread, and what it is told unasked.
     http: Vec<MeshMessage>,
-    catalog: Vec<super::catalog::CatalogChange>,
+    catalog: Vec<crate::seam::message::CatalogChange>,
 }
 
 impl Node {
@@ -631,7 +631,7 @@ fn a_publish_that_no_batch_can_hold_is_refused() {
     let c = n.connect(0);
     n.publish(c, "t", "one");
     let idx = n.shards[0].engine.topics.place("t", crate::base::PartitionId(0)).expect("it was published to");
-    let publisher = partitions::Publisher::Core(CoreId(0), message::Ticket(1));
+    let publisher = partitions::Publisher::Core(CoreId(0), crate::seam::message::Ticket(1));
     // An MPUB of six million messages of one byte has 30 MB on the wire, and 78 MB in a batch.
     let bodies = std::iter::repeat_n(&b"x"[..], 6_000_000);
     let attempt = n.shards[0].engine.append(n.now, idx, publisher, bodies, 6_000_000, 6_000_000, 0);

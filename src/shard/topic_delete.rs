@@ -9,11 +9,11 @@
 //! durable.
 
 use super::engine::{Engine, Heard};
-use super::message::PublishError;
 use super::partitions::ChannelKey;
 use super::removal::Asker;
 use crate::base::{Now, TopicName, TopicRef};
 use crate::log::PartitionIdx;
+use crate::seam::outcome::PublishError;
 
 impl Engine {
     pub(super) fn delete_topic(&mut self, now: Now, name: &TopicName, asker: Asker) {

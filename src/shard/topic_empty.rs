@@ -4,10 +4,10 @@
 //! moves to the end, and the answer follows the record of that.
 
 use super::engine::Engine;
-use super::message::{MeshMessage, PublishError};
 use super::removal::Asker;
 use crate::base::{PartitionDir, PartitionId, TopicRef};
 use crate::log::RecordTicket;
+use crate::seam::{message::MeshMessage, outcome::PublishError};
 use std::collections::VecDeque;
 
 /// Who waits for which record, in order.

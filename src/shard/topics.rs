@@ -3,9 +3,9 @@
 //! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
 
-use super::message::{Share, Ticket};
 use crate::base::{ConnId, CoreId, PartitionId, TopicInfo, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
+use crate::seam::message::{Share, Ticket};
 use std::collections::{BTreeMap, HashMap};
 
 #[derive(Debug, Default)]

@@ -2,10 +2,10 @@
 
 use super::disk::SimDisk;
 use crate::base::{BLOCK, FileId, block_down};
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
-use crate::log::format::{Bad, CommitRecord, FileHeader, SEGMENT_MAGIC};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
+use crate::format::files::{Bad, CommitRecord, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
 use crate::log::recovery::scan::{commit_at, commit_record, segment_at};
-use crate::log::segment_table::SegmentTable;
 use crate::log::state::RecoveredPartition;
 use bytes::Bytes;
 use std::collections::BTreeSet;

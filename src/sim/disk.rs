@@ -20,7 +20,7 @@ use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, READ_BYTES_MAX, Rng,
     TopicName,
 };
-use crate::log::storage::Storage;
+use crate::format::storage::Storage;
 use bytes::Bytes;
 use file::File;
 pub use file::SECTOR;

@@ -5,19 +5,20 @@
 
 use super::disk::SimDisk;
 use crate::base::*;
-use crate::journal::format::*;
+use crate::format::batch::{Batch, BatchBuilder, Stamp};
+use crate::format::cursor::{CursorImage, Interval};
+use crate::format::files::{self, COMMIT_MAGIC, COMMIT_RECORD_LEN, FileHeader, RawPosition, SEGMENT_MAGIC, VERSION};
+use crate::format::journal::JournalIdentity;
+use crate::format::journal::*;
+use crate::format::meta::TopicMeta;
+use crate::format::segment_table::SegmentTable;
+use crate::format::snapshot::Snapshot;
+use crate::format::storage::{Storage, overlay};
 use crate::journal::limit::Limit;
 use crate::journal::replay::slot_block;
-use crate::log::batch::{Batch, BatchBuilder, Stamp};
-use crate::log::cursor::{CursorImage, Interval};
-use crate::log::format::{self, COMMIT_MAGIC, COMMIT_RECORD_LEN, FileHeader, RawPosition, SEGMENT_MAGIC, VERSION};
-use crate::log::meta::TopicMeta;
 use crate::log::recovery::scan::{commit_at, commit_record, segment_at};
 use crate::log::recovery::{Recovered, channels};
-use crate::log::segment_table::SegmentTable;
-use crate::log::snapshot::Snapshot;
-use crate::log::state::{JournalIdentity, RecoveredPartition};
-use crate::log::storage::{Storage, overlay};
+use crate::log::state::RecoveredPartition;
 use crate::log::{NativeBatch, ProducerLimits, Producers};
 use bytes::Bytes;
 use std::sync::Arc;
@@ -420,7 +421,7 @@ impl Engine {
             limit: limit.into(),
             reserved: [0; 32],
         };
-        format::seal(&mut checkpoint);
+        files::seal(&mut checkpoint);
         let at = (j.identity.slot_sequence % 2) * BLOCK as u64;
         self.put(FileId::Journal(core as u16), at, slot_block(checkpoint), Durability::Durable)?;
         self.journals[core].limit.written();

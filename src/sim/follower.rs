@@ -15,12 +15,14 @@
 use super::check::log_of;
 use super::disk::{Faults, SimDisk};
 use crate::base::*;
-use crate::log::batch::{Batch, BatchBuilder, Stamp};
-use crate::log::cursor::CursorImage;
+use crate::format::batch::{Batch, BatchBuilder, Stamp};
+use crate::format::cursor::CursorImage;
+use crate::format::tail::EpochEnd;
+use crate::format::tail::Tail;
+use crate::log::Unreadable;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::log::state::RecoveredPartition;
-use crate::log::{CursorSource, EpochEnd, Fetch, Io, Notice, PartitionIdx, ProducerLimits, RecordTicket, Store, StoreOptions};
-use crate::log::{Tail, Unreadable};
+use crate::log::{CursorSource, Fetch, Io, Notice, PartitionIdx, ProducerLimits, RecordTicket, Store, StoreOptions};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -5,16 +5,16 @@
 
 use super::disk::SimDisk;
 use crate::base::{BLOCK, CoreId, LogId, PartitionId, TopicId};
-use crate::journal::format::{FactsHeader, RECORD_HEADER_LEN, RecordHeader, Records, WRITE_MAGIC, WriteHeader};
+use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BATCH_MAGIC, Batch, BatchHeader, Messages};
+use crate::format::cursor::CursorImage;
+use crate::format::files::{COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader};
+use crate::format::journal::{FactsHeader, RECORD_HEADER_LEN, RecordHeader, Records, WRITE_MAGIC, WriteHeader};
+use crate::format::meta::{NodeMeta, TopicMeta};
+use crate::format::segment_table::{self, SegmentTable, TABLE_AT, TABLE_MAGIC, TABLE_MAX};
+use crate::format::snapshot::{SNAPSHOT_LEN_MAX, Snapshot};
 use crate::journal::replay::parse_slot;
-use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BATCH_MAGIC, Batch, BatchHeader, Messages};
-use crate::log::cursor::CursorImage;
-use crate::log::format::{COMMIT_MAGIC, CommitRecord, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader};
-use crate::log::meta::{NodeMeta, TopicMeta};
 use crate::log::native::{BodyLimits, verify_body};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
-use crate::log::segment_table::{self, SegmentTable, TABLE_AT, TABLE_MAGIC, TABLE_MAX};
-use crate::log::snapshot::{SNAPSHOT_LEN_MAX, Snapshot};
 use bytes::Bytes;
 use zerocopy::FromBytes;
 

@@ -3,7 +3,7 @@
 
 use crate::base::{CoreId, DiskDone, DiskOp, Epoch, FileId};
 use crate::config::Settings;
-use crate::log::state::JournalIdentity;
+use crate::format::journal::JournalIdentity;
 use crate::shard::{LENT_MIN, Shard, ShardOptions};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;

@@ -6,9 +6,10 @@
 
 use super::check::Found;
 use crate::base::{Position, ProducerId, Rng};
-use crate::log::batch::BATCH_HEADER_LEN;
+use crate::format::batch::BATCH_HEADER_LEN;
+use crate::format::producer::Sequence;
 use crate::log::state::RecoveredPartition;
-use crate::log::{AppendTicket, Appended, BodyLimits, NativeBatch, ProducerLimits, Producers, Sequence};
+use crate::log::{AppendTicket, Appended, BodyLimits, NativeBatch, ProducerLimits, Producers};
 use std::collections::BTreeMap;
 
 /// So many write to each partition.

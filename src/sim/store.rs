@@ -8,7 +8,7 @@ use super::check::log_of;
 use super::disk::{Faults, SimDisk};
 use super::producer::{self, IdempotentProducer, PRODUCERS};
 use crate::base::*;
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::recovery::channels::{confirm, is_confirmed};
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, recover};
 use crate::log::{

@@ -4,8 +4,8 @@
 use super::names::AnyName;
 use super::pem::{PemError, certificates, private_key, roots};
 use super::shown::AnyCertificate;
+use crate::codec::nsq::layers;
 use crate::config::Settings;
-use crate::transport;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};
@@ -157,7 +157,7 @@ impl PeerTerms {
 }
 
 /// What NSQ clients get that ask for TLS. `None`: the settings have none for them.
-pub fn nsq_terms(settings: &Settings) -> Result<Option<transport::Terms>, TlsError> {
+pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);
     }
@@ -173,7 +173,7 @@ pub fn nsq_terms(settings: &Settings) -> Result<Option<transport::Terms>, TlsErr
         _ => None,
     };
     let oldest = if settings.tls_min_version == "tls1.3" { "1.3" } else { "1.2" };
-    Ok(Some(transport::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
+    Ok(Some(layers::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
 }
 
 /// How the node asks servers over HTTPS: it trusts the CAs of --tls-root-ca-file, else those of the system.

@@ -12,9 +12,9 @@
 use super::files::{PeerTerms, Terms};
 use super::said::Said;
 use crate::base::{ConnId, IdMap, Now, Peer, Ticks};
-use crate::shard::faults::FaultLog;
-use crate::shard::message::{ClientInfo, Layer};
+use crate::seam::faults::FaultLog;
 use crate::transport::tls::{End, Link, Side};
+use crate::{base::client::ClientInfo, seam::message::Layer};
 use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;
@@ -45,7 +45,7 @@ struct Secured {
 
 const ENDED_EARLY: &str = "the other side closed the connection during the TLS handshake: see its log";
 
-/// What travels with a connection in [`crate::shard::message::MeshMessage::Connection`].
+/// What travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
 struct Carried {
     link: Link,
     ciphertext: Vec<u8>,

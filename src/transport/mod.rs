@@ -24,11 +24,15 @@ mod tests;
 
 pub mod tls;
 
+use crate::{
+    base::client::TlsFacts,
+    codec::nsq::layers::{Compression, Terms, Upgrade},
+};
 use deflate::Deflate;
-use rustls::ServerConfig;
+
 use snappy::Snappy;
 use std::mem;
-use std::sync::Arc;
+
 use tls::{End, Link, Side};
 
 /// What is decoded of the wire in one step, at most.
@@ -36,42 +40,6 @@ const PIECE: usize = 16 * 1024;
 
 /// An emptied buffer larger than this gives its memory back.
 const KEPT: usize = 512;
-
-/// On which terms NSQ clients get TLS: the node's certificate, and what is asked of theirs.
-#[derive(Clone, Debug)]
-pub struct Terms(pub Arc<ServerConfig>);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Compression {
-    Snappy,
-    /// With this level, 1 to 9.
-    Deflate(u8),
-}
-
-/// What an IDENTIFY asked for and gets: the layers to add, the lower one first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Upgrade {
-    pub tls: bool,
-    pub compression: Option<Compression>,
-}
-
-impl Upgrade {
-    pub fn is_none(self) -> bool {
-        self == Upgrade::default()
-    }
-}
-
-/// The TLS of a connection, for /stats and the auth server.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TlsFacts {
-    /// As nsqd writes it: `TLS1.3`.
-    pub version: &'static str,
-    /// By its registered name: `TLS_AES_128_GCM_SHA256`.
-    pub cipher_suite: String,
-    pub protocol: String,
-    /// Of the client's certificate; empty: it showed none.
-    pub common_name: String,
-}
 
 /// What came of a step of decoding.
 #[derive(Debug, PartialEq, Eq)]

@@ -82,9 +82,9 @@ impl Link {
         self.side
     }
 
-    pub fn facts(&self) -> super::TlsFacts {
+    pub fn facts(&self) -> crate::base::client::TlsFacts {
         let certificates = self.tls.peer_certificates().unwrap_or_default();
-        super::TlsFacts {
+        crate::base::client::TlsFacts {
             version: match self.tls.protocol_version() {
                 Some(rustls::ProtocolVersion::TLSv1_2) => "TLS1.2",
                 Some(rustls::ProtocolVersion::TLSv1_3) => "TLS1.3",

@@ -4,7 +4,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use ringmq::base::{ConnId, CoreId, Lent, Peer};
 use ringmq::net::{Net, NetEvent};
 use ringmq::ring::{Bell, Waiter};
-use ringmq::shard::message::MovedSession;
+use ringmq::seam::message::MovedSession;
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
 //! IDENTIFY: what a client says of itself and asks for, and the answer. Values out of range are refused, not clamped.
 
 use super::{ClientError, Limits};
-use crate::transport::{Compression, Upgrade};
+use crate::codec::nsq::layers::{Compression, Upgrade};
 use serde::Serialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use std::fmt;

@@ -12,6 +12,7 @@ pub mod command;
 pub mod error;
 pub mod frame;
 pub mod identify;
+pub mod layers;
 pub mod limits;
 pub mod request;
 pub mod unfinished;

@@ -3,7 +3,7 @@
 //! who gets it.
 
 use crate::codec::frame::{FrameError, Header, Payload, payload_crc};
-use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
 use bytes::Bytes;
 use crc32fast::Hasher;
 
@@ -58,7 +58,7 @@ fn next(bytes: &[u8]) -> Option<(&[u8], u32, &[u8])> {
 mod tests {
     use super::*;
     use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
-    use crate::log::batch::{Batch, BatchBuilder, Stamp};
+    use crate::format::batch::{Batch, BatchBuilder, Stamp};
 
     /// Batches of such bodies, and a lost one behind them.
     fn parts(lens: &[usize]) -> Vec<Bytes> {

@@ -2,9 +2,9 @@
 
 use crate::base::ChannelName;
 use crate::codec::metadata::{Malformed, check};
-use crate::log::cursor::CursorImage;
-use crate::log::producers::Producer;
-use crate::replica::message::PRODUCERS_TOLD_MAX;
+use crate::codec::peer::message::PRODUCERS_TOLD_MAX;
+use crate::format::cursor::CursorImage;
+use crate::format::producer::Producer;
 
 const KIND: &str = "Cursors";
 
@@ -38,7 +38,7 @@ pub(super) fn decode_cursors(mut bytes: &[u8], num: u32) -> Result<Vec<CursorIma
 /// A disk's cursors are ours; a peer's are checked before anybody calculates with them.
 fn is_sound(cursor: &CursorImage) -> bool {
     let mut before = cursor.confirmed.log_id;
-    let mut follows = |i: &crate::log::cursor::Interval| {
+    let mut follows = |i: &crate::format::cursor::Interval| {
         let follows = before <= i.start && i.start < i.end.log_id && i.end.is_sane();
         before = i.end.log_id;
         follows

@@ -4,9 +4,12 @@ use super::{Addressed, ENTRIES_MAX, Frame, Hello, Reject, cursors, fb, fits, fra
 use crate::base::{Epoch, PartitionId, Position, TopicId, TopicName};
 use crate::codec::frame::Header;
 use crate::codec::metadata::{self, Malformed, check, table};
-use crate::replica::message::{
-    APPEND_BYTES_MAX, Ack, Align, Aligned, Append, Batches, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, CursorsAck,
-    EPOCHS_MAX, EpochEnd, EpochsAsk, Head, Inquire, Lane, Message, Pull, Pulled, RUN_BYTES_MAX, Route, Session, Standing,
+use crate::{
+    codec::peer::message::{
+        APPEND_BYTES_MAX, Ack, Align, Aligned, Append, Batches, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, CursorsAck,
+        EPOCHS_MAX, EpochsAsk, Head, Inquire, Lane, Message, Pull, Pulled, RUN_BYTES_MAX, Route, Session, Standing,
+    },
+    format::tail::EpochEnd,
 };
 use bytes::Bytes;
 

@@ -4,11 +4,11 @@ use super::{Addressed, ENTRIES_MAX, Hello, Reject, TURN_BYTES_MAX, batches, curs
 use crate::base::Position;
 use crate::codec::frame::Payload;
 use crate::codec::metadata::cut;
-use crate::log::producers::Producer;
-use crate::replica::message::{
+use crate::codec::peer::message::{
     Ack, Align, Append, Body, CURSORS_BYTES_MAX, CURSORS_MAX, Cursors, EPOCHS_MAX, Head, Lane, Message, PRODUCERS_TOLD_MAX,
     RUN_BYTES_MAX, Route, Standing,
 };
+use crate::format::producer::Producer;
 use bytes::Bytes;
 
 pub(super) type Builder<'f> = flatbuffers::FlatBufferBuilder<'f>;
@@ -93,7 +93,7 @@ impl Encoder {
 
     /// Appends the frames of a turn's messages on one lane, in order: appends that follow each other share frames, and so do acks.
     ///
-    /// Panics on a message that does not travel on this lane, or is beyond the bounds of [`crate::replica::message`].
+    /// Panics on a message that does not travel on this lane, or is beyond the bounds of [`crate::codec::peer::message`].
     pub fn messages(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) {
         assert!(messages.iter().all(|m| fits(&m.message.body, lane)), "a message has its lane");
         let mut rest = messages;
@@ -243,7 +243,7 @@ impl Encoder {
 /// Builds the table; its payload.
 fn encode_cursors(b: &mut Builder<'_>, head: Option<&fb::Head>, m: &Cursors) -> [Bytes; 1] {
     assert!(m.cursors.len() <= CURSORS_MAX && m.deleted.len() <= CURSORS_MAX, "cursors have their bounds");
-    let cursor_bytes: usize = m.cursors.iter().map(crate::log::cursor::CursorImage::encoded_len).sum();
+    let cursor_bytes: usize = m.cursors.iter().map(crate::format::cursor::CursorImage::encoded_len).sum();
     assert!(cursor_bytes <= CURSORS_BYTES_MAX, "cursors have their bounds: leave intervals out");
     assert!(m.producers.len() <= PRODUCERS_TOLD_MAX, "producers have their bounds");
     let (collect_start, agreed_start) = (m.collect_start.map(raw), m.agreed_start.map(raw));

@@ -5,7 +5,7 @@
 
 pub use crate::codec::frame::{FrameError, HEADER_LEN, Header, META_MAX};
 
-use crate::replica::message::{CURSORS_BYTES_MAX, CURSORS_MAX, Lane, RUN_BYTES_MAX};
+use crate::codec::peer::message::{CURSORS_BYTES_MAX, CURSORS_MAX, Lane, RUN_BYTES_MAX};
 
 /// Names of deleted channels: a length and at most 64 bytes each.
 pub(super) const DELETED_BYTES_MAX: usize = CURSORS_MAX * 65;

@@ -1,8 +1,8 @@
 //! How two nodes meet: the side that connects says Hello, the other answers Welcome, which has the same fields, or Reject.
 
 use super::{Lanes, RejectCode, fb};
+use crate::base::NodeId;
 use crate::codec::metadata::{Malformed, table};
-use crate::replica::NodeId;
 
 /// Sides of different majors do not understand each other. A minor only adds; of two the lower one is in force.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

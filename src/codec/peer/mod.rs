@@ -1,6 +1,6 @@
 //! The peer protocol: what nodes of a cluster say to each other, as frames of [`crate::codec::frame`].
 //!
-//! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::replica::message`] what the messages mean. Both
+//! `schema/peer.fbs` describes the metadata, docs/peer.md the whole, [`crate::codec::peer::message`] what the messages mean. Both
 //! directions: [`Encoder`] and [`Frame::decode`]. Batches are never copied into a flatbuffer: the encoder hands on the pieces it was
 //! given, and what is decoded are slices of the payload that was read (short runs aside, [`Frame::decode`]).
 
@@ -8,12 +8,14 @@ mod batches;
 mod cursors;
 mod decode;
 mod encode;
+pub mod error;
 pub mod frame;
 pub mod fuzz;
 #[rustfmt::skip]
 #[allow(warnings, clippy::all, clippy::pedantic)]
 mod generated;
 mod handshake;
+pub mod message;
 mod refusal;
 #[cfg(test)]
 mod tests;
@@ -25,7 +27,7 @@ pub use generated::ringmq::peer::RejectCode;
 pub use handshake::{Agreed, ClusterId, Hello, Layout, Reject, Version};
 
 use crate::codec::frame::{FrameError, Header};
-use crate::replica::message::{Body, Lane, Message, Route};
+use crate::codec::peer::message::{Body, Lane, Message, Route};
 use generated::ringmq::peer as fb;
 
 /// The version of the protocol that this build speaks.
@@ -41,7 +43,7 @@ pub mod feature {
 pub const ENTRIES_MAX: usize = 512;
 
 /// Batch bytes of one frame of appends beyond the first append, so that a frame of the data lane keeps no other waiting.
-pub const TURN_BYTES_MAX: usize = crate::replica::message::APPEND_BYTES_MAX;
+pub const TURN_BYTES_MAX: usize = crate::codec::peer::message::APPEND_BYTES_MAX;
 
 /// Kinds of frames. Numbers are never used again for something else.
 mod kind {

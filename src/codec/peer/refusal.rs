@@ -6,8 +6,8 @@ use super::encode::{Builder, raw};
 use super::fb;
 use crate::base::Epoch;
 use crate::codec::metadata::{Malformed, check};
-use crate::log::format::Bad;
-use crate::replica::PeerError;
+use crate::codec::peer::error::PeerError;
+use crate::format::files::Bad;
 
 pub(super) fn encode<'f>(b: &mut Builder<'f>, error: &PeerError) -> flatbuffers::WIPOffset<fb::Refusal<'f>> {
     let at = match error {

@@ -4,11 +4,11 @@ use super::frame::{FRAME_MAX, FrameError, HELLO_FRAME_MAX, Header};
 use super::*;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, ProducerId, TopicId, TopicName};
 use crate::codec::metadata::with_later_field;
-use crate::log::cursor::{CursorImage, Interval};
-use crate::log::format::Bad;
-use crate::log::producers::{Place, Producer};
-use crate::replica::message::*;
-use crate::replica::{NodeId, PeerError};
+use crate::codec::peer::message::*;
+use crate::format::cursor::{CursorImage, Interval};
+use crate::format::files::Bad;
+use crate::format::producer::{Place, Producer};
+use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! What a journal's small facts do to the cursors of a partition.
 
 use crate::base::{ChannelName, LogId, Position};
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Interval};
 
 /// Adds confirmed intervals to a cursor and moves it over what is confirmed without a gap. Adding one twice changes nothing. Takes
 /// the time of one walk over all its intervals, however many are added.

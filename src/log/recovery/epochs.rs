@@ -7,9 +7,9 @@ use super::RecoverError;
 use super::partition::{Context, Partition};
 use super::scan::{commit_index, commit_record_at};
 use crate::base::{BLOCK, Epoch};
-use crate::log::epochs::Epochs;
-use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
-use crate::log::view::Tail;
+use crate::format::epochs::Epochs;
+use crate::format::files::{COMMIT_RECORD_LEN, CommitRecord};
+use crate::format::tail::Tail;
 
 /// Records of one block.
 const BLOCK_RECORDS: u64 = (BLOCK / COMMIT_RECORD_LEN) as u64;

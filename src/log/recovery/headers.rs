@@ -8,13 +8,13 @@
 use super::partition::{Context, Partition};
 use super::report::{Report, Severity};
 use super::scan::{Batches, commit_record_at};
-use super::table::{Row, decide, finding};
 use super::{RecoverError, unknown};
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, Position};
-use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
-use crate::log::segment_table::SegmentTable;
-use crate::log::state::{Doubt, SegmentMeta};
-use crate::log::storage::{Storage, read_range};
+use crate::format::decision::{Row, decide, finding};
+use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
+use crate::format::storage::{Storage, read_range};
+use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -274,11 +274,12 @@ pub fn set_aside(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::{scan, table};
+    use crate::format::decision;
+    use crate::log::recovery::scan;
 
     #[test]
     fn the_tables_answer_everything_once() {
-        table::check(HEADER_TABLE, include_str!("headers.rs"));
-        table::check(scan::SEGMENT_TABLE, include_str!("scan.rs"));
+        decision::check(HEADER_TABLE, include_str!("headers.rs"));
+        decision::check(scan::SEGMENT_TABLE, include_str!("scan.rs"));
     }
 }

@@ -4,16 +4,16 @@
 //! so between a start that raised the generation and its end, when they are removed, filled and begun, none is missed;
 //! and one that is named has both slots of the node's generation, durable, whatever crash came.
 
-use super::table::{Row, decide, finding};
 use super::{JOURNAL_BYTES_MIN, RecoverError, RecoverOptions};
 use crate::base::topic::home_core;
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, Rng, block_up};
-use crate::journal::format::{Checkpoint, RING_START, travelled};
+use crate::format::decision::{Row, decide, finding};
+use crate::format::journal::JournalIdentity;
+use crate::format::journal::{Checkpoint, RING_START, travelled};
+use crate::format::meta::NodeMeta;
+use crate::format::storage::Storage;
 use crate::journal::limit;
 use crate::journal::replay::{self, Ring, Slots};
-use crate::log::meta::NodeMeta;
-use crate::log::state::JournalIdentity;
-use crate::log::storage::Storage;
 
 finding! {
     /// What node.meta says of a journal.
@@ -207,10 +207,10 @@ fn empty_checkpoint(core: u16, journal_id: [u8; 16], generation: u64, slot_seque
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_table_answers_everything_once() {
-        table::check(JOURNAL_TABLE, include_str!("journals.rs"));
+        decision::check(JOURNAL_TABLE, include_str!("journals.rs"));
     }
 }

@@ -2,12 +2,12 @@
 //! holds both.
 
 use super::report::{Report, Severity};
-use super::table::{Row, decide, finding};
 use super::{RecoverError, unknown};
 use crate::base::{BLOCK, FileId, Rng};
-use crate::log::format::Bad;
-use crate::log::meta::{NODE_META_LEN, NodeMeta};
-use crate::log::storage::{Storage, read_range};
+use crate::format::decision::{Row, decide, finding};
+use crate::format::files::Bad;
+use crate::format::meta::{NODE_META_LEN, NodeMeta};
+use crate::format::storage::{Storage, read_range};
 
 finding! {
     /// The two files of node.meta.
@@ -237,10 +237,10 @@ pub fn write(storage: &mut dyn Storage, meta: &NodeMeta) -> Result<(), RecoverEr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_table_answers_everything_once() {
-        table::check(NODE_TABLE, include_str!("node.rs"));
+        decision::check(NODE_TABLE, include_str!("node.rs"));
     }
 }

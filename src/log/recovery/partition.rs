@@ -9,17 +9,18 @@ use super::headers::{self, HeaderAction};
 use super::report::{Report, Severity};
 use super::scan::{commit_at, commit_index, commit_record_at, commit_records, segment_at};
 use super::snapshots::{Data, SNAPSHOT_TABLE, Slots, SnapshotAction};
-use super::table::{Row, decide, finding};
 use super::{RecoverError, channels, node, unknown};
 use crate::base::{ChannelName, Epoch, FileId, PartitionDir, Position, TopicRef, block_down, block_up};
-use crate::log::cursor::CursorImage;
-use crate::log::epochs::Epochs;
-use crate::log::format::{COMMIT_RECORD_LEN, CommitRecord};
+use crate::format::cursor::CursorImage;
+use crate::format::decision::{Row, decide, finding};
+use crate::format::epochs::Epochs;
+use crate::format::files::{COMMIT_RECORD_LEN, CommitRecord};
+use crate::format::snapshot::Snapshot;
+use crate::format::storage::{Storage, read_range};
+use crate::format::tail::Tail;
+use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use crate::log::producers::{ProducerLimits, Producers};
-use crate::log::snapshot::Snapshot;
-use crate::log::state::{Doubt, RecoveredPartition, SegmentMeta};
-use crate::log::storage::{Storage, read_range};
-use crate::log::view::Tail;
+use crate::log::state::RecoveredPartition;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -643,10 +644,10 @@ fn last_records_hold(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_table_answers_everything_once() {
-        table::check(COMMIT_TABLE, include_str!("partition.rs"));
+        decision::check(COMMIT_TABLE, include_str!("partition.rs"));
     }
 }

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::base::*;
-use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
-use crate::log::format::RawPosition;
-use crate::log::{BodyLimits, NativeBatch, ProducerLimits, Producers, Sequence};
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::files::RawPosition;
+use crate::format::producer::Sequence;
+use crate::log::{BodyLimits, NativeBatch, ProducerLimits, Producers};
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::Engine;
 use zerocopy::IntoBytes;

@@ -7,7 +7,7 @@ use super::RecoverError;
 use super::partition::{Context, Partition};
 use super::scan::{Window, commit_record_at, segment_at};
 use crate::base::FileId;
-use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
 use crate::log::producers::{Before, Producers};
 use std::collections::VecDeque;
 

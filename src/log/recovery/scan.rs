@@ -2,11 +2,11 @@
 //!
 //! Reads only, through a window that grows, so that looking behind an idle partition's end costs one block.
 
-use super::table::{Row, finding};
 use crate::base::{BLOCK, DiskError, FileId, IO_BYTES_MAX, LogId, PartitionDir, Position};
-use crate::log::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
-use crate::log::format::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
-use crate::log::storage::{Storage, read_range};
+use crate::format::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
+use crate::format::decision::{Row, finding};
+use crate::format::files::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
+use crate::format::storage::{Storage, read_range};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 

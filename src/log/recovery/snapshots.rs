@@ -3,11 +3,11 @@
 use super::RecoverError;
 use super::partition::{Context, Partition};
 use super::report::Severity;
-use super::table::{Row, finding};
 use crate::base::{BLOCK, FileId, PartitionDir};
-use crate::log::format::Bad;
-use crate::log::snapshot::{SLOTS, Snapshot};
-use crate::log::storage::{Storage, read_range};
+use crate::format::decision::{Row, finding};
+use crate::format::files::Bad;
+use crate::format::snapshot::{SLOTS, Snapshot};
+use crate::format::storage::{Storage, read_range};
 use std::sync::Arc;
 
 finding! {
@@ -285,10 +285,10 @@ impl Partition {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_table_answers_everything_once() {
-        table::check(SNAPSHOT_TABLE, include_str!("snapshots.rs"));
+        decision::check(SNAPSHOT_TABLE, include_str!("snapshots.rs"));
     }
 }

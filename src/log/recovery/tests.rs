@@ -3,10 +3,10 @@
 
 use super::*;
 use crate::base::*;
-use crate::journal::format::RecordKind;
-use crate::log::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Interval};
+use crate::format::journal::RecordKind;
+use crate::format::snapshot::SLOTS;
 use crate::log::recovery::channels::is_confirmed;
-use crate::log::snapshot::SLOTS;
 use crate::sim::check::log_of;
 use crate::sim::disk::SimDisk;
 use crate::sim::engine::{Crashed, Engine};
@@ -491,7 +491,7 @@ fn a_topic_folder_with_another_id_is_set_aside() {
     };
     // The journal says that the name belongs to a new id: the old folder was never removed.
     let info = TopicInfo { name: name.clone(), id: TopicId(rng.bytes_16()), partitions: 1 };
-    let meta = crate::log::meta::TopicMeta { info: info.clone(), created_unix_ns: 3 };
+    let meta = crate::format::meta::TopicMeta { info: info.clone(), created_unix_ns: 3 };
     let payload = zerocopy::IntoBytes::as_bytes(&meta.header()).to_vec();
     engine.write(0, &[(RecordKind::TopicCreate, None, payload.into(), info.id)]).expect("no fault was asked for");
     let mut disk = engine.disk;
@@ -553,7 +553,7 @@ fn a_direct_batch_with_a_damaged_body_is_lost_alone_and_never_torn() {
 
 #[test]
 fn a_replica_keeps_its_small_generation_and_alone_it_leaps_above_all_epochs() {
-    use crate::replica::membership::{GENERATION_MAX, static_epoch};
+    use crate::seam::membership::{GENERATION_MAX, static_epoch};
     let clustered = RecoverOptions { is_clustered: true, ..options(2, 9) };
     let leaders = static_epoch(3, 7, 4).unwrap();
     let (mut rng, mut model) = (Rng::new(4), Model::default());

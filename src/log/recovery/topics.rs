@@ -1,13 +1,13 @@
 //! Which topics there are: the folders' topic.meta, two files that say the same, against what the journals create and delete.
 
 use super::report::{Report, Severity};
-use super::table::{Row, decide, finding};
 use super::{RecoverError, unknown};
 use crate::base::{BLOCK, FileId, PartitionDir, PartitionId, TopicId, TopicInfo, TopicName, TopicRef};
-use crate::log::format::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader, is_sealed};
-use crate::log::meta::{TOPIC_META_LEN, TopicMeta};
-use crate::log::snapshot::SLOTS;
-use crate::log::storage::{Storage, read_range};
+use crate::format::decision::{Row, decide, finding};
+use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC, SNAPSHOT_MAGIC, SnapshotHeader, is_sealed};
+use crate::format::meta::{TOPIC_META_LEN, TopicMeta};
+use crate::format::snapshot::SLOTS;
+use crate::format::storage::{Storage, read_range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -393,10 +393,10 @@ fn first_id(storage: &mut dyn Storage, name: &TopicName, partition: PartitionId)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::recovery::table;
+    use crate::format::decision;
 
     #[test]
     fn the_table_answers_everything_once() {
-        table::check(TOPIC_TABLE, include_str!("topics.rs"));
+        decision::check(TOPIC_TABLE, include_str!("topics.rs"));
     }
 }

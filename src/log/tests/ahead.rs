@@ -1,6 +1,7 @@
 //! A reader that goes on from batch to batch, while the disk answers in any order.
 
 use super::*;
+use crate::format::files;
 use std::collections::VecDeque;
 
 const CACHE: usize = 8 * MIB as usize;
@@ -101,7 +102,7 @@ fn what_follows_damage_is_read_and_only_that_batch_is_lost() {
     // in a body, so that it is found when the batch is asked for, and in a header
     let places = [(5, 5000), (17, 8)];
     let mut damaged = rig.disk.files.remove(&file).expect("one segment");
-    places.iter().for_each(|(n, at)| damaged[(format::FILE_HEADER_LEN as i64 + n * batch + at) as usize] ^= 1);
+    places.iter().for_each(|(n, at)| damaged[(files::FILE_HEADER_LEN as i64 + n * batch + at) as usize] ^= 1);
     rig.disk.files.insert(file, damaged);
     let (mut at, mut lost) = (0, vec![]);
     while at < rig.store.durable_end(p).offset {

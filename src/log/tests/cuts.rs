@@ -2,8 +2,9 @@
 
 use super::follow::Peer;
 use super::*;
+use crate::format::files;
+use crate::format::tail::Tail;
 use crate::log::producers::Producers;
-use crate::log::view::Tail;
 
 impl Rig {
     fn truncate(&mut self, p: PartitionIdx, to: Position) {
@@ -41,7 +42,7 @@ fn check_nothing_behind(rig: &Rig, p: PartitionIdx) {
     let end = rig.store.log_view(p).end().at.offset;
     for (file, bytes) in &rig.disk.files {
         let at = match file {
-            FileId::Segment(_, base) if *base <= end => format::FILE_HEADER_LEN + (end - base) as u64,
+            FileId::Segment(_, base) if *base <= end => files::FILE_HEADER_LEN + (end - base) as u64,
             FileId::Segment(_, base) => panic!("segment {base} lies behind the end"),
             _ => continue,
         };
@@ -152,7 +153,7 @@ fn where_the_commit_log_is_damaged_the_segment_tells_the_place() {
         // The rest of the last block is what the writer would write next; the place to cut to stands before it.
         rig.disk.files.get_mut(&FileId::Commit(dir("t"), 0)).expect("it is there")[4096..].fill(0xee);
         if let Some(n) = hole {
-            let at = format::FILE_HEADER_LEN as usize + peer.batches[n].header.offset.get() as usize;
+            let at = files::FILE_HEADER_LEN as usize + peer.batches[n].header.offset.get() as usize;
             rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).expect("it is there")[at + 40] ^= 1;
         }
         rig.truncate(p, tail_before(&peer, 20).at);

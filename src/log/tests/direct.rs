@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::base::Durability;
+use crate::format::journal::JournalIdentity;
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })

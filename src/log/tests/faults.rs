@@ -1,7 +1,8 @@
 //! A disk that fails, fills up, or gives back other bytes than it took.
 
 use super::*;
-use crate::shard::message::PublishError;
+use crate::format::{batch, files};
+use crate::log::AppendError;
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
@@ -39,9 +40,9 @@ fn a_failed_journal_write_closes_the_core_and_acknowledges_nothing() {
     assert_eq!(
         rig.notices[1..],
         [
-            failed(p, late, PublishError::ReadOnly),
-            failed(p, issued, PublishError::Unknown),
-            failed(q, other, PublishError::ReadOnly)
+            failed(p, late, AppendError::ReadOnly),
+            failed(p, issued, AppendError::Unknown),
+            failed(q, other, AppendError::ReadOnly)
         ]
     );
     assert_eq!(rig.append(p, &[b"more"]), Err(Refusal::ReadOnly));
@@ -115,7 +116,7 @@ fn a_direct_batch_whose_data_failed_is_never_acknowledged() {
     let write = rig.find(is_segment_write).unwrap();
     rig.fail(write, false);
     rig.settle();
-    assert_eq!(rig.notices, [Notice::AppendFailed { p, from: large, error: PublishError::Unknown }]);
+    assert_eq!(rig.notices, [Notice::AppendFailed { p, from: large, error: AppendError::Unknown }]);
     assert!(after > large);
     assert_eq!(rig.read_all(p), [b"before"]);
     assert_eq!(rig.redo().len(), 1);
@@ -363,7 +364,7 @@ fn the_scrubber_mends_the_commit_log_of_a_closed_segment() {
         }
         let mended = &rig.disk.files[&commit];
         assert!(mended[4096..record(82)] == whole[4096..record(82)], "{what}");
-        assert_eq!(mended[..4], format::COMMIT_MAGIC, "{what}");
+        assert_eq!(mended[..4], files::COMMIT_MAGIC, "{what}");
         // So a batch that fails later takes no other with it, and its record stays.
         rig.disk.files.get_mut(&segment).unwrap()[4096 + 5 * 3140 + 700] ^= 4;
         rig.disk.files.get_mut(&commit).unwrap()[record(30)] ^= 1;

@@ -2,9 +2,9 @@
 
 use super::native::native;
 use super::*;
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder, Stamp};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchBuilder, Stamp};
+use crate::format::tail::Tail;
 use crate::log::follow::SETTLED_DIRECT_LEN;
-use crate::log::view::Tail;
 use zerocopy::IntoBytes;
 
 /// A leader's log that exists nowhere.

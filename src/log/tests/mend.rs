@@ -2,7 +2,8 @@
 
 use super::follow::Peer;
 use super::*;
-use crate::log::batch::Batch;
+use crate::format::batch::Batch;
+use crate::format::files;
 
 /// A replica's log of `n` batches of `len` bytes in the files alone, a segment for every few, and what its leader has.
 fn in_files(n: usize, len: usize) -> (Rig, PartitionIdx, Peer) {
@@ -24,7 +25,7 @@ impl Rig {
     fn rot(&mut self, peer: &Peer, i: usize) {
         let h = peer.batches[i].header;
         let (base, file) = self.segment_of(h.offset.get());
-        file[format::FILE_HEADER_LEN as usize + (h.offset.get() - base) as usize + 150] ^= 1;
+        file[files::FILE_HEADER_LEN as usize + (h.offset.get() - base) as usize + 150] ^= 1;
     }
 
     fn segment_of(&mut self, offset: i64) -> (i64, &mut Vec<u8>) {
@@ -92,7 +93,7 @@ fn the_log_goes_on_behind_what_was_mended() {
     }
     assert_eq!(rig.read_all(p).len(), 15);
     let (_, file) = rig.segment_of(0);
-    let stored = &file[format::FILE_HEADER_LEN as usize..][..peer.end.at.offset as usize];
+    let stored = &file[files::FILE_HEADER_LEN as usize..][..peer.end.at.offset as usize];
     assert!(stored == peer.batches.iter().flat_map(|b| b.bytes.to_vec()).collect::<Vec<u8>>());
 }
 

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::base::*;
-use crate::journal::format::{RING_START, RecordHeader, RecordKind, Records, WriteHeader};
-use crate::log::cursor::CursorImage;
-use crate::log::state::JournalIdentity;
+use crate::format::cursor::CursorImage;
+use crate::format::files;
+use crate::format::journal::JournalIdentity;
+use crate::format::journal::{RING_START, RecordHeader, RecordKind, Records, WriteHeader};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -318,13 +319,13 @@ impl Rig {
 
     /// What redo would find from the durable checkpoint on: every record, in order.
     pub fn redo(&self) -> Vec<(RecordKind, RecordHeader, Vec<u8>)> {
-        use crate::journal::format::{CHECKPOINT_MAGIC, Checkpoint};
+        use crate::format::journal::{CHECKPOINT_MAGIC, Checkpoint};
         use zerocopy::FromBytes;
         let file = &self.disk.files[&FileId::Journal(0)];
         let slot = |n: usize| {
             let (slot, _) = Checkpoint::read_from_prefix(&file[n * BLOCK..]).expect("a block is long enough");
             let is_good =
-                slot.magic == CHECKPOINT_MAGIC && format::is_sealed(&file[n * BLOCK..n * BLOCK + size_of::<Checkpoint>()]);
+                slot.magic == CHECKPOINT_MAGIC && files::is_sealed(&file[n * BLOCK..n * BLOCK + size_of::<Checkpoint>()]);
             is_good.then_some(slot)
         };
         let best = [slot(0), slot(1)].into_iter().flatten().max_by_key(|s| s.slot_sequence.get());

@@ -2,9 +2,10 @@
 //! segments, so that laps, rolls, checkpoints, evictions and reads all happen.
 
 use super::*;
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
+use crate::format::snapshot::{SLOTS, Snapshot};
+use crate::format::{batch, files};
 use crate::log::flush::Stage;
-use crate::log::snapshot::{SLOTS, Snapshot};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -132,7 +133,7 @@ impl Model {
             _ => None,
         });
         let (base, bytes) = segments.max_by_key(|s| s.0).expect("the segment of a direct batch is there");
-        let at = (format::FILE_HEADER_LEN as i64 + offset - base) as usize;
+        let at = (files::FILE_HEADER_LEN as i64 + offset - base) as usize;
         let bytes = bytes::Bytes::copy_from_slice(&bytes[at..at + h.len()]);
         batch::Batch::parse(&bytes, d.topic_id, d.partition).expect("the body of a direct batch stands before its header")
     }

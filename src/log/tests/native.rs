@@ -1,7 +1,8 @@
 //! Batches of native clients, and idempotent producers, through the store.
 
 use super::*;
-use crate::log::batch::BATCH_HEADER_LEN;
+use crate::format::batch::BATCH_HEADER_LEN;
+use crate::format::producer::{Sequence, SequenceError};
 
 pub const LIMITS: BodyLimits = BodyLimits { message_bytes_max: 1 << 20, body_bytes_max: 64 << 20 };
 
@@ -192,7 +193,7 @@ fn a_partition_that_fails_keeps_what_the_journal_takes() {
 /// What the snapshot says is as of its end: a batch that the journal alone has is not in it.
 #[test]
 fn a_snapshot_holds_the_producers_of_what_it_contains() {
-    use crate::log::snapshot::Snapshot;
+    use crate::format::snapshot::Snapshot;
     let mut rig = Rig::new(options());
     let p = rig.create("t");
     let (mut sequence, mut seen) = (0, 0);

@@ -1,8 +1,9 @@
 //! The ways of publishes, facts, searches and segments, with a disk that works.
 
 use super::*;
-use crate::journal::format::{RING_START, WHOLE_TOPIC};
-use crate::log::cursor::Interval;
+use crate::format::cursor::Interval;
+use crate::format::journal::JournalIdentity;
+use crate::format::journal::{RING_START, WHOLE_TOPIC};
 
 fn is_journal(op: &DiskOp) -> bool {
     matches!(op, DiskOp::Write { file: FileId::Journal(_), .. })
@@ -384,7 +385,7 @@ fn a_segment_is_not_unlinked_before_its_new_start_is_durable() {
 
 #[test]
 fn a_partition_goes_on_where_recovery_left_it() {
-    use crate::log::snapshot::Snapshot;
+    use crate::format::snapshot::Snapshot;
     let mut rig = Rig::new(options());
     let p = rig.create("t");
     for n in 0..30 {
@@ -417,7 +418,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
         channels_lost: 0,
         record_sequence: s.applied,
         snapshot_sequence: s.sequence,
-        segments: vec![state::SegmentMeta { base: Position::START, prev_crc: 0 }],
+        segments: vec![crate::format::files::SegmentMeta { base: Position::START, prev_crc: 0 }],
         segment_len: rig.disk.files[&segment].len() as u64,
         commit_len: rig.disk.files[&commit].len() as u64,
         tail: at(&segment, 4096 + s.end.offset as u64),

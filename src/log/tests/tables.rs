@@ -1,12 +1,12 @@
 //! What a start reads of a partition with many segments: those before the newest one are named by the tables in first blocks.
 
 use super::*;
-use crate::log::format::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
-use crate::log::meta::TopicMeta;
+use crate::format::files::SegmentMeta;
+use crate::format::files::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::format::meta::TopicMeta;
+use crate::format::segment_table::{SegmentTable, TABLE_AT};
+use crate::format::storage::Storage;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, Recovered, Severity, recover};
-use crate::log::segment_table::{SegmentTable, TABLE_AT};
-use crate::log::state::SegmentMeta;
-use crate::log::storage::Storage;
 use crate::sim::disk::SimDisk;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -160,7 +160,7 @@ fn without_tables(disk: &SimDisk, metas: &[SegmentMeta]) -> SimDisk {
     disk
 }
 
-fn table_in(bytes: &[u8], base: i64) -> Result<SegmentTable, format::Bad> {
+fn table_in(bytes: &[u8], base: i64) -> Result<SegmentTable, files::Bad> {
     let d = dir("t");
     SegmentTable::parse(bytes, d.topic_id, d.partition, base)
 }
@@ -294,7 +294,7 @@ fn a_rotten_header_of_a_segment_that_a_table_names_is_mended_by_the_scrubber() {
         ("another count", |f| {
             let (mut header, _) = FileHeader::read_from_prefix(f).expect("it is that long");
             header.base.count += 1;
-            format::seal(&mut header);
+            files::seal(&mut header);
             f[..TABLE_AT].copy_from_slice(header.as_bytes());
         }),
         ("a table of nothing", |f| f[TABLE_AT..BLOCK].fill(0)),
@@ -370,7 +370,7 @@ fn the_scrubber_writes_the_tables_that_older_builds_did_not() {
         for file in [FileId::Segment(dir("t"), m.base.offset), FileId::Commit(dir("t"), m.base.offset)] {
             let bytes = &rig.disk.files[&file];
             assert!(bytes[..TABLE_AT] == whole_bytes(&disk, &file)[..TABLE_AT], "{file}: its header holds and stays");
-            let expected = if i == 0 { Err(format::Bad::Zero) } else { Ok(table_of(&metas, i)) };
+            let expected = if i == 0 { Err(files::Bad::Zero) } else { Ok(table_of(&metas, i)) };
             assert_eq!(table_in(bytes, m.base.offset), expected, "{file}");
         }
     }

@@ -2,6 +2,7 @@
 
 use super::follow::Peer;
 use super::*;
+use crate::format::{files, tail::EpochEnd};
 use crate::log::verbatim::Run;
 
 impl Rig {
@@ -187,7 +188,7 @@ fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
         rig.settle();
     }
     let bad = peer.batches[40].clone();
-    let (from, at) = (bad.header.start(), format::FILE_HEADER_LEN + bad.header.offset.get() as u64);
+    let (from, at) = (bad.header.start(), files::FILE_HEADER_LEN + bad.header.offset.get() as u64);
     rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).expect("it is there")[at as usize + 200] ^= 1;
     assert!(matches!(rig.fetch(p, from.offset), Fetch::Held));
     // It waits for a round of flushing; meanwhile somebody reads.
@@ -229,7 +230,7 @@ fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
 fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
     let (mut rig, p, peer) = in_files(30, 300);
     let h = peer.batches[14].header;
-    let at = format::FILE_HEADER_LEN as usize + h.offset.get() as usize;
+    let at = files::FILE_HEADER_LEN as usize + h.offset.get() as usize;
     rig.disk.files.get_mut(&FileId::Segment(dir("t"), 0)).expect("it is there")[at + 200] ^= 1;
     let (parts, end) = rig.read_verbatim(p, Position::START, 1 << 20).unwrap();
     assert_eq!((parts.concat().len() as i64, end), (h.offset.get(), h.start()), "up to the damage");

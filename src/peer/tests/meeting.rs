@@ -3,7 +3,7 @@
 use super::*;
 use crate::codec::frame::Header;
 use crate::codec::peer::frame::FRAME_MAX;
-use crate::replica::message::{Ack, Lane, Pulled};
+use crate::codec::peer::message::{Ack, Lane, Pulled};
 
 #[test]
 fn nodes_meet_and_every_lane_carries_messages_both_ways() {

@@ -5,11 +5,10 @@ mod strangers;
 
 use super::*;
 use crate::base::{ConnId, Epoch, Lent, LogId, Now, PartitionId, Peer, Position, Rng, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Stamp};
-use crate::replica::message::{Append, Batches, Body, EpochsAsk, Head, Message, Route, Session};
-use crate::shard::cluster::ClusterNode;
-use crate::shard::event::{DialError, Effect, Effects};
-use crate::shard::message::MovedState;
+use crate::codec::peer::message::{Append, Batches, Body, EpochsAsk, Head, Message, Route, Session};
+use crate::format::batch::{Batch, BatchBuilder, Stamp};
+use crate::seam::cluster::ClusterNode;
+use crate::seam::event::{DialError, Effect, Effects};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -146,13 +145,12 @@ impl World {
                 Effect::Move { conn, to, session, unread } => {
                     self.moves += 1;
                     let (w, side) = self.wire(conn);
-                    let MovedState::Peer(carried) = session.state else { panic!("another protocol") };
                     let conn = ConnId(self.next_conn);
                     self.next_conn += 1;
                     self.wires[w].conns[side] = conn;
                     self.wires[w].ends[side] = Some((at.0, to.0));
                     let links = &mut self.nodes[at.0][to.0 as usize];
-                    links.adopted(self.now, conn, session.peer, carried);
+                    links.adopted(self.now, conn, session.peer.clone(), session.into_state());
                     links.bytes(self.now, conn, &unread);
                 }
                 other => panic!("{other:?}"),

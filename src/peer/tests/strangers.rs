@@ -4,8 +4,8 @@ use super::*;
 use crate::base::TopicName;
 use crate::codec::frame::{Header, Payload};
 use crate::codec::peer::frame::FRAME_MAX;
+use crate::codec::peer::message::{Inquire, Lane, Pull};
 use crate::codec::peer::{Encoder, Frame, Hello, Lanes, Layout, RejectCode, VERSION, Version};
-use crate::replica::message::{Inquire, Lane, Pull};
 
 /// An acceptor that knows node 0, which is the one that connects.
 fn acceptor() -> (Links, Now) {

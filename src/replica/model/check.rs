@@ -3,11 +3,12 @@
 use super::log::{Channels, id_of};
 use super::node::{Node, Operation};
 use crate::base::{ChannelName, Epoch, LogId, Position};
-use crate::log::batch::Batch;
-use crate::log::cursor::CursorImage;
-use crate::log::state::Doubt;
-use crate::replica::event::BatchId;
-use crate::replica::{LogView, Membership, NodeId};
+use crate::format::batch::Batch;
+use crate::format::cursor::CursorImage;
+use crate::format::snapshot::Doubt;
+use crate::format::tail::BatchId;
+use crate::replica::LogView;
+use crate::{base::NodeId, seam::membership::Membership};
 use std::collections::BTreeMap;
 
 #[derive(Default)]

@@ -4,10 +4,11 @@
 use super::log::DiskOp;
 use super::node::Node;
 use super::world::{World, node_id};
-use crate::log::state::Doubt;
+use crate::base::NodeId;
+use crate::format::snapshot::Doubt;
+use crate::replica::Event;
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
-use crate::replica::{Event, NodeId};
 use std::collections::VecDeque;
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
 //! A log in memory over a disk that takes operations in order, later: what a crash leaves is a prefix of them.
 
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Stamp};
-use crate::log::cursor::CursorImage;
-use crate::log::state::Doubt;
-use crate::replica::event::{BatchId, LogView, Tail};
-use crate::replica::message::EpochEnd;
+use crate::format::batch::{Batch, BatchBuilder, Stamp};
+use crate::format::cursor::CursorImage;
+use crate::format::snapshot::Doubt;
+use crate::format::tail::EpochEnd;
+use crate::format::tail::{BatchId, Tail};
+use crate::replica::event::LogView;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 

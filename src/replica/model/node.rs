@@ -1,12 +1,13 @@
 //! One node of the model: a member, its log, and what the shard would do around them.
 
 use super::log::{DiskOp, ModelLog, PARTITION, TOPIC};
+use crate::base::NodeId;
 use crate::base::{Epoch, Position, Ticks, TopicInfo, TopicName};
-use crate::log::batch::Batch;
-use crate::log::cursor::CursorImage;
-use crate::log::state::Doubt;
-use crate::replica::event::Tail;
-use crate::replica::{Channels, CursorEvent, Effect, Event, LogView, Member, NodeId, ReplicaOptions};
+use crate::format::batch::Batch;
+use crate::format::cursor::CursorImage;
+use crate::format::snapshot::Doubt;
+use crate::format::tail::Tail;
+use crate::replica::{Channels, CursorEvent, Effect, Event, LogView, Member, ReplicaOptions};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -53,8 +54,8 @@ pub enum Out {
     Opened(Epoch),
     Acked(Batch),
     CursorAcked(Operation),
-    Read(NodeId, crate::replica::message::Session, Position, usize),
-    Sent(NodeId, crate::replica::message::Message),
+    Read(NodeId, crate::codec::peer::message::Session, Position, usize),
+    Sent(NodeId, crate::codec::peer::message::Message),
     Appended(Batch),
     /// The channel is made to stand there.
     Made(CursorImage),
@@ -222,10 +223,10 @@ impl Node {
 }
 
 fn append(
-    head: crate::replica::message::Head,
+    head: crate::codec::peer::message::Head,
     committed: Position,
     batches: Vec<bytes::Bytes>,
-) -> crate::replica::message::Message {
-    use crate::replica::message::{Append, Batches, Body, Message};
+) -> crate::codec::peer::message::Message {
+    use crate::codec::peer::message::{Append, Batches, Body, Message};
     Message { head, body: Body::Append(Append { committed, batches: Batches::new(batches) }) }
 }

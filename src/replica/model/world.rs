@@ -5,11 +5,12 @@ use super::check::Checker;
 use super::log::DiskOp;
 use super::node::{Node, Operation, Out, Waiting};
 use crate::base::{ChannelName, Epoch, Position, Rng, Ticks};
-use crate::log::cursor::{CursorImage, Interval};
+use crate::codec::peer::message::{Body, Lane, Message, Session};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::replica::lease::Lease;
-use crate::replica::message::{Body, Lane, Message, Session};
 use crate::replica::states::{State, Trigger};
-use crate::replica::{CursorEvent, Effect, Event, LogView, Membership, NodeId, PeerError, ReplicaOptions};
+use crate::replica::{CursorEvent, Effect, Event, LogView, ReplicaOptions};
+use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 

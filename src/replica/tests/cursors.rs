@@ -2,11 +2,12 @@
 
 use super::rig::{Rig, cursor, log_of, run_of};
 use crate::base::{ChannelName, Position};
-use crate::log::cursor::{CursorImage, Interval};
-use crate::replica::message::{Ack, Aligned, Body, Cursors, CursorsAck};
+use crate::codec::peer::message::{Ack, Aligned, Body, Cursors, CursorsAck};
+use crate::format::cursor::{CursorImage, Interval};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{Operation, Out};
-use crate::replica::{CursorEvent, Effect, Event, LogView, NodeId, PeerError, ReplicaOptions};
+use crate::replica::{CursorEvent, Effect, Event, LogView, ReplicaOptions};
+use crate::{base::NodeId, codec::peer::error::PeerError};
 
 /// A follower in epoch 5 whose log has four batches, two of them committed.
 fn follower() -> (Rig, ModelLog) {
@@ -262,7 +263,7 @@ fn a_new_session_begins_with_a_list_and_what_still_waits() {
     let same = Rig::standing(&rig.node.log, Position::START, false);
     rig.hear(2, 5, next, Body::Standing(same));
     let at = rig.end();
-    rig.hear(2, 5, next, Body::Aligned(crate::replica::message::Aligned { at }));
+    rig.hear(2, 5, next, Body::Aligned(crate::codec::peer::message::Aligned { at }));
     rig.listed(2, 5, next);
     let said = cursors_said(&mut rig).pop().expect("the operation comes again");
     rig.hear(2, 5, next, Body::CursorsAck(CursorsAck { seq: said.seq, result: Ok(()) }));
@@ -290,7 +291,7 @@ fn retention_goes_as_far_as_every_member_of_the_isr_begins_its_channels() {
     };
     let to = NodeId([2; 16]);
     let collected = |collect_start| {
-        let session = crate::replica::message::Session(session);
+        let session = crate::codec::peer::message::Session(session);
         let (is_all, cursors, producers) = (false, vec![], vec![]);
         Event::Cursor(CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers })
     };
@@ -328,7 +329,7 @@ fn who_was_not_told_of_what_is_removed_joins_no_isr() {
     rig.hear(2, 5, session, Body::Ack(Ack { durable: end }));
     assert!(!proposed(&mut rig));
     let to = NodeId([2; 16]);
-    let session_ = crate::replica::message::Session(session);
+    let session_ = crate::codec::peer::message::Session(session);
     let (is_all, collect_start, cursors, producers) = (false, at, vec![], vec![]);
     rig.give(Event::Cursor(CursorEvent::Collected { to, session: session_, is_all, collect_start, cursors, producers }));
     let said = cursors_said(&mut rig).pop().expect("the follower is told");

@@ -2,12 +2,13 @@
 
 use super::rig::{Rig, inquire, log_of, n, run_of};
 use crate::base::{Epoch, Position};
-use crate::log::format::Bad;
-use crate::log::state::Doubt;
-use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body, Cursors};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Ack, Align, Aligned, Append, Batches, Body, Cursors};
+use crate::format::files::Bad;
+use crate::format::snapshot::Doubt;
 use crate::replica::model::log::{ModelLog, id_of};
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, LogView, PeerError};
+use crate::replica::{Alarm, Effect, Event, LogView};
 use bytes::Bytes;
 
 /// A follower of node 2 in epoch 5, empty, and its leader's log.
@@ -122,7 +123,7 @@ fn epochs_of_batches_never_fall() {
     rig.hear(2, 5, 1, run_of(&first, 0, Position::START));
     // The log of the model refuses it as well, so it is built upon a copy that believes to be in epoch 0.
     let end = falls.end();
-    falls.restart(crate::replica::Tail { epoch: Epoch(0), ..end });
+    falls.restart(crate::format::tail::Tail { epoch: Epoch(0), ..end });
     falls.append_own(Epoch(2), 1, b"older");
     rig.hear(2, 5, 1, run_of(&falls, 0, Position::START));
     assert_eq!(rig.refusal(2), PeerError::BadBatch(Bad::Chain));

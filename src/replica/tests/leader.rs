@@ -2,10 +2,14 @@
 
 use super::rig::{Rig, log_of, n};
 use crate::base::{Epoch, Position, Ticks};
-use crate::replica::message::{Ack, Align, Aligned, Body};
+use crate::codec::peer::message::{Ack, Align, Aligned, Body};
 use crate::replica::model::node::Out;
 use crate::replica::states::State;
-use crate::replica::{ClientCode, Effect, Event, LogView, Membership, PeerError, ReplicaError, ReplicaOptions, Retry};
+use crate::replica::{Effect, Event, LogView, ReplicaError, ReplicaOptions};
+use crate::{
+    codec::peer::error::{PeerError, Retry},
+    seam::{membership::Membership, outcome::ClientCode},
+};
 use std::time::Duration;
 
 fn publish(rig: &mut Rig, count: usize) {
@@ -15,7 +19,7 @@ fn publish(rig: &mut Rig, count: usize) {
 }
 
 fn proposals(rig: &mut Rig) -> Vec<(u64, Vec<u8>)> {
-    let isr = |nodes: Vec<crate::replica::NodeId>| nodes.iter().map(|n| n.0[0]).collect();
+    let isr = |nodes: Vec<crate::base::NodeId>| nodes.iter().map(|n| n.0[0]).collect();
     rig.effects()
         .into_iter()
         .filter_map(|e| if let Effect::Propose { version, isr: i } = e { Some((version, isr(i))) } else { None })
@@ -235,7 +239,7 @@ fn who_caught_up_is_proposed_and_counts_from_that_moment() {
     rig.hear(3, 5, session, Body::Aligned(Aligned { at: Position::START }));
     let Some(Out::Read(_, _, from, bytes_max)) = rig.out.iter().find(|o| matches!(o, Out::Read(..))) else { panic!("no read") };
     let (from, (end, batches)) = (*from, rig.node.log.read(from.offset, *bytes_max));
-    let (to, session_id) = (n(3), crate::replica::message::Session(session));
+    let (to, session_id) = (n(3), crate::codec::peer::message::Session(session));
     rig.give(Event::LogRead { to, session: session_id, from, end, result: Ok(batches.unwrap()) });
     // Writes go on meanwhile: node 3 does not count yet.
     publish(&mut rig, 1);
@@ -250,7 +254,7 @@ fn who_caught_up_is_proposed_and_counts_from_that_moment() {
         panic!("no list")
     };
     assert!(list.is_all);
-    let ack = crate::replica::message::CursorsAck { seq: list.seq, result: Ok(()) };
+    let ack = crate::codec::peer::message::CursorsAck { seq: list.seq, result: Ok(()) };
     rig.hear(3, 5, session, Body::CursorsAck(ack));
     let proposed = rig.version;
     assert_eq!(proposals(&mut rig), vec![(proposed, vec![1, 2, 3])]);

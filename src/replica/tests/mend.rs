@@ -2,11 +2,12 @@
 
 use super::rig::{Rig, log_of, n};
 use crate::base::Position;
-use crate::replica::message::{Batches, Body, Pull, Pulled};
+use crate::codec::peer::error::PeerError;
+use crate::codec::peer::message::{Batches, Body, Pull, Pulled};
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::Out;
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, PeerError};
+use crate::replica::{Alarm, Effect, Event};
 use std::time::Duration;
 
 const RETRY: Duration = Duration::from_millis(500);
@@ -176,7 +177,7 @@ fn both_give_what_they_have_and_empty_answers_where_it_cannot_be_read() {
     let pull = Body::Pull(Pull { from, bytes_max: 1 << 20 });
     let answers = [
         (Ok(vec![batches.batches[2].bytes.clone()]), 1),
-        (Err(PeerError::BadBatch(crate::log::format::Bad::Crc)), 0),
+        (Err(PeerError::BadBatch(crate::format::files::Bad::Crc)), 0),
         (Err(PeerError::OutOfReach), 0),
     ];
     for (result, count) in answers {

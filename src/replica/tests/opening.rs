@@ -2,11 +2,12 @@
 
 use super::rig::{Rig, cursor, log_of, n, run_of};
 use crate::base::{Epoch, Position};
-use crate::log::state::Doubt;
-use crate::replica::message::{Ack, Align, Aligned, Append, Batches, Body, CursorsAck, Pulled};
+use crate::codec::peer::message::{Ack, Align, Aligned, Append, Batches, Body, CursorsAck, Pulled};
+use crate::format::snapshot::Doubt;
 use crate::replica::model::log::ModelLog;
 use crate::replica::states::State;
-use crate::replica::{Alarm, Effect, Event, LogView, LossKind, Membership, PeerError, ReplicaError, ReplicaOptions};
+use crate::replica::{Alarm, Effect, Event, LogView, LossKind, ReplicaError, ReplicaOptions};
+use crate::{codec::peer::error::PeerError, seam::membership::Membership};
 use std::time::Duration;
 
 /// Node 1 with this log leads epoch 5 of an ISR, and has asked.
@@ -594,7 +595,7 @@ fn older_epochs_are_asked_for_page_by_page() {
     let Body::EpochsAsk(ask) = rig.last(2) else { panic!("the page shares nothing") };
     let mut epochs = vec![];
     let more = other.epochs(Some(ask.below), 64, &mut epochs);
-    let page = crate::replica::message::Standing { epochs, more, ..Rig::standing(&other, Position::START, false) };
+    let page = crate::codec::peer::message::Standing { epochs, more, ..Rig::standing(&other, Position::START, false) };
     rig.hear(2, 500, session, Body::Standing(page));
     assert_eq!((rig.state(), rig.end()), (State::Trimming, log_of(&[1]).end().at));
 }

@@ -1,15 +1,16 @@
 //! One member with a log whose disk waits to be told, and what it says; the others are played by the test.
 
 use crate::base::{ChannelName, Epoch, Position, Ticks};
-use crate::log::cursor::CursorImage;
-use crate::replica::membership::REPLICAS_MAX;
-use crate::replica::message::{
+use crate::codec::peer::message::{
     Ack, Align, Aligned, Append, Batches, Body, CursorsAck, Head, Inquire, Message, Session, Standing,
 };
+use crate::format::cursor::CursorImage;
 use crate::replica::model::log::ModelLog;
 use crate::replica::model::node::{Node, Out, topic};
 use crate::replica::states::State;
-use crate::replica::{Effect, Event, LogView, Membership, NodeId, PeerError, ReplicaOptions};
+use crate::replica::{Effect, Event, LogView, ReplicaOptions};
+use crate::seam::membership::REPLICAS_MAX;
+use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::collections::VecDeque;
 use std::time::Duration;
 

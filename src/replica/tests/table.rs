@@ -2,9 +2,10 @@
 
 use super::rig::{Rig, inquire, log_of, n};
 use crate::base::Position;
-use crate::replica::message::{Align, Body};
+use crate::codec::peer::message::{Align, Body};
+use crate::replica::Event;
 use crate::replica::states::{State, TRANSITIONS, Trigger, next};
-use crate::replica::{Event, Membership};
+use crate::seam::membership::Membership;
 
 /// What can happen in any state.
 const EVERYWHERE: [Trigger; 4] = [Trigger::ToFollow, Trigger::ToLead, Trigger::Dropped, Trigger::LogBroke];

@@ -4,9 +4,9 @@ use super::Session;
 use crate::base::{Now, Ticks};
 use crate::codec::nsq::error::quoted;
 use crate::codec::nsq::{ClientError, frame};
+use crate::seam::grants::Grants;
 use crate::session::Host;
-use crate::session::auth::Grants;
-use crate::shard::message::{AuthQuery, Identity};
+use crate::{base::client::Identity, seam::message::AuthQuery};
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! How an outcome that came later sounds to an NSQ client.
 
 use crate::codec::nsq::ClientError;
+use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError};
 use crate::session::Asked;
-use crate::shard::message::{InFlightCommand, InFlightError, PublishError};
 
 /// Fatal, as in nsqd, with the code of its command.
 pub fn failure(asked: Asked, why: PublishError) -> ClientError {

@@ -8,6 +8,7 @@ use super::host::{
     Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
     TopicEntry,
 };
+use crate::base::client::ClientInfo;
 use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, TopicName};
 use crate::codec::input::{Frame, Input};
 use crate::codec::native::frame::{FRAME_MAX, HELLO_FRAME_MAX, META_MAX};
@@ -17,7 +18,6 @@ use crate::codec::native::{
 };
 use crate::codec::nsq::Limits;
 use crate::session::published::Published;
-use crate::shard::message::ClientInfo;
 use bytes::Bytes;
 use std::{mem, sync::Arc};
 

@@ -20,4 +20,4 @@ pub use host::{
 pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
 
 /// Room in front of a payload: a batch's header.
-pub const ROOM: usize = crate::shard::message::BATCH_ROOM;
+pub const ROOM: usize = crate::seam::message::BATCH_ROOM;

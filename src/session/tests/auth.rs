@@ -1,7 +1,7 @@
 //! AUTH: what is asked of the server, what waits for the answer, and what it allows.
 
 use super::*;
-use crate::session::auth::Grants;
+use crate::seam::grants::Grants;
 
 fn auth_limits() -> Limits {
     Limits { auth_required: true, ..limits() }

@@ -1,7 +1,7 @@
 //! Order of replies, stalls, bounds, time, and moves between cores.
 
 use super::*;
-use crate::shard::message::{InFlightCommand, InFlightError, PublishError};
+use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError};
 
 fn publishes(n: usize) -> Vec<u8> {
     (0..n).flat_map(|i| with_body("PUB t", i.to_string().as_bytes())).collect()

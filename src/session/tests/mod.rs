@@ -10,7 +10,10 @@ use super::*;
 use crate::base::{ConnId, MessageId, Now, PartitionId, Peer, Ticks};
 use crate::codec::nsq::frame::{Frame, decode_all};
 use crate::config::Settings;
-use crate::shard::message::{AuthQuery, InFlightError, SubOptions};
+use crate::seam::{
+    message::{AuthQuery, SubOptions},
+    outcome::InFlightError,
+};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Rot on a running node: it is found, mended from a peer, and never delivered meanwhile.
 
 use super::*;
-use crate::log::state::Doubt;
-use crate::shard::message::AcceptLossError;
+use crate::format::snapshot::Doubt;
+use crate::seam::outcome::AcceptLossError;
 
 /// Three nodes with several segments each, whose last segment is long behind `rot_at`; nothing of the log is in a cache.
 fn stored() -> (Net, ConnId, Vec<String>) {

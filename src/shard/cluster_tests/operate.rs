@@ -3,7 +3,13 @@
 use super::*;
 use crate::base::ChannelName;
 use crate::log::recovery::snapshots::Slots;
-use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetError, Start, Ticket};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChangeChannel, ChannelChange, SetOffset, Ticket},
+        outcome::SetOffsetError,
+    },
+};
 
 type Outcome = Result<bool, SetOffsetError>;
 

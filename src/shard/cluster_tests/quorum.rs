@@ -3,7 +3,13 @@
 use super::*;
 use crate::base::{ChannelName, LogId};
 use crate::codec::native::{IdRange, Request, SetOffset as NativeSet, Start as NativeStart};
-use crate::shard::message::{ChangeChannel, ChannelChange, SetOffset, SetOffsetError, SetOrder, Start, Ticket, Unwritable};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChangeChannel, ChannelChange, SetOffset, SetOrder, Ticket},
+        outcome::{SetOffsetError, Unwritable},
+    },
+};
 
 const TOO_FEW: PublishError = PublishError::NotWritable(Unwritable::IsrTooSmall);
 const WHY: &str = "no write is taken: too few replicas are in sync";

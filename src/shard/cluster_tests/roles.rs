@@ -1,8 +1,8 @@
 //! Who may use a partition, and who has to leave it.
 
-use super::super::message::{SetOrder, Ticket};
 use super::*;
 use crate::base::{ChannelName, MessageId, MessageIds};
+use crate::seam::message::{SetOrder, Ticket};
 
 #[test]
 fn a_follower_serves_nobody() {

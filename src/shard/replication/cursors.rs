@@ -10,16 +10,17 @@
 //! ```
 
 use super::{Engine, Recorded};
+use crate::base::NodeId;
 use crate::base::{ChannelName, Now, Position};
 use crate::channel::Channel;
-use crate::log::cursor::CursorImage;
-use crate::log::producers::Producer;
+use crate::codec::peer::message::{CURSORS_BYTES_MAX, PRODUCERS_TOLD_MAX, Session};
+use crate::format::cursor::CursorImage;
+use crate::format::producer::Producer;
 use crate::log::{PartitionIdx, RecordTicket};
-use crate::replica::message::{CURSORS_BYTES_MAX, PRODUCERS_TOLD_MAX, Session};
 use crate::replica::states::State;
-use crate::replica::{Channels, CursorEvent, Event, NodeId};
+use crate::replica::{Channels, CursorEvent, Event};
+use crate::seam::outcome::PublishError;
 use crate::shard::cursors::CursorRequest;
-use crate::shard::message::PublishError;
 use crate::shard::partitions::{ChannelKey, Role};
 
 impl Engine {

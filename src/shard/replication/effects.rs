@@ -2,15 +2,16 @@
 
 use super::{Engine, Incoming, Reading, Recorded};
 use crate::base::Now;
-use crate::log::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
+use crate::codec::peer::message::{Append, Batches, Body, Head, Lane, Message, Route};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, MESSAGE_OVERHEAD};
 use crate::log::{PartitionIdx, Refusal};
-use crate::replica::message::{Append, Batches, Body, Head, Lane, Message, Route};
-use crate::replica::{Effect, Event, NodeId, PeerError, ReplicaError};
-use crate::shard::cluster::Ask;
+use crate::replica::{Effect, Event, ReplicaError};
+use crate::seam::cluster::Ask;
+use crate::seam::event;
+use crate::seam::outcome::PublishError;
 use crate::shard::cursors::CursorRequest;
-use crate::shard::event;
-use crate::shard::message::PublishError;
 use crate::shard::partitions::Role;
+use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 
 impl Engine {

@@ -9,13 +9,14 @@ use super::{Cluster, Engine, Seat};
 use crate::base::topic::home_core;
 use crate::base::{Epoch, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::codec::peer::Addressed;
+use crate::codec::peer::message::{Body, Message, Route};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::lease::Lease;
-use crate::replica::message::{Body, Message, Route};
-use crate::replica::{Event, Member, Membership, NodeId, PeerError};
-use crate::shard::cluster::{ClusterNode, Fact};
-use crate::shard::message::MeshMessage;
+use crate::replica::{Event, Member};
+use crate::seam::cluster::{ClusterNode, Fact};
+use crate::seam::message::MeshMessage;
 use crate::shard::partitions::{Partition, Role};
+use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::sync::Arc;
 
 impl Cluster {
@@ -236,7 +237,7 @@ impl Engine {
 
     fn forget_topic(&mut self, topic: &TopicRef) {
         let waiters = self.topics.forget_shared(topic);
-        self.tell_waiters(waiters, Err(crate::shard::message::PublishError::TopicNotExist));
+        self.tell_waiters(waiters, Err(crate::seam::outcome::PublishError::TopicNotExist));
     }
 
     // ---- other nodes

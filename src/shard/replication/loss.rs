@@ -6,7 +6,10 @@ use crate::base::{CoreId, Now, PartitionDir, PartitionId, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::states::State;
 use crate::replica::{Event, Loss, LossKind};
-use crate::shard::message::{AcceptLossError, MeshMessage, Ticket};
+use crate::seam::{
+    message::{MeshMessage, Ticket},
+    outcome::AcceptLossError,
+};
 use crate::shard::partitions::Role;
 
 /// What an operator let go of.

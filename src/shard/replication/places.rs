@@ -3,9 +3,9 @@
 
 use super::{Cluster, Engine};
 use crate::base::{PartitionId, TopicRef};
-use crate::replica::message::Route;
-use crate::replica::{Membership, NodeId};
+use crate::codec::peer::message::Route;
 use crate::session::native::PartitionPlace;
+use crate::{base::NodeId, seam::membership::Membership};
 use std::sync::Arc;
 
 impl Cluster {

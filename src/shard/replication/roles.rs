@@ -7,8 +7,11 @@ use crate::log::PartitionIdx;
 use crate::log::recovery::channels::clamp;
 use crate::replica::Alarm;
 use crate::replica::states::State;
+use crate::seam::{
+    message::{MeshMessage, Share, SubRequest},
+    outcome::PublishError,
+};
 use crate::shard::engine::Heard;
-use crate::shard::message::{MeshMessage, PublishError, Share, SubRequest};
 use crate::shard::partitions::{ChannelKey, Role};
 use crate::shard::subscription::Part;
 use crate::shard::timers::Timer;

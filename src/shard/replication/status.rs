@@ -19,7 +19,7 @@ impl Engine {
         let p = self.partitions.get(idx);
         let seat = p.seat()?;
         let membership = seat.member.membership();
-        let names = |of: fn(&crate::replica::Membership) -> &[crate::replica::NodeId]| {
+        let names = |of: fn(&crate::seam::membership::Membership) -> &[crate::base::NodeId]| {
             membership.map(|m| of(m).iter().map(|n| cluster.name_of(*n)).collect()).unwrap_or_default()
         };
         let end = self.store.end(idx).offset;

@@ -1,10 +1,11 @@
 //! What a replica sees of its partition: the store's view of the log, and the channels.
 
 use crate::base::{ChannelName, Epoch, Position};
+use crate::format::snapshot::Doubt;
+use crate::format::tail::EpochEnd;
+use crate::format::tail::{BatchId, Tail};
 use crate::log;
-use crate::log::state::Doubt;
-use crate::replica::message::EpochEnd;
-use crate::replica::{BatchId, LogView, Tail};
+use crate::replica::LogView;
 use crate::shard::partitions::ChannelState;
 use slab::Slab;
 

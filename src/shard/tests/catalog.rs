@@ -1,7 +1,7 @@
 //! What the HTTP thread hears of topics and channels that come and go.
 
-use super::super::catalog::CatalogChange;
 use super::*;
+use crate::seam::message::CatalogChange;
 
 /// What was told since the last call, in the order of each core.
 fn told(n: &mut Node) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Messages that consumers put off, or never finish, keep nobody from the rest: only memory bounds them.
 
-use super::super::message::ChannelChange;
 use super::*;
+use crate::seam::message::ChannelChange;
 
 const DELAY_MS: u64 = 60_000;
 

@@ -1,8 +1,14 @@
 //! What an operator does to channels, over all cores of a node.
 
-use super::super::message::{ChangeChannel, ChannelChange, PublishError, SetOffset, SetOffsetError, Start, Ticket};
 use super::*;
 use crate::base::{ChannelName, PartitionId, TopicRef};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChangeChannel, ChannelChange, SetOffset, Ticket},
+        outcome::{PublishError, SetOffsetError},
+    },
+};
 
 const CREATE: ChannelChange = ChannelChange::Create { first: None, is_alone: false };
 

@@ -1,8 +1,14 @@
 //! Partitions that clients name, ordered channels, and offsets that are set, over all cores of a node.
 
-use super::super::message::{SetOffset, SetOffsetError, SetOrder, Start, Ticket};
 use super::*;
 use crate::base::{ChannelName, MessageId, PartitionId, Position};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{SetOffset, SetOrder, Ticket},
+        outcome::SetOffsetError,
+    },
+};
 
 /// A message as SUB_ORDERED gets it.
 #[derive(Debug, PartialEq)]

@@ -1,8 +1,11 @@
 //! What an operator does to whole topics, over all cores of a node.
 
-use super::super::message::{ChangeChannel, ChannelChange, PublishError, SetOffsetError, Ticket};
 use super::*;
 use crate::base::{ChannelName, TopicName, TopicRef};
+use crate::seam::{
+    message::{ChangeChannel, ChannelChange, Ticket},
+    outcome::{PublishError, SetOffsetError},
+};
 
 impl Node {
     fn home(&self, topic: &str) -> usize {

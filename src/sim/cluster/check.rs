@@ -17,7 +17,7 @@ use super::node::recover_options;
 use super::plan::Coordination;
 use super::world::{MS, World};
 use crate::base::{Epoch, LogId, MessagePlace, PartitionId};
-use crate::log::batch::BatchHeader;
+use crate::format::batch::BatchHeader;
 use crate::log::recovery::{Recovered, recover};
 use crate::sim::check::{Found as Batches, log_of};
 use crate::sim::disk::SimDisk;

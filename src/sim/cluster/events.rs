@@ -1,6 +1,6 @@
 //! What will happen, by its time. What concerns a node's process dies with it, and waits while it stands still.
 
-use crate::shard::cluster::{Ask, Fact};
+use crate::seam::cluster::{Ask, Fact};
 use slab::Slab;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

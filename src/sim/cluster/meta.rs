@@ -5,10 +5,10 @@
 
 use super::plan::{Coordination, Plan};
 use crate::base::{Epoch, PartitionId, Rng, TopicRef};
-use crate::replica::membership::static_epoch;
-use crate::replica::message::Route;
-use crate::replica::{Membership, NodeId};
-use crate::shard::cluster::{Ask, ClusterNode, Fact};
+use crate::codec::peer::message::Route;
+use crate::seam::cluster::{Ask, ClusterNode, Fact};
+use crate::seam::membership::static_epoch;
+use crate::{base::NodeId, seam::membership::Membership};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 use super::meta::Key;
 use super::world::{Phase, World};
 use crate::base::{CoreId, PartitionId};
-use crate::shard::Event;
-use crate::shard::message::{MeshMessage, Ticket};
+use crate::seam::event::Event;
+use crate::seam::message::{MeshMessage, Ticket};
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{Answered, Change, ChannelKey, OPERATED};
 use std::collections::{BTreeMap, BTreeSet};

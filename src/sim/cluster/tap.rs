@@ -5,11 +5,11 @@ use super::check::Checker;
 use super::meta::{Key, Meta};
 use crate::base::Epoch;
 use crate::codec::peer::frame::{FRAME_MAX, HEADER_LEN, Header};
+use crate::codec::peer::message::{Batches, Body, Route};
 use crate::codec::peer::{Addressed, Frame};
-use crate::log::batch::BatchHeader;
-use crate::log::state::Doubt;
-use crate::replica::message::{Batches, Body, Route};
-use crate::replica::{NodeId, PeerError};
+use crate::format::batch::BatchHeader;
+use crate::format::snapshot::Doubt;
+use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -162,7 +162,7 @@ fn brief(body: &Body) -> String {
 mod tests {
     use super::*;
     use crate::base::{LogId, PartitionId, Position, TopicId};
-    use crate::log::batch::{BATCH_HEADER_LEN, Batch};
+    use crate::format::batch::{BATCH_HEADER_LEN, Batch};
 
     /// Seed 88120260001725: of a lost batch the header alone is stored and sent, and the next batch begins right behind it.
     #[test]

@@ -6,9 +6,9 @@ use super::plan::Coordination;
 use super::tap::Talk;
 use super::world::{MS, Phase, SECOND, US, World};
 use crate::base::{ConnId, Lent, Peer};
-use crate::shard::Event;
-use crate::shard::event::DialError;
-use crate::shard::message::MovedSession;
+use crate::seam::event::DialError;
+use crate::seam::event::Event;
+use crate::seam::message::MovedSession;
 use crate::sim::node::any::AnyClient;
 use std::collections::VecDeque;
 

@@ -2,7 +2,7 @@
 
 use super::{File, SimDisk};
 use crate::base::{BLOCK, DiskError, FileId};
-use crate::log::storage::Storage;
+use crate::format::storage::Storage;
 
 impl SimDisk {
     pub(super) fn retire(&mut self, segment: FileId, commit: FileId) -> Result<bool, DiskError> {

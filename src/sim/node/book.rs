@@ -22,7 +22,7 @@ use super::paused::Paused;
 use super::producers::{Deleted, Producer};
 pub use super::reach::ChannelKey;
 use crate::base::{LogId, MessagePlace, PartitionId, Rng, TopicId};
-use crate::log::cursor::CursorImage;
+use crate::format::cursor::CursorImage;
 use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
 use crate::sim::check::log_of;

@@ -11,7 +11,7 @@ use crate::codec::native::{
     Code, Encoder, HEADER_LEN, Header, Hello, IdRange, Messages, NativeError, Payload, Publish, Reply, Request, Retry, SetOffset,
     Start, Subscribe, VERSION, feature,
 };
-use crate::log::batch::Messages as Walk;
+use crate::format::batch::Messages as Walk;
 use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -3,7 +3,13 @@
 
 use super::book::{Book, ChannelKey, Found, Keeps};
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, TopicRef};
-use crate::shard::message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, SetOffsetError, Start, Ticket};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{ChangeChannel, ChannelChange, MeshMessage, SetOffset, Ticket},
+        outcome::SetOffsetError,
+    },
+};
 use std::collections::BTreeMap;
 
 /// The channel that operators empty and delete.

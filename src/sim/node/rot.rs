@@ -1,7 +1,7 @@
 //! Rot between two lives of a node: one block of what stands in two places. Nothing is lost by it, and a start finds no damage.
 
 use crate::base::{BLOCK, Rng};
-use crate::journal::format::{Checkpoint, FACTS_HEADER_LEN, FACTS_MAGIC, FactsHeader, RING_START, WRITE_MAGIC, WriteHeader};
+use crate::format::journal::{Checkpoint, FACTS_HEADER_LEN, FACTS_MAGIC, FactsHeader, RING_START, WRITE_MAGIC, WriteHeader};
 use crate::sim::disk::SimDisk;
 use zerocopy::FromBytes;
 

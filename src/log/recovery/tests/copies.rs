@@ -1,7 +1,7 @@
 //! What stands in two files: one of them damaged, both, and one at each point of a start that crashes.
 
 use super::*;
-use crate::log::meta::{NodeMeta, TopicMeta};
+use crate::format::meta::{NodeMeta, TopicMeta};
 
 /// What may become of a file that is one block.
 #[derive(Clone, Copy, Debug)]

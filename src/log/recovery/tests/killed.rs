@@ -3,10 +3,10 @@
 //! of that start or behind it.
 
 use super::*;
-use crate::journal::format::RecordKind;
-use crate::log::meta::TopicMeta;
-use crate::log::snapshot::Snapshot;
-use crate::log::storage::{Storage, overlay};
+use crate::format::journal::RecordKind;
+use crate::format::meta::TopicMeta;
+use crate::format::snapshot::Snapshot;
+use crate::format::storage::{Storage, overlay};
 use crate::sim::disk::{Faults, NO_FAULTS};
 
 const FAILING: Faults = Faults { write_error: 1.0, sync_error: 1.0, ..NO_FAULTS };

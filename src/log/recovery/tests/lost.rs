@@ -193,9 +193,9 @@ fn no_crash_of_a_start_confuses_a_missing_journal_with_one_that_was_not_begun() 
 fn a_node_meta_of_an_older_build_names_no_journals() {
     let (mut disk, _, _, _) = grown(1);
     for path in ["node.meta.0", "node.meta.1"] {
-        let meta = crate::log::meta::NodeMeta::decode(disk.contents_of(path)).expect("both hold");
+        let meta = crate::format::meta::NodeMeta::decode(disk.contents_of(path)).expect("both hold");
         assert_eq!(meta.journals, 2);
-        let older = crate::log::meta::NodeMeta { journals: 0, ..meta };
+        let older = crate::format::meta::NodeMeta { journals: 0, ..meta };
         disk.scribble(path, 0, &older.encode());
     }
     disk.lose("journal/1", None);

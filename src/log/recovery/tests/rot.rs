@@ -1,10 +1,10 @@
 //! Rot that only another file can tell from what a crash leaves: of the newest snapshot, and behind a partition's end.
 
 use super::*;
-use crate::log::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::batch::{BATCH_HEADER_LEN, BatchHeader};
+use crate::format::snapshot::Snapshot;
 use crate::log::recovery::scan::{commit_at, segment_at};
 use crate::log::recovery::snapshots::Slots;
-use crate::log::snapshot::Snapshot;
 use zerocopy::{FromBytes as _, IntoBytes as _};
 
 /// The paths of the newest two snapshots, the newest first, when all slots hold.

@@ -1,10 +1,10 @@
 //! The tables of segments that a start begins, or finds begun.
 
 use super::*;
-use crate::log::format::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::format::files::SegmentMeta;
+use crate::format::files::{COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
+use crate::format::segment_table::SegmentTable;
 use crate::log::recovery::scan::segment_at;
-use crate::log::segment_table::SegmentTable;
-use crate::log::state::SegmentMeta;
 
 const SMALL: u64 = 16 * 1024;
 
@@ -45,7 +45,7 @@ fn check_tables(disk: &SimDisk, p: &RecoveredPartition, what: &str) {
             let header = FileHeader::parse(block, magic, p.dir.topic_id, p.dir.partition, base).expect("it holds");
             assert_eq!(header.meta(), *m, "{what}: {path}");
             let before = SegmentTable::of(p.segments[..i].iter().copied());
-            let expected = if i == 0 { Err(crate::log::format::Bad::Zero) } else { Ok(before) };
+            let expected = if i == 0 { Err(crate::format::files::Bad::Zero) } else { Ok(before) };
             assert_eq!(SegmentTable::parse(block, p.dir.topic_id, p.dir.partition, base), expected, "{what}: {path}");
         }
     }

@@ -1,9 +1,9 @@
 //! What a journal's newest writes are worth when one of them does not hold: torn, or lost.
 
 use super::*;
-use crate::journal::format::{WRITE_MAGIC, WriteHeader};
-use crate::log::snapshot::Snapshot;
-use crate::log::state::Doubt;
+use crate::format::journal::{WRITE_MAGIC, WriteHeader};
+use crate::format::snapshot::Doubt;
+use crate::format::snapshot::Snapshot;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Batches of two blocks, each with a journal write of its own: where they end, and where the writes stand.
@@ -80,7 +80,7 @@ fn a_cut_whose_write_is_torn_leaves_no_hole() {
     let batches = [1, 2].map(|n| engine.make_batch(0, &[vec![n; 3000]]));
     let mut facts: Vec<_> = batches.iter().map(|batch| engine.batch_fact(0, batch)).collect();
     let kept = &batches[0].header;
-    let mut cut = crate::log::format::RawPosition::from(kept.end()).as_bytes().to_vec();
+    let mut cut = crate::format::files::RawPosition::from(kept.end()).as_bytes().to_vec();
     cut.extend([kept.header_crc.get(), 0].map(u32::to_le_bytes).concat());
     facts.push((RecordKind::Truncate, Some(0), cut.into(), id));
     engine.write(0, &facts).expect("no fault was asked for");

@@ -3,7 +3,7 @@
 use super::World;
 use crate::base::{ConnId, Peer};
 use crate::codec::native::Start;
-use crate::shard::Event;
+use crate::seam::event::Event;
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::ChannelKey;
 use crate::sim::node::native::{NativeClient, NativeRole};

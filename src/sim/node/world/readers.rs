@@ -3,11 +3,17 @@
 use super::World;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionId, Peer, TopicName};
-use crate::shard::Event;
-use crate::shard::message::{MeshMessage, PublishError, SetOffset, SetOffsetError, Start, Ticket};
+use crate::seam::event::Event;
 use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{Answered, Change, ChannelKey, topic_name};
 use crate::sim::node::reader::{Kind, Place, Reader};
+use crate::{
+    codec::native::Start,
+    seam::{
+        message::{MeshMessage, SetOffset, Ticket},
+        outcome::{PublishError, SetOffsetError},
+    },
+};
 
 impl World<'_> {
     fn open_reader(&mut self, kind: Kind, place: Place, rdy: u32) {

@@ -5,17 +5,17 @@
 //! lets go of stands in two slots before: each of them may be lost. As the next one goes to the third, this holds while it is
 //! written, too.
 
-use super::cursor::CursorImage;
-use super::epochs::{EPOCHS_MAX, Epochs};
-use super::format::{
+use crate::format::cursor::CursorImage;
+use crate::format::epochs::{EPOCHS_MAX, Epochs};
+use crate::format::files::{
     Bad, RawEpochEnd, SNAPSHOT_DAMAGED, SNAPSHOT_EPOCHS, SNAPSHOT_MAGIC, SNAPSHOT_SUSPECT, SNAPSHOT_TORN,
     SNAPSHOT_VERSION_EPOCHS, SNAPSHOT_VERSION_PRODUCERS, SnapshotHeader, VERSION,
 };
-use super::intervals::{self, INTERVAL_MAX};
-use super::producers::{PRODUCERS_MAX, Producer};
-use super::state::Doubt;
-use super::view::{EpochEnd, Tail};
+use crate::format::intervals::{self, INTERVAL_MAX};
+use crate::format::producer::{PRODUCERS_MAX, Producer};
+
 use crate::base::{BLOCK, Epoch, FileId, PartitionDir, PartitionId, Position, TopicId, block_up};
+use crate::format::tail::{EpochEnd, Tail};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
@@ -224,7 +224,7 @@ impl Snapshot {
             SNAPSHOT_VERSION_PRODUCERS | SNAPSHOT_VERSION_EPOCHS => VERSION,
             other => other,
         };
-        super::format::check(&h.magic, SNAPSHOT_MAGIC, bytes, version)?;
+        crate::format::files::check(&h.magic, SNAPSHOT_MAGIC, bytes, version)?;
         if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
             return Err(Bad::Foreign);
         }
@@ -309,12 +309,30 @@ impl Snapshot {
     }
 }
 
+/// Whether a replica may lack something that it had.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Doubt {
+    #[default]
+    None,
+    /// A journal's newest writes were cut, since the first of them did not hold and nothing says that it was ever complete. It was torn
+    /// by a crash, or failed, and was never acknowledged; unless it was the very last one, acknowledged, and has rotted since.
+    Torn,
+    /// Something that was complete once is lost, or was set aside.
+    Lost,
+}
+
+impl Doubt {
+    pub fn is_suspect(self) -> bool {
+        self != Doubt::None
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::base::{ChannelName, LogId, ProducerId};
-    use crate::log::cursor::Interval;
-    use crate::log::producers::{PLACES_MAX, Place};
+    use crate::format::cursor::Interval;
+    use crate::format::producer::{PLACES_MAX, Place};
+    use crate::format::snapshot::*;
 
     fn snapshot() -> Snapshot {
         let at = |n: i64| Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) };

@@ -8,9 +8,9 @@
 //! truncation, trimmed by retention. A snapshot holds it; where an older build took that, recovery finds the ends by
 //! halving over the commit logs, as epochs never fall.
 
-use super::format::{Bad, RawEpochEnd};
-use super::view::{EpochEnd, Tail};
 use crate::base::{Epoch, Position};
+use crate::format::files::{Bad, RawEpochEnd};
+use crate::format::tail::{EpochEnd, Tail};
 use std::collections::VecDeque;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -107,8 +107,8 @@ impl EpochEnd {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::base::LogId;
+    use crate::format::epochs::*;
 
     fn at(n: i64) -> Position {
         Position { offset: n * 100, count: n, log_id: LogId(n as u64 + 1) }

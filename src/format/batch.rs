@@ -12,14 +12,16 @@
 //! ```
 //! The body is position-independent: ids come from a message's index, times from the header's base timestamp.
 
-use super::format::{Bad, VERSION};
-use super::memory::{BatchMemory, COPIED_MAX};
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
+use crate::format::files::{Bad, VERSION};
 use bytes::Bytes;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 pub const BATCH_MAGIC: [u8; 4] = *b"RQB1";
+/// Longer batches have memory of their own; the small ones of a core stand behind each other.
+pub const COPIED_MAX: usize = 8 * 1024;
+
 pub const BATCH_HEADER_LEN: usize = size_of::<BatchHeader>();
 /// A body is never longer; a length read from disk is held against it before it is believed.
 pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
@@ -75,7 +77,7 @@ impl BatchHeader {
     /// The header at the start of `bytes`, whose crc, identity and bounds hold. The body is not looked at.
     pub fn parse(bytes: &[u8], topic_id: TopicId, partition: PartitionId) -> Result<BatchHeader, Bad> {
         let (h, _) = BatchHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        super::format::check(&h.magic, BATCH_MAGIC, h.as_bytes(), h.version.get())?;
+        crate::format::files::check(&h.magic, BATCH_MAGIC, h.as_bytes(), h.version.get())?;
         if h.topic_id != topic_id.0 || h.partition.get() != partition.0 {
             return Err(Bad::Foreign);
         }
@@ -102,7 +104,7 @@ impl BatchHeader {
     }
 
     pub fn seal(&mut self) {
-        super::format::seal(self);
+        crate::format::files::seal(self);
     }
 
     pub fn is_lost(&self) -> bool {
@@ -151,7 +153,7 @@ pub struct Stamp {
 /// Builds one batch after the other.
 ///
 /// A small one is built in memory that the next one is built in, too, and then copied to where batches of all partitions
-/// stand behind each other ([`BatchMemory`]); a longer one keeps the memory it was built in.
+/// stand behind each other ([`BatchBuilder::seal_in`]); a longer one keeps the memory it was built in.
 #[derive(Debug, Default)]
 pub struct BatchBuilder {
     bytes: Vec<u8>,
@@ -223,13 +225,13 @@ impl BatchBuilder {
         Batch { header, bytes: Bytes::from(std::mem::take(&mut self.bytes)) }
     }
 
-    /// As [`Self::seal`]; a small batch stands in `memory`.
-    pub fn seal_in(&mut self, stamp: Stamp, memory: &mut BatchMemory) -> Batch {
+    /// As [`Self::seal`]; a batch of [`COPIED_MAX`] bytes or fewer stands where `keep` puts it.
+    pub fn seal_in(&mut self, stamp: Stamp, keep: impl FnOnce(&[u8]) -> Bytes) -> Batch {
         if self.len() > COPIED_MAX {
             return self.seal(stamp);
         }
         let header = self.finish(stamp);
-        let bytes = memory.keep(&self.bytes);
+        let bytes = keep(&self.bytes);
         self.bytes.clear();
         Batch { header, bytes }
     }
@@ -250,7 +252,7 @@ impl BatchBuilder {
 impl Stamp {
     /// Writes the header of `bytes`, whose body stands behind the header's place already. `sequence`: producer id and
     /// first sequence.
-    pub(super) fn seal(self, mut bytes: Vec<u8>, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> Batch {
+    pub fn seal(self, mut bytes: Vec<u8>, num: u32, body_crc: u32, base_unix_ns: i64, sequence: (u64, u64)) -> Batch {
         let header = self.header(bytes.len(), (0, num), body_crc, base_unix_ns, sequence);
         bytes[..BATCH_HEADER_LEN].copy_from_slice(header.as_bytes());
         Batch { header, bytes: bytes.into() }
@@ -467,7 +469,7 @@ impl<'a> Iterator for Messages<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::format::batch::*;
 
     fn stamp() -> Stamp {
         Stamp {

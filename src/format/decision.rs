@@ -18,7 +18,7 @@ macro_rules! finding {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub enum $name { $($(#[$value_doc])* $value),+ }
-        impl $crate::log::recovery::table::Finding for $name {
+        impl $crate::format::decision::Finding for $name {
             const ALL: &'static [Self] = &[$($name::$value),+];
         }
     };
@@ -84,7 +84,7 @@ pub fn check<A: Finding, B: Finding, C: Finding, T: Debug>(table: &'static [Row<
         }
     }
     assert!(used.iter().all(|&u| u), "a row that nothing matches: {used:?}");
-    let docs = include_str!("../../../docs/on-disk.md");
+    let docs = include_str!("../../docs/on-disk.md");
     for line in render(table) {
         assert!(source.contains(&format!("/// {line}")), "the doc comment lacks\n/// {line}");
         assert!(docs.contains(&line), "docs/on-disk.md lacks\n{line}");

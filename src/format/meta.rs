@@ -3,8 +3,8 @@
 //! node.meta is two files of a block, written in turn; the valid one with the higher sequence counts.
 //! topic.meta is two files with the same block, which never changes under the same id.
 
-use super::format::{self, Bad, NODE_MAGIC, NodeHeader, TOPIC_MAGIC, TopicHeader, VERSION};
 use crate::base::{BLOCK, FileId, PartitionId, TopicId, TopicInfo, TopicName};
+use crate::format::files::{self, Bad, NODE_MAGIC, NodeHeader, TOPIC_MAGIC, TopicHeader, VERSION};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Length of each file of node.meta.
@@ -45,13 +45,13 @@ impl NodeMeta {
             cluster_version: self.cluster_version.into(),
             reserved: [0; 8],
         };
-        format::seal(&mut h);
+        files::seal(&mut h);
         block(h.as_bytes())
     }
 
     pub fn decode(bytes: &[u8]) -> Result<NodeMeta, Bad> {
         let (h, _) = NodeHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        format::check(&h.magic, NODE_MAGIC, h.as_bytes(), h.version.get())?;
+        files::check(&h.magic, NODE_MAGIC, h.as_bytes(), h.version.get())?;
         Ok(NodeMeta {
             node_id: h.node_id,
             sequence: h.sequence.get(),
@@ -69,7 +69,7 @@ pub struct TopicMeta {
 }
 
 impl TopicMeta {
-    /// The header alone: payload of a [`TopicCreate`](crate::journal::format::RecordKind::TopicCreate) record.
+    /// The header alone: payload of a [`TopicCreate`](crate::format::journal::RecordKind::TopicCreate) record.
     pub fn header(&self) -> TopicHeader {
         let name = self.info.name.as_bytes();
         let mut h = TopicHeader {
@@ -85,7 +85,7 @@ impl TopicMeta {
             reserved: [0; 84],
         };
         h.name[..name.len()].copy_from_slice(name);
-        format::seal(&mut h);
+        files::seal(&mut h);
         h
     }
 
@@ -97,7 +97,7 @@ impl TopicMeta {
     /// From the file's block or a record's payload.
     pub fn decode(bytes: &[u8]) -> Result<TopicMeta, Bad> {
         let (h, _) = TopicHeader::read_from_prefix(bytes).map_err(|_| Bad::Short)?;
-        format::check(&h.magic, TOPIC_MAGIC, h.as_bytes(), h.version.get())?;
+        files::check(&h.magic, TOPIC_MAGIC, h.as_bytes(), h.version.get())?;
         let name = h.name.get(..h.name_len.get() as usize).ok_or(Bad::Bounds)?;
         let name = std::str::from_utf8(name).ok().and_then(|n| TopicName::new(n).ok()).ok_or(Bad::Bounds)?;
         let partitions = h.partitions.get();
@@ -117,7 +117,7 @@ fn block(bytes: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::format::meta::*;
 
     #[test]
     fn metas_come_back_as_they_went() {

@@ -3,8 +3,8 @@
 //!
 //! Lives on one core. Never decides anything.
 
-use super::message::ClientInfo;
 use crate::base::Ticks;
+use crate::base::client::ClientInfo;
 use std::time::Duration;
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -53,7 +53,7 @@ impl FaultLog {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::seam::faults::*;
 
     #[test]
     fn a_flood_is_counted_and_the_next_second_starts_anew() {

@@ -9,8 +9,8 @@
 //! snapshot     [header][channel]...[producer]...[epoch]...[padding to 4 KiB] two files written in turn, the higher sequence wins
 //! ```
 
-use super::segment_table::SegmentTable;
-use super::state::SegmentMeta;
+use crate::format::segment_table::SegmentTable;
+
 use crate::base::{Epoch, LogId, PartitionId, Position, TopicId};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -295,7 +295,7 @@ pub struct RawEpochEnd {
 }
 
 /// One channel in a snapshot and in a cursor record: followed by the name, then so many
-/// [intervals](super::intervals), then zeros to a multiple of 8. 64 bytes.
+/// [intervals](crate::format::intervals), then zeros to a multiple of 8. 64 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawCursor {
@@ -393,3 +393,12 @@ const _: () = {
     assert!(size_of::<TopicHeader>() == 192);
     assert!(size_of::<NodeHeader>() == 64);
 };
+
+/// One segment (and its commit log): what its file header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SegmentMeta {
+    /// The first batch of the segment stands here; the files are named by the offset.
+    pub base: Position,
+    /// Header crc of the batch before it.
+    pub prev_crc: u32,
+}

@@ -2,11 +2,11 @@
 //! and not all of them.
 //!
 //! It is a copy. What it names stands in the header of each segment too, and a segment that no table names is asked itself
-//! ([`super::recovery::headers`]). It may name segments that retention has removed since: only those that are there count.
+//! ([`crate::log::recovery::headers`]). It may name segments that retention has removed since: only those that are there count.
 
-use super::format::{Bad, FileHeader, RawPosition};
-use super::state::SegmentMeta;
 use crate::base::{BLOCK, PartitionId, Position, TopicId};
+use crate::format::files::SegmentMeta;
+use crate::format::files::{Bad, FileHeader, RawPosition};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -131,8 +131,8 @@ pub fn crc_of(space: &[u8], topic_id: TopicId, partition: PartitionId, base: i64
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::base::{LogId, Rng};
+    use crate::format::segment_table::*;
 
     const BASE: i64 = 1 << 50;
 

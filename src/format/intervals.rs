@@ -9,9 +9,9 @@
 //! ```
 //! The varints stand in this order. The first interval counts from the cursor's confirmed position.
 
-use super::cursor::Interval;
-use super::format::Bad;
 use crate::base::{LogId, Position};
+use crate::format::cursor::Interval;
+use crate::format::files::Bad;
 
 /// Bytes of one interval, at most.
 pub const INTERVAL_MAX: usize = 1 + 4 * VARINT_MAX;
@@ -129,7 +129,7 @@ fn take_varint(bytes: &mut &[u8]) -> Result<u64, Bad> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::format::intervals::*;
     use proptest::prelude::*;
 
     const START: Position = Position { offset: 4096, count: 9, log_id: LogId(10) };

@@ -29,14 +29,14 @@
 //! **Units.** Offsets and lengths are bytes of the partition's log, headers included, as everywhere. Counts and log ids are
 //! messages. There is no time on this wire.
 
-use super::error::PeerError;
 use crate::base::{ChannelName, Epoch, PartitionId, Position, TopicId, TopicName};
-use crate::log::batch::Batch;
-use crate::log::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
-use crate::log::cursor::CursorImage;
-use crate::log::format::Bad;
-use crate::log::producers::Producer;
-pub use crate::log::view::EpochEnd;
+use crate::codec::peer::error::PeerError;
+use crate::format::batch::Batch;
+use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN};
+use crate::format::cursor::CursorImage;
+use crate::format::files::Bad;
+use crate::format::producer::Producer;
+pub use crate::format::tail::EpochEnd;
 use bytes::Bytes;
 
 /// Batch bytes of one [`Append`] or [`Pulled`] beyond the first batch; one batch may be as long as a batch can be.
@@ -46,7 +46,7 @@ pub const RUN_BYTES_MAX: usize = BATCH_HEADER_LEN + BATCH_BODY_MAX + APPEND_BYTE
 /// Entries of one [`Standing`].
 pub const EPOCHS_MAX: usize = 64;
 /// Channels of one [`Cursors`], also deletions: all that a partition may have.
-pub const CURSORS_MAX: usize = crate::log::snapshot::CHANNELS_MAX;
+pub const CURSORS_MAX: usize = crate::format::snapshot::CHANNELS_MAX;
 /// Encoded cursors of one [`Cursors`]. The sender leaves the highest intervals out until they fit, as a snapshot does.
 pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 

@@ -1,9 +1,9 @@
 //! What happens to a shard, and what it wants done: the whole contract between deciding and carrying.
 
-use super::cluster::{Ask, Fact};
-use super::message::{MeshMessage, MovedSession};
 use crate::base::{ConnId, CoreId, DiskDone, DiskError, DiskOp, Lent, OpId, Peer};
 use crate::codec::output::Output;
+use crate::seam::cluster::{Ask, Fact};
+use crate::seam::message::{MeshMessage, MovedSession};
 use bytes::Bytes;
 use std::sync::Arc;
 

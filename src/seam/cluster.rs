@@ -4,8 +4,8 @@
 //! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
 
 use crate::base::{Epoch, PartitionId, Ticks, TopicRef};
-use crate::replica::message::Route;
-use crate::replica::{Membership, NodeId};
+use crate::codec::peer::message::Route;
+use crate::{base::NodeId, seam::membership::Membership};
 use std::sync::Arc;
 
 /// Of the node, when it is one of several. Without it a node is alone and leads every partition.

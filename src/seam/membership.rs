@@ -1,23 +1,7 @@
 //! Who a partition's replicas are, as the metadata store says, and how epochs are made.
 
 use crate::base::Epoch;
-use std::fmt;
-
-/// A node: the random 128 bits of its `node.meta`. A node whose data path was wiped is another node.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct NodeId(pub [u8; 16]);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
-    }
-}
-
-impl fmt::Debug for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self}")
-    }
-}
+use crate::base::NodeId;
 
 /// More replicas of one partition are not believed.
 pub const REPLICAS_MAX: usize = 16;
@@ -83,7 +67,7 @@ pub fn static_epoch(file: u64, generation: u64, openings: u64) -> Option<Epoch> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::seam::membership::*;
 
     #[test]
     fn static_epochs_rise_with_each_part_and_never_wrap() {

@@ -2,119 +2,27 @@
 
 use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
 use crate::codec::peer::Addressed;
-use crate::replica::{ClientCode, NodeId, ReplicaError};
-use crate::transport::TlsFacts;
+use crate::{
+    base::client::ClientInfo,
+    seam::{
+        grants::Grants,
+        outcome::{AcceptLossError, InFlightCommand, InFlightError, PublishError, SetOffsetError},
+    },
+};
+use std::any::Any;
 
-pub use crate::session::auth::Grants;
+use crate::base::NodeId;
+
 use std::sync::Arc;
 
-pub use super::offsets::SetOffset;
-pub use super::operate::{ChangeChannel, ChannelChange};
-pub use super::order::SetOrder;
-pub use crate::codec::native::Start;
+use crate::codec::native::Start;
 
 /// Chosen by the asker, meaningful to it alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 /// Room that a native publish's body has in front for the header of its batch.
-pub const BATCH_ROOM: usize = crate::log::batch::BATCH_HEADER_LEN;
-
-/// Why a publish, or a change of a channel, was not acknowledged. `Unknown` says that it may still turn out to be done; all others, that
-/// nothing was.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum PublishError {
-    #[error("the disk is full: free space on the data path; consumers go on")]
-    DiskFull,
-    #[error("the journal or log of this core failed and is read-only until a restart")]
-    ReadOnly,
-    #[error("too many bytes wait for the disk")]
-    TooMuchWaiting,
-    #[error("the topic could not be created")]
-    NoTopic,
-    #[error("the topic has no such partition")]
-    NoPartition,
-    #[error("the topic was just removed: try again")]
-    TopicGone,
-    #[error("the node has as many topics as --max-topics allows")]
-    TooManyTopics,
-    #[error("the topic has as many channels as --max-channels-per-topic allows")]
-    TooManyChannels,
-    #[error("the channel has as many consumers as --max-channel-consumers allows")]
-    TooManyConsumers,
-    #[error("the node is stopping")]
-    Stopping,
-    #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
-    TooBig,
-    #[error("the outcome is unknown: the write was issued and not confirmed")]
-    Unknown,
-    #[error("the cluster has no such topic")]
-    TopicNotExist,
-    #[error("this node does not lead the partition")]
-    NotLeader,
-    #[error("no write is taken: {0}")]
-    NotWritable(Unwritable),
-}
-
-/// Why a partition's leader takes no write for now. Nothing was stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unwritable {
-    #[error("the leader compares its log with the other replicas, try again in a moment")]
-    Opening,
-    #[error("too few replicas are in sync")]
-    IsrTooSmall,
-    #[error("a replica did not confirm in time, writes are disabled until the next epoch is open")]
-    Disabled,
-    #[error("a replica did not confirm in time, and the operation was taken back")]
-    NotConfirmed,
-    #[error("a write failed on this node, it takes nothing for the partition until a restart")]
-    Failed,
-}
-
-impl PublishError {
-    /// A word for /metrics.
-    pub fn kind(self) -> &'static str {
-        match self {
-            PublishError::DiskFull => "publish_disk_full",
-            PublishError::ReadOnly => "publish_read_only",
-            PublishError::TooMuchWaiting => "publish_too_much_waiting",
-            PublishError::NoTopic | PublishError::TopicNotExist => "publish_no_topic",
-            PublishError::NoPartition => "publish_no_partition",
-            PublishError::TopicGone => "publish_topic_gone",
-            PublishError::TooManyTopics => "publish_too_many_topics",
-            PublishError::TooManyChannels => "publish_too_many_channels",
-            PublishError::TooManyConsumers => "publish_too_many_consumers",
-            PublishError::Stopping => "publish_stopping",
-            PublishError::TooBig => "publish_too_big",
-            PublishError::Unknown => "publish_outcome_unknown",
-            PublishError::NotLeader => "publish_not_leader",
-            PublishError::NotWritable(_) => "publish_not_writable",
-        }
-    }
-
-    /// The code that clients of a cluster know, where it says that another node, or a later time, is the right one.
-    pub fn cluster_code(self) -> Option<&'static str> {
-        match self {
-            PublishError::NotLeader => Some(ClientCode::NotLeader.code()),
-            PublishError::NotWritable(_) => Some(ClientCode::NotWritable.code()),
-            _ => None,
-        }
-    }
-}
-
-impl From<ReplicaError> for PublishError {
-    fn from(error: ReplicaError) -> Self {
-        PublishError::NotWritable(match error {
-            ReplicaError::OutcomeUnknown => return PublishError::Unknown,
-            error if error.client_code() == ClientCode::NotLeader => return PublishError::NotLeader,
-            ReplicaError::IsrTooSmall { .. } => Unwritable::IsrTooSmall,
-            ReplicaError::WriteDisabled => Unwritable::Disabled,
-            ReplicaError::NotConfirmed => Unwritable::NotConfirmed,
-            ReplicaError::Failed => Unwritable::Failed,
-            _ => Unwritable::Opening,
-        })
-    }
-}
+pub const BATCH_ROOM: usize = crate::format::batch::BATCH_HEADER_LEN;
 
 /// What this node can do with a partition of a topic, as its core says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -123,38 +31,6 @@ pub struct Share {
     pub serves: bool,
     /// It takes publishes, too.
     pub writable: bool,
-}
-
-/// Why a channel was not changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum SetOffsetError {
-    #[error("the topic has no such partition")]
-    NoPartition,
-    #[error("the partition has no such channel")]
-    NoChannel,
-    #[error("more than one client is subscribed to the channel: unsubscribe them, or force it")]
-    NotFirstClient,
-    #[error("clients are subscribed to the channel: unsubscribe them first")]
-    HasClients,
-    #[error("a place is needed: the oldest or newest message, an offset, a count, an id or a time")]
-    NoPlace,
-    #[error("the log cannot be read there: try again, and look at /stats")]
-    Unreadable,
-    #[error("{0}")]
-    Failed(PublishError),
-}
-
-/// Why a loss was not accepted. Nothing has changed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AcceptLossError {
-    #[error("this node has no replica of the partition")]
-    NoReplica,
-    #[error("the partition's replica here waits for no such decision: its role is {role}")]
-    Nothing { role: &'static str },
-    #[error("{what}. Only who repeats it accepts it: loss={name}")]
-    NotNamed { name: String, what: String },
-    #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
-    ReadOnly,
 }
 
 /// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
@@ -208,27 +84,6 @@ pub struct SubRequest {
     pub is_alone: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ClientInfo {
-    /// Of the protocol: "V2" as in nsqd, or "native".
-    pub version: &'static str,
-    pub client_id: String,
-    pub hostname: String,
-    pub user_agent: String,
-    pub remote_address: String,
-    pub connected_unix_s: i64,
-    /// What its bytes pass.
-    pub layers: Layers,
-    /// Who the auth server says it is.
-    pub auth: Option<Box<Identity>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Identity {
-    pub identity: String,
-    pub identity_url: String,
-}
-
 /// What an auth server is asked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuthQuery {
@@ -239,31 +94,40 @@ pub struct AuthQuery {
     pub secret: Vec<u8>,
 }
 
-/// The layers of a client's connection, as /stats shows them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Layers {
-    pub tls: Option<Box<TlsFacts>>,
-    pub snappy: bool,
-    pub deflate: bool,
-}
-
 /// A session between two cores: it has no reply outstanding, nothing unsent and no subscription.
 #[derive(Debug)]
 pub struct MovedSession {
     pub peer: Peer,
-    /// What the session room needs to go on (identified options, counters).
-    pub state: MovedState,
+    pub protocol: Protocol,
+    /// What a session of the protocol needs to go on. Known to the module of the protocol, and to nobody on the way.
+    state: Box<dyn Any + Send>,
 }
 
-#[derive(Debug)]
-pub enum MovedState {
-    Nsq(crate::session::Carried),
-    Native(Box<crate::session::native::NativeCarried>),
-    Peer(crate::peer::Carried),
+/// Whose session moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    Nsq,
+    Native,
+    Peer,
+}
+
+impl MovedSession {
+    pub fn new(peer: Peer, protocol: Protocol, state: impl Any + Send) -> Box<MovedSession> {
+        Box::new(MovedSession { peer, protocol, state: Box::new(state) })
+    }
+
+    /// What [`MovedSession::new`] was given.
+    ///
+    /// # Panics
+    ///
+    /// When that was of another type: the sessions of a protocol make and read their own.
+    pub fn into_state<T: Any>(self) -> T {
+        *self.state.downcast().expect("the state is of the session's protocol")
+    }
 }
 
 /// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
-pub type Layer = Box<dyn std::any::Any + Send>;
+pub type Layer = Box<dyn Any + Send>;
 
 #[derive(Debug)]
 pub enum MeshMessage {
@@ -519,7 +383,7 @@ pub enum MeshMessage {
 
     /// To the HTTP thread, once per turn that changed something.
     Catalog {
-        changes: Vec<super::catalog::CatalogChange>,
+        changes: Vec<CatalogChange>,
     },
 
     // ---- AUTH: asked of the HTTP thread
@@ -546,23 +410,65 @@ pub enum MeshMessage {
     },
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InFlightCommand {
-    Finish,
-    Requeue,
-    Touch,
+/// Where a channel is to stand in one partition.
+#[derive(Clone, Debug)]
+pub struct SetOffset {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub to: Start,
+    /// Also when several clients are subscribed.
+    pub force: bool,
 }
 
-/// Why a FIN, REQ or TOUCH was not carried out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum InFlightError {
-    /// Not for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it comes again.
-    #[error("ID not in flight")]
-    NotInFlight,
-    /// Another client has it.
-    #[error("client does not own message")]
-    NotOwned,
-    /// The message stays in flight: it comes again by its timeout.
-    #[error("{0}")]
-    Refused(PublishError),
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelChange {
+    /// `first` is the topic's verdict; without one partition 0 judges, or this one where it `is_alone`.
+    Create {
+        first: Option<bool>,
+        is_alone: bool,
+    },
+    Delete,
+    Pause,
+    Unpause,
+}
+
+#[derive(Clone, Debug)]
+pub struct ChangeChannel {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub change: ChannelChange,
+}
+
+/// What a channel is to be in one partition.
+#[derive(Clone, Debug)]
+pub struct SetOrder {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub ordered: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CatalogChange {
+    /// From the home core of a topic, of a node alone. A new one was created just now, and not found by recovery.
+    Topic {
+        topic: TopicRef,
+        is_new: bool,
+    },
+    TopicGone {
+        topic: TopicRef,
+    },
+    /// From the core of the partition.
+    Channel {
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
+    ChannelGone {
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
 }

@@ -91,7 +91,7 @@ impl Authorization {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::seam::grants::*;
 
     #[test]
     fn permissions_are_nsqds() {

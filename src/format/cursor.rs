@@ -1,8 +1,8 @@
 //! A channel's cursor as it stands in a snapshot and travels in a journal record.
 
-use super::format::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor};
-use super::intervals;
 use crate::base::{ChannelName, Epoch, LogId, Position};
+use crate::format::files::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor};
+use crate::format::intervals;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Messages `start ..= end.log_id - 1` are confirmed. When everything before `start` is confirmed too, the cursor
@@ -107,7 +107,7 @@ fn finish_cursor(out: &mut Vec<u8>, begin: usize, intervals: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::format::cursor::*;
 
     #[test]
     fn a_cursor_comes_back_as_it_went() {

@@ -12,8 +12,8 @@
 //! record the header and the batch's header only, since the batch's body has a crc of its own (one pass over the bytes).
 
 use crate::base::{CoreId, Position, TopicId};
-use crate::log::batch::BATCH_HEADER_LEN;
-use crate::log::format::{Bad, RawPosition, VERSION};
+use crate::format::batch::BATCH_HEADER_LEN;
+use crate::format::files::{Bad, RawPosition, VERSION};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -422,3 +422,15 @@ const _: () = {
     assert!(size_of::<DirectoryEntry>() == 48);
     assert!(size_of::<RecordHeader>() == 48);
 };
+
+/// A journal that stands empty under a new generation: lap 1, sequence 1, the next write at
+/// [`RING_START`](crate::format::journal::RING_START).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalIdentity {
+    pub journal_id: [u8; 16],
+    pub generation: u64,
+    /// Length of the file, whole blocks.
+    pub file_len: u64,
+    /// Of the newest checkpoint slot; the next checkpoint takes the one after it, in the slot of its parity.
+    pub slot_sequence: u64,
+}

@@ -1,0 +1,153 @@
+//! What became of a request, as clients and other cores are told.
+
+/// What a client is told. E_FAILED_ON_NOT_LEADER makes existing clients look the leader up again, E_FAILED_ON_NOT_WRITABLE
+/// makes them try another partition or later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientCode {
+    NotLeader,
+    NotWritable,
+}
+
+impl ClientCode {
+    pub fn code(self) -> &'static str {
+        match self {
+            ClientCode::NotLeader => "E_FAILED_ON_NOT_LEADER",
+            ClientCode::NotWritable => "E_FAILED_ON_NOT_WRITABLE",
+        }
+    }
+}
+
+/// Why a publish, or a change of a channel, was not acknowledged. `Unknown` says that it may still turn out to be done; all others, that
+/// nothing was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PublishError {
+    #[error("the disk is full: free space on the data path; consumers go on")]
+    DiskFull,
+    #[error("the journal or log of this core failed and is read-only until a restart")]
+    ReadOnly,
+    #[error("too many bytes wait for the disk")]
+    TooMuchWaiting,
+    #[error("the topic could not be created")]
+    NoTopic,
+    #[error("the topic has no such partition")]
+    NoPartition,
+    #[error("the topic was just removed: try again")]
+    TopicGone,
+    #[error("the node has as many topics as --max-topics allows")]
+    TooManyTopics,
+    #[error("the topic has as many channels as --max-channels-per-topic allows")]
+    TooManyChannels,
+    #[error("the channel has as many consumers as --max-channel-consumers allows")]
+    TooManyConsumers,
+    #[error("the node is stopping")]
+    Stopping,
+    #[error("the messages take more than 64 MiB with 12 bytes around each: publish fewer at a time")]
+    TooBig,
+    #[error("the outcome is unknown: the write was issued and not confirmed")]
+    Unknown,
+    #[error("the cluster has no such topic")]
+    TopicNotExist,
+    #[error("this node does not lead the partition")]
+    NotLeader,
+    #[error("no write is taken: {0}")]
+    NotWritable(Unwritable),
+}
+
+/// Why a partition's leader takes no write for now. Nothing was stored.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unwritable {
+    #[error("the leader compares its log with the other replicas, try again in a moment")]
+    Opening,
+    #[error("too few replicas are in sync")]
+    IsrTooSmall,
+    #[error("a replica did not confirm in time, writes are disabled until the next epoch is open")]
+    Disabled,
+    #[error("a replica did not confirm in time, and the operation was taken back")]
+    NotConfirmed,
+    #[error("a write failed on this node, it takes nothing for the partition until a restart")]
+    Failed,
+}
+
+impl PublishError {
+    /// A word for /metrics.
+    pub fn kind(self) -> &'static str {
+        match self {
+            PublishError::DiskFull => "publish_disk_full",
+            PublishError::ReadOnly => "publish_read_only",
+            PublishError::TooMuchWaiting => "publish_too_much_waiting",
+            PublishError::NoTopic | PublishError::TopicNotExist => "publish_no_topic",
+            PublishError::NoPartition => "publish_no_partition",
+            PublishError::TopicGone => "publish_topic_gone",
+            PublishError::TooManyTopics => "publish_too_many_topics",
+            PublishError::TooManyChannels => "publish_too_many_channels",
+            PublishError::TooManyConsumers => "publish_too_many_consumers",
+            PublishError::Stopping => "publish_stopping",
+            PublishError::TooBig => "publish_too_big",
+            PublishError::Unknown => "publish_outcome_unknown",
+            PublishError::NotLeader => "publish_not_leader",
+            PublishError::NotWritable(_) => "publish_not_writable",
+        }
+    }
+
+    /// The code that clients of a cluster know, where it says that another node, or a later time, is the right one.
+    pub fn cluster_code(self) -> Option<&'static str> {
+        match self {
+            PublishError::NotLeader => Some(ClientCode::NotLeader.code()),
+            PublishError::NotWritable(_) => Some(ClientCode::NotWritable.code()),
+            _ => None,
+        }
+    }
+}
+
+/// Why a channel was not changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetOffsetError {
+    #[error("the topic has no such partition")]
+    NoPartition,
+    #[error("the partition has no such channel")]
+    NoChannel,
+    #[error("more than one client is subscribed to the channel: unsubscribe them, or force it")]
+    NotFirstClient,
+    #[error("clients are subscribed to the channel: unsubscribe them first")]
+    HasClients,
+    #[error("a place is needed: the oldest or newest message, an offset, a count, an id or a time")]
+    NoPlace,
+    #[error("the log cannot be read there: try again, and look at /stats")]
+    Unreadable,
+    #[error("{0}")]
+    Failed(PublishError),
+}
+
+/// Why a loss was not accepted. Nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AcceptLossError {
+    #[error("this node has no replica of the partition")]
+    NoReplica,
+    #[error("the partition's replica here waits for no such decision: its role is {role}")]
+    Nothing { role: &'static str },
+    #[error("{what}. Only who repeats it accepts it: loss={name}")]
+    NotNamed { name: String, what: String },
+    #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
+    ReadOnly,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InFlightCommand {
+    Finish,
+    Requeue,
+    Touch,
+}
+
+/// Why a FIN, REQ or TOUCH was not carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InFlightError {
+    /// Not for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it comes again.
+    #[error("ID not in flight")]
+    NotInFlight,
+    /// Another client has it.
+    #[error("client does not own message")]
+    NotOwned,
+    /// The message stays in flight: it comes again by its timeout.
+    #[error("{0}")]
+    Refused(PublishError),
+}
