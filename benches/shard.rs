@@ -17,7 +17,7 @@ use ringmq::codec::nsq::request;
 use ringmq::config::Settings;
 use ringmq::seam::event::{Effect, Effects, Event};
 use ringmq::shard::Shard;
-use ringmq::sim::memory::first_start;
+use ringmq_core::sim::memory::first_start;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;

@@ -5,7 +5,6 @@
 
 mod parts;
 mod reread;
-mod seeds;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgMatches, Command};
@@ -39,7 +38,6 @@ fn main() -> ExitCode {
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
         Some(("lookupd", matches)) => lookupd(matches),
-        Some(("sim", matches)) => seeds::sim(matches),
         _ => unreachable!("clap asks for one of the subcommands"),
     }
 }
@@ -192,7 +190,6 @@ fn command() -> Command {
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
         .subcommand(ringmq_lookupd::options::command("lookupd"))
-        .subcommand(seeds::command())
 }
 
 fn with_settings(matches: &ArgMatches, then: impl FnOnce(config::Settings, LogLevel) -> ExitCode) -> ExitCode {

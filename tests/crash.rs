@@ -3,7 +3,7 @@
 //! **What a SIGKILL can prove**: that nothing acknowledged stands in the memory of the process alone; that recovery takes
 //! whatever half-done state of journal, segments and snapshots the process left, and restarts at once; that ids, cursors
 //! and channels go on. **What it cannot prove**: that the data is on the device. What the kernel has taken survives the
-//! process, written or not, in order or not. Lost, torn and reordered sectors are the simulated disk's (src/sim); that
+//! process, written or not, in order or not. Lost, torn and reordered sectors are the simulated disk's (crates/ringmq-core/src/sim); that
 //! the writes ask for durability is the disk room's own test.
 //!
 //! A round: publishers and consumers on several connections, over topics that are old and one created just before; SIGKILL;

@@ -20,7 +20,7 @@ use ringmq::seam::{
     outcome::AcceptLossError,
 };
 use ringmq::shard::{LENT_MIN, Shard, ShardOptions};
-use ringmq::sim::disk::SimDisk;
+use ringmq_core::sim::disk::SimDisk;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -1,11 +1,11 @@
 //! Clusters of the real code over a simulated network, disks and metadata store, with all faults: seeds that are drawn anew for
 //! each run (by tests/run for each version of the source), and those that found something.
-//! A failing seed says how it is replayed: `ringmq sim --trace=17 ...`.
+//! A failing seed says how it is replayed: `cargo run --release -p ringmq-sim -- --trace=17 ...`.
 //! `SIM_SEEDS=1000..2000 cargo test --test sim_cluster store` runs others.
 
-use ringmq::sim::cluster::coverage::Coverage;
-use ringmq::sim::cluster::plan::{Coordination, Plan};
-use ringmq::sim::cluster::{Outcome, run};
+use ringmq_core::sim::cluster::coverage::Coverage;
+use ringmq_core::sim::cluster::plan::{Coordination, Plan};
+use ringmq_core::sim::cluster::{Outcome, run};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::ops::Range;
@@ -162,7 +162,10 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Coverage) {
             std::thread::sleep(Duration::from_millis(50));
             for (seed, begun) in running.lock().expect("nobody panics with it").iter() {
                 if begun.elapsed() > SEED_MAX {
-                    let _ = writeln!(std::io::stderr(), "seed {seed} does not end: ringmq sim --trace={seed} --by={name}");
+                    let _ = writeln!(
+                        std::io::stderr(),
+                        "seed {seed} does not end: cargo run --release -p ringmq-sim -- --trace={seed} --by={name}"
+                    );
                     std::process::abort();
                 }
             }
@@ -173,7 +176,7 @@ fn sweep(by: Coordination, count: u64, kept: Kept) -> (Outcome, Coverage) {
     println!("{by:?}: {} seeds in {seconds:.1} s ({:.2} seeds/s): {total:?}", seeds.len(), seeds.len() as f64 / seconds);
     let replay = |(seed, without): &(u64, &[&str])| {
         let without = if without.is_empty() { String::new() } else { format!(" --without={}", without.join(",")) };
-        format!("\n  ringmq sim --trace={seed} --by={name}{without}")
+        format!("\n  cargo run --release -p ringmq-sim -- --trace={seed} --by={name}{without}")
     };
     assert!(
         failed.is_empty(),

@@ -2,8 +2,8 @@
 //! A failing seed replays exactly: `SIM_SEEDS=17..18 cargo test --test sim_node`.
 
 use ringmq::shard::LENT_MIN;
-use ringmq::sim::disk::{Faults, NO_FAULTS};
-use ringmq::sim::node::{Outcome, Plan, run};
+use ringmq_core::sim::disk::{Faults, NO_FAULTS};
+use ringmq_core::sim::node::{Outcome, Plan, run};
 use std::ops::Range;
 
 const CRASHES: Plan = Plan {

@@ -1,9 +1,9 @@
 //! The storage engine and recovery together over the simulated disk, many seeds. A failing seed replays exactly:
 //! `SEED=17 cargo test --test sim_store`; `MORE=10` runs ten times as many.
 
-use ringmq::sim::disk::{Faults, NO_FAULTS};
-use ringmq::sim::follower;
-use ringmq::sim::store::{Outcome, Plan, run};
+use ringmq_core::sim::disk::{Faults, NO_FAULTS};
+use ringmq_core::sim::follower;
+use ringmq_core::sim::store::{Outcome, Plan, run};
 
 const QUIET: Plan = Plan { lives: 4, steps: 500, faults: NO_FAULTS, space: 0, retention: true, producers: 64 };
 

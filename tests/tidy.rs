@@ -248,8 +248,16 @@ fn tree(tokens: &[Token], mut at: usize, before: &[String], out: &mut Vec<Vec<St
     }
 }
 
-/// `super::x` as the `crate::y::x` that it means in this module.
+/// `super::x` as the `crate::y::x` that it means in this module. The crates of [`CRATES`] are one: `ringmq_core::y` is `crate::y`.
 fn absolute(path: &[String], module: &[String]) -> Vec<String> {
+    let of_one_crate =
+        |names: &[&str], rest: &[String]| names.iter().map(|n| n.to_string()).chain(rest.iter().cloned()).collect();
+    match path[0].as_str() {
+        "ringmq_core" | "ringmq_protocol" => return of_one_crate(&["crate"], &path[1..]),
+        "ringmq_client" => return of_one_crate(&["crate", "client"], &path[1..]),
+        "crate" if module[0] == "client" => return of_one_crate(&["crate", "client"], &path[1..]),
+        _ => {}
+    }
     let ups = path.iter().take_while(|s| *s == "super").count();
     if ups == 0 {
         return path.to_vec();
@@ -443,11 +451,36 @@ fn rust_files(below: &str) -> BTreeMap<PathBuf, String> {
     files
 }
 
-/// `src/log/store.rs` is `[log, store]`, `src/log/mod.rs` is `[log]`.
-fn module_of(path: &Path) -> Vec<String> {
-    let parts = path.with_extension("");
-    let mut module: Vec<String> = parts.components().skip(1).map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
-    if module.len() > 1 && module.last().is_some_and(|last| last == "mod") {
+/// The crates whose modules the table lists: the folder of each one's sources, and the module that it is as a whole.
+const CRATES: [(&str, Option<&str>); 4] = [
+    ("src", None),
+    ("crates/ringmq-protocol/src", None),
+    ("crates/ringmq-core/src", None),
+    ("crates/ringmq-client/src", Some("client")),
+];
+
+/// The files of all modules without those of tests: path, module path, text.
+fn module_files() -> Vec<(PathBuf, Vec<String>, String)> {
+    let mut out = Vec::new();
+    for (folder, whole) in CRATES {
+        let files = rust_files(folder);
+        for path in reached(&Path::new(folder).join("lib.rs"), &files, false) {
+            let module = module_of(&path, folder, whole);
+            if module != ["lib"] {
+                let source = files[&path].clone();
+                out.push((path, module, source));
+            }
+        }
+    }
+    out
+}
+
+/// `src/log/store.rs` is `[log, store]`, `src/log/mod.rs` is `[log]`. In a crate that is one module, its name comes first.
+fn module_of(path: &Path, folder: &str, whole: Option<&str>) -> Vec<String> {
+    let parts = path.strip_prefix(folder).expect("it is below its folder").with_extension("");
+    let mut module: Vec<String> = whole.map(String::from).into_iter().collect();
+    module.extend(parts.components().map(|c| c.as_os_str().to_string_lossy().into_owned()));
+    if module.len() > 1 && module.last().is_some_and(|last| last == "mod" || whole.is_some() && last == "lib") {
         module.pop();
     }
     module
@@ -456,8 +489,10 @@ fn module_of(path: &Path) -> Vec<String> {
 fn crates() -> BTreeSet<String> {
     let manifest: toml::Table =
         fs::read_to_string(root().join("Cargo.toml")).expect("it is there").parse().expect("cargo read it too");
-    let names = ["dependencies", "dev-dependencies"].into_iter().filter_map(|section| manifest.get(section)?.as_table());
-    names.flat_map(|table| table.keys().map(|name| name.replace('-', "_"))).collect()
+    let workspace = manifest["workspace"]["dependencies"].as_table().into_iter();
+    let node = ["dependencies", "dev-dependencies"].into_iter().filter_map(|section| manifest.get(section)?.as_table());
+    let names = workspace.chain(node).flat_map(|table| table.keys().map(|name| name.replace('-', "_")));
+    names.filter(|name| !["ringmq_client", "ringmq_core", "ringmq_protocol"].contains(&name.as_str())).collect()
 }
 
 fn modules() -> Modules {
@@ -474,14 +509,10 @@ fn fail_on(complaints: Vec<String>) {
 #[test]
 fn imports_follow_the_table_of_modules() {
     let (modules, known) = (modules(), crates());
-    let files = rust_files("src");
     let mut complaints = Vec::new();
-    for path in reached(Path::new("src/lib.rs"), &files, false) {
-        let module = module_of(&path);
-        if module != ["lib"] {
-            let found = check_imports(&module, &files[&path], &modules, &known);
-            complaints.extend(found.into_iter().map(|c| format!("{}: {c}", path.display())));
-        }
+    for (path, module, source) in module_files() {
+        let found = check_imports(&module, &source, &modules, &known);
+        complaints.extend(found.into_iter().map(|c| format!("{}: {c}", path.display())));
     }
     fail_on(complaints);
 }
@@ -489,14 +520,14 @@ fn imports_follow_the_table_of_modules() {
 #[test]
 fn every_permission_is_used_every_row_has_a_folder_and_no_modules_import_each_other() {
     let (modules, known) = (modules(), crates());
-    let files = rust_files("src");
+    let files = module_files();
     let mut named = Named::default();
-    for path in reached(Path::new("src/lib.rs"), &files, false) {
-        named.add(&module_of(&path), &files[&path], &known);
+    for (_, module, source) in &files {
+        named.add(module, source, &known);
     }
     let mut complaints = named.unused(&modules);
     complaints.extend(circles(&modules));
-    let has_files = |name: &String| files.keys().any(|path| module_of(path).first() == Some(name));
+    let has_files = |name: &String| files.iter().any(|(_, module, _)| module.first() == Some(name));
     complaints.extend(modules.keys().filter(|name| !has_files(name)).map(|name| format!("module `{name}` has no files")));
     fail_on(complaints);
 }
@@ -534,7 +565,7 @@ fn no_file_is_dead() {
     for folder in ["src", "tests", "benches", "crates"] {
         let files = rust_files(folder);
         let is_root = |path: &&PathBuf| match folder {
-            "crates" => path.ends_with("src/lib.rs"),
+            "crates" => path.ends_with("src/lib.rs") || path.ends_with("src/main.rs"),
             "src" => ["src/lib.rs", "src/main.rs"].iter().any(|root| path.ends_with(root)) || path.starts_with("src/bin"),
             _ => path.components().count() == 2 || path.ends_with("main.rs"),
         };

@@ -1,7 +1,8 @@
 //! What each fuzz target does with bytes that may be anything: the same for libFuzzer (`fuzz_targets/`) and for `cargo test`
 //! (`tests/fuzz.rs`, which takes this file in).
 
-use ringmq::{codec, peer as links, session, sim};
+use ringmq::{codec, peer as links, session};
+use ringmq_core::sim;
 
 pub type Target = fn(&[u8]);
 

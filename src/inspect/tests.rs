@@ -10,8 +10,8 @@ use crate::format::segment_table::SegmentTable;
 use crate::format::snapshot::Snapshot;
 use crate::log::recovery::{JOURNAL_BYTES_MIN, RecoverOptions, recover};
 use crate::log::{BodyLimits, NativeBatch};
-use crate::sim::disk::SimDisk;
-use crate::sim::engine::Engine;
+use ringmq_core::sim::disk::SimDisk;
+use ringmq_core::sim::engine::Engine;
 
 /// A node with one topic, some batches, a cursor; some of it in the journal alone.
 fn node() -> SimDisk {

@@ -2,10 +2,10 @@
 //! reads the PEM files and checks what is in them, before the cores start. Knows no connection.
 
 use super::names::AnyName;
-use super::pem::{PemError, certificates, private_key, roots};
 use super::shown::AnyCertificate;
 use crate::codec::nsq::layers;
 use crate::config::Settings;
+use ringmq_protocol::pem::{PemError, certificates, private_key, roots};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{CryptoProvider, ring};

@@ -86,3 +86,58 @@ fn the_files_of_peers_are_named_by_their_own_flags() {
     assert_eq!(first("a b:4170", "a"), Ok("a".into()));
     assert!(first("a b:4170", "c d").unwrap_err().contains("neither the host of a b:4170 nor c d"));
 }
+
+/// Whether a client gets through the handshake. It shows its certificate, or none.
+fn is_let_in(terms: layers::Terms, shows: bool) -> bool {
+    let mut server = rustls::ServerConnection::new(terms.0).unwrap();
+    let mut client = super::super::tests::client_of(&PKI.ca, rustls::ALL_VERSIONS, shows).tls;
+    for _ in 0..6 {
+        let mut bytes = vec![];
+        while client.wants_write() {
+            client.write_tls(&mut bytes).unwrap();
+        }
+        let mut bytes = &bytes[..];
+        while !bytes.is_empty() {
+            server.read_tls(&mut bytes).unwrap();
+            if server.process_new_packets().is_err() {
+                return false;
+            }
+        }
+        let mut bytes = vec![];
+        while server.wants_write() {
+            server.write_tls(&mut bytes).unwrap();
+        }
+        let mut bytes = &bytes[..];
+        while !bytes.is_empty() {
+            client.read_tls(&mut bytes).unwrap();
+            client.process_new_packets().unwrap();
+        }
+    }
+    !server.is_handshaking()
+}
+
+#[test]
+fn a_policy_asks_nsq_clients_for_a_certificate() {
+    let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
+    let (ca, stranger) = (text(PKI.path("ca.pem")), Pki::new());
+    let other = text(stranger.path("ca.pem"));
+    for (policy, root, shows, good) in [
+        ("", "", false, true),
+        ("require", "", true, true),
+        ("require", "", false, false),
+        ("require", &*other, true, true),
+        ("require-verify", &*ca, true, true),
+        ("require-verify", &*ca, false, false),
+        ("require-verify", &*other, true, false),
+    ] {
+        let settings = Settings {
+            tls_cert: text(PKI.path("node.pem")),
+            tls_key: text(PKI.path("node.key")),
+            tls_client_auth_policy: policy.into(),
+            tls_root_ca_file: root.into(),
+            ..Settings::default()
+        };
+        assert_eq!(settings.is_tls_required(), !policy.is_empty());
+        assert_eq!(is_let_in(nsq_terms(&settings).unwrap().unwrap(), shows), good, "{policy} {shows}");
+    }
+}

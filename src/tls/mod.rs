@@ -1,5 +1,5 @@
 //! TLS of the native port and between nodes, by rustls: keys and records of each connection, between its socket and its session;
-//! and the files of all TLS of the node, that of NSQ clients included, whose connections src/transport carries.
+//! and the files of all TLS of the node, that of NSQ clients included, whose connections crates/ringmq-core/src/transport carries.
 //!
 //! Owns the certificates in memory and every connection's keys. Touches no socket: the runtime gives it what came and sends
 //! what it makes, so that a session sees plaintext only and knows nothing of TLS. Handshakes run on the connection's core.
@@ -24,7 +24,6 @@
 mod files;
 mod links;
 mod names;
-pub mod pem;
 mod said;
 mod shown;
 #[cfg(test)]
@@ -32,4 +31,4 @@ pub(crate) mod tests;
 
 pub use files::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, https_client, nsq_terms};
 pub use links::{Dialed, Links, Port, Wire};
-pub use pem::PemError;
+pub use ringmq_protocol::pem::{self, PemError};

@@ -68,14 +68,18 @@ pub(crate) static PKI: LazyLock<Pki> = LazyLock::new(Pki::new);
 /// Setting up keys takes long enough to do it once.
 static TERMS: LazyLock<Terms> = LazyLock::new(|| Terms::load(&PKI.settings()).unwrap().unwrap());
 
-struct Client {
-    tls: ClientConnection,
+pub(crate) struct Client {
+    pub tls: ClientConnection,
     /// What it was told by the node.
     heard: Vec<u8>,
 }
 
 /// With the versions given, trusting `ca`.
-fn client_of(ca: &CertificateDer<'static>, versions: &[&'static rustls::SupportedProtocolVersion], shows: bool) -> Client {
+pub(crate) fn client_of(
+    ca: &CertificateDer<'static>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+    shows: bool,
+) -> Client {
     let mut roots = RootCertStore::empty();
     roots.add(ca.clone()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());

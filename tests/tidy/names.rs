@@ -1,6 +1,6 @@
 //! What texts name is there: the tests of docs/promise.md, and the flags that messages of the program tell an operator of.
 
-use super::{code_of, fail_on, not_code, root, rust_files, tests_in};
+use super::{CRATES, code_of, fail_on, not_code, root, rust_files, tests_in};
 use ringmq::config::{IGNORED, TABLE};
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ struct Named {
 
 impl Named {
     fn of_the_repository() -> Named {
-        let mut files: Vec<(PathBuf, String)> = ["src", "tests"].into_iter().flat_map(rust_files).collect();
+        let mut files: Vec<(PathBuf, String)> = ["src", "tests", "crates"].into_iter().flat_map(rust_files).collect();
         for entry in fs::read_dir(root().join("tests/clients")).expect("it is there") {
             let path = entry.expect("a readable folder").path();
             if path.extension().is_some_and(|e| e == "py") {
@@ -37,11 +37,15 @@ impl Named {
 
     /// How the paths of a module's files begin: of the longest part of `module` that is one.
     fn place(&self, module: &str) -> Option<String> {
-        let path = format!("src/{}", module.replace("::", "/"));
-        let is_there = |p: &str| {
+        let is_there = |p: &String| {
             [format!("{p}.rs"), format!("{p}/mod.rs")].iter().any(|f| self.files.iter().any(|(n, _)| n == Path::new(f)))
         };
-        is_there(&path).then_some(path)
+        let below = |(folder, whole): (&str, Option<&str>)| match whole {
+            Some(whole) if module == whole => Some(format!("{folder}/lib")),
+            Some(whole) => Some(format!("{folder}/{}", module.strip_prefix(whole)?.strip_prefix("::")?.replace("::", "/"))),
+            None => Some(format!("{folder}/{}", module.replace("::", "/"))),
+        };
+        CRATES.into_iter().filter_map(below).find(is_there)
     }
 
     /// Of the last cell of a table's row.
@@ -55,7 +59,7 @@ impl Named {
                     complaints.extend((!is_there).then(|| format!("{name} is not there")));
                 } else if let Some(module) = self.place(name).filter(|_| name.contains("::")) {
                     // Several modules may share the names behind them: they are then looked for in the first one's room.
-                    below = if waits.is_some() { "src/".into() } else { module };
+                    below = if waits.is_some() { String::new() } else { module };
                     waits = Some(name);
                 } else if let Some((module, test)) = name.rsplit_once("::") {
                     // `tests` may stand in the file of its module.
@@ -118,7 +122,7 @@ fn a_name_of_nothing_is_found() {
 // ---- flags
 
 /// Of other programs, and `--name` for any.
-const FOREIGN: &[&str] = &["security-opt", "version", "help", "test", "name"];
+const FOREIGN: &[&str] = &["security-opt", "release", "version", "help", "test", "name"];
 
 /// What each `.long(` and its like of a command names.
 fn declared(source: &str) -> BTreeSet<String> {
@@ -152,12 +156,16 @@ fn of_command(command: &clap::Command, into: &mut BTreeSet<String>) {
 
 #[test]
 fn a_flag_that_the_program_tells_of_is_there() {
-    let files = rust_files("src");
+    let files: std::collections::BTreeMap<PathBuf, String> = ["src", "crates"]
+        .into_iter()
+        .flat_map(rust_files)
+        .filter(|(path, _)| !path.starts_with("crates/ringmq-lookupd"))
+        .collect();
     let mut known: BTreeSet<String> = FOREIGN.iter().map(|name| name.to_string()).collect();
     known.extend(TABLE.iter().map(|row| row.name.to_string()).chain(IGNORED.iter().map(|(name, _)| name.to_string())));
     of_command(&ringmq::config::flags::add_flags(clap::Command::new("serve")), &mut known);
     of_command(&ringmq::load::command(), &mut known);
-    for path in ["src/main.rs", "src/seeds.rs"] {
+    for path in ["src/main.rs", "crates/ringmq-sim/src/main.rs"] {
         let found = declared(&files[Path::new(path)]);
         assert!(found.len() > 5, "{path}: its flags were not found");
         known.extend(found);

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 const SCHEMAS: [(&str, &str); 2] = [
-    ("schema/native.fbs", "src/codec/native/generated.rs"),
-    ("schema/peer.fbs", "src/codec/peer/generated.rs"),
+    ("schema/native.fbs", "crates/ringmq-protocol/src/codec/native/generated.rs"),
+    ("schema/peer.fbs", "crates/ringmq-protocol/src/codec/peer/generated.rs"),
 ];
 
 fn main() {

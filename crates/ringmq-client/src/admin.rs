@@ -1,0 +1,85 @@
+//! What is asked of a node besides messages.
+
+use super::error::Result;
+use super::link::{Answer, TopicMap};
+use super::node::unexpected;
+use super::{Client, Error};
+use ringmq_protocol::base::{PartitionId, Position};
+use ringmq_protocol::codec::native::{Request, SetOffset, Start, feature};
+
+impl Client {
+    /// All topics and where their partitions live, in the order of their names.
+    pub async fn topics(&self) -> Result<Vec<TopicMap>> {
+        self.inner.topics().await
+    }
+
+    /// The topic, as the node has it now.
+    pub async fn topic(&self, topic: &str) -> Result<TopicMap> {
+        match self.inner.refresh(topic).await? {
+            Some(map) => Ok((*map).clone()),
+            None => Err(Error::NoTopic { topic: topic.into() }),
+        }
+    }
+
+    /// Makes a topic; 0 partitions: as many as the node's setting says. One that is there is answered as it is.
+    ///
+    /// ```no_run
+    /// # async fn f(client: ringmq_client::Client) -> Result<(), ringmq_client::Error> {
+    /// let topic = client.create_topic("orders", 8).await?;
+    /// assert_eq!(topic.partitions.len(), 8);
+    /// # Ok(()) }
+    /// ```
+    pub async fn create_topic(&self, topic: &str, partitions: u16) -> Result<TopicMap> {
+        self.inner.create(topic, partitions).await.map(|map| (*map).clone())
+    }
+
+    /// The place in a partition that `start` means.
+    ///
+    /// ```no_run
+    /// # use ringmq_client::{Client, Error, Start};
+    /// # async fn f(client: Client) -> Result<(), Error> {
+    /// let end = client.find("orders", 0, Start::Newest).await?;
+    /// println!("{} messages were ever stored there", end.count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn find(&self, topic: &str, partition: u16, start: Start) -> Result<Position> {
+        let request = Request::Find { topic, partition: PartitionId(partition), start };
+        match self.inner.ask_there(topic, partition, &request).await? {
+            Answer::Found(at) => Ok(at),
+            other => Err(unexpected(&*self.inner.any_link().await?, &other)),
+        }
+    }
+
+    /// Moves a channel of a partition to the place that `start` means, forwards or back, and says where that is. All before it
+    /// counts as finished and nothing after it; what is in flight comes again if it lies behind, and what its holders still
+    /// finish of it does not count. Refused while more than one consumer is subscribed, unless it is forced.
+    ///
+    /// ```no_run
+    /// # use ringmq_client::{Client, Error, Start};
+    /// # async fn f(client: Client) -> Result<(), Error> {
+    /// let at = client.set_offset("orders", 0, "billing", Start::Timestamp(1_700_000_000_000_000_000), false).await?;
+    /// println!("it goes on at the message that has {} before it", at.count);
+    /// # Ok(()) }
+    /// ```
+    pub async fn set_offset(&self, topic: &str, partition: u16, channel: &str, start: Start, force: bool) -> Result<Position> {
+        Error::unless_it_fits("channel's name", channel)?;
+        let link = self.inner.link_for(topic, partition).await?;
+        if link.facts.features & feature::ORDERED == 0 {
+            return Err(Error::protocol(&link.facts.address, "it sets no offsets: it is of an older version"));
+        }
+        let request = Request::SetOffset(SetOffset { topic, partition: PartitionId(partition), channel, start, force });
+        match self.inner.ask_there(topic, partition, &request).await? {
+            Answer::Found(at) => Ok(at),
+            other => Err(unexpected(&*self.inner.any_link().await?, &other)),
+        }
+    }
+
+    /// Asks for a sign of life.
+    pub async fn ping(&self) -> Result<()> {
+        let link = self.inner.any_link().await?;
+        match link.ask(&Request::Ping).await? {
+            Answer::Pong => Ok(()),
+            other => Err(unexpected(&link, &other)),
+        }
+    }
+}

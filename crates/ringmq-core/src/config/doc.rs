@@ -1,0 +1,47 @@
+//! docs/settings.md, generated from the table; a test fails when the file is not what this gives.
+
+use super::{IGNORED, MISSING, TABLE};
+use std::fmt::Write;
+
+/// The whole text of docs/settings.md.
+pub fn settings_md() -> String {
+    let mut out = String::from(
+        "# Settings\n\n\
+         Generated from the table in crates/ringmq-core/src/config/mod.rs by `UPDATE_DOCS=1 cargo test --test tidy`; do not edit.\n\n\
+         A setting is a flag (`--name=value`, `--name value`, `-name value`) or a key of the TOML file that `--config` names\n\
+         (`-` or `_` in the name); flags win. Sizes are bytes, or carry KiB, MiB, GiB or TiB. Durations carry their unit as in Go\n\
+         (`250ms`, `1m30s`), or in days and weeks (`1d`, `2w`); a plain integer in the file is milliseconds. A node\n\
+         takes a new value when it starts, and `log-level` of the file on SIGHUP, too.\n",
+    );
+    let mut group = "";
+    for row in TABLE {
+        if row.group != group {
+            group = row.group;
+            let _ = write!(out, "\n## {group}\n\n| setting | unit | default | bounds | what it does |\n|---|---|---|---|---|\n");
+        }
+        let bounds = if row.is_number() { row.bounds() } else { String::new() };
+        let _ = writeln!(out, "| `{}` | {} | {} | {bounds} | {}. |", row.name, row.unit_name(), row.show_default(), row.about);
+    }
+    out.push_str(
+        "\n## Per topic\n\n\
+         Only in the file. A topic without a value of its own has the node's value.\n\n\
+         ```toml\n[topics.orders]\nretention = \"1w\"        # or retention_ms = 604800000\nretention_bytes = \"10GiB\"\n```\n\n\
+         ## nsqd's settings without effect here\n\n\
+         They are accepted, so that an nsqd's flags or file need fewer changes, and named in the log.\n\n\
+         | setting | why |\n|---|---|\n",
+    );
+    for (name, why) in IGNORED {
+        let _ = writeln!(out, "| `{name}` | {why}. |");
+    }
+    out.push_str(
+        "\n## nsqd's settings that are not supported (yet)\n\n\
+         They are refused, as a flag and in the file, because an operator who sets one relies on it. A value that asks for nothing is\n\
+         accepted and named in the log: nsqd's default, an empty value, an empty list, `false` or `0`.\n\n\
+         | setting | what there is |\n|---|---|\n",
+    );
+    for flag in MISSING {
+        let instead = if flag.instead.is_empty() { String::new() } else { format!(" `{}`", flag.instead) };
+        let _ = writeln!(out, "| `{}` | {}{instead}. |", flag.name, flag.why);
+    }
+    out
+}

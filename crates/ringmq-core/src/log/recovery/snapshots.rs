@@ -1,0 +1,294 @@
+//! The snapshot slots of a partition: what they hold, and where a partition begins.
+
+use super::RecoverError;
+use super::partition::{Context, Partition};
+use super::report::Severity;
+use crate::base::{BLOCK, FileId, PartitionDir};
+use crate::format::decision::{Row, finding};
+use crate::format::files::Bad;
+use crate::format::snapshot::{SLOTS, Snapshot};
+use crate::format::storage::{Storage, read_range};
+use std::sync::Arc;
+
+finding! {
+    /// The three snapshot slots.
+    Found {
+        /// No file, or zeros, in all.
+        Blank,
+        /// Two slots hold, or all.
+        Two,
+        One,
+        /// One does not hold, the others were never written.
+        FirstBad,
+        NoneHolds,
+        /// A slot of a version that this build does not know.
+        Unknown,
+    }
+}
+
+finding! {
+    /// What segments there are.
+    Data {
+        /// None, or only the first one, of which no commit record says that a batch was durable.
+        Nothing,
+        /// The lowest one begins at offset 0.
+        FromStart,
+        /// Retention has removed the first ones.
+        FromLater,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SnapshotAction {
+    Use,
+    /// Take the one that holds; damage unless the journal has all that it does not contain.
+    UseIfProven,
+    /// Begin at offset 0 with nothing: the journal holds all that happened.
+    Fresh,
+    /// Begin at offset 0; damage if the journal does not begin with the partition's first record.
+    FreshIfFirst,
+    /// Take the place from the segments and commit logs; cursors are lost but for what the journal holds.
+    Rebuild,
+    Halt,
+}
+
+/// | slots | segments | action | why |
+/// |---|---|---|---|
+/// | Two | any | Use | the highest sequence: what the journal has let go of stands in each two |
+/// | One | any | UseIfProven | two are gone: one was torn and the other has rotted, or both have |
+/// | Blank, FirstBad | Nothing | Fresh | nothing was ever durable but for what the journal has; a crash may tear the first slot |
+/// | Blank, FirstBad | FromStart | FreshIfFirst | the journal lets go of the first record when all slots are written |
+/// | Blank, FirstBad | FromLater | Rebuild | snapshots must have been there |
+/// | NoneHolds | any | Rebuild | snapshots were there |
+/// | Unknown | any | Halt | written by a newer version |
+pub const SNAPSHOT_TABLE: &[Row<Found, Data, (), SnapshotAction>] = &[
+    Row {
+        a: &[Found::Two],
+        b: &[],
+        c: &[],
+        then: SnapshotAction::Use,
+        why: "the highest sequence: what the journal has let go of stands in each two",
+    },
+    Row {
+        a: &[Found::One],
+        b: &[],
+        c: &[],
+        then: SnapshotAction::UseIfProven,
+        why: "two are gone: one was torn and the other has rotted, or both have",
+    },
+    Row {
+        a: &[Found::Blank, Found::FirstBad],
+        b: &[Data::Nothing],
+        c: &[],
+        then: SnapshotAction::Fresh,
+        why: "nothing was ever durable but for what the journal has; a crash may tear the first slot",
+    },
+    Row {
+        a: &[Found::Blank, Found::FirstBad],
+        b: &[Data::FromStart],
+        c: &[],
+        then: SnapshotAction::FreshIfFirst,
+        why: "the journal lets go of the first record when all slots are written",
+    },
+    Row {
+        a: &[Found::Blank, Found::FirstBad],
+        b: &[Data::FromLater],
+        c: &[],
+        then: SnapshotAction::Rebuild,
+        why: "snapshots must have been there",
+    },
+    Row { a: &[Found::NoneHolds], b: &[], c: &[], then: SnapshotAction::Rebuild, why: "snapshots were there" },
+    Row { a: &[Found::Unknown], b: &[], c: &[], then: SnapshotAction::Halt, why: "written by a newer version" },
+];
+
+/// One slot, or why it does not hold.
+fn read_slot(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, slot: u8) -> Result<Result<Snapshot, Bad>, RecoverError> {
+    let file = FileId::Snapshot(dir.clone(), slot);
+    let first = match storage.len(&file)? {
+        None | Some(0) => vec![],
+        Some(_) => read_range(storage, &file, 0, BLOCK)?,
+    };
+    let decoded = Snapshot::len_of(&first).map(|len| if len > first.len() { Some(len) } else { None });
+    let bytes = match decoded {
+        Ok(Some(len)) => read_range(storage, &file, 0, len)?,
+        _ => first,
+    };
+    Ok(match Snapshot::decode(&bytes, dir.topic_id, dir.partition) {
+        Ok(s) if s.sequence % SLOTS as u64 == slot as u64 => Ok(s),
+        Ok(_) => Err(Bad::Foreign),
+        Err(Bad::Short) if bytes.iter().all(|&b| b == 0) => Err(Bad::Zero),
+        Err(bad) => Err(bad),
+    })
+}
+
+/// What a partition's slots hold.
+pub struct Slots {
+    pub found: Found,
+    pub newest: Option<Snapshot>,
+    /// Another slot says the same as the newest one.
+    pub is_twice: bool,
+    /// A slot that a newer version wrote.
+    pub newer: Option<FileId>,
+    /// Slots that do not hold, and whether only a partition's first round leaves them so: they are blank.
+    pub bad: Vec<(FileId, bool)>,
+}
+
+impl Slots {
+    pub fn read(storage: &mut dyn Storage, dir: &Arc<PartitionDir>) -> Result<Slots, RecoverError> {
+        let mut slots = Slots { found: Found::Unknown, newest: None, is_twice: false, newer: None, bad: vec![] };
+        let mut blank = vec![];
+        let mut holding = 0;
+        for slot in 0..SLOTS {
+            let file = FileId::Snapshot(dir.clone(), slot);
+            match read_slot(storage, dir, slot)? {
+                Ok(next) => {
+                    holding += 1;
+                    slots.take(next);
+                }
+                Err(bad) => {
+                    if matches!(bad, Bad::Version(_)) {
+                        slots.newer = Some(file.clone());
+                    }
+                    blank.extend((bad == Bad::Zero).then_some(slot));
+                    slots.bad.push((file, false));
+                }
+            }
+        }
+        let newest = slots.newest.as_ref().map_or(0, |s| s.sequence);
+        for slot in &blank {
+            let file = FileId::Snapshot(dir.clone(), *slot);
+            let is_due = Snapshot::is_due(*slot, newest);
+            slots.bad.iter_mut().filter(|(bad, _)| *bad == file).for_each(|(_, is_first)| *is_first = !is_due);
+        }
+        slots.found = match (&slots.newer, holding, blank.len()) {
+            (Some(_), ..) => Found::Unknown,
+            (_, 2.., _) => Found::Two,
+            (_, 1, _) => Found::One,
+            (_, _, 3) => Found::Blank,
+            (_, _, 2) => Found::FirstBad,
+            _ => Found::NoneHolds,
+        };
+        Ok(slots)
+    }
+
+    fn take(&mut self, next: Snapshot) {
+        let is_same = self.newest.as_ref().is_some_and(|other| other.says_as(&next));
+        match &self.newest {
+            Some(other) if other.sequence > next.sequence => self.is_twice |= is_same,
+            _ => (self.newest, self.is_twice) = (Some(next), is_same),
+        }
+    }
+}
+
+impl Partition {
+    /// No snapshot: whether there was none, or it is lost. A partition of which nothing was ever durable begins with slots that
+    /// say so, before anything that stands in its files is taken for its own: what a start finds there it records.
+    pub(super) fn settle_first(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        if self.on_disk.is_some() || self.has_witness || self.is_gap_explained {
+            return Ok(());
+        }
+        if self.needs_first_record {
+            self.no_first_record(cx);
+        } else if !self.damaged && !self.touched && !self.ahead.is_empty() {
+            let nothing = self.snapshot();
+            self.write_snapshots(cx, nothing.clone(), SLOTS as u64)?;
+            (self.on_disk, self.is_twice) = (Some(nothing), true);
+            self.bad_slots.clear();
+        }
+        Ok(())
+    }
+
+    /// A single slot that holds has all that there was if the journal has the record behind what it contains, or an earlier one; or
+    /// if it is the very first one: a startup that was cut short wrote it, and never finished the next slot.
+    pub(super) fn prove(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        // The crash may have torn the second one. The third, had it been written, would hold.
+        let second = Snapshot::file(&self.dir, 2);
+        let is_first_round = |(file, is_blank): &(FileId, bool)| *is_blank || *file == second;
+        let is_very_first = self.snapshot_sequence == 1 && self.bad_slots.iter().all(is_first_round);
+        if !self.unproven || self.has_witness || is_very_first {
+            return Ok(());
+        }
+        let file = self.bad_slots.first().map_or(FileId::Snapshot(self.dir.clone(), 0), |(file, _)| file.clone());
+        let what = "of three snapshots one holds, and others may have been newer: channels that were created and messages \
+                    that were finished since may be missing";
+        self.lose_channels(cx, file, what);
+        self.reach_begun(cx, "a later segment begins behind it")
+    }
+
+    pub(super) fn report_bad_slots(&mut self, cx: &mut Context<'_>) {
+        // The journal lets go of the first record when all slots are written.
+        let is_first_round = self.has_witness || self.on_disk.is_none();
+        for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
+            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
+        }
+    }
+
+    /// Writes one bad slot beside two that hold, before anything else is written: with what the newest one says, under the sequence that
+    /// the slot had. So a crash while a later snapshot is written leaves two slots that hold.
+    pub(super) fn mend_slot(&mut self, cx: &mut Context<'_>) -> Result<(), RecoverError> {
+        let (Some(on_disk), [(file, _)]) = (&self.on_disk, &self.bad_slots[..]) else { return Ok(()) };
+        let sequence = (0..SLOTS as u64).filter_map(|behind| on_disk.sequence.checked_sub(behind));
+        let Some(sequence) = sequence.filter(|s| *s > 0).find(|s| Snapshot::file(&self.dir, *s) == *file) else { return Ok(()) };
+        let (file, bytes) = (file.clone(), Snapshot { sequence, ..on_disk.clone() }.encode());
+        self.write_whole_slot(cx, &file, &bytes)
+    }
+
+    /// How many slots have to be written until two say this, and all hold: the next start could not tell any more what one was.
+    pub(super) fn copies(&self, snapshot: &Snapshot) -> u64 {
+        match &self.on_disk {
+            None if self.touched || self.damaged || self.end.offset > 0 => SLOTS as u64,
+            None => 0,
+            Some(on_disk) if on_disk.says_as(snapshot) && self.bad_slots.is_empty() => !self.is_twice as u64,
+            Some(_) => 2,
+        }
+    }
+
+    pub fn no_first_record(&mut self, cx: &mut Context<'_>) {
+        self.expects_first_record = false;
+        self.record_sequence = self.record_sequence.max(cx.sequence_floor);
+        self.snapshot_sequence = self.snapshot_sequence.max(cx.sequence_floor);
+        let file = FileId::Snapshot(self.dir.clone(), 1);
+        self.lose_channels(cx, file, "no snapshot holds, and the journal does not begin with the partition: cursors are lost");
+    }
+
+    /// Writes the next slots, one after the other, with this snapshot.
+    pub(super) fn write_snapshots(&mut self, cx: &mut Context<'_>, snapshot: Snapshot, copies: u64) -> Result<(), RecoverError> {
+        cx.report.partitions_written += (copies > 0) as u64;
+        for sequence in (self.snapshot_sequence + 1..).take(copies as usize) {
+            let bytes = Snapshot { sequence, ..snapshot.clone() }.encode();
+            let file = Snapshot::file(&self.dir, sequence);
+            self.write_whole_slot(cx, &file, &bytes)?;
+            self.snapshot_sequence = sequence;
+        }
+        Ok(())
+    }
+
+    /// Writes a slot that may be too short, or missing.
+    fn write_whole_slot(&mut self, cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        let allocated = cx.storage.allocate(file, bytes.len() as u64);
+        if allocated.as_ref().is_err_and(|e| e.is_no_space()) && self.give_back(cx)? {
+            cx.allocate(file, bytes.len() as u64)?;
+        } else {
+            allocated.or_else(|_| cx.allocate(file, bytes.len() as u64))?;
+        }
+        Self::write_slot(cx, file, bytes)
+    }
+
+    pub(super) fn write_slot(cx: &mut Context<'_>, file: &FileId, bytes: &[u8]) -> Result<(), RecoverError> {
+        for (i, piece) in bytes.chunks(crate::base::IO_BYTES_MAX).enumerate() {
+            cx.storage.write(file, (i * crate::base::IO_BYTES_MAX) as u64, piece)?;
+        }
+        Ok(cx.storage.sync(file)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::decision;
+
+    #[test]
+    fn the_table_answers_everything_once() {
+        decision::check(SNAPSHOT_TABLE, include_str!("snapshots.rs"), crate::ON_DISK);
+    }
+}

@@ -1,0 +1,474 @@
+//! What cores (and the HTTP thread) tell each other. Every request carries a ticket that comes back with its answer.
+
+use crate::base::{ChannelName, LogId, MessagePlace, PartitionId, Peer, Position, SubId, TopicName, TopicRef};
+use crate::codec::peer::Addressed;
+use crate::{
+    base::client::ClientInfo,
+    seam::{
+        grants::Grants,
+        outcome::{AcceptLossError, InFlightCommand, InFlightError, PublishError, SetOffsetError},
+    },
+};
+use std::any::Any;
+
+use crate::base::NodeId;
+
+use std::sync::Arc;
+
+use crate::codec::native::Start;
+
+/// Chosen by the asker, meaningful to it alone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// Room that a native publish's body has in front for the header of its batch.
+pub const BATCH_ROOM: usize = crate::format::batch::BATCH_HEADER_LEN;
+
+/// What this node can do with a partition of a topic, as its core says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Share {
+    /// It leads, and delivers and takes FINs: its epoch was opened.
+    pub serves: bool,
+    /// It takes publishes, too.
+    pub writable: bool,
+}
+
+/// Bodies of one publish, in order, owned: what crosses cores. `ends[i]` is where body i ends in `bytes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnedBodies {
+    pub bytes: Vec<u8>,
+    pub ends: Vec<u32>,
+    /// No channel delivers them before so many milliseconds have passed.
+    pub delay_ms: u64,
+}
+
+impl OwnedBodies {
+    pub fn push(&mut self, body: &[u8]) {
+        self.bytes.extend_from_slice(body);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(s, &e)| &self.bytes[s as usize..e as usize])
+    }
+}
+
+/// How a subscription wants its messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubOptions {
+    pub msg_timeout_ms: u64,
+    /// Percent of messages to deliver; 0 means all.
+    pub sample_rate: u8,
+    /// It takes messages in runs, as they are stored, and confirms them in ranges; it is not sampled.
+    pub ranged: bool,
+    /// The channel is to be ordered, if it is not yet (`log::cursor`).
+    pub ordered: bool,
+    /// Its messages go out with their place in the log and binary ids ([`placed_message`](crate::codec::nsq::frame)).
+    pub placed: bool,
+    /// For /stats.
+    pub client: ClientInfo,
+}
+
+/// One client's SUB, as one partition hears of it.
+#[derive(Clone, Debug)]
+pub struct SubRequest {
+    pub sub: SubId,
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub options: SubOptions,
+    /// What partition 0 said: whether the channel is its topic's first one. Partition 0 itself is asked.
+    pub first: Option<bool>,
+    /// The client reads this partition alone: it judges for itself.
+    pub is_alone: bool,
+}
+
+/// What an auth server is asked.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuthQuery {
+    pub remote_ip: String,
+    pub tls: bool,
+    /// Of the client's certificate.
+    pub common_name: String,
+    pub secret: Vec<u8>,
+}
+
+/// A session between two cores: it has no reply outstanding, nothing unsent and no subscription.
+#[derive(Debug)]
+pub struct MovedSession {
+    pub peer: Peer,
+    pub protocol: Protocol,
+    /// What a session of the protocol needs to go on. Known to the module of the protocol, and to nobody on the way.
+    state: Box<dyn Any + Send>,
+}
+
+/// Whose session moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Protocol {
+    Nsq,
+    Native,
+    Peer,
+}
+
+impl MovedSession {
+    pub fn new(peer: Peer, protocol: Protocol, state: impl Any + Send) -> Box<MovedSession> {
+        Box::new(MovedSession { peer, protocol, state: Box::new(state) })
+    }
+
+    /// What [`MovedSession::new`] was given.
+    ///
+    /// # Panics
+    ///
+    /// When that was of another type: the sessions of a protocol make and read their own.
+    pub fn into_state<T: Any>(self) -> T {
+        *self.state.downcast().expect("the state is of the session's protocol")
+    }
+}
+
+/// What a connection has below its session (TLS). Known to the room that made it, and to nobody on the way.
+pub type Layer = Box<dyn Any + Send>;
+
+#[derive(Debug)]
+pub enum MeshMessage {
+    // ---- topics: asked of the home core
+    EnsureTopic {
+        ticket: Ticket,
+        name: TopicName,
+        /// Of a topic that is new; 0: as many as the setting says.
+        partitions: u16,
+    },
+    /// Answered by `Topic`, `NoTopic` when there is none: it is not created.
+    FindTopic {
+        ticket: Ticket,
+        name: TopicName,
+    },
+    Topic {
+        ticket: Ticket,
+        result: Result<TopicRef, PublishError>,
+    },
+
+    /// From the HTTP thread to the partition's core. Answered by `TopicChanged`, once that is durable.
+    EmptyTopic {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+    },
+    /// From the HTTP thread to its home. Answered by `TopicChanged`, once the decision is durable.
+    DeleteTopic {
+        ticket: Ticket,
+        name: TopicName,
+    },
+    TopicChanged {
+        ticket: Ticket,
+        result: Result<(), PublishError>,
+    },
+
+    /// How many topics the sender is the home of; told to all when it changes.
+    TopicCount {
+        topics: u64,
+    },
+    /// The sender's disk is full, or no longer; told to all when it changes, since space may be freed anywhere.
+    DiskFull {
+        full: bool,
+    },
+
+    /// From its home to all: so every core can list the node's topics.
+    TopicCreated {
+        topic: TopicRef,
+    },
+
+    // ---- a topic goes (crates/ringmq-core/src/shard/removal.rs)
+    /// To its home: the sender's last channel of the topic went.
+    TopicIdle {
+        topic: TopicRef,
+    },
+    /// From its home: may it go? Forced: unless the core cannot write. Answered by `Leave`.
+    CloseTopic {
+        topic: TopicRef,
+        is_forced: bool,
+    },
+    Leave {
+        topic: TopicRef,
+        agrees: bool,
+    },
+    /// It stays.
+    ReopenTopic {
+        topic: TopicRef,
+    },
+    /// It goes: its deletion is durable. Answered by `Dropped`.
+    DropTopic {
+        topic: TopicRef,
+    },
+    Dropped {
+        topic: TopicRef,
+        is_gone: bool,
+    },
+    /// Whether it goes is known after a restart only.
+    StuckTopic {
+        topic: TopicRef,
+    },
+
+    // ---- publish: asked of the partition's core
+    Publish {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+        bodies: OwnedBodies,
+    },
+    Published {
+        ticket: Ticket,
+        result: Result<(), PublishError>,
+    },
+
+    // ---- consume: asked of the partition's core
+    Subscribe {
+        request: Box<SubRequest>,
+    },
+    /// The channel is durable; whether it is its topic's first one.
+    Subscribed {
+        sub: SubId,
+        partition: PartitionId,
+        result: Result<bool, PublishError>,
+    },
+    /// From partition 0's core: its topic's first channel is durable there. Answered by `ChannelCreated`.
+    CreateChannel {
+        topic: TopicRef,
+        channel: ChannelName,
+    },
+    /// It is durable in all of the sender's partitions of the topic, or cannot be.
+    ChannelCreated {
+        topic: TopicRef,
+    },
+    Unsubscribe {
+        sub: SubId,
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
+    /// The connection's core lends: the partition may have `credit` more messages in flight for this client.
+    Lend {
+        sub: SubId,
+        partition: PartitionId,
+        credit: u32,
+    },
+    /// Give `credit` back, as soon as it is not in use; answered by one or more `Returned`.
+    Recall {
+        sub: SubId,
+        partition: PartitionId,
+        credit: u32,
+    },
+    Returned {
+        sub: SubId,
+        partition: PartitionId,
+        credit: u32,
+    },
+    /// Messages are there but no credit.
+    Hungry {
+        sub: SubId,
+        partition: PartitionId,
+    },
+    /// The client's output is full (or has room again): deliver nothing until then.
+    Block {
+        sub: SubId,
+        partition: PartitionId,
+        blocked: bool,
+    },
+    /// Frames ready for the socket.
+    Deliver {
+        sub: SubId,
+        frames: Vec<u8>,
+    },
+    Finish {
+        sub: SubId,
+        partition: PartitionId,
+        ids: Vec<LogId>,
+    },
+    Requeue {
+        sub: SubId,
+        partition: PartitionId,
+        id: LogId,
+        delay_ms: u64,
+    },
+    Touch {
+        sub: SubId,
+        partition: PartitionId,
+        id: LogId,
+    },
+    /// A FIN, REQ or TOUCH was not carried out.
+    InFlightFailed {
+        sub: SubId,
+        place: MessagePlace,
+        command: InFlightCommand,
+        why: InFlightError,
+    },
+
+    // ---- asked of the partition's core
+    SetOffset {
+        ticket: Ticket,
+        set: Box<SetOffset>,
+    },
+    /// Final: where the channel stands.
+    OffsetSet {
+        ticket: Ticket,
+        result: Result<Position, SetOffsetError>,
+    },
+
+    /// Answered by `OrderSet`.
+    SetOrder {
+        ticket: Ticket,
+        set: Box<SetOrder>,
+    },
+    OrderSet {
+        ticket: Ticket,
+        result: Result<(), SetOffsetError>,
+    },
+    /// Answered by `ChannelChanged`.
+    ChangeChannel {
+        ticket: Ticket,
+        set: Box<ChangeChannel>,
+    },
+    /// Final; of one that was created: whether it is its topic's first channel.
+    ChannelChanged {
+        ticket: Ticket,
+        result: Result<bool, SetOffsetError>,
+    },
+    /// An operator lets go of what the partition's leader would lose, named as it names it. Answered by `LossAccepted`.
+    AcceptLoss {
+        ticket: Ticket,
+        topic: TopicRef,
+        partition: PartitionId,
+        loss: Option<String>,
+    },
+    /// What was let go of.
+    LossAccepted {
+        ticket: Ticket,
+        result: Result<String, AcceptLossError>,
+    },
+
+    // ---- replicas (crates/ringmq-core/src/shard/replication.rs)
+    /// From a partition's core to all, and to the HTTP thread, whenever it changes.
+    Share {
+        topic: TopicRef,
+        partition: PartitionId,
+        share: Share,
+    },
+    /// To a client's core: the partition is not led here any more, and the channel has forgotten the client.
+    PartLost {
+        sub: SubId,
+        partition: PartitionId,
+    },
+
+    /// To a client's core: its channel was deleted.
+    ChannelDeleted {
+        sub: SubId,
+    },
+
+    // ---- connections
+    /// Carried by the IO rooms: the receiving runtime registers the socket and turns it into `Event::Adopted` + `Bytes`.
+    Connection {
+        fd: i32,
+        session: Box<MovedSession>,
+        unread: Vec<u8>,
+        /// What lies between the socket and the session, if anything does; what it has of bytes comes behind `unread`.
+        layer: Option<Layer>,
+    },
+
+    // ---- other nodes
+    /// A message of another node for a partition of the receiving core.
+    Peer {
+        from: NodeId,
+        addressed: Box<Addressed>,
+    },
+
+    /// To the HTTP thread, once per turn that changed something.
+    Catalog {
+        changes: Vec<CatalogChange>,
+    },
+
+    // ---- AUTH: asked of the HTTP thread
+    Authorize {
+        ticket: Ticket,
+        query: Box<AuthQuery>,
+    },
+    /// The error is for the log.
+    Authorized {
+        ticket: Ticket,
+        result: Result<Arc<Grants>, String>,
+    },
+
+    // ---- /stats
+    StatsRequest {
+        ticket: Ticket,
+        topic: Option<TopicName>,
+        channel: Option<ChannelName>,
+        clients: bool,
+    },
+    Stats {
+        ticket: Ticket,
+        stats: Box<crate::metrics::stats::ShardStats>,
+    },
+}
+
+/// Where a channel is to stand in one partition.
+#[derive(Clone, Debug)]
+pub struct SetOffset {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub to: Start,
+    /// Also when several clients are subscribed.
+    pub force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelChange {
+    /// `first` is the topic's verdict; without one partition 0 judges, or this one where it `is_alone`.
+    Create {
+        first: Option<bool>,
+        is_alone: bool,
+    },
+    Delete,
+    Pause,
+    Unpause,
+}
+
+#[derive(Clone, Debug)]
+pub struct ChangeChannel {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub change: ChannelChange,
+}
+
+/// What a channel is to be in one partition.
+#[derive(Clone, Debug)]
+pub struct SetOrder {
+    pub topic: TopicRef,
+    pub partition: PartitionId,
+    pub channel: ChannelName,
+    pub ordered: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CatalogChange {
+    /// From the home core of a topic, of a node alone. A new one was created just now, and not found by recovery.
+    Topic {
+        topic: TopicRef,
+        is_new: bool,
+    },
+    TopicGone {
+        topic: TopicRef,
+    },
+    /// From the core of the partition.
+    Channel {
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
+    ChannelGone {
+        topic: TopicRef,
+        partition: PartitionId,
+        channel: ChannelName,
+    },
+}

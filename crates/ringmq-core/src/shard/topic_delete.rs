@@ -1,0 +1,96 @@
+//! An operator deletes a topic: its clients leave, its channels go with its messages.
+//!
+//! ```text
+//! DeleteTopic ─> home ─ CloseTopic, forced ─> every core: its clients are disconnected, who wants the name waits; Leave once no
+//!                  │                          publish and no change of a channel is under way
+//!                  └─ TopicDelete durable: answered, and carried out as the removal of an ephemeral topic (shard/removal.rs)
+//! ```
+//! What was acknowledged of the topic before goes with it. A core that cannot write keeps the topic: nothing would make the decision
+//! durable.
+
+use super::engine::{Engine, Heard};
+use super::partitions::ChannelKey;
+use super::removal::Asker;
+use crate::base::{Now, TopicName, TopicRef};
+use crate::log::PartitionIdx;
+use crate::seam::outcome::PublishError;
+
+impl Engine {
+    pub(super) fn delete_topic(&mut self, now: Now, name: &TopicName, asker: Asker) {
+        let begun = match () {
+            // The coordinator says which topics there are.
+            () if self.cluster.is_some() => Err(PublishError::TopicNotExist),
+            () if self.stopping => Err(PublishError::Stopping),
+            () if self.read_only.is_some() || self.topics.is_stuck(name) => Err(PublishError::ReadOnly),
+            () => self.begin_delete(now, name, asker),
+        };
+        if let Err(error) = begun {
+            self.answer_askers(vec![asker], Err(error));
+        }
+    }
+
+    /// Why a core did not let go of a topic.
+    pub(super) fn why_kept(&self) -> PublishError {
+        if self.stopping { PublishError::Stopping } else { PublishError::ReadOnly }
+    }
+
+    /// Nobody of this core gets the topic from here on, and who has it leaves. False: the core cannot write.
+    pub(super) fn freeze_forced(&mut self, now: Now, topic: &TopicRef) -> bool {
+        self.removals.forced.insert(topic.id);
+        if self.is_in_use(topic) {
+            self.removals.forced.remove(&topic.id);
+            return false;
+        }
+        self.end_clients(now, topic);
+        self.freeze(topic)
+    }
+
+    fn end_clients(&mut self, now: Now, topic: &TopicRef) {
+        for idx in self.partitions_of(topic) {
+            for key in self.channel_keys(idx) {
+                self.end_clients_of(now, key);
+            }
+        }
+        // Those whose SUB was not answered, too.
+        let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
+        self.replies.extend(subscribed.map(|(&conn, _)| (conn, Heard::ChannelDeleted)));
+        self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
+    }
+
+    fn channel_keys(&self, idx: PartitionIdx) -> Vec<ChannelKey> {
+        let channels = self.partitions.get(idx).channels.iter();
+        channels.map(|(i, _)| ChannelKey { partition: idx.0, channel: i as u32 }).collect()
+    }
+
+    /// A native client whose subscription was not answered yet keeps it until it is: it knows no number that could end.
+    fn end_clients_of(&mut self, now: Now, key: ChannelKey) {
+        let partition = self.partitions.get(key.partition_idx()).dir.partition;
+        let core = self.core;
+        let unanswered: Vec<_> = self.native_subscribing.iter().map(|(_, conn, _, _)| *conn).collect();
+        let Some(c) = self.partitions.channel_mut(key) else { return };
+        let ended = c.subs.extract_if(.., |s| s.core != core || !unanswered.contains(&s.conn)).collect::<Vec<_>>();
+        for &sub in &ended {
+            c.owed.remove(&sub);
+            c.machine.unsubscribe(now.ticks, sub);
+        }
+        self.end_subscriptions(key, partition, ended, true);
+    }
+
+    /// A change of one of its channels, for which somebody waits, is under way.
+    pub(super) fn changes_channels_of(&self, topic: &TopicRef) -> bool {
+        self.syncs.is_any_of(topic.id) || self.offsets.is_any_of(topic.id) || self.is_spreading(topic.id, None)
+    }
+
+    /// Nothing of the topic's partitions on this core is written any more; their channels are gone.
+    pub(super) fn close_partitions(&mut self, now: Now, topic: &TopicRef) -> Vec<PartitionIdx> {
+        let all = self.partitions_of(topic);
+        for &idx in &all {
+            for key in self.channel_keys(idx) {
+                self.end_clients_of(now, key);
+                self.forget_channel(key);
+            }
+            self.store.close_partition(idx, &mut self.io);
+        }
+        all
+    }
+}
