@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 /// Where a message, or the first of a batch, is stored: durable on every in-sync replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
+    /// The partition that it is in.
     pub partition: PartitionId,
     /// Start of its batch in the log, messages of the partition before it, and its log id. `None`: it was stored by an
     /// earlier try, so long ago that the node does not know the place any more.
@@ -19,6 +20,7 @@ pub struct Published {
 }
 
 impl Published {
+    /// The log id, where the place is known.
     pub fn log_id(&self) -> Option<LogId> {
         self.at.map(|at| at.log_id)
     }

@@ -23,6 +23,7 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch without messages.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -54,10 +55,12 @@ impl Batch {
         self.message_max = self.message_max.max(message.len());
     }
 
+    /// The number of its messages.
     pub fn num(&self) -> u32 {
         self.num
     }
 
+    /// Whether it has no messages.
     pub fn is_empty(&self) -> bool {
         self.num == 0
     }

@@ -52,10 +52,12 @@ impl Received {
         Walk::resume(payload, messages.log_id, messages.base_unix_ns)
     }
 
+    /// The partition that it comes from.
     pub fn partition(&self) -> PartitionId {
         self.frame.sub.partition
     }
 
+    /// The number of its messages.
     pub fn num(&self) -> u32 {
         self.frame.messages.num
     }
@@ -65,6 +67,7 @@ impl Received {
         self.frame.payload.len()
     }
 
+    /// The log id of its first message.
     pub fn first_log_id(&self) -> LogId {
         self.frame.messages.log_id
     }
@@ -141,10 +144,12 @@ pub struct Delivery {
 }
 
 impl Delivery {
+    /// The body as it was published.
     pub fn body(&self) -> &Bytes {
         &self.body
     }
 
+    /// The partition that it comes from.
     pub fn partition(&self) -> PartitionId {
         self.frame.sub.partition
     }

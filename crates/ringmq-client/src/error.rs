@@ -4,6 +4,7 @@ use super::tls::TlsError;
 use ringmq_protocol::codec::native::{Code, FrameError, Malformed, NativeError, Retry};
 use std::{io, sync::Arc, time::Duration};
 
+/// The result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a request failed. Cheap to clone: one failure is the outcome of many messages.
@@ -11,44 +12,122 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     #[error("no connection to {address}: {source}")]
-    Connect { address: Arc<str>, source: Arc<io::Error> },
+    /// No connection to the node.
+    Connect {
+        /// Host and port of the node.
+        address: Arc<str>,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
     #[error("no TLS with {address}: {source}")]
-    Tls { address: Arc<str>, source: Arc<TlsError> },
+    /// The TLS handshake with the node failed.
+    Tls {
+        /// Host and port of the node.
+        address: Arc<str>,
+        /// Why, and what to do about it.
+        source: Arc<TlsError>,
+    },
     #[error("{address} did not answer within {limit:?}")]
-    Silent { address: Arc<str>, limit: Duration },
+    /// The node sent nothing for longer than its heartbeat allows.
+    Silent {
+        /// Host and port of the node.
+        address: Arc<str>,
+        /// The time that was waited.
+        limit: Duration,
+    },
     #[error("the connection to {address} was lost: {why}")]
-    Lost { address: Arc<str>, why: Arc<str> },
+    /// The connection ended while a request was under way.
+    Lost {
+        /// Host and port of the node.
+        address: Arc<str>,
+        /// What ended the connection.
+        why: Arc<str>,
+    },
     #[error("{address} does not keep to the protocol: {why}")]
-    Protocol { address: Arc<str>, why: Arc<str> },
+    /// The node sent bytes that the protocol does not allow.
+    Protocol {
+        /// Host and port of the node.
+        address: Arc<str>,
+        /// What is wrong with the bytes.
+        why: Arc<str>,
+    },
     #[error("the node refuses: {message} ({code:?}, retry: {retry:?})")]
+    /// The node refused the request.
     Node {
+        /// The reason, for programs.
         code: Code,
+        /// When the request may be sent again.
         retry: Retry,
+        /// The reason, for people.
         message: Arc<str>,
         /// With [`Code::WrongCore`]: where the partition is.
         core: u16,
     },
     /// It may be stored or not, and nobody can say any more.
     #[error("the outcome is not known: {why}; sending the messages again may store them twice")]
-    Outcome { why: Arc<str> },
+    Outcome {
+        /// What hid the outcome.
+        why: Arc<str>,
+    },
     #[error("not sent within {limit:?}; the last obstacle: {why}")]
-    Expired { limit: Duration, why: Arc<str> },
+    /// The request was not sent within the time that it was given. Nothing of it was stored.
+    Expired {
+        /// The time that it was given.
+        limit: Duration,
+        /// The last obstacle.
+        why: Arc<str>,
+    },
     #[error("{len} bytes are more than the {max} that the node takes in one message or batch")]
-    TooBig { len: usize, max: usize },
+    /// A message or batch is longer than the node takes.
+    TooBig {
+        /// Its length in bytes.
+        len: usize,
+        /// The longest that the node takes, in bytes.
+        max: usize,
+    },
     #[error("a {what} of {len} bytes: at most {} are sent", Error::NAME_BYTES_MAX)]
-    Name { what: &'static str, len: usize },
+    /// A name is longer than a request can carry.
+    Name {
+        /// What the name is of: a topic, a channel.
+        what: &'static str,
+        /// Its length in bytes.
+        len: usize,
+    },
     #[error("a batch without messages cannot be sent")]
+    /// A batch has no messages.
     Empty,
     #[error("topic {topic} has partitions 0 to {last}, not {partition}")]
-    Partition { topic: Arc<str>, partition: u16, last: u16 },
+    /// The topic has no such partition.
+    Partition {
+        /// The name of the topic.
+        topic: Arc<str>,
+        /// The partition that was asked for.
+        partition: u16,
+        /// The topic's last partition.
+        last: u16,
+    },
     #[error("there is no topic {topic}: create it, or let the producer do it")]
-    NoTopic { topic: Arc<str> },
+    /// The node has no such topic.
+    NoTopic {
+        /// The name of the topic.
+        topic: Arc<str>,
+    },
     #[error("the node has ended the subscription: {reason}")]
-    Unsubscribed { reason: Arc<str> },
+    /// The node ended the subscription.
+    Unsubscribed {
+        /// The reason, as the node gives it.
+        reason: Arc<str>,
+    },
     /// A consumer goes on with its other partitions.
     #[error("partition {partition} is not consumed any more: {why}")]
-    Ended { partition: u16, why: Arc<Error> },
+    Ended {
+        /// The partition that ended.
+        partition: u16,
+        /// What ended it.
+        why: Arc<Error>,
+    },
     #[error("it was closed on this side")]
+    /// The client, producer or consumer was closed by its owner.
     Closed,
 }
 

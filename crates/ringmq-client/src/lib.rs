@@ -21,6 +21,8 @@
 //! Every buffer is bounded: a producer's by its window, a consumer's by its credit. Errors say by [`Error::retry`] whether the
 //! request may be sent again. This room never decides what a node stores; it shares the codec with the node, and nothing else.
 
+#![warn(missing_docs)]
+
 mod ack;
 mod admin;
 mod batch;
@@ -145,6 +147,7 @@ impl ClientBuilder {
 }
 
 impl Client {
+    /// The settings of a client, to be changed before [`ClientBuilder::connect`].
     pub fn builder() -> ClientBuilder {
         let intro = link::Introduction {
             client_id: String::new(),
@@ -173,3 +176,8 @@ impl Client {
         ConsumerBuilder::new(self.inner.clone(), topic, channel)
     }
 }
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

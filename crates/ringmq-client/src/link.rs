@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 pub trait Stream: AsyncRead + AsyncWrite + Send + 'static {}
 impl<T: AsyncRead + AsyncWrite + Send + 'static> Stream for T {}
 
+/// A [`Stream`] of any kind.
 pub type BoxedStream = Pin<Box<dyn Stream>>;
 
 /// Room that a read is offered.
@@ -61,6 +62,7 @@ pub(super) enum Answer {
 /// A topic, and where its partitions live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicMap {
+    /// The name of the topic.
     pub name: String,
     /// The place in the list is the partition's number.
     pub partitions: Vec<Place>,
@@ -71,6 +73,7 @@ pub struct TopicMap {
 pub struct Place {
     /// Host and port.
     pub address: Arc<str>,
+    /// The core of the node that owns the partition.
     pub core: u16,
 }
 

@@ -275,6 +275,7 @@ pub struct Producer {
 }
 
 impl Producer {
+    /// The number of partitions of the topic that it sends to.
     pub fn partitions(&self) -> usize {
         self.lanes.len()
     }

@@ -80,36 +80,70 @@ impl Tls {
 #[non_exhaustive]
 pub enum TlsError {
     #[error(transparent)]
+    /// A PEM file cannot be used.
     File(#[from] PemError),
     #[error(
         "the private key in {} does not fit the certificate in {} (the client's own certificate must come first in its file)",
         key.display(), certificate.display()
     )]
-    Mismatch { certificate: PathBuf, key: PathBuf },
+    /// The key and the certificate do not belong together.
+    Mismatch {
+        /// The file with the certificate.
+        certificate: PathBuf,
+        /// The file with the key.
+        key: PathBuf,
+    },
     #[error("{name:?} is neither a host name nor an IP address; say what stands in the node's certificate (server name)")]
-    ServerName { name: String },
+    /// The name that the node's certificate has to show cannot be one.
+    ServerName {
+        /// The name.
+        name: String,
+    },
     #[error(
         "its certificate is signed by no CA in {}: give the CA that has signed the node's --native-tls-cert (and let that file \
          hold all certificates between the two)",
         ca.display()
     )]
-    UnknownIssuer { ca: PathBuf },
+    /// No CA that the client trusts has signed the node's certificate.
+    UnknownIssuer {
+        /// The file with the CAs.
+        ca: PathBuf,
+    },
     #[error("its certificate is for another name: {what}; connect to a name in it, or say which one to expect (server name)")]
-    WrongName { what: String },
+    /// The node's certificate is for another name.
+    WrongName {
+        /// What the certificate says.
+        what: String,
+    },
     #[error("its certificate does not hold: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
-    Invalid { what: String },
+    /// The node's certificate has expired, or does not hold for another reason.
+    Invalid {
+        /// The reason.
+        what: String,
+    },
     #[error("the node asks for a client certificate (--native-tls-client-ca): give one that its CA has signed, and its key")]
+    /// The node wants a certificate of the client, and the client has none.
     CertificateRequired,
     #[error(
         "the node refuses the client certificate ({alert}): it must be signed by a CA in its --native-tls-client-ca, and not be expired"
     )]
-    CertificateRefused { alert: String },
+    /// The node does not accept the client's certificate.
+    CertificateRefused {
+        /// The TLS alert that it sent.
+        alert: String,
+    },
     #[error("what answers there is not TLS: connect without it, or start the node with --native-tls-cert and --native-tls-key")]
+    /// The other end does not speak TLS.
     NotTls,
     #[error("the node speaks TLS on this port: say which CA to trust (the TLS option of the client)")]
+    /// The node speaks TLS, and the client was not told to.
     Wanted,
     #[error("the handshake failed: {what}")]
-    Other { what: String },
+    /// The handshake failed for another reason.
+    Other {
+        /// The reason.
+        what: String,
+    },
 }
 
 impl TlsError {
