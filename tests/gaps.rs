@@ -50,7 +50,7 @@ fn half_of_the_messages_put_off_for_a_minute_keep_nobody_from_the_other_half() {
     let mut finished = vec![];
     for _ in 0..MESSAGES {
         let message = client.message().expect("messages go on coming");
-        if number(&message) % 2 == 0 {
+        if number(&message).is_multiple_of(2) {
             client.write(&[b"REQ ", &message.id[..], b" 60000\n"].concat()).expect("it reads");
         } else {
             client.finish(&message.id).expect("it reads");
