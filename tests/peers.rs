@@ -105,6 +105,8 @@ impl Machine for Linked {
             Event::Bytes { conn, bytes } => self.links.bytes(now, conn, bytes),
             Event::Received { conn, lent } => self.links.received(now, conn, lent),
             Event::Sent { conn, bytes } => self.links.sent(now, conn, bytes),
+            // The other end sends no more; what is left to say still goes out, and `Closed` follows.
+            Event::Ended { .. } => {}
             Event::Closed { conn } => self.links.closed(now, conn),
             Event::Adopted { conn, session } => {
                 self.links.adopted(now, conn, session.peer.clone(), session.into_state());

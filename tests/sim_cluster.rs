@@ -212,7 +212,7 @@ fn the_promise_holds_with_a_metadata_store() {
 #[test]
 fn the_promise_holds_with_static_files() {
     let (total, _) = sweep(Coordination::File, 75, KEPT_FILE);
-    assert!(asked().is_some() || total.elections > 37 && total.crashes > 37 && total.counts.acknowledged > 5_000, "{total:?}");
+    assert!(asked().is_some() || total.elections > 15 && total.crashes > 37 && total.counts.acknowledged > 5_000, "{total:?}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Visit for Words {
 
 impl Subscriber for Coverage {
     fn enabled(&self, of: &Metadata<'_>) -> bool {
-        of.target() == "ringmq::replica::base"
+        of.target() == concat!(env!("CARGO_CRATE_NAME"), "::replica::base")
     }
 
     fn event(&self, event: &Event<'_>) {
