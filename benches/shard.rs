@@ -11,7 +11,7 @@
 mod common;
 
 use criterion::Throughput;
-use ringmq::base::{ConnId, DiskDone, DiskOp, Now, Peer, Ticks};
+use ringmq::base::{ConnId, CoreId, DiskDone, DiskOp, Now, Peer, Ticks};
 use ringmq::codec::nsq::frame::{self, Frame};
 use ringmq::codec::nsq::request;
 use ringmq::config::Settings;
@@ -179,6 +179,8 @@ impl Core {
                         self.step(Event::Disk { op, outcome: Ok(done) });
                     }
                     Effect::PauseReading { .. } | Effect::ResumeReading { .. } => {}
+                    // The catalog of topics, for the HTTP thread.
+                    Effect::Pass { to: CoreId::HTTP, .. } => {}
                     other => panic!("{other:?}"),
                 }
             }

@@ -343,8 +343,9 @@ fn stats_say_how_much_is_kept_for_new_segments() {
 /// Of more topics than are flushed side by side, what a checkpoint writes has become longer than the room it has.
 #[test]
 fn many_topics_that_find_no_room_hold_up_nobody_and_no_stop() {
-    let disk = SmallDisk::new(32 * MIB);
-    let mut node = disk.node(&["--shards=1", "--journal-bytes=8MiB", KEEPING[2], KEEPING[3], KEEPING[4]]);
+    let disk = SmallDisk::new(40 * MIB);
+    // Each new channel takes two blocks of the journal, and the journal is not freed on the full disk.
+    let mut node = disk.node(&["--shards=1", "--journal-bytes=16MiB", KEEPING[2], KEEPING[3], KEEPING[4]]);
     let mut topics: Vec<Topic> = (0..24).map(|n| Topic::with_channels(&format!("many-{n}"), &node, &["a"])).collect();
     topics.iter_mut().for_each(|topic| topic.publish(&node, 20_000).expect("there is room"));
     let filler = disk.filler("filler", u64::MAX);
