@@ -25,27 +25,41 @@ pub(super) enum Stretch {
     Due { num: usize },
     /// So many messages that are not, at least one: the first of them is due at that time. `end`: where they end.
     Later { num: u16, end: usize, due_unix_ns: i64 },
+    /// So many copies for other channels, at least one.
+    Foreign { num: u16, end: usize },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Due,
+    Later,
+    Foreign,
 }
 
 impl Stretch {
     /// Looks at the messages of `batch` from `at` on, where message `first` begins, and at not more than `limit`.
-    pub(super) fn of(batch: &Batch, at: usize, first: LogId, limit: usize, unix_ns: i64) -> Stretch {
-        let is_later = |due: &i64| *due > unix_ns;
+    pub(super) fn of(batch: &Batch, at: usize, first: LogId, limit: usize, (channel, unix_ns): (&str, i64)) -> Stretch {
         let mut messages = Messages::resume(&batch.bytes[at..], first, 0);
         let (mut num, mut end, mut nearest) = (0, at, i64::MAX);
-        let mut later = None;
+        let mut kind = None;
         while num < limit.min(STRETCH_MAX)
             && let Some(message) = messages.next()
         {
-            let due = message.due_unix_ns.filter(is_later);
-            if *later.get_or_insert(due.is_some()) != due.is_some() {
+            let found = match message.copy_of {
+                Some(copy_of) if copy_of.channel != channel => Kind::Foreign,
+                _ if message.due_unix_ns.is_some_and(|due| due > unix_ns) => Kind::Later,
+                _ => Kind::Due,
+            };
+            if *kind.get_or_insert(found) != found {
                 break;
             }
-            (num, end, nearest) = (num + 1, batch.bytes.len() - messages.rest_len(), nearest.min(due.unwrap_or(nearest)));
+            let due = message.due_unix_ns.unwrap_or(nearest);
+            (num, end, nearest) = (num + 1, batch.bytes.len() - messages.rest_len(), nearest.min(due));
         }
-        match later {
-            Some(true) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
-            _ => Stretch::Due { num: num.max(1) },
+        match kind {
+            Some(Kind::Later) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
+            Some(Kind::Foreign) => Stretch::Foreign { num: num as u16, end },
+            Some(Kind::Due) | None => Stretch::Due { num: num.max(1) },
         }
     }
 
@@ -61,13 +75,16 @@ impl Channel {
         if self.ordered { 1 } else { STRETCH_MAX }
     }
 
-    /// Passes what the log has at `next`, where `place` stands too, and what is not due there. False: what stands there is due.
+    /// Passes what the log has at `next`, where `place` stands too, and what is not due there, or for another channel. False: what
+    /// stands there is due.
     pub(super) fn put_off(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn) -> bool {
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - place.id.0);
         let limit = until_restored.min(self.stretch_limit() as u64) as usize;
-        let Stretch::Later { num, end, due_unix_ns } = Stretch::of(batch, place.at, place.id, limit, turn.unix_ns) else {
-            return false;
+        let (num, end, due) = match Stretch::of(batch, place.at, place.id, limit, (self.name().as_str(), turn.unix_ns)) {
+            Stretch::Due { .. } => return false,
+            Stretch::Later { num, end, due_unix_ns } => (num, end, Some(due_unix_ns)),
+            Stretch::Foreign { num, end } => (num, end, None),
         };
         let open = Open::new(Fresh {
             id: place.id,
@@ -78,8 +95,13 @@ impl Channel {
             num,
         });
         self.next = open.interval().end;
-        let key = self.open.push(open);
-        self.defer(key, Stretch::due(due_unix_ns, turn), turn.now);
+        match due {
+            Some(due_unix_ns) => {
+                let key = self.open.push(open);
+                self.defer(key, Stretch::due(due_unix_ns, turn), turn.now);
+            }
+            None => self.confirm(open.interval()),
+        }
         (place.at, place.id) = (end, LogId(place.id.0 + num as u64));
         turn.spend_step();
         turn.spend_walk(num as usize);
@@ -98,7 +120,8 @@ impl Channel {
         turn: &mut Turn,
     ) -> Option<Option<u32>> {
         let &Open { id, num: whole, .. } = self.open.get(key);
-        let stretch = Stretch::of(batch, at, id, self.stretch_limit().min(whole as usize), turn.unix_ns);
+        let limit = self.stretch_limit().min(whole as usize);
+        let stretch = Stretch::of(batch, at, id, limit, (self.name().as_str(), turn.unix_ns));
         let Stretch::Later { num, end, due_unix_ns } = stretch else { return None };
         let (taken, after) = if num == whole {
             let after = self.open.after(key);
@@ -119,11 +142,11 @@ impl Channel {
         Some(after)
     }
 
-    /// An entry that is in no list waits until it is due.
-    pub(super) fn defer(&mut self, key: u32, due: Ticks, now: Ticks) {
+    /// An entry that is in no list waits until it is due. Says where, for [`super::open::Deferred::remove`].
+    pub(super) fn defer(&mut self, key: u32, due: Ticks, now: Ticks) -> u64 {
         let open = self.open.get_mut(key);
         open.state = State::Deferred;
         self.deferred_count += open.num as u64;
-        self.deferred.insert(&mut self.open, now, due, key);
+        self.deferred.insert(&mut self.open, now, due, key)
     }
 }

@@ -1,6 +1,7 @@
 //! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
 //! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
+use super::copies::known_as;
 use super::flights::Flight;
 use super::machine::{Channel, DUE, REQUEUED};
 use super::open::{Fresh, Open, State};
@@ -226,8 +227,12 @@ impl Channel {
                 continue;
             }
             let place = (offset + found.at as i64, (found.behind - found.at) as u32);
-            match self.hand_out(&found.message, attempts, place, sink) {
+            let (shown, deliveries) = known_as(&found.message, attempts);
+            match self.hand_out(&shown, deliveries, place, sink) {
                 Handed::Taken => {
+                    if shown.log_id != found.message.log_id {
+                        self.shows(shown.log_id, found.message.log_id);
+                    }
                     let taken = self.take_waiting_message(list, key, &found);
                     if taken != key {
                         after = Some(key);
@@ -427,8 +432,12 @@ impl Channel {
                 num: 1,
             });
             let interval = open.interval();
-            match self.hand_out(&message, 1, (offset + at as i64, (behind - at) as u32), sink) {
+            let (shown, deliveries) = known_as(&message, 1);
+            match self.hand_out(&shown, deliveries, (offset + at as i64, (behind - at) as u32), sink) {
                 Handed::Taken => {
+                    if shown.log_id != message.log_id {
+                        self.shows(shown.log_id, message.log_id);
+                    }
                     let key = self.open.push(open);
                     self.begin_flight(key, turn.now);
                     turn.spend(message.body.len());
@@ -494,14 +503,14 @@ impl Channel {
 }
 
 /// A message in the bytes of its batch.
-struct Found<'a> {
-    message: Message<'a>,
+pub(super) struct Found<'a> {
+    pub(super) message: Message<'a>,
     at: usize,
     behind: usize,
 }
 
 /// The first message of an entry in its batch. `None` when this is another batch, or one that was lost.
-fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
+pub(super) fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
     let header = &batch.header;
     let is_there = header.offset.get() == open.offset
         && !header.is_lost()

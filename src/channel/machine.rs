@@ -1,6 +1,7 @@
 //! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
 
 use super::clients::Clients;
+use super::copies::Copies;
 use super::cursor::{self, Restored};
 use super::deliver::Place;
 use super::finished::Finished;
@@ -66,6 +67,7 @@ pub struct Channel {
     pub(super) open: OpenSet,
     pub(super) flights: Flights,
     pub(super) deferred: Deferred,
+    pub(super) copies: Copies,
     /// Memory that open messages may take before the log is read no further: [`Channel::set_room`].
     room: usize,
     /// [`REQUEUED`] and [`DUE`].
@@ -104,6 +106,7 @@ impl Channel {
             open: OpenSet::default(),
             flights: Flights::default(),
             deferred: Deferred::default(),
+            copies: Copies::default(),
             room: usize::MAX,
             waiting: [List::EMPTY; 2],
             waiting_count: 0,
@@ -262,14 +265,20 @@ impl Channel {
 
     pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
         let Flight { key, client, .. } = self.land(timer);
-        let num = self.open.get(key).num as u64;
-        self.clients.get_mut(client).requeue_count += num;
+        let &Open { id, num: whole, .. } = self.open.get(key);
+        let num = whole as u64;
+        let owner = self.clients.get_mut(client);
+        owner.requeue_count += num;
+        let is_long = delay > owner.timeout && !owner.is_ranged;
         self.requeue_count += num;
         let delay = delay.min(self.options.max_req_timeout);
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
-            self.defer(key, now + delay, now);
+            let due_ms = self.defer(key, now + delay, now);
+            if is_long && !self.ordered && !self.name.is_ephemeral() {
+                self.copies.want(id, key, now + delay, due_ms);
+            }
         }
     }
 
@@ -283,7 +292,7 @@ impl Channel {
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
     /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
     pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
-        let Channel { flights, deferred, open, clients, waiting, .. } = self;
+        let Channel { flights, deferred, copies, open, clients, waiting, .. } = self;
         let (mut late, mut due) = (0, 0);
         let mut expired = vec![];
         flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
@@ -305,6 +314,7 @@ impl Channel {
         for _ in 0..TICK_TIMERS_MAX {
             let Some(key) = deferred.pop_due(open, now) else { break };
             due += open.get(key).num as u64;
+            copies.forget(open.get(key).id);
             open.get_mut(key).state = State::Waiting;
             open.push_back(&mut waiting[DUE], key);
         }
@@ -327,7 +337,7 @@ impl Channel {
 
     /// A single message; runs are looked for in `ranges`.
     pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<TimerId> {
-        let timer = self.flights.find(id)?;
+        let timer = self.flights.find(id).or_else(|| self.flights.find(self.own_id(id)?))?;
         let client = self.flights.wheel.get(timer).client;
         (self.clients.get(client).sub == sub).then_some(timer)
     }

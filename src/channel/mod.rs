@@ -25,6 +25,9 @@
 
 mod arena;
 mod clients;
+mod copies;
+#[cfg(test)]
+mod copies_tests;
 mod cursor;
 mod delayed;
 #[cfg(test)]
@@ -46,6 +49,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
+pub use copies::Copy;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
 use crate::base::{LogId, SubId};

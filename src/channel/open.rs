@@ -263,12 +263,23 @@ const COARSE_FROM_MS: u64 = 60_000;
 const LIST_BYTES: usize = 2 * size_of::<(u64, List)>();
 
 impl Deferred {
-    pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) {
+    /// Says where it stands, for [`Deferred::remove`].
+    pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) -> u64 {
         let mut due_ms = due.0.div_ceil(NS_PER_MS);
         if due_ms.saturating_sub(now.0 / NS_PER_MS) >= COARSE_FROM_MS {
             due_ms = due_ms.next_multiple_of(COARSE_MS);
         }
         open.push_back(self.by_ms.entry(due_ms).or_insert(List::EMPTY), key);
+        due_ms
+    }
+
+    /// Takes one out before it is due.
+    pub fn remove(&mut self, open: &mut OpenSet, due_ms: u64, key: u32) {
+        let list = self.by_ms.get_mut(&due_ms).expect("it stands there");
+        open.unlink(list, key);
+        if *list == List::EMPTY {
+            self.by_ms.remove(&due_ms);
+        }
     }
 
     /// Takes out one that is due.

@@ -14,6 +14,7 @@
 //! taken back needs again. A cursor that goes back, or elsewhere, does so under a higher generation, which ends all that
 //! was journaled before.
 
+use super::copies::Copies;
 use super::cursor::{Restored, Stood};
 use super::finished::Finished;
 use super::flights::Flights;
@@ -139,6 +140,7 @@ impl Channel {
     fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) -> Stood {
         self.clients.drop_in_flight(dropped);
         (self.flights, self.deferred, self.waiting) = (Flights::default(), Deferred::default(), [List::EMPTY; 2]);
+        self.copies = Copies::default();
         (self.waiting_count, self.in_flight_count, self.deferred_count) = (0, 0, 0);
         Stood { open: std::mem::take(&mut self.open), next: self.next, restored: std::mem::take(&mut self.restored) }
     }

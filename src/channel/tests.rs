@@ -2,7 +2,7 @@
 
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, SubId, Ticks, TopicId};
-use crate::log::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::log::batch::{Batch, BatchBuilder, CopyOf, Message, Messages, Stamp};
 use crate::log::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use crate::shard::message::{ClientInfo, SubOptions};
@@ -46,10 +46,21 @@ impl Log {
         self.publish_due(&vec![None; num])
     }
 
+    /// A copy for a channel, due at that millisecond.
+    pub fn publish_copy(&mut self, channel: &str, log_id: LogId, attempts: u16, due_ms: i64) {
+        let mut builder = BatchBuilder::default();
+        builder.push_copy(1, due_ms * 1_000_000, CopyOf { log_id, unix_ns: 3, attempts, channel }, b"body");
+        self.add(builder);
+    }
+
     /// A message for each due time.
     pub fn publish_due(&mut self, due_unix_ns: &[Option<i64>]) -> i64 {
         let mut builder = BatchBuilder::default();
         due_unix_ns.iter().for_each(|&due| builder.push_due(1, due, b"body"));
+        self.add(builder)
+    }
+
+    fn add(&mut self, mut builder: BatchBuilder) -> i64 {
         let at = self.end();
         let stamp = Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(2), epoch: Epoch(1), at, prev_crc: 0 };
         let batch = builder.seal(stamp);

@@ -2,7 +2,7 @@
 //!
 //! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
 
-use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, DUE_LEN, MESSAGE_OVERHEAD};
+use super::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BatchBuilder, COPY_LEN, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use super::format::FILE_HEADER_LEN;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
@@ -39,7 +39,34 @@ impl Store {
     ) -> Result<AppendTicket, Refusal> {
         assert!(count > 0, "an append has messages");
         let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 };
-        let encoded = bytes + count * (MESSAGE_OVERHEAD + options);
+        self.append_with(p, bytes + count * (MESSAGE_OVERHEAD + options), io, |builder| {
+            let pushed = bodies.map(|body| builder.push_due(now.unix_ns, due_unix_ns, body)).count();
+            assert!(pushed == count, "as announced");
+        })
+    }
+
+    /// Appends a copy of a message for one channel, with its due time.
+    pub fn append_copy(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        copy_of: CopyOf<'_>,
+        due_unix_ns: i64,
+        body: &[u8],
+        io: &mut Io,
+    ) -> Result<AppendTicket, Refusal> {
+        let encoded = MESSAGE_OVERHEAD + DUE_LEN + COPY_LEN + copy_of.channel.len() + body.len();
+        self.append_with(p, encoded, io, |builder| builder.push_copy(now.unix_ns, due_unix_ns, copy_of, body))
+    }
+
+    /// Appends what `push` adds: so many bytes.
+    fn append_with(
+        &mut self,
+        p: PartitionIdx,
+        encoded: usize,
+        io: &mut Io,
+        push: impl FnOnce(&mut BatchBuilder),
+    ) -> Result<AppendTicket, Refusal> {
         if encoded > BATCH_BODY_MAX {
             // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
             return Err(Refusal::TooBig);
@@ -58,13 +85,9 @@ impl Store {
         }
         part.last_ticket.0 += 1;
         let before = part.builder.len();
-        let mut pushed = 0;
-        for body in bodies {
-            part.builder.push_due(now.unix_ns, due_unix_ns, body);
-            pushed += 1;
-        }
+        push(&mut part.builder);
         let grown = part.builder.len() - before;
-        assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        assert!(grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
         self.has_sealed |= part.builder.len() >= direct_len;
         let cost = batch_cost(part.builder.len(), direct_len);
         let more = cost - part.builder_cost;

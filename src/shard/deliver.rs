@@ -2,6 +2,7 @@
 //! one bundle of frames per client of another core and turn.
 
 use super::client::Client;
+use super::copies;
 use super::engine::Engine;
 use super::message::MeshMessage;
 use super::native::{self, NativeSub};
@@ -121,6 +122,7 @@ impl Sink for Outputs<'_> {
 impl Shard {
     /// One round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
+        self.engine.settle_copies(now);
         let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.ready.len() {
             let Some(key) = self.engine.ready.pop_front() else { break };
@@ -184,6 +186,7 @@ impl Shard {
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
+        let copies = copies::wanted(c, now, &mut e.next_ticket, &mut source);
         let deadline = c.machine.deadline();
         let mut hungry = std::mem::take(&mut e.hungry_scratch);
         if multi {
@@ -197,6 +200,7 @@ impl Shard {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);
         }
+        e.append_copies(now, key, copies);
         e.settle_owed(key);
         for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);

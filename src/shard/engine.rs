@@ -147,6 +147,8 @@ pub(super) struct Engine {
     pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
     pub read_only: Option<String>,
+    /// What came of copies, since the last deliveries.
+    pub copied: Vec<(ChannelKey, LogId, u64, bool)>,
     pub catalog: Catalog,
     pub counters: Counters,
 }
@@ -232,6 +234,7 @@ impl Engine {
             hungry_scratch: Vec::new(),
             open_memory: OpenMemory::default(),
             read_only: None,
+            copied: vec![],
         }
     }
 

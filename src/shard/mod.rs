@@ -16,6 +16,7 @@ mod client;
 pub mod cluster;
 #[cfg(test)]
 mod cluster_tests;
+mod copies;
 mod cursors;
 mod deliver;
 mod engine;

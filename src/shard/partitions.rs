@@ -3,7 +3,7 @@
 use super::cursors::CursorRequest;
 use super::message::{PublishError, Ticket};
 use super::replication::Seat;
-use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, Ticks, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, LogId, PartitionDir, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::log::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
@@ -38,6 +38,8 @@ pub enum Publisher {
         at: Option<Position>,
         duplicate: bool,
     },
+    /// The channel, of whose message with this id it is a copy, by the number of the attempt.
+    Copy(ChannelKey, LogId, u64),
 }
 
 pub struct ChannelState {

@@ -532,7 +532,8 @@ impl Book {
                 let known = *self.batches.entry((topic, key.1, h.offset.get())).or_insert(crc);
                 assert_eq!(known, crc, "ids_and_offsets_never_repeat: another batch stands at {key:?} {}", h.offset);
                 let batch = batch.unwrap_or_else(|| panic!("acked_survives: the batch at {key:?} {} is damaged", h.offset));
-                for m in batch.messages() {
+                // A copy is the same message for one channel: it counts where it stands first.
+                for m in batch.messages().filter(|m| m.copy_of.is_none()) {
                     let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                     let n = self.none_invented(topic, m.body);
                     self.ids_and_offsets_never_repeat(topic, id, n);
