@@ -13,6 +13,14 @@ use crate::codec::peer::message::{Body, Message, Route};
 use crate::format::tail::Tail;
 use crate::{base::NodeId, seam::membership::Membership};
 
+/// The highest epoch that a message tells of: its sender's, or the one that the sender has promised.
+fn epoch_in(message: &Message) -> Epoch {
+    match message.body {
+        Body::Refused(PeerError::StaleEpoch { promised }) => promised.max(message.head.epoch),
+        _ => message.head.epoch,
+    }
+}
+
 #[derive(Debug)]
 enum Role {
     Idle,
@@ -188,13 +196,21 @@ impl Member {
         }
     }
 
+    /// Whether the event may end the epoch that this node leads in. What was taken in the epoch has to be in the log before the event is
+    /// given: a publish that is in no batch yet would count as not stored.
+    pub fn may_end_leading(&self, event: &Event) -> bool {
+        let Role::Leader(leader) = &self.role else { return false };
+        match event {
+            Event::Metadata(_) | Event::LogFailed => true,
+            Event::Message { message, .. } => epoch_in(message) > leader.epoch,
+            _ => false,
+        }
+    }
+
     /// Somebody has promised, or leads in, a higher epoch than this leader's: it stops leading at once, whatever its lease says, and
     /// leads again only in an epoch above that one.
     fn hear_epoch(&mut self, cx: &mut Cx<'_>, message: &Message) {
-        let heard = match message.body {
-            Body::Refused(PeerError::StaleEpoch { promised }) => promised.max(message.head.epoch),
-            _ => message.head.epoch,
-        };
+        let heard = epoch_in(message);
         if let Role::Leader(leader) = &self.role
             && heard > leader.epoch
         {

@@ -225,8 +225,7 @@ impl Engine {
         let p = self.partitions.get_mut(idx);
         let Role::Member(seat) = &mut p.replica else { return };
         let epoch = seat.member.epoch();
-        if epoch.is_some() && matches!(event, Event::Metadata(_)) {
-            // It may be the last that this epoch hears: what was taken in it has to be in the log by then.
+        if seat.member.may_end_leading(&event) {
             self.store.seal_open(idx);
         }
         let view = View { log: self.store.log_view(idx), channels: &p.channels };

@@ -163,3 +163,20 @@ fn who_joins_the_isr_has_on_disk_what_was_answered_while_it_caught_up() {
     net.pass_time(RECONNECT);
     assert_eq!(net.joined, [(2, BTreeMap::from([("ch".to_owned(), 5)]))]);
 }
+
+/// A publish of the same turn is in no batch when the leader hears of a higher epoch. The turn's end puts it into the log all the same.
+#[test]
+fn a_leader_that_hears_of_a_higher_epoch_calls_nothing_not_stored_that_it_keeps() {
+    let mut net = Net::new();
+    let p = net.connect(0);
+    net.metadata[0].version += 1;
+    (net.metadata[0].leader, net.metadata[0].epoch) = (Some(id_of_node(1)), Epoch(2));
+    net.tell_partition(1, 0);
+    while net.wire.is_empty() && net.turn(1) {}
+    let mut bytes = vec![];
+    request::publish(&mut bytes, "t", b"x");
+    net.put(p, &bytes);
+    while net.carry_wire() {}
+    net.run();
+    assert_eq!(net.take(p), [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)]);
+}
