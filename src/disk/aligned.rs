@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 pub(super) struct Aligned {
     data: NonNull<u8>,
     len: usize,
-    /// Where it stands, if not in memory of its own.
+    /// Huge-page block that holds the bytes; `None`: they stand in memory of their own.
     block: Option<Block>,
 }
 
@@ -51,7 +51,7 @@ impl Aligned {
         aligned
     }
 
-    /// For the kernel to read or, while nobody else has it, to write.
+    /// Pointer for the kernel to read from or, while nobody else has the memory, to write to.
     pub fn as_ptr(&self) -> *mut u8 {
         self.data.as_ptr()
     }
@@ -61,9 +61,9 @@ impl Aligned {
     }
 }
 
-/// What the kernel writes to a file: whole blocks.
+/// Bytes that the kernel writes to a file, in whole blocks.
 pub(super) enum Writable {
-    /// One part, short, that stands as O_DIRECT wants it.
+    /// A single short part that is already aligned as O_DIRECT wants it.
     Lent(Bytes),
     Copied(Aligned),
 }

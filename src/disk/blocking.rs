@@ -79,15 +79,15 @@ pub enum Access {
 pub struct BlockingStorage {
     data: PathBuf,
     access: Access,
-    /// By path: recovery names a file before it knows its topic's id, and one file has one description.
+    /// Open files by path. Recovery names a file before it knows the topic's id, and one file has one description.
     open: HashMap<PathBuf, File>,
     buffer: AlignedBuffer,
-    /// What is given back where space is short.
+    /// Kept space, given back where space is short.
     spares: Option<Arc<Spares>>,
 }
 
 impl BlockingStorage {
-    /// For a data path whose [`super::DataLock`] is held.
+    /// A disk for a data path whose [`super::DataLock`] is held.
     pub fn new(data: &Path) -> Self {
         Self::with_access(data, Access::ReadWrite)
     }
@@ -181,7 +181,7 @@ impl BlockingStorage {
     }
 }
 
-/// What an error about a topic's folder names.
+/// The id under which errors name a file of a topic's folder.
 fn topic_file(topic: &TopicName) -> FileId {
     let topic_id = Default::default();
     FileId::Topic(Arc::new(PartitionDir { topic: topic.clone(), topic_id, partition: PartitionId(0) }), 0)

@@ -21,7 +21,7 @@ const _: () = assert!(REGION.is_multiple_of(IO_BYTES_MAX) && IO_BYTES_MAX.is_pow
 /// Bytes of free blocks that a thread keeps.
 pub(super) const FREE_MAX: usize = 8 * 1024 * 1024;
 
-/// One mapping, gone with its last block.
+/// One mapping of huge pages, unmapped when its last block is dropped.
 struct Region(NonNull<u8>);
 
 // SAFETY: the mapping belongs to the process; who may touch which bytes of it is the blocks' matter.
@@ -55,7 +55,7 @@ impl Region {
         }
     }
 
-    /// One that the kernel has cleared already.
+    /// A region whose pages the kernel has cleared already.
     fn touched() -> Option<Region> {
         let region = Region::new()?;
         for at in (0..REGION).step_by(BLOCK) {
@@ -85,7 +85,7 @@ struct Part {
 /// The parts of one region that are free here.
 struct FreeParts {
     region: Arc<Region>,
-    /// Of each part.
+    /// Bytes of each part.
     len: usize,
     at: Vec<usize>,
 }
@@ -100,8 +100,9 @@ impl FreeParts {
     }
 }
 
-/// What a thread keeps. A part that is given back alone splits a huge page for good, so whole regions go first, then the parts of
-/// the region with the fewest free ones; and parts are taken where the fewest are left, so that others become whole.
+/// Regions and parts that a thread keeps. A part that is given back alone splits a huge page for good. So whole regions are given back
+/// first, then the parts of the region with the fewest free ones. Parts are taken from the region with the fewest left, so that others
+/// become whole.
 #[derive(Default)]
 struct Free {
     regions: Vec<FreeParts>,
@@ -201,13 +202,13 @@ pub(super) fn ready() -> usize {
 }
 
 impl Block {
-    /// For a read of so many bytes; none, where it is too short to gain, or there is no memory.
+    /// A block for a read of `bytes`. `None` where the read is too short to gain, or memory is short.
     pub fn for_read(bytes: usize) -> Option<Block> {
         let len = read_memory(bytes);
         if len == READ_BLOCK_SHORT || len == READ_BLOCK_LONG { Self::take(len) } else { None }
     }
 
-    /// For a write of so many bytes, likewise.
+    /// A block for a write of `bytes`. `None` where the write is too short to gain, or memory is short.
     pub fn for_write(bytes: usize) -> Option<Block> {
         let len = bytes.next_power_of_two().max(2 * LONG_WRITE_MIN);
         if (LONG_WRITE_MIN..=IO_BYTES_MAX).contains(&bytes) { Self::take(len) } else { None }

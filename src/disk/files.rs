@@ -46,16 +46,16 @@ fn make_name_durable(data: &Path, path: &Path) -> io::Result<()> {
     NAMES.make_durable(data, path, sync_folder)
 }
 
-/// To be called before a file or folder is removed or renamed.
+/// Drops the cached name; call it before a file or folder is removed or renamed.
 pub(super) fn forget_name(path: &Path) {
     NAMES.forget(path);
 }
 
-/// By path. Several files may share one, which costs them a wait.
+/// Locks of file lengths, by a hash of the path. Files that share a lock wait for each other.
 static LENGTHS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 
-/// To be held from the look at a file's length to its change. A snapshot's space is asked for by its round and ahead of
-/// it: without this, one that fails would set the length back that the other one has just brought about.
+/// The lock to hold from reading a file's length to changing it. A snapshot's space is allocated by its round and ahead of it; without
+/// the lock, a failing allocation would take back the length that the other one has just set.
 fn alone(path: &Path) -> MutexGuard<'static, ()> {
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(path);
     // nothing in there is left half changed

@@ -12,10 +12,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a restart waits for a killed process to be gone.
+/// Time that a restart waits for a killed process to be gone.
 pub const DATA_LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How long a file waits for the last requests of a killed process.
+/// Time that a file waits for the last requests of a killed process.
 pub const FILE_LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// A killed process's requests in flight mostly end within milliseconds.
@@ -79,12 +79,12 @@ pub fn owner(data: &Path) -> io::Result<Option<LockHolder>> {
     Ok(Some(holder_in(&mut file)))
 }
 
-/// Who holds the lock of a data path.
+/// Process that holds the lock of a data path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockHolder {
-    /// As the process wrote it into the file; `?` where it could not.
+    /// Pid that the process wrote into the lock file; `?` where it could not.
     pub pid: String,
-    /// Of the process with that number here; `None` when there is none to be seen (another container's).
+    /// Name of the local process with that pid; `None` when there is none (a process of another container).
     name: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub struct DataLock {
 }
 
 impl DataLock {
-    /// Of a data path that was made before. `None`: it was not, and nothing is made.
+    /// Locks a data path that exists already. `None`: there is no data path, and none is created.
     pub fn acquire_made(data: &Path, wait: Duration) -> Result<Option<DataLock>, LockError> {
         if data.join(paths::LOCK).exists() { Self::acquire(data, wait).map(Some) } else { Ok(None) }
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// A file with nothing in use for this long is closed.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// One file that is open, in use, or poisoned.
+/// A file that is open, in use, or poisoned.
 pub(super) struct OpenFile {
     pub file: FileId,
     /// The error of the write or sync that failed: no other write touches the file.
@@ -24,7 +24,7 @@ pub(super) struct OpenFile {
     handle: RefCell<Option<Rc<DmaFile>>>,
     /// The handle is just being opened or closed.
     changing: Cell<bool>,
-    /// How the last opening failed, and its number, for those who waited for it.
+    /// Number and error of the last failed opening, for those who waited for the opening.
     failed: RefCell<Option<DiskError>>,
     failures: Cell<u64>,
     /// Operations under way.
@@ -123,10 +123,10 @@ impl std::ops::Deref for Used {
 
 pub(super) struct OpenFiles {
     data: PathBuf,
-    /// How many may be open while idle ones can be closed for it.
+    /// Number of files that may be open as long as idle ones can be closed.
     max: usize,
-    /// By path below the data path: several ids may name one file (a topic's, by any of its partitions), which has one
-    /// description all the same, or its own lock would keep us out.
+    /// Open files by path below the data path. Several ids may name one file (a topic's file, by any of its partitions). The file has
+    /// one description all the same, since a second description would be kept out by our own lock.
     files: RefCell<HashMap<String, Rc<OpenFile>>>,
     /// Files and folders that are being unlinked. None of them is opened meanwhile: glommio looks at the path again after
     /// the open, and panics when it is gone.
@@ -263,7 +263,7 @@ impl OpenFiles {
         }
     }
 
-    /// Nothing at or below these paths is opened until [`Self::end_removal`].
+    /// Refuses to open anything at or below these paths until [`Self::end_removal`].
     pub fn begin_removal(&self, paths: &[String]) {
         self.removing.borrow_mut().extend(paths.iter().cloned());
     }
@@ -279,7 +279,7 @@ impl OpenFiles {
         removing.iter().any(|r| path.strip_prefix(r.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
     }
 
-    /// To be called when a user is gone.
+    /// Gives a use of a file back; call it when the user is gone.
     pub fn release(self: &Rc<Self>, used: Used) {
         let file = used.file.clone();
         drop(used);
@@ -314,7 +314,7 @@ impl OpenFiles {
         self.files.borrow().keys().filter(is_below).cloned().collect()
     }
 
-    /// One task per core closes what is idle, as long as there is something to close.
+    /// Closes idle files: one task per core, as long as there is something to close.
     fn sweep_while_open(self: &Rc<Self>) {
         if self.sweeping.replace(true) {
             return;

@@ -29,7 +29,7 @@ pub fn journal_of(name: &str) -> Option<CoreId> {
     (core.to_string() == name).then_some(CoreId(core))
 }
 
-/// What the name of a file of kept space says, and whether its first block is zeroed: without a `~`.
+/// Parses the name of a kept file: number and segment, and whether the first block is zeroed (a name without a `~`).
 pub fn spare_of(name: &str) -> Option<(Name, bool)> {
     let kept = name.strip_suffix('~').unwrap_or(name);
     let mut parts = kept.split('-');

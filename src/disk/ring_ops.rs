@@ -99,7 +99,7 @@ impl RingOps {
     }
 }
 
-/// As O_DSYNC, for one write.
+/// Flags of one write: O_DSYNC where the write is to be durable.
 fn flags(durability: Durability) -> i32 {
     match durability {
         Durability::Durable => libc::RWF_DSYNC,

@@ -71,7 +71,7 @@ struct Inner {
     options: DiskOptions,
     files: Rc<OpenFiles>,
     queue: RefCell<VecDeque<(OpId, DiskOp)>>,
-    /// With glommio.
+    /// Number of operations in flight through glommio.
     in_flight: Cell<usize>,
     in_ring: RefCell<RingOps>,
     done: RefCell<Vec<Completion>>,
@@ -123,7 +123,7 @@ impl ShardDisk {
         true
     }
 
-    /// Only what needs nothing but one call on a file that is open.
+    /// The form of an operation that the ring can take: one call on an open file, and nothing else.
     fn for_ring(&self, op: OpId, request: &DiskOp) -> Option<InRing> {
         let inner = &self.inner;
         let (file, at) = match request {
@@ -155,7 +155,7 @@ impl ShardDisk {
         Some(InRing { op, used, handle, at, memory })
     }
 
-    /// What the ring answered to an operation of [`Self::submit_on`]; its completion comes out of [`Self::drain`].
+    /// Takes the ring's answer to an operation of [`Self::submit_on`]; the completion comes out of [`Self::drain`].
     pub fn completed(&self, ring: &mut Ring, id: u64, result: i32) {
         let answer = self.inner.in_ring.borrow_mut().completed(ring, id, result);
         if let Answer::Done { op, used, outcome } = answer {
@@ -246,7 +246,7 @@ fn finish(inner: &Rc<Inner>, op: OpId, outcome: Result<DiskDone, DiskError>) {
     }
 }
 
-/// What an operation holds while it is under way.
+/// Resources that an operation holds while it is under way.
 struct Started {
     file: Option<Used>,
     write: Option<u64>,

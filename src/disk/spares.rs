@@ -29,12 +29,12 @@ use std::time::Duration;
 pub struct Spares {
     folder: PathBuf,
     max_bytes: u64,
-    /// None is longer.
+    /// Length of the longest kept file, in bytes.
     segment_bytes: u64,
     kept: Mutex<Kept>,
 }
 
-/// What a file's name says: its number, and the segment that it was.
+/// Contents of a kept file's name: its number, and the segment that it was.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Name {
     pub number: u64,
@@ -65,7 +65,7 @@ struct Spare {
 struct Kept {
     /// The oldest first.
     free: VecDeque<Spare>,
-    /// Of those, and of what is about to be kept.
+    /// Bytes of kept files, and of files that are about to be kept.
     bytes: u64,
     /// About to be kept.
     moving: usize,
@@ -125,7 +125,7 @@ impl Spares {
         spares
     }
 
-    /// Of files that are kept, or about to be.
+    /// Bytes of files that are kept or about to be kept.
     pub fn bytes(&self) -> u64 {
         self.kept().bytes
     }
@@ -143,7 +143,7 @@ impl Spares {
         Some(moved)
     }
 
-    /// It is out of its folder durably: its space is free for others. False: it could not be kept.
+    /// Keeps a file that was moved out of its folder durably. False: it could not be kept, and its space is free.
     pub(super) fn keep(&self, moved: Moved) -> bool {
         let new = self.path_of(&moved);
         let zeroed = zero_first_block(&new).and_then(|()| fs::rename(&new, self.path(&moved.0)));
@@ -241,7 +241,7 @@ impl Spares {
         is_long && len.is_multiple_of(BLOCK as u64) && about.is_file() && about.nlink() == 1 && about.blocks() * 512 >= len
     }
 
-    /// Until its first block is zeros.
+    /// Path of a kept file until its first block is zeroed.
     fn path_of(&self, Moved(spare): &Moved) -> PathBuf {
         self.folder.join(format!("{}~", spare.name))
     }

@@ -81,7 +81,7 @@ impl Harness {
         done.into_iter().map(|c| c.outcome).collect()
     }
 
-    /// What the ring has done, after a millisecond at most.
+    /// Completions of the ring, after a millisecond at most.
     fn reap(&self) {
         let ring = &mut *self.ring.borrow_mut();
         ring.enter_and_wait(Duration::from_millis(1)).unwrap();

@@ -33,13 +33,13 @@ pub trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// One queue's flag, shared by its two ends: the sender has a bundle for which there was no room.
+/// Flag that the two ends of a queue share: the sender has a bundle that did not fit.
 type Starved = Arc<AtomicBool>;
 
 struct Outgoing {
     queue: Producer<Vec<MeshMessage>>,
     starved: Starved,
-    /// This turn's messages, and those of earlier turns for which there was no room.
+    /// Messages of this turn, and of earlier turns that did not fit.
     bundle: Vec<MeshMessage>,
 }
 
@@ -48,13 +48,14 @@ struct Incoming {
     starved: Starved,
 }
 
-/// One thread's end of the mesh.
+/// A thread's end of the mesh.
 pub struct Port {
     own: CoreId,
-    /// By target: the cores, then HTTP. Its own place is there too: a message to oneself comes back at the next drain.
+    /// Outgoing queues by target: the cores, then HTTP. The core's own entry is among them: a message to oneself comes back at the next
+    /// drain.
     outgoing: Vec<Outgoing>,
     incoming: Vec<Incoming>,
-    /// By target, like `outgoing`; empty until connected.
+    /// Wakers by target, like `outgoing`; empty until connected.
     wakers: Vec<Arc<dyn Wake>>,
 }
 
@@ -142,7 +143,7 @@ impl Port {
         messages
     }
 
-    /// Whether messages of an earlier flush still wait for room.
+    /// True while messages of an earlier flush still wait for space.
     pub fn has_overflow(&self) -> bool {
         self.outgoing.iter().any(|o| !o.bundle.is_empty())
     }

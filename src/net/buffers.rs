@@ -21,9 +21,9 @@ pub(super) struct Buffers {
     memory: Pages,
     count: u16,
     bytes_each: usize,
-    /// From one buffer to the next.
+    /// Bytes from one buffer to the next.
     distance: usize,
-    /// Where the next free buffer goes; published by `publish`.
+    /// Index of the next free buffer; published by `publish`.
     tail: u16,
 }
 
@@ -41,7 +41,7 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// What a completion said is in `buffer`.
+    /// Bytes that a completion put into `buffer`.
     pub fn bytes(&self, buffer: u16, len: usize) -> &[u8] {
         assert!(buffer < self.count && len <= self.bytes_each, "the kernel named a buffer that it was not given");
         // SAFETY: in bounds (above), initialised (fresh pages are zero), and not the kernel's until it is given back,

@@ -26,7 +26,7 @@ use slab::Slab;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// At most a million connections per core; 2^40 connections before a number would come again.
+/// Bits of a slot number: at most a million connections per core, and 2^40 connections before a number repeats.
 const SLOT_BITS: u32 = 20;
 
 pub(super) const CONNECTIONS_MAX: usize = 1 << SLOT_BITS;
@@ -71,17 +71,17 @@ pub(super) struct Conn {
     /// Bytes came in after the last send.
     pub unanswered: bool,
     pub send_cancelled: bool,
-    /// When the phase is over.
+    /// End of the phase.
     pub until: Option<Instant>,
-    /// With the kernel; not touched until its completion. Empty: no send is in flight.
+    /// Output that is with the kernel, untouched until its completion. Empty: no send is in flight.
     pub sending: Vec<u8>,
-    /// How much of it the kernel has taken.
+    /// Bytes of `sending` that the kernel has taken.
     pub sent: usize,
     /// Goes next.
     pub queued: Vec<u8>,
     /// Goes after `sending`, instead of `queued`; there while it has something.
     pub pieces: Option<Box<Pieces>>,
-    /// There since memory was lent for what comes in.
+    /// State of lent receive memory; present since memory was lent.
     pub placed: Option<Box<Placed>>,
 }
 
@@ -111,17 +111,17 @@ impl Conn {
         self.pieces.take_if(|pieces| pieces.is_empty());
     }
 
-    /// No send is in flight, and there is something to send.
+    /// True when no send is in flight and there is something to send.
     pub fn has_rest(&self) -> bool {
         !self.sending.is_empty() || self.pieces.is_some()
     }
 
-    /// No send is in flight, and none follows.
+    /// Drops all output; no send is in flight, and none follows.
     pub fn drop_output(&mut self) {
         (self.sending, self.queued, self.pieces) = (Vec::new(), Vec::new(), None);
     }
 
-    /// Nothing goes out but what is with the kernel.
+    /// Drops all output that is not with the kernel.
     pub fn drop_queued(&mut self) {
         self.queued = Vec::new();
         if let Some(pieces) = &mut self.pieces {
@@ -139,7 +139,7 @@ pub(super) fn user_data(kind: Kind, conn: ConnId) -> u64 {
     ring::user_data(kind, conn.0)
 }
 
-/// For operations of no connection: no connection has this number, as the first serial is 1.
+/// Connection of operations that belong to none: no connection has this number, as the first serial is 1.
 pub(super) const NO_CONN: ConnId = ConnId(0);
 
 /// The connections of a core by id.
@@ -187,7 +187,7 @@ impl Conns {
         self.slots.get_mut(slot).filter(|c| c.id == id)
     }
 
-    /// Nothing of the connection may be with the kernel any more.
+    /// Removes a connection that has no operation with the kernel.
     pub fn remove(&mut self, id: ConnId) -> Conn {
         let conn = self.slots.remove((id.0 & (CONNECTIONS_MAX as u64 - 1)) as usize);
         assert!(conn.id == id && !conn.is_receiving() && !conn.is_sending(), "{id:?} is still in use");

@@ -35,10 +35,10 @@ use std::time::{Duration, Instant};
 /// Completions that one `poll` handles: bounds how long a turn is.
 const COMPLETIONS_MAX: usize = 512;
 
-/// How long a closing connection may take to send what it has, and then its peer to end.
+/// Time that a closing connection has to send its output, and then its peer to end.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long answers may still go out to a client that has ended its side.
+/// Time that answers may still go out to a client that has closed its write side.
 const HALF_CLOSE_GRACE: Duration = Duration::from_millis(200);
 
 /// A connection that moves waits this long for its sends; then it is broken, and the other core hears the end of it.
@@ -50,7 +50,7 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Between log lines about failing accepts.
 const ACCEPT_LOG: Duration = Duration::from_secs(10);
 
-/// One send takes at most this much: the kernel counts in 32 bits.
+/// Most bytes of one send: the kernel counts in 32 bits.
 const SEND_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,12 +61,12 @@ enum Accept {
 }
 
 struct Listening {
-    /// None once it was closed.
+    /// `None` once the listener was closed.
     listener: Option<TcpListener>,
     accept: Accept,
 }
 
-/// What `settle` has to tell.
+/// News that `settle` has to report.
 enum Told {
     Ended { conn: ConnId },
     Closed { conn: ConnId },
@@ -84,7 +84,7 @@ pub struct Net {
     dials: ManuallyDrop<Dials>,
     /// Why the eventfd that ends a sleep in the ring cannot be read.
     wake_failed: Option<i32>,
-    /// By their place in the `Opened` that tells of a connection.
+    /// Listeners, by their index in the `Opened` event of a connection.
     listeners: Vec<Listening>,
     accepting: bool,
     accept_retry_at: Option<Instant>,
@@ -92,7 +92,7 @@ pub struct Net {
     wake: Arc<WakeFd>,
     /// The caller's deadline.
     deadline: Option<Instant>,
-    /// When phases of connections end; may name some that are gone or have moved on.
+    /// Ends of connection phases; may name connections that are gone or have moved on.
     phase_ends: BinaryHeap<Reverse<(Instant, ConnId)>>,
     todo: Vec<ConnId>,
     /// Settled at the next submission: the caller may want to say first where what comes is to go.
@@ -265,7 +265,7 @@ impl Net {
         self.deadline = at;
     }
 
-    /// No new connections: the listeners are closed. Those that the kernel has completed meanwhile are closed.
+    /// Closes the listeners. Connections that the kernel has accepted meanwhile are closed.
     pub fn stop_accepting(&mut self) {
         self.accepting = false;
         for (i, l) in self.listeners.iter_mut().enumerate() {
@@ -484,7 +484,7 @@ impl Net {
 
     // ---- connections
 
-    /// As many starved receives go on as there may be buffers for: the others would only fail again.
+    /// Restarts as many starved receives as there may be buffers for: more would only fail again.
     fn feed_starved(&mut self, buffers_given: usize) {
         if self.starved.is_empty() {
             return;
@@ -569,7 +569,7 @@ impl Net {
         }
     }
 
-    /// Nothing more goes in or out: ends the operations, then the connection.
+    /// Ends all operations of a connection, then the connection. Nothing more goes in or out.
     fn give_up(&mut self, conn: ConnId) {
         self.receive_if(conn, |_| false);
         let Some(c) = self.conns.get_mut(conn) else { return };
@@ -594,7 +594,7 @@ impl Net {
     }
 }
 
-/// Of what is to go out next; there is something.
+/// Submits the next send; there is something to send.
 fn push_send(ring: &mut Ring, c: &mut Conn) {
     let (fd, flags) = (types::Fd(c.fd.as_raw_fd()), libc::MSG_NOSIGNAL | libc::MSG_WAITALL);
     let entry = match &mut c.pieces {

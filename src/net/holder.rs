@@ -8,14 +8,14 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
-/// Who listens at an address.
+/// Process that listens at an address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Holder {
     /// A process that lives.
     Process { pid: u32, name: String },
     /// Another user's process, which only that user and root can look up.
     User { uid: u32 },
-    /// No process that is to be seen: one that has just ended, or one of another container.
+    /// No visible process: one that has just ended, or one of another container.
     Nobody,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// As `netstat` calls a socket that listens.
+/// State number of a listening socket in /proc/net/tcp.
 const LISTENS: &str = "0A";
 
 /// A socket of the kernel's table.
@@ -40,7 +40,7 @@ struct Listener {
     inode: u64,
 }
 
-/// Who keeps this process from listening at `at`.
+/// Finds the process that keeps this one from listening at `at`.
 pub fn holder(at: SocketAddr) -> Holder {
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
     let listeners: Vec<Listener> =
@@ -57,7 +57,7 @@ pub fn holder(at: SocketAddr) -> Holder {
     }
 }
 
-/// What listens, of a table of the kernel's.
+/// Listening sockets of a table of the kernel.
 fn listeners(table: &str) -> Vec<Listener> {
     let listener = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -82,7 +82,7 @@ fn address(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// Whether who listens at `has` keeps others from `wanted`.
+/// True if a listener at `has` keeps others from `wanted`.
 fn stands_in_the_way(has: SocketAddr, wanted: SocketAddr) -> bool {
     let is_any = |at: SocketAddr| at.ip().is_unspecified();
     has.port() == wanted.port() && (has.ip().to_canonical() == wanted.ip().to_canonical() || is_any(has) || is_any(wanted))
@@ -99,7 +99,7 @@ fn has_one_of(pid: u32, sockets: &[String]) -> bool {
     links.any(|link| link.to_str().is_some_and(|link| sockets.iter().any(|socket| socket == link)))
 }
 
-/// It was killed, and has not closed everything yet.
+/// True if the process was killed and has not closed everything yet.
 fn is_ending(pid: u32) -> bool {
     const PF_EXITING: u64 = 4;
     const KILLED: u64 = 1 << (libc::SIGKILL - 1);

@@ -135,7 +135,7 @@ pub(super) fn set_to(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result
     check(unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<i32>() as u32) }).map(drop)
 }
 
-/// No more bytes will go out: the peer reads an end after what was sent.
+/// Closes the write side: the peer reads an end after what was sent.
 pub(super) fn shutdown_write(fd: &OwnedFd) {
     // SAFETY: a plain system call on our socket. An error says that the connection is gone, which its receive says too.
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) };
@@ -147,7 +147,7 @@ pub(super) fn shutdown_both(fd: &OwnedFd) {
     unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Who is at the other end. An error says that nobody is any more.
+/// Address of the peer. An error says that the connection is gone.
 pub(super) fn peer(fd: &OwnedFd) -> io::Result<Peer> {
     // SAFETY: all zeros is a valid value of this plain C struct.
     let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };

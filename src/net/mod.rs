@@ -74,7 +74,7 @@ impl Default for NetOptions {
     }
 }
 
-/// What happened on the sockets.
+/// An event on the sockets.
 #[derive(Debug)]
 pub enum NetEvent<'a> {
     /// A client connected to the listener at this place.
@@ -91,7 +91,7 @@ pub enum NetEvent<'a> {
     Ended { conn: ConnId },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
-    /// What the disk had on the ring has completed: an id and a result of its own.
+    /// Completion of a disk operation on the ring: an id and a result.
     Disk { id: u64, result: i32 },
     /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.
     Moved { conn: ConnId, fd: OwnedFd, to: CoreId, session: Box<MovedSession>, unread: Vec<u8> },

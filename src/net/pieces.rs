@@ -81,14 +81,14 @@ impl Pieces {
         }
     }
 
-    /// What is not with the kernel does not go out.
+    /// Drops the pieces that are not with the kernel.
     pub fn drop_rest(&mut self) {
         self.queue.truncate(self.in_flight);
     }
 }
 
 impl Conn {
-    /// From now on what is sent goes out as pieces, until none is left.
+    /// The queue of pieces; while it has any, all output goes out as pieces.
     pub fn pieces(&mut self) -> &mut Pieces {
         let queued = &mut self.queued;
         self.pieces.get_or_insert_with(|| {
@@ -103,7 +103,7 @@ impl Conn {
 mod tests {
     use super::*;
 
-    /// What the kernel would see.
+    /// Bytes that the kernel would send.
     fn seen(header: *const libc::msghdr) -> Vec<u8> {
         // SAFETY: the header and what it names stand while the send is in flight.
         let vectors = unsafe { std::slice::from_raw_parts((*header).msg_iov, (*header).msg_iovlen) };

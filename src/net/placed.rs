@@ -19,25 +19,25 @@ use crate::ring::{Kind, Ring};
 use io_uring::{opcode, squeue, types};
 use std::os::fd::AsRawFd;
 
-/// After this time what came is handed back although it is not all: the caller hears that the other side says something.
+/// Time after which a partial receive is handed back: the caller hears that the other side says something.
 static PATIENCE: types::Timespec = types::Timespec::new().nsec(10_000_000);
 
-/// After a receive to where its bytes stay so many take a buffer for once. Each is a chance for the caller to say where the rest goes, and
+/// Number of receives into shared buffers that follow a receive into lent memory. Each lets the caller say where the rest goes, and
 /// nothing has to be cancelled for it.
 const SINGLES: u8 = 4;
 
 /// The kernel counts in 32 bits.
 const RECEIVE_BYTES_MAX: usize = 1 << 30;
 
-/// Of a connection that was lent memory once.
+/// State of a connection that was lent memory once.
 #[derive(Debug, Default)]
 pub(super) struct Placed {
-    /// Its memory neither moves nor goes while `is_in_flight`.
+    /// Lent memory; it neither moves nor goes while `is_in_flight`.
     lent: Option<Lent>,
     is_in_flight: bool,
     /// Something was put there.
     has_come: bool,
-    /// Nothing came for a while: the next receive ends with the first bytes, whenever they come.
+    /// True after a time without input: the next receive ends with the first bytes, whenever they come.
     is_idle: bool,
     singles: u8,
 }
@@ -73,12 +73,12 @@ impl Conn {
         (placed.lent, placed.has_come, placed.is_idle, placed.singles) = (Some(lent), false, false, SINGLES);
     }
 
-    /// Nothing more is put there, but what is with the kernel.
+    /// Gives up lent memory, but for what is with the kernel.
     pub fn drop_lent(&mut self) {
         self.placed.take_if(|placed| !placed.is_in_flight);
     }
 
-    /// Of bytes that came into a shared buffer, those that are wanted in lent memory. It comes out when it has all.
+    /// Copies wanted bytes from a shared buffer into lent memory. Returns the memory when it is complete.
     pub fn put_lent(&mut self, bytes: &mut &[u8]) -> Option<Lent> {
         let placed = self.placed.as_mut()?;
         placed.lent.as_mut()?.put(bytes);

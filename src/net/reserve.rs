@@ -92,7 +92,7 @@ impl Reserved {
         shared().map_err(|e| error_of(&self.at.to_string(), e))
     }
 
-    /// One listener for all of them.
+    /// Opens the one listener for all addresses.
     pub fn listen(self) -> Result<TcpListener, NetError> {
         let listen = || {
             // its connections inherit it, and the next process can have the address while they stand in TIME_WAIT
@@ -105,7 +105,7 @@ impl Reserved {
     }
 }
 
-/// With a port: one that the kernel chose for a socket goes with its listening, one that was named stays.
+/// The address with its port. A port that the kernel chose ends with its listener; a port that was named stays.
 fn chosen(at: SocketAddr) -> io::Result<SocketAddr> {
     if at.port() != 0 {
         return Ok(at);

@@ -25,7 +25,7 @@ impl Timer {
         self.armed.is_some()
     }
 
-    /// Whether it fires at `at` or before.
+    /// True if the timer fires at `at` or before.
     pub fn is_armed_by(&self, at: Instant) -> bool {
         self.armed.is_some_and(|armed| armed <= at)
     }

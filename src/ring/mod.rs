@@ -28,7 +28,7 @@ pub use bell::Bell;
 pub use uring::{Completion, Ring};
 pub use wake::{Waiter, WakeFd};
 
-/// Who waits for a completion. With an id of its own it makes the user data.
+/// Module that waits for a completion. Kind and id make the user data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -44,7 +44,7 @@ pub enum Kind {
     Connect,
 }
 
-/// What the kind takes of the user data; the rest is the id.
+/// Bits of the kind in the user data; the rest is the id.
 pub const KIND_BITS: u32 = 4;
 
 /// `id` is below 2^60.

@@ -24,7 +24,7 @@ const ENTER_TRIES_MAX: u32 = 16;
 pub struct Ring {
     uring: IoUring,
     backlog: VecDeque<squeue::Entry>,
-    /// Where the kernel writes what it read from the eventfd, and whether such a read is under way.
+    /// Target of the read from the eventfd, and whether this read is under way.
     woken: Box<u64>,
     is_listening: bool,
 }
@@ -195,11 +195,11 @@ impl Ring {
         }
     }
 
-    /// From here on a completion signals the eventfd. True: some came before that, do not sleep.
+    /// Makes each later completion signal the eventfd. True: completions came before, do not sleep.
     ///
-    /// The kernel queues the work, marks it in the flags, then looks whether it may signal; we permit the signal, fence,
-    /// then look at the mark. On x86 the kernel's mark is a full barrier, so one side sees the other. Elsewhere it is
-    /// not, and only a system call that looks at the queue itself is certain.
+    /// The kernel queues the work, marks it in the flags, then checks whether it may signal. We permit the signal, fence, then read the
+    /// mark. On x86 the kernel's mark is a full barrier, so one side sees the other. Elsewhere it is not, and only a system call that
+    /// reads the queue is certain.
     pub fn arm_wake(&mut self) -> io::Result<bool> {
         self.uring.completion().enable_eventfd();
         fence(Ordering::SeqCst);

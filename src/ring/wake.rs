@@ -34,9 +34,9 @@ const PARKED: u8 = 3;
 
 /// Wakes one core from any thread.
 pub struct WakeFd {
-    /// For a sleep in glommio.
+    /// Eventfd of a sleep in glommio.
     fd: OwnedFd,
-    /// For a sleep in the core's own ring.
+    /// Eventfd of a sleep in the core's own ring.
     ring_fd: OwnedFd,
     state: AtomicU8,
 }

@@ -5,7 +5,7 @@ use super::*;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::mpsc;
 
-/// How long all addresses of a dial may take together.
+/// Time that all addresses of a dial may take together.
 const DIAL_LIMIT: Duration = Duration::from_secs(5);
 
 /// A connection that is being made.
@@ -14,25 +14,25 @@ struct Dialing {
     at: SocketAddr,
     /// The kernel reads it until the completion.
     _raw: Box<(libc::sockaddr_storage, libc::socklen_t)>,
-    /// To be tried if this one fails, the next one last.
+    /// Addresses to try if this one fails; the next one stands last.
     others: Vec<SocketAddr>,
     until: Instant,
     is_cancelled: bool,
 }
 
-/// What a thread found behind a name.
+/// Addresses that a resolver thread found for a name.
 struct Resolved {
     dial: u64,
     addresses: Result<Vec<SocketAddr>, String>,
 }
 
-/// What is under way between `dial` and its answer.
+/// Dials under way, from `dial` to their answer.
 pub(super) struct Dials {
     connecting: IdMap<u64, Dialing>,
     /// Names that threads look up.
     lookups: usize,
     resolved: mpsc::Receiver<Resolved>,
-    /// For the threads that look names up.
+    /// Channel for the threads that resolve names.
     resolver: mpsc::Sender<Resolved>,
 }
 
@@ -46,7 +46,7 @@ impl Dials {
         !self.connecting.is_empty()
     }
 
-    /// When one of them is given up.
+    /// Time at which the next dial is given up.
     pub fn deadline(&self) -> Option<Instant> {
         self.connecting.values().filter(|d| !d.is_cancelled).map(|d| d.until).min()
     }
