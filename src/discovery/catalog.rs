@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Default)]
 struct Entry {
-    /// Its home core told of it.
+    /// True once the topic's home core has reported it.
     is_listed: bool,
     serves: BTreeSet<PartitionId>,
     channels: BTreeMap<ChannelName, BTreeSet<PartitionId>>,
@@ -61,7 +61,7 @@ impl Catalog {
         self.announce(&topic.name)
     }
 
-    /// In a cluster: whether this node serves the partition.
+    /// Records whether this node of a cluster serves the partition.
     pub fn set_serves(&mut self, topic: &TopicRef, partition: PartitionId, serves: bool) -> Option<TopicName> {
         let entry = self.entry(topic);
         if serves {

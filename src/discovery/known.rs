@@ -16,12 +16,12 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-/// How long a topic that comes right after the node's start waits for the nsqlookupds to be reached.
+/// Number of tries for a topic that comes right after startup, while the nsqlookupds are not connected yet.
 const TRIES: u32 = 100;
 const TRY_INTERVAL: Duration = Duration::from_millis(50);
 const BODY_BYTES_MAX: usize = 4 << 20;
 
-/// Of one question to one nsqlookupd.
+/// Limits of one question to one nsqlookupd.
 pub struct Limits {
     connect: Duration,
     request: Duration,

@@ -24,12 +24,12 @@ const LINES_MAX: usize = 64;
 /// An answer is `OK`, an error, or a small object.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What the rest of the thread knows of one nsqlookupd.
+/// State of one nsqlookupd that the rest of the thread reads.
 pub struct Peer {
     address: String,
     told: RefCell<Told>,
     changed: Notify,
-    /// Where its HTTP is, as it says.
+    /// HTTP address that the nsqlookupd reports.
     http: RefCell<Option<String>>,
     /// A connection was made, or could not be.
     was_tried: Cell<bool>,

@@ -27,7 +27,7 @@ use tokio::task::AbortHandle;
 /// New topics whose channels are asked for at a time.
 const ASKING_MAX: usize = 16;
 
-/// What the node says of itself.
+/// Addresses and names that the node registers.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub broadcast_address: String,
@@ -47,7 +47,7 @@ pub struct Wanted {
 pub struct Discovery {
     catalog: RefCell<Catalog>,
     identity: Identity,
-    /// In the order in which they were named.
+    /// Links in the order in which the nsqlookupds were named.
     peers: RefCell<Vec<(Rc<Peer>, AbortHandle)>>,
     local: Option<Local>,
     wanted: mpsc::UnboundedSender<Wanted>,
@@ -110,7 +110,7 @@ impl Discovery {
         self.peers.borrow().iter().map(|(peer, _)| peer.clone()).collect()
     }
 
-    /// From a core, in the order in which it happened there.
+    /// Takes a core's changes, in the order in which they happened there.
     pub fn changed(self: &Rc<Self>, changes: Vec<CatalogChange>) {
         for change in changes {
             if let CatalogChange::Topic { topic, is_new: true } = &change
@@ -123,7 +123,7 @@ impl Discovery {
         }
     }
 
-    /// In a cluster: whether this node serves the partition.
+    /// Records whether this node of a cluster serves the partition.
     pub fn serves(&self, topic: &TopicRef, partition: PartitionId, serves: bool) {
         let name = self.catalog.borrow_mut().set_serves(topic, partition, serves);
         self.tell(name);

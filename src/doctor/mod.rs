@@ -27,11 +27,11 @@ pub enum Level {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finding {
     pub level: Level,
-    /// What was looked at.
+    /// Name of the check.
     pub name: &'static str,
-    /// What was found.
+    /// Result in words.
     pub found: String,
-    /// What to do about it; empty when all is well.
+    /// Remedy; empty when the check is ok.
     pub remedy: String,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// All checks, in the order in which they are worth reading.
+/// Runs all checks, most important first.
 pub fn check(settings: &Settings) -> Vec<Finding> {
     let mut findings = vec![system::kernel(), system::io_uring(), system::cpus(settings)];
     findings.extend([memory::memlock(settings), memory::open_files(settings), memory::huge_pages()]);
@@ -74,17 +74,17 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// What is to be said of the TLS files that the settings name.
+/// Findings about the TLS files that the settings name.
 pub fn tls_files(settings: &Settings) -> Vec<Finding> {
     tls::check(settings, UnixTime::now()).into_iter().collect()
 }
 
-/// Whether a node that starts now finds its data path and its addresses free. Not part of [`check`]: a node that starts takes them.
+/// Findings about a data path or addresses that another process holds. Not part of [`check`]: a node that starts takes them.
 pub fn occupied(settings: &Settings) -> Vec<Finding> {
     occupied::check(settings)
 }
 
-/// One line per finding.
+/// Prints one line per finding.
 pub fn print(findings: &[Finding], out: &mut dyn std::io::Write) -> std::io::Result<()> {
     findings.iter().try_for_each(|finding| writeln!(out, "{finding}"))
 }

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Below this much free space a warning is due whatever the settings say.
+/// Free space below which a warning is due whatever the settings say.
 const FREE_MIN: u64 = 1 << 30;
 
 pub(super) fn check(settings: &Settings) -> Vec<Finding> {
@@ -30,7 +30,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// What nsqd keeps in the folder that its `--data-path` names: the list of its topics, and what did not fit its memory.
+/// Finds nsqd's files in the data path: its list of topics, and the messages that did not fit its memory.
 fn files_of_nsqd(data: &Path) -> Option<Finding> {
     let names = fs::read_dir(data).into_iter().flatten().flatten().filter_map(|file| file.file_name().into_string().ok());
     let is_list = |name: &str| name.starts_with("nsqd.") && name.ends_with("dat");
@@ -165,12 +165,12 @@ fn free_space(folder: &Path, settings: &Settings) -> Finding {
     }
 }
 
-/// What this user may still write.
+/// Bytes that this user may still write.
 pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
     statfs(folder).map(|found| found.f_bavail.saturating_mul(found.f_bsize.unsigned_abs()))
 }
 
-/// What the node has of removed segments (`spare-bytes`), and gives back before the disk is full.
+/// Bytes of removed segments that the node keeps (`spare-bytes`) and gives back before the disk is full.
 fn kept_space(folder: &Path) -> u64 {
     let files = fs::read_dir(folder).into_iter().flatten().flatten();
     let ours = files.filter(|file| file.file_name().to_str().is_some_and(|name| spare_of(name).is_some()));
@@ -192,8 +192,8 @@ fn judge_free_space(free: u64, kept: u64, wanted: u64) -> Finding {
     Finding::ok(NAME, found)
 }
 
-/// Whether the device keeps writes in a volatile cache: then each durable write pays for a flush, which is what makes it
-/// safe, and a device that lies about its flushes is not.
+/// Finds whether the device has a volatile write cache. With one, each durable write pays for a flush; the flush makes the write safe,
+/// unless the device lies about it.
 fn write_cache(folder: &Path) -> Finding {
     const NAME: &str = "write cache";
     let unknown = |why: String| Finding::ok(NAME, format!("not known ({why})"));

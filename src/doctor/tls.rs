@@ -8,7 +8,7 @@ use rustls::pki_types::UnixTime;
 use std::path::Path;
 use std::time::Duration;
 
-/// What is left of a certificate when it is time to renew it.
+/// Remaining validity of a certificate below which it should be renewed.
 const SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The files of one port.
@@ -18,7 +18,7 @@ struct Files<'a> {
     key: &'a str,
     /// Empty: nobody is asked for a certificate.
     ca: &'a str,
-    /// Who sees the certificate.
+    /// Peers that see the certificate.
     others: &'static str,
     refused: Option<TlsError>,
 }

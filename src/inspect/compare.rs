@@ -35,9 +35,9 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// One data path.
+/// One of the data paths to compare.
 pub struct Side<'a> {
-    /// As the operator wrote it.
+    /// Path as the operator wrote it.
     pub label: String,
     pub storage: &'a mut dyn Storage,
 }
@@ -169,13 +169,13 @@ impl Replica {
         self.snapshot.as_ref().map_or(Position::START, |s| s.start)
     }
 
-    /// What it knows to be committed and holds.
+    /// Committed position that the replica knows and holds.
     fn committed(&self) -> Position {
         let least = |s: &Snapshot| std::cmp::min_by_key(s.committed, s.end, |p| p.offset);
         self.snapshot.as_ref().map_or(Position::START, least)
     }
 
-    /// Where the segment begins that has this offset, and the next one.
+    /// Start of the segment that has this offset, and of the next segment.
     fn segment(&self, offset: i64) -> Option<(i64, i64)> {
         let after = self.bases.partition_point(|base| *base <= offset);
         let base = *self.bases.get(after.checked_sub(1)?)?;
@@ -194,7 +194,7 @@ struct Comparison<'a, 'b, 'c> {
 }
 
 impl Comparison<'_, '_, '_> {
-    /// What only a journal holds is not compared: says so. Returns whose data path this is.
+    /// Reports a data path whose journal holds what its files lack; this part is not compared. Returns the node of the data path.
     fn stopped_well(&mut self, side: usize) -> Result<Option<NodeId>, InspectError> {
         let Side { label, storage } = &mut self.sides[side];
         let newest = newest(&read_both(*storage)?);
@@ -390,7 +390,7 @@ impl Comparison<'_, '_, '_> {
         Ok(BatchHeader::parse(&bytes, dir.topic_id, dir.partition).ok())
     }
 
-    /// Its end, when all have the same lost batch there, and `at` is behind its header.
+    /// End of a lost batch that all replicas have there; `at` is behind its header.
     fn lost_batch(&mut self, replicas: &[(usize, Replica)], at: i64) -> Result<Option<i64>, InspectError> {
         let Some(first) = self.header(&replicas[0], at)? else { return Ok(None) };
         let is_behind = at >= first.offset.get() + BATCH_HEADER_LEN as i64 && at < first.end().offset;

@@ -40,16 +40,16 @@ use zerocopy::FromBytes;
 
 #[derive(Clone, Debug, Default)]
 pub struct InspectOptions {
-    /// Only this topic.
+    /// Topic to look at; `None`: all.
     pub topic: Option<String>,
-    /// Only this partition of each topic.
+    /// Partition of each topic to look at; `None`: all.
     pub partition: Option<u16>,
     /// Every record, batch and cursor; a summary of each file otherwise.
     pub records: bool,
     pub format: Format,
 }
 
-/// What was found in all.
+/// Overall result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     Clean,
@@ -77,7 +77,7 @@ impl Verdict {
         }
     }
 
-    /// Of the process.
+    /// Exit code of the process.
     pub fn exit_code(self) -> u8 {
         match self {
             Verdict::Clean => 0,
@@ -87,7 +87,7 @@ impl Verdict {
     }
 }
 
-/// What to do about it.
+/// Remedy for files of a newer version.
 const NEWER: &str = "written by a newer version of ringmq than this one: use that version, or a later one";
 
 #[derive(Debug, thiserror::Error)]
@@ -247,30 +247,30 @@ struct View<'a, 'b> {
     pub damage: u64,
     /// Places that a newer version wrote.
     pub newer: u64,
-    /// What the journals cut.
+    /// Truncations in the journals.
     pub cuts: Cuts,
-    /// Where they cut the partition that is looked at: nothing is promised behind it.
+    /// Offset at which the journals truncate this partition; nothing is promised behind it.
     pub limit: Option<i64>,
     pub redo: Redo,
     /// Topics whose creation the journals still have.
     created: BTreeSet<TopicName>,
-    /// Those of the partition that were looked at.
+    /// Segments of the partition that were looked at.
     pub segments: BTreeMap<i64, SegmentMeta>,
 }
 
-/// What a start does again, by the journals: that much of a partition need not stand in its files yet.
+/// Work that a startup does again, by the journals: the files need not have it yet.
 #[derive(Default)]
 pub(crate) struct Redo {
-    /// By topic and partition.
+    /// Batches by topic and partition.
     batches: IdMap<(TopicId, u16), Vec<RedoBatch>>,
-    /// Where logs begin since retention removed segments: sequences and offsets.
+    /// Sequence and offset of each new log start that retention journaled.
     starts: IdMap<(TopicId, u16), Vec<(u64, i64)>>,
 }
 
 struct RedoBatch {
     sequence: u64,
     offset: i64,
-    /// Its body is in the journal, too.
+    /// True if the journal holds the body too.
     has_body: bool,
 }
 
@@ -293,13 +293,13 @@ impl Redo {
         }
     }
 
-    /// Where the log begins, by what no snapshot has applied.
+    /// Log start by records that no snapshot has applied.
     pub fn start_of(&self, topic: TopicId, partition: u16, applied: u64) -> Option<i64> {
         let all = self.starts.get(&(topic, partition)).into_iter().flatten();
         all.filter(|(sequence, _)| *sequence > applied).map(|(_, offset)| *offset).max()
     }
 
-    /// From where on a start writes segments again, and from where on commit logs, behind what a snapshot has applied.
+    /// Offsets from which a startup writes segments, and commit logs, again, behind what a snapshot has applied.
     pub fn of(&self, topic: TopicId, partition: u16, applied: u64) -> (Option<i64>, Option<i64>) {
         let all = || self.batches.get(&(topic, partition)).into_iter().flatten().filter(|b| b.sequence > applied);
         let segment = all().filter(|b| b.has_body).map(|b| b.offset).min();
@@ -313,7 +313,7 @@ impl View<'_, '_> {
         Ok(self.report.damage(file, at, what)?)
     }
 
-    /// What does not hold: damage, as `what` says, or a newer version.
+    /// Reports bytes that fail a check: damage, as `what` says, or a newer version.
     pub fn bad(&mut self, file: &FileId, at: u64, bad: Bad, what: impl std::fmt::Display) -> Result<(), InspectError> {
         match bad {
             Bad::Version(_) | Bad::Kind(_) => self.newer(file, at, bad),

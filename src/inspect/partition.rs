@@ -103,7 +103,7 @@ impl View<'_, '_> {
         Ok(newest)
     }
 
-    /// What a snapshot that holds says.
+    /// Reports a valid snapshot.
     fn snapshot(&mut self, file: &FileId, s: &Snapshot) -> Result<(), InspectError> {
         let (channels, producers, is_suspect) = (s.channels.len(), s.producers.len(), s.doubt.is_suspect());
         let what = format!(
@@ -152,8 +152,8 @@ impl View<'_, '_> {
         Ok(())
     }
 
-    /// Where the segment's batches end, the crc there, and whether the chain begins anew. `redo` says from where on a start
-    /// writes segments and commit logs again: behind that they promise nothing.
+    /// End of the segment's batches, the crc there, and whether the chain begins anew. `redo` holds the offsets from which a startup
+    /// writes segments and commit logs again; files promise nothing behind them.
     fn segment(
         &mut self,
         dir: &Arc<PartitionDir>,

@@ -70,13 +70,13 @@ fn crc(body: &[u8], seal: u32) -> u32 {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// Its checksum is right, or was not looked at.
+    /// Body whose checksum is right, or was not verified.
     Whole(Head),
-    /// It carries no checksum.
+    /// Body without a checksum.
     Plain(Head),
-    /// It carries a checksum, and another one than its bytes have.
+    /// Body whose checksum does not match its bytes.
     Broken,
-    /// Not of a load generator, or too short to say.
+    /// Body of another program, or too short to tell.
     Foreign,
 }
 

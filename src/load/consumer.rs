@@ -8,7 +8,7 @@ use super::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
-/// With more confirmations unsent it reads no further.
+/// Number of unsent confirmations above which the consumer stops reading.
 const UNSENT_MAX: usize = 1 << 20;
 
 pub struct Consumer {
@@ -105,7 +105,7 @@ impl Consumer {
 struct Times {
     intended_ns: u64,
     count: u64,
-    /// Of these, what is owed no more.
+    /// Deliveries among these that were owed until now.
     fresh: u64,
 }
 

@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 pub struct Output {
     path: PathBuf,
     file: File,
-    /// It was made here and nothing stands in it: it goes when it is dropped.
+    /// True for a file that was created here and has no content; it is removed when dropped.
     is_empty: bool,
 }
 
-/// What was asked for.
+/// Output files of a run.
 #[derive(Debug)]
 pub struct Files {
     pub json: Option<Output>,
     pub hgrm: Option<Output>,
-    /// Of publishing, in mode both.
+    /// Publish latencies, in mode both.
     pub hgrm_publish: Option<Output>,
     pub report: Option<Output>,
 }
@@ -42,7 +42,7 @@ impl Files {
 }
 
 impl Output {
-    /// What stands in a file stays until there is something new.
+    /// Opens an output file; its old content stays until there is a result.
     pub fn open(path: &Path) -> Result<Output, LoadError> {
         let made = OpenOptions::new().write(true).create_new(true).open(path);
         let (file, is_empty) = match made {

@@ -148,7 +148,7 @@ fn rate(value: f64) -> String {
     }
 }
 
-/// One column a run.
+/// Table of figures, one column per run.
 fn figures(runs: &[Run]) -> String {
     let mut out = String::from("<div class=\"wide\"><table><thead><tr><th></th>");
     for run in runs {

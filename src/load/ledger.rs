@@ -1,10 +1,10 @@
 //! The books of `--verify`: which messages were acknowledged, and which came on which channel. A bit per message and
 //! column; sequences of a producer are dense, so the bits stand in plain vectors.
 
-/// So many lost messages are named.
+/// Number of lost messages that are named.
 const EXAMPLES_MAX: usize = 10;
 
-/// No run sends so many; the books do not grow for what cannot be.
+/// Largest accepted sequence: no run sends more, and the ledger does not grow for impossible ones.
 const SEQUENCE_MAX: u64 = 1 << 36;
 
 #[derive(Default)]

@@ -13,7 +13,7 @@ pub enum Answer<'a> {
 }
 
 pub enum Delivered<'a> {
-    /// Its body; the link confirms it.
+    /// Body of a message; the link confirms it.
     Message(&'a [u8]),
     Error(&'a str),
 }

@@ -41,7 +41,7 @@ use std::path::Path;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// What stands before the text names the place.
+    /// A failed run; the text begins with the place.
     #[error("{0}")]
     Failed(String),
     #[error("{path}: {reason}")]

@@ -21,7 +21,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 /// Room for several frames of some hundred KiB, so that little of one that is cut has to be moved.
 const READ_LEN: usize = 1024 * 1024;
 
-/// Of a frame beside its payload, more than enough.
+/// Bytes of a frame beside its payload, generously.
 const FRAME_HEAD: usize = 1024;
 
 /// A partition of one of the connection's topics. As a subscription its number is its place in the list.
@@ -31,17 +31,17 @@ struct Place {
     /// Index in the options.
     topic: usize,
     partition: PartitionId,
-    /// What came and was not confirmed yet.
+    /// Delivered and unconfirmed ids.
     ranges: Vec<IdRange>,
 }
 
 pub struct Native {
     lanes: Vec<Wire>,
     places: Vec<Place>,
-    /// Where the next publish goes.
+    /// Index of the partition that the next publish goes to.
     turn: usize,
     encoder: Encoder,
-    /// For a frame's head while its body is in place already.
+    /// Head of a frame whose body is in place already.
     head: Vec<u8>,
     /// The node gives up who is silent for two intervals, and says nothing unasked.
     ping: Interval,
@@ -102,7 +102,7 @@ impl Native {
         Ok(Native { lanes, places, turn, encoder, head: Vec::new(), ping, server_version: welcomed.version })
     }
 
-    /// To all partitions of the one topic, or the one that was asked for; nothing is delivered before credit.
+    /// Subscribes to all partitions of the topic, or to the one that was asked for; nothing is delivered before credit.
     pub async fn subscribe(&mut self, options: &Options, topic: &str, channel: &str) -> Result<(), String> {
         for (number, place) in self.places.iter().enumerate() {
             let request = Request::Subscribe(Subscribe {
@@ -126,7 +126,7 @@ impl Native {
         Ok(())
     }
 
-    /// So many messages in all may be unconfirmed. Bytes are not limited beside: what comes is dealt with at once.
+    /// Grants credit for `rdy` unconfirmed messages. Bytes are not limited: messages are processed at once.
     pub fn credit(&mut self, rdy: u32) {
         let messages = (rdy / self.places.len() as u32).max(1);
         for (number, place) in self.places.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Native {
         self.lanes.iter_mut().try_fold(false, |progress, lane| Ok(lane.poll_fill(cx)? | progress))
     }
 
-    /// One batch. Its messages have one time: that at which the node got it.
+    /// Publishes one batch. All its messages have the time at which the node got it.
     pub fn publish(&mut self, options: &Options, id: u64, count: u32, mut write: impl FnMut(usize, u32, &mut Vec<u8>)) {
         let place = &self.places[self.turn];
         self.turn = if self.turn + 1 == self.places.len() { 0 } else { self.turn + 1 };
@@ -346,10 +346,10 @@ async fn ask<T>(
 
 struct Frame<'a> {
     request: u64,
-    /// None: unasked, and of a kind that only a later version knows.
+    /// `None`: an unasked frame of a kind that only a later version knows.
     reply: Option<Reply<'a>>,
     payload: &'a [u8],
-    /// Of the whole.
+    /// Length of the whole frame.
     len: usize,
 }
 

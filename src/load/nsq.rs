@@ -15,9 +15,9 @@ pub struct Nsq {
     /// Indices of the topics that it publishes to, in turn.
     topics: Vec<usize>,
     turn: usize,
-    /// It reads in order: each body begins with its place.
+    /// True if the consumer reads in order: each body begins with its place.
     is_ordered: bool,
-    /// As the server named it.
+    /// Version that the server reported.
     pub server_version: Option<String>,
 }
 
@@ -103,7 +103,7 @@ impl Nsq {
         self.wire.poll_fill(cx)
     }
 
-    /// One publish of `count` messages: PUB when every publish has one.
+    /// Publishes `count` messages; by PUB when every publish has one message.
     pub fn publish(&mut self, options: &Options, count: u32, mut write: impl FnMut(usize, u32, &mut Vec<u8>)) {
         let index = self.topics[self.turn];
         let topic = &options.topics[index];

@@ -63,7 +63,7 @@ impl Protocol {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub protocol: Protocol,
-    /// As it was given.
+    /// Address as it was given.
     pub address: String,
     pub target: SocketAddr,
     /// TLS, native only.
@@ -77,7 +77,7 @@ pub struct Options {
     pub consumers: u32,
     pub in_flight: u32,
     pub topics: Vec<String>,
-    /// Of each topic that is made; none: as the node decides.
+    /// Partitions of each new topic; `None`: as the node decides.
     pub partitions: Option<u16>,
     /// Publishers and consumers keep to it.
     pub partition: Option<PartitionId>,
@@ -225,7 +225,7 @@ impl Flags<'_> {
         self.parsed(name, |text| text.parse().ok().filter(|n| (&min..=&max).contains(&n)).ok_or_else(wanted))
     }
 
-    /// With a default, so that it is always there.
+    /// Value of an option that has a default, so is always present.
     fn count(&self, name: &str, max: u32) -> Result<u32, String> {
         Ok(self.whole(name, 1, max)?.unwrap_or(1))
     }
@@ -330,7 +330,7 @@ fn resolve(address: &str) -> Result<SocketAddr, String> {
     found.into_iter().next().ok_or_else(|| format!("--address={address}: no such host"))
 }
 
-/// What does not go together.
+/// Checks options against each other.
 fn check(options: &Options, pairs: u64) -> Result<(), String> {
     let no = |wrong: bool, why: &str| if wrong { Err(why.to_string()) } else { Ok(()) };
     let consume = options.mode == Mode::Consume;

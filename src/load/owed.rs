@@ -37,7 +37,7 @@ impl Owed {
         }
     }
 
-    /// How many did not come, and the latest that they were due.
+    /// Number of undelivered messages, and the time at which the latest was due.
     pub fn left(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let counts = self.slices.iter().map(|slice| slice.load(Ordering::Relaxed));
         counts.enumerate().filter(|(_, count)| *count > 0).map(|(i, count)| {

@@ -8,7 +8,7 @@ use tokio::io::unix::AsyncFd;
 
 pub struct Timer {
     fd: AsyncFd<OwnedFd>,
-    /// What it is set to, on the caller's clock.
+    /// Time the timer is set to, on the caller's clock.
     armed_ns: Option<u64>,
 }
 
@@ -56,10 +56,10 @@ impl Timer {
     }
 }
 
-/// What was left is told in at most so many pieces.
+/// Number of pieces in which skipped publishes are reported.
 const LEFT_MAX: u64 = 10_000;
 
-/// When the publishes of one connection of an open loop are due. Exact over hours: each is computed from the first.
+/// Due times of the publishes of one connection in an open loop. Exact over hours: each time is computed from the first.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     first_ns: f64,
@@ -74,7 +74,7 @@ impl Schedule {
         Schedule { first_ns: gap * connection as f64, step_ns: gap * connections as f64, next: 0 }
     }
 
-    /// After the start.
+    /// Due time in ns after the start.
     pub fn due_ns(&self) -> u64 {
         (self.first_ns + self.step_ns * self.next as f64) as u64
     }

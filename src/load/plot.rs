@@ -12,10 +12,10 @@ const RIGHT: f64 = 40.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
 
-/// More points than pixels show nothing.
+/// Number of points; more than the pixels would show nothing.
 const POINTS_MAX: usize = 1000;
 
-/// From the values to the width or height, as a share of 0 to 1.
+/// Mapping from values to a share of the width or height, 0 to 1.
 pub struct Axis {
     pub label: &'static str,
     /// Value on the axis and what is written there.
@@ -30,7 +30,7 @@ impl Axis {
         ((value - self.min) / span).clamp(0.0, 1.0)
     }
 
-    /// From zero, with a round step.
+    /// Axis from zero with a round step.
     pub fn linear(label: &'static str, max: f64, show: impl Fn(f64) -> String) -> Axis {
         let rough = (max / 5.0).max(1e-9);
         let power = 10f64.powf(rough.log10().floor());
@@ -66,10 +66,10 @@ pub fn nines(percentile: f64) -> Option<f64> {
 }
 
 pub struct Line {
-    /// Of the run, which gives the colour.
+    /// Run of the line, which gives the colour.
     pub run: usize,
     pub dashed: bool,
-    /// Each is drawn by itself: between two of them there is nothing.
+    /// Pieces of the line, each drawn by itself: there is no data between two pieces.
     pub pieces: Vec<Vec<(f64, f64)>>,
 }
 

@@ -11,7 +11,7 @@ pub struct Usage {
     pub resident_bytes_max: u64,
 }
 
-/// As the kernel has it, at most 15 bytes.
+/// Name of the process as the kernel has it, at most 15 bytes.
 pub fn name(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/comm")).ok().map(|name| name.trim_end().to_string()).filter(|name| !name.is_empty())
 }

@@ -45,7 +45,7 @@ impl Window {
         self.len += 1;
     }
 
-    /// None as id: the oldest.
+    /// Takes the waiting publish with this id; `None`: the oldest.
     fn take(&mut self, id: Option<u64>) -> Option<Waiting> {
         let place = usize::try_from(id.unwrap_or(self.first_id).checked_sub(self.first_id)?).ok()?;
         let taken = self.places.get_mut(place)?.take()?;
@@ -57,7 +57,7 @@ impl Window {
         Some(taken)
     }
 
-    /// How many there were.
+    /// Removes all waiting publishes and returns their number.
     fn clear(&mut self) -> usize {
         self.first_id = self.next_id();
         self.places.clear();
@@ -74,7 +74,7 @@ pub struct Producer {
     schedule: Option<Schedule>,
     timer: Option<Timer>,
     waiting: Window,
-    /// Nothing more will be published.
+    /// True when nothing more will be published.
     ended: bool,
 }
 
@@ -96,7 +96,7 @@ impl Producer {
         })
     }
 
-    /// What is still without an answer when the connection ends.
+    /// Counts publishes without an answer when the connection ends.
     pub fn give_up(&mut self, recorder: &Recorder, why: &str) {
         let waited = self.waiting.clear();
         if waited > 0 {
@@ -104,7 +104,7 @@ impl Producer {
         }
     }
 
-    /// At the very end: what was due in the measured time and never sent.
+    /// Counts, at the very end, publishes that were due in the measured time and never sent.
     pub fn count_behind(&self, shared: &Shared, recorder: &Recorder) {
         if let Some(schedule) = self.schedule.filter(|_| !shared.is_spent() || shared.options.messages.is_none()) {
             let options = &shared.options;
@@ -221,8 +221,8 @@ impl Producer {
     }
 }
 
-/// Those of a schedule that were left have waited until `now` at least, and so have their deliveries: without them the percentiles
-/// would be of those that got through.
+/// Counts skipped publishes of a schedule, and their deliveries, as waiting until `now` at least. Without them the percentiles would
+/// cover only those that got through.
 fn count_left(schedule: &Schedule, course: &Course, now: u64, batch: u64, channels: u64, seen: &mut Seen) {
     for (publishes, due_ns) in schedule.left_within(course.measure - course.start, course.end - course.start) {
         let waited = now.saturating_sub(course.start + due_ns);

@@ -30,7 +30,7 @@ impl Search {
         Search { next: start, kept: None, broken: None }
     }
 
-    /// None: the search is over.
+    /// Next state; `None`: the search is over.
     fn after(self, kept: bool) -> Option<Search> {
         let mut now = self;
         *(if kept { &mut now.kept } else { &mut now.broken }) = Some(self.next);
@@ -72,7 +72,7 @@ pub fn ramp(options: &Options, limit: Duration) -> Result<Finished, String> {
     Ok(finished)
 }
 
-/// Where it consumes, by what was delivered alone.
+/// Judges a step; a step that consumes is judged by its deliveries alone.
 fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
     let latency = if run.delivered.is_some() { &run.end_to_end_latency } else { &run.publish_latency };
     // None: nothing was timed
@@ -95,7 +95,7 @@ fn judge(rate: f64, run: &Run, limit_us: f64) -> Step {
     Step { rate, messages_per_second, p99_us: p99_us.unwrap_or(f64::MAX), undelivered, kept, broke }
 }
 
-/// What a step came to, and why it is not kept.
+/// Result of a step in one line, with the reason where it is not kept.
 pub fn line(step: &Step) -> String {
     let (rate, reached) = (step.rate, step.messages_per_second);
     let p99 = if step.p99_us < f64::MAX { table::time(step.p99_us) } else { "none".into() };

@@ -6,7 +6,7 @@ use crate::doctor::measure::{Report, Way};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What the figures of a run are compared with, and how they compare. None: one of the two was not measured.
+/// Raw device figures that a run is compared with. `None`: one of the two was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Raw {
     pub host: String,
@@ -17,7 +17,7 @@ pub struct Raw {
     pub node_ran: bool,
     /// pwrite + fdatasync of 4 KiB, one at a time.
     pub write_4k_p50_us: Option<f64>,
-    /// With an fdatasync per MiB, over what was written before; 10^6 bytes.
+    /// Sequential writes over written space with an fdatasync per MiB, in 10^6 bytes per second.
     pub sequential_synced_megabytes_per_second: Option<f64>,
     /// The same on space that was allocated and never written, as a segment's is.
     pub sequential_new_synced_megabytes_per_second: Option<f64>,
@@ -61,7 +61,7 @@ impl Raw {
         }
     }
 
-    /// Where and when it was measured, for people; the run began then.
+    /// Place and time of the raw measurement, for people.
     pub fn line(&self, run_began_unix_ms: u64) -> String {
         let apart = run_began_unix_ms.abs_diff(self.began_unix_ms) / 1000;
         let when = if self.began_unix_ms <= run_began_unix_ms { "before" } else { "after" };
@@ -74,7 +74,7 @@ impl Raw {
         format!("{} of {}, CPU {}, {apart} {when} this run{beside}", self.data_path, self.host, self.cpu)
     }
 
-    /// What is compared, and how it compares.
+    /// Rows of the comparison.
     pub fn rows(&self) -> Vec<(&'static str, String)> {
         let us = |us: f64| super::table::time(us);
         let mb = |mb: f64| format!("{mb:.0} MB/s");

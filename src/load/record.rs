@@ -33,7 +33,7 @@ impl Count {
 }
 
 pub struct Seen {
-    /// At any time, for the progress line.
+    /// Publishes at any time, for the progress line.
     pub published_ever: Count,
     pub delivered_ever: Count,
     /// Within the measured time.
@@ -103,7 +103,7 @@ fn without_ids(text: &str) -> String {
     text.split(' ').map(|word| if is_id(word) { "<id>" } else { word }).collect::<Vec<_>>().join(" ")
 }
 
-/// Where a thread's connections write.
+/// Results of a thread's connections.
 pub struct Recorder(Mutex<Box<Seen>>);
 
 impl Recorder {

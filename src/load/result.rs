@@ -21,9 +21,9 @@ pub struct Run {
     pub seconds: f64,
     pub published: Option<Flow>,
     pub delivered: Option<Flow>,
-    /// From the intended send time to the answer, per publish (an MPUB is one).
+    /// Latency from the intended send time to the answer, per publish (an MPUB is one).
     pub publish_latency: Option<Latency>,
-    /// From the intended send time to the delivery, per message.
+    /// Latency from the intended send time to the delivery, per message.
     pub end_to_end_latency: Option<Latency>,
     /// Messages that the open loop should have sent in the measured time and could not.
     pub behind: u64,
@@ -37,7 +37,7 @@ pub struct Run {
     pub server: Option<Server>,
     pub verify: Option<Verdict>,
     pub ramp: Option<Ramp>,
-    /// Of `--raw`.
+    /// Raw device figures of `--raw`.
     #[serde(default)]
     pub raw: Option<Raw>,
 }
@@ -46,11 +46,11 @@ pub struct Run {
 pub struct Target {
     pub address: String,
     pub protocol: String,
-    /// What the server is: RingMQ over the native protocol, which nobody else speaks; over that of NSQ, where a server says its version
-    /// alone, the name of the process of `--server-pid`. Files of older builds do not say.
+    /// Kind of the server. Over the native protocol: RingMQ. Over NSQ, where a server tells its version alone: the process name of
+    /// `--server-pid`.
     #[serde(default)]
     pub kind: Option<String>,
-    /// As the server answers to the handshake.
+    /// Version that the server reports in the handshake.
     pub version: Option<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Setup {
     /// Asked for of topics that were made; none: as the node decided.
     #[serde(default)]
     pub partitions: Option<u16>,
-    /// As asked for; what was measured is [`Run::seconds`]. Files of older builds do not say.
+    /// Duration that was asked for; the measured duration is [`Run::seconds`].
     #[serde(default)]
     pub duration_seconds: f64,
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Setup {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Flow {
     pub messages: u64,
-    /// Of bodies.
+    /// Bytes of bodies.
     pub bytes: u64,
     pub messages_per_second: f64,
     /// 10^6 bytes.
@@ -111,14 +111,14 @@ pub struct ErrorCount {
     pub count: u64,
 }
 
-/// One line of the progress.
+/// One line of progress.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Second {
-    /// Since the measurement began; the end of the interval.
+    /// Seconds from the start of the measurement to the end of the interval.
     pub at: f64,
     pub published_per_second: f64,
     pub delivered_per_second: f64,
-    /// Of delivery if the run has it, else of publishing; none when nothing came.
+    /// Median latency of deliveries if the run has them, else of publishes; `None` when nothing came.
     pub p50_us: Option<f64>,
     pub p99_us: Option<f64>,
 }
@@ -126,7 +126,7 @@ pub struct Second {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Generator {
     pub cpu_seconds: f64,
-    /// Of all its threads; near 1 it is the limit itself.
+    /// Share of time in which the load generator's threads were busy; near 1 the load generator is the limit.
     pub busy: f64,
 }
 
@@ -138,7 +138,7 @@ pub struct Server {
     pub cpu_seconds_per_million: Option<f64>,
     /// During the run, looked at ten times a second.
     pub peak_rss_bytes: u64,
-    /// Since the server started.
+    /// Highest resident memory since the server started.
     pub lifetime_peak_rss_bytes: u64,
 }
 
@@ -158,7 +158,7 @@ pub struct Step {
     #[serde(default)]
     pub undelivered: u64,
     pub kept: bool,
-    /// What the step broke, if it is not kept; empty in files of older versions.
+    /// Limits that the step broke, if the step is not kept.
     #[serde(default)]
     pub broke: Vec<String>,
 }
@@ -186,7 +186,7 @@ impl Setup {
         }
     }
 
-    /// One line for people.
+    /// The result as one line for people.
     pub fn line(&self) -> String {
         let mut parts = vec![self.mode.clone()];
         if self.connections > 0 {
@@ -226,7 +226,7 @@ pub fn us(ns: u64) -> f64 {
 }
 
 impl Latency {
-    /// None when nothing was timed.
+    /// `None` when nothing was timed.
     pub fn of(ns: &Histogram<u64>) -> Option<Self> {
         if ns.is_empty() {
             return None;

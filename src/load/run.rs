@@ -15,7 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How often the end and the server's memory are looked at.
+/// Interval of checks of the end and of the server's memory.
 const TICK: Duration = Duration::from_millis(100);
 const LINE_EVERY_NS: u64 = 1_000_000_000;
 
@@ -40,7 +40,8 @@ struct Running {
     published: usize,
     consumed: usize,
     all: Box<Seen>,
-    /// Both empty between two uses; kept, as the pages of new ones would be touched while the server is measured.
+    /// Spare buffers, both empty between two uses. They are kept, since the pages of new ones would be touched while the server is
+    /// measured.
     spare: Box<Seen>,
     part: Option<Box<Seen>>,
     kind: Option<String>,
@@ -51,7 +52,7 @@ struct Running {
     coming: Coming,
 }
 
-/// When a delivery was last seen to come.
+/// Time at which a delivery last came.
 struct Coming {
     came: u64,
     at: Option<Instant>,
@@ -183,7 +184,7 @@ impl Running {
         thread::sleep(Duration::from_nanos(at.saturating_sub(self.shared.clock.now())));
     }
 
-    /// Until then, or until the work is done.
+    /// Watches the run until then, or until the work is done.
     fn watch(&mut self, until: u64, course: &Course) -> Result<(), String> {
         loop {
             self.take_reports(Duration::ZERO)?;
@@ -385,7 +386,8 @@ impl Running {
     }
 }
 
-/// What was acknowledged and did not come has waited until `now` at least: without it end to end would be of what came.
+/// Counts acknowledged and undelivered messages as waiting until `now` at least. Without them the end-to-end figures would cover only
+/// deliveries.
 fn count_undelivered(owed: &Owed, now: u64, seen: &mut Seen) -> u64 {
     let mut all = 0;
     for (deliveries, due_ns) in owed.left() {

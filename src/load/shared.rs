@@ -60,7 +60,7 @@ pub struct Shared {
     /// Names the run in its messages.
     pub run: u32,
     pub filler: Filler,
-    /// By topic: where the checksums of its messages begin, so that one that comes in another topic is found out.
+    /// Start values of checksums by topic, so that a message that comes in another topic is found.
     seals: Vec<u32>,
     course: OnceLock<Course>,
     owed: OnceLock<Owed>,
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    /// What the checksums of a topic begin with; none: messages are not verified.
+    /// Start value of a topic's checksums; `None`: messages are not verified.
     pub fn seal(&self, topic: usize) -> Option<u32> {
         self.options.verify.then(|| self.seals[topic])
     }
@@ -110,7 +110,7 @@ impl Shared {
         *self.course.get().expect("it is set before the phase Load")
     }
 
-    /// Of mode both.
+    /// Undelivered messages in mode both.
     pub fn owed(&self) -> Option<&Owed> {
         self.owed.get()
     }

@@ -14,7 +14,7 @@ pub fn time(us: f64) -> String {
     }
 }
 
-/// What the server is, as far as it is known.
+/// Name of the server, as far as it is known.
 pub fn server(run: &Run) -> String {
     let version = run.target.version.as_deref();
     match &run.target.kind {

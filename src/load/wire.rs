@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
-/// What a server may take for a connection with its handshake.
+/// Longest time for a connection and its handshake.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Servers show it among their clients.
@@ -19,7 +19,7 @@ pub const USER_AGENT: &str = concat!("ringmq-load/", env!("CARGO_PKG_VERSION"));
 
 pub struct Wire {
     stream: BoxedStream,
-    /// What came and was not taken: `input[start..end]`.
+    /// Unread input: `input[start..end]`.
     input: Vec<u8>,
     start: usize,
     end: usize,
@@ -37,7 +37,7 @@ impl Wire {
         Wire::over(stream, options, &options.address, read_len).await
     }
 
-    /// To another node than the one that was named.
+    /// Connects to another node than the one that was named.
     pub async fn connect_to(options: &Options, address: &str, read_len: usize) -> Result<Wire, String> {
         let stream = TcpStream::connect(address).await.map_err(|e| format!("connect to {address}: {e}"))?;
         Wire::over(stream, options, address, read_len).await
@@ -79,7 +79,7 @@ impl Wire {
         .await
     }
 
-    /// What an error of the connection means that came before the server's first answer.
+    /// Meaning of a connection error that came before the server's first answer.
     pub fn explain(&self, error: &io::Error) -> String {
         let tls = self.secure.as_ref().and_then(|secure| secure.explain(error));
         tls.map_or_else(|| self.name_other_protocol(error), |why| format!("no TLS: {why}"))

@@ -15,12 +15,12 @@ use tokio::task::JoinSet;
 const RECONNECT_AFTER: Duration = Duration::from_millis(100);
 
 pub enum Report {
-    /// All connections stand; what the server calls itself.
+    /// All connections are open; the version that the server reported.
     Connected(Option<String>),
     Failed(String),
-    /// All that publishes has ended.
+    /// All producers have ended.
     Published,
-    /// All that consumes has ended by itself.
+    /// All consumers have ended by themselves.
     Consumed,
 }
 

@@ -6,7 +6,7 @@ use crate::metrics::Latency;
 use crate::metrics::stats::TurnStats;
 use std::time::{Duration, Instant};
 
-/// More turns than this in a second are counted, not logged.
+/// Interval of the log: more long turns than one per second are counted, not logged.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub struct StallDetector {
     /// Slow turns since the start.
     pub stalls: u64,
     pub longest: Duration,
-    /// All turns together.
+    /// Time of all turns together.
     busy: Duration,
-    /// How long each turn took.
+    /// Time of each turn.
     pub turns: Latency,
 }
 
@@ -90,7 +90,7 @@ impl StallDetector {
         true
     }
 
-    /// For /stats.
+    /// Figures for /stats.
     pub fn stats(&self) -> TurnStats {
         let us = |share| self.turns.quantile(share).as_micros() as u64;
         TurnStats {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// The two may be so far apart without a suspension: they are not read at the same moment.
 const APART: Duration = Duration::from_millis(10);
 
-/// Of one core.
+/// Clock of one core.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The same moment on both, since the machine was last suspended.

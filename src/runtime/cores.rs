@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// So long that it never fires: glommio 0.9.0 can park for good with a runnable task when it does (docs/decisions/glommio.md).
+/// Preemption interval so long that it never fires: glommio 0.9.0 can park for good with a runnable task when it does
+/// (docs/decisions/glommio.md).
 const PREEMPT_TIMER: Duration = Duration::from_secs(3600);
 const _: () = assert!(PREEMPT_TIMER.as_secs() >= 3600);
 
@@ -44,18 +45,18 @@ pub struct CoresOptions {
     pub spin_before_park: Duration,
     pub stall_log: Duration,
     pub clock: Clock,
-    /// Of the native port; `None`: it has no TLS.
+    /// TLS terms of the native port; `None`: it has no TLS.
     pub tls: Option<Terms>,
     /// The same with other nodes.
     pub peer_tls: Option<PeerTerms>,
-    /// Of a node that is one of several: each core gets one like it.
+    /// Coordinator of a clustered node; each core gets a clone.
     pub coordinator: Option<Desk>,
 }
 
 /// Makes a core's machine, on the core's own thread.
 pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
 
-/// What one core gets from outside.
+/// Parts that a core gets from outside.
 pub struct CoreParts<M> {
     pub listeners: Vec<(Place, TcpListener)>,
     pub port: Port,
@@ -110,8 +111,8 @@ pub fn raise_open_files() -> io::Result<u64> {
     Ok(limit.rlim_cur)
 }
 
-/// What a core of the node runs on: an executor that is pinned to `cpu`. It never spins: what it waits for are the kernel's workers,
-/// who may need this CPU; `--spin-before-park` is the core's own matter, before it sleeps in its own ring.
+/// Executor of a core, pinned to `cpu`. It never spins, since the kernel's workers may need this CPU. `--spin-before-park` concerns the
+/// core before it sleeps in its own ring.
 pub fn executor(cpu: usize) -> LocalExecutorBuilder {
     LocalExecutorBuilder::new(Placement::Fixed(cpu))
         .preempt_timer(PREEMPT_TIMER)
@@ -264,7 +265,7 @@ impl RunningCores {
         first.map_or(Ok(ended), Err)
     }
 
-    /// After a start that failed in the middle: those that were never started count as stopped.
+    /// Counts cores that were never started as stopped, after a startup that failed in the middle.
     fn abandon(self, wanted: usize) {
         for _ in self.threads.len() + 1..wanted {
             self.stop.core_stopped();

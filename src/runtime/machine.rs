@@ -7,6 +7,6 @@ pub trait Machine {
     /// Takes one event and appends what it wants done. Never blocks, never fails.
     fn step(&mut self, now: Now, event: Event<'_>, out: &mut Effects);
 
-    /// When [`Event::Tick`] next has work. A moment that is past means: at once.
+    /// Time at which [`Event::Tick`] next has work. A past time means: at once.
     fn deadline(&self) -> Option<Ticks>;
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A stop that takes longer is cut off.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
-/// How long a restart waits for a killed process's listeners.
+/// Time that a restart waits for a killed process's listeners.
 const ADDRESS_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +59,11 @@ pub enum NodeError {
     Front(String),
 }
 
-/// What the HTTP thread is given.
+/// Parts that the HTTP thread gets.
 pub struct FrontStart {
     pub port: HttpPort,
     pub listener: TcpListener,
-    /// Of `--lookupd-http-address`.
+    /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
     pub cores: u16,
     pub tcp_address: SocketAddr,
@@ -81,7 +81,7 @@ pub struct Front {
     pub start: Box<dyn FnOnce(FrontStart) -> Result<StopFront, String>>,
 }
 
-/// What recovery gets.
+/// Parts that recovery gets.
 pub struct Recovering<'a> {
     pub storage: &'a mut BlockingStorage,
     pub settings: &'a Arc<Settings>,
@@ -91,17 +91,17 @@ pub struct Recovering<'a> {
     pub now_unix_ns: i64,
     /// Random, for ids.
     pub seed: u64,
-    /// Of a node that is one of several.
+    /// Coordinator of a clustered node.
     pub coordinator: Option<&'a Coordinator>,
-    /// What NSQ clients get that ask for TLS.
+    /// Terms for NSQ clients that ask for TLS.
     pub nsq_tls: Option<layers::Terms>,
 }
 
-/// What recovery gives.
+/// Results of recovery.
 pub struct Recovered<M> {
-    /// One for each core.
+    /// Machines, one per core.
     pub builds: Vec<Build<M>>,
-    /// Of this start.
+    /// Generation of this startup.
     pub generation: u64,
 }
 
@@ -243,7 +243,7 @@ fn shorten_slice(wanted: Duration) {
     }
 }
 
-/// Where the node will listen: nobody else does.
+/// Addresses that the node holds and will listen on.
 struct Addresses {
     tcp: Reserved,
     http: Reserved,
@@ -294,7 +294,7 @@ impl Addresses {
 struct Parts<M> {
     parts: Vec<CoreParts<M>>,
     http_port: HttpPort,
-    /// Of HTTP.
+    /// Listener of HTTP.
     listener: TcpListener,
     lookups: Option<TcpListener>,
 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::time::Duration;
 
-/// What Linux takes.
+/// Shortest slice that Linux takes.
 pub const MIN: Duration = Duration::from_micros(100);
 pub const MAX: Duration = Duration::from_millis(100);
 
@@ -20,7 +20,7 @@ pub enum Answer {
     OtherPolicy,
 }
 
-/// For the calling thread and those that it starts from now on.
+/// Sets the slice of the calling thread and of threads that it starts from now on.
 pub fn ask(slice: Duration) -> io::Result<Answer> {
     let mut attr = get()?;
     if ![libc::SCHED_OTHER, libc::SCHED_BATCH].contains(&(attr.sched_policy as i32)) {

@@ -23,9 +23,9 @@ struct Inner {
 
 #[derive(Default)]
 struct AskedFor {
-    /// To stop, and why.
+    /// Reason to stop; `None`: no stop was asked for.
     stop: Option<String>,
-    /// By SIGHUP, since somebody looked.
+    /// True after a SIGHUP that nobody has taken yet.
     hangup: bool,
 }
 
@@ -34,7 +34,7 @@ impl StopHandle {
         Self::default()
     }
 
-    /// From any thread. The first reason counts.
+    /// Asks for a stop, from any thread. The first reason counts.
     pub fn request(&self, reason: &str) {
         let mut asked = self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner);
         asked.stop.get_or_insert_with(|| reason.to_owned());
@@ -46,7 +46,7 @@ impl StopHandle {
         self.inner.requested.load(Ordering::Acquire)
     }
 
-    /// As SIGHUP does.
+    /// Does what a SIGHUP does.
     pub fn hangup(&self) {
         self.inner.asked.lock().unwrap_or_else(PoisonError::into_inner).hangup = true;
         self.inner.changed.notify_all();
@@ -137,7 +137,7 @@ impl StopHandle {
     }
 }
 
-/// What a signal to stop leads to.
+/// Reaction to a stop signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Answer {
     Stop,
@@ -155,7 +155,7 @@ fn answer(earlier: u32, is_stopping: bool) -> Answer {
     }
 }
 
-/// How the cores of a node stop together: each goes on answering the others until all are done.
+/// Joint stop of a node's cores: each goes on answering the others until all are done.
 pub struct CoresStop {
     requested: AtomicBool,
     stopped: AtomicUsize,
@@ -176,7 +176,7 @@ impl CoresStop {
         self.requested.load(Ordering::Acquire)
     }
 
-    /// One core has made everything durable.
+    /// Reports that one core has made everything durable.
     pub fn core_stopped(&self) {
         self.stopped.fetch_add(1, Ordering::AcqRel);
         self.wake_all();

@@ -45,7 +45,7 @@ const SENDS_BEHIND: u32 = 2;
 /// The longest time without a pass of the reactor: its timers close idle files. Then a core that has nothing to do sleeps there.
 const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who connects to a listener.
+/// Kind of client that connects to a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     Nsq,
@@ -57,10 +57,10 @@ pub enum Place {
 pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
-    /// Of a node that is one of several.
+    /// Coordinator of a clustered node.
     pub coordinator: Option<Desk>,
     pub net: Net,
-    /// Of its listeners.
+    /// Kinds of the core's listeners.
     pub places: Vec<Place>,
     /// Between the sockets and the machine, where connections have TLS.
     pub links: Links,
@@ -69,24 +69,24 @@ pub struct Core<M> {
     /// Rung by the disk, and by the task that reads the eventfd.
     pub bell: Bell,
     pub clock: Clock,
-    /// How long to look for events before a sleep.
+    /// Time to look for events before a sleep.
     pub spin: Duration,
     pub stop: Arc<CoresStop>,
     pub stalls: StallDetector,
 }
 
-/// What a turn leaves to the next.
+/// State that a turn leaves to the next.
 #[derive(Default)]
 struct Turn {
     effects: Effects,
-    /// Of the disk's operations on the ring: their ids and results.
+    /// Completions of disk operations on the ring: ids and results.
     from_ring: Vec<(u64, i32)>,
     completions: Vec<Completion>,
     stop_told: bool,
     stopped: bool,
 }
 
-/// What a turn says of the next.
+/// Result of a turn for the next.
 struct Ended {
     at: Instant,
     /// Something waits already.
@@ -253,7 +253,7 @@ impl<M: Machine> Core<M> {
         }
     }
 
-    /// What TLS itself has for the sockets.
+    /// Carries out the socket operations that TLS itself wants.
     fn carry_wires(&mut self) {
         for wire in self.links.wires() {
             match wire {

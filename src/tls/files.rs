@@ -44,7 +44,7 @@ pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-t
 pub const NSQ: Flags = Flags { certificate: "tls-cert", key: "tls-key", ca: "tls-root-ca-file" };
 pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
 
-/// What all cores share and SIGHUP may replace. A connection keeps what it began with.
+/// A value that all cores share and SIGHUP may replace. A connection keeps the value it began with.
 #[derive(Debug)]
 struct Shared<T>(Arc<Mutex<Arc<T>>>);
 
@@ -69,7 +69,7 @@ impl<T> Clone for Shared<T> {
     }
 }
 
-/// What the node offers its clients, and asks of them.
+/// TLS terms that the node offers its clients and asks of them.
 #[derive(Clone, Debug)]
 pub struct Terms(Shared<ServerConfig>);
 
@@ -130,7 +130,7 @@ impl PeerTerms {
         Ok(Some(PeerTerms(Shared::new(PeerConfigs { server, client, verifier }))))
     }
 
-    /// As [`Terms::reread`].
+    /// Reads the files again, as [`Terms::reread`].
     pub fn reread(&self, settings: &Settings) -> Result<(), TlsError> {
         PeerTerms::load(settings).map(|read| read.iter().for_each(|read| self.0.replace_by(&read.0)))
     }
@@ -139,8 +139,8 @@ impl PeerTerms {
         self.0.get().server.clone()
     }
 
-    /// For a connection to the node of this name at `host:port`: its certificate is for one of the two. The second is the one
-    /// that is told to the other side.
+    /// Terms of a connection to the node of this name at `host:port`. The certificate must be for one of the two; the second is told to
+    /// the other side.
     pub(super) fn client(&self, address: &str, node: &str) -> Result<(Arc<ClientConfig>, ServerName<'static>), String> {
         let name = |name: &str| ServerName::try_from(name.to_owned()).ok();
         let mut names: Vec<_> = [host(address), node].into_iter().filter_map(name).collect();
@@ -156,7 +156,7 @@ impl PeerTerms {
     }
 }
 
-/// What NSQ clients get that ask for TLS. `None`: the settings have none for them.
+/// Terms for NSQ clients that ask for TLS. `None`: the settings have none.
 pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);
@@ -176,7 +176,7 @@ pub fn nsq_terms(settings: &Settings) -> Result<Option<layers::Terms>, TlsError>
     Ok(Some(layers::Terms(Arc::new(own.server(&versions(oldest), verifier)?))))
 }
 
-/// How the node asks servers over HTTPS: it trusts the CAs of --tls-root-ca-file, else those of the system.
+/// Terms of HTTPS requests: the CAs of --tls-root-ca-file, else the system's, are trusted.
 pub fn https_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> {
     let trusted = nsq_roots(settings)?.map_or_else(system_roots, Ok)?;
     let oldest = if settings.tls_min_version == "tls1.3" { "1.3" } else { "1.2" };
@@ -193,7 +193,7 @@ fn nsq_roots(settings: &Settings) -> Result<Option<RootCertStore>, TlsError> {
     }
 }
 
-/// Those that the system trusts.
+/// CAs that the system trusts.
 fn system_roots() -> Result<RootCertStore, TlsError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
@@ -236,7 +236,7 @@ fn client_verifier(flags: Flags, path: &str) -> Result<Arc<dyn ClientCertVerifie
     verifier.map_err(|e| bad_ca(flags, path, e.to_string()))
 }
 
-/// What the node shows of itself.
+/// The node's own certificate and key.
 struct Own<'a> {
     flags: Flags,
     certificate: &'a str,
@@ -303,14 +303,14 @@ impl<'a> Own<'a> {
     }
 }
 
-/// What others will hold against the certificate in this file at that time, though it can be used; `None` also when there is
-/// none, or one that cannot be loaded.
+/// Reason why others will refuse the certificate in this file at that time, though it can be used. `None` also when there is no file,
+/// or it cannot be loaded.
 pub fn doubt_of_own(path: &str, at: UnixTime) -> Option<&'static str> {
     doubt(certificates(Path::new(path)).ok()?.first()?, at)
 }
 
-/// What everybody will hold against the certificate. rustls offers no look at a certificate's dates, but looks at them
-/// before it looks for who signed it: so nobody is trusted here, and what counts is the reason for which it is refused.
+/// Reason why everybody will refuse the certificate. rustls offers no access to a certificate's dates, but checks the dates before the
+/// issuer. So nobody is trusted here, and the reason of the refusal is the result.
 fn doubt(certificate: &CertificateDer<'_>, now: UnixTime) -> Option<&'static str> {
     let parsed = ParsedCertificate::try_from(certificate).ok()?; // what is wrong with it is an error a little later
     let algorithms = ring::default_provider().signature_verification_algorithms.all;

@@ -87,7 +87,7 @@ fn the_files_of_peers_are_named_by_their_own_flags() {
     assert!(first("a b:4170", "c d").unwrap_err().contains("neither the host of a b:4170 nor c d"));
 }
 
-/// Whether a client gets through the handshake. It shows its certificate, or none.
+/// True if a client gets through the handshake, with its certificate or without.
 fn is_let_in(terms: layers::Terms, shows: bool) -> bool {
     let mut server = rustls::ServerConnection::new(terms.0).unwrap();
     let mut client = super::super::tests::client_of(&PKI.ca, rustls::ALL_VERSIONS, shows).tls;

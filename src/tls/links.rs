@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::vec::Drain;
 
-/// From a connection that was made to the keys.
+/// Time from a new connection to its keys.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
-/// What TLS itself wants done with a socket.
+/// Socket operations that TLS itself wants.
 #[derive(Debug)]
 pub enum Wire {
     Send {
         conn: ConnId,
         bytes: Vec<u8>,
     },
-    /// After what was sent.
+    /// Closes the connection after its output.
     Close {
         conn: ConnId,
     },
@@ -45,7 +45,7 @@ struct Secured {
 
 const ENDED_EARLY: &str = "the other side closed the connection during the TLS handshake: see its log";
 
-/// What travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
+/// State that travels with a connection in [`crate::seam::message::MeshMessage::Connection`].
 struct Carried {
     link: Link,
     ciphertext: Vec<u8>,
@@ -68,7 +68,7 @@ struct Dial {
 pub type Dialed = (u64, Result<ConnId, String>);
 
 pub struct Links {
-    /// For connections of the native port; `None`: they have no TLS.
+    /// Terms of the native port; `None`: it has no TLS.
     terms: Option<Terms>,
     /// The same for other nodes.
     peers: Option<PeerTerms>,
@@ -78,13 +78,13 @@ pub struct Links {
     dialling: IdMap<ConnId, Dial>,
     dialed: Vec<Dialed>,
     links: IdMap<ConnId, Secured>,
-    /// Those that were to have TLS and could not: until they are closed nothing is heard from them, and nothing said.
+    /// Connections whose handshake failed: until they are closed they neither send nor receive.
     refused: IdMap<ConnId, ()>,
     wires: Vec<Wire>,
     faults: FaultLog,
-    /// When the log of faults has something to say.
+    /// Time at which the log of faults has something to report.
     faults_at: Option<Ticks>,
-    /// What was said of other nodes, which try again and again.
+    /// Last faults of other nodes, which try again and again.
     said: Said,
 }
 
@@ -124,15 +124,14 @@ impl Links {
         }
     }
 
-    /// This node is about to connect to the node of this name.
+    /// Records that this node is about to connect to the node of this name.
     pub fn dial(&mut self, number: u64, address: &Arc<str>, name: &Arc<str>) {
         if self.peers.is_some() {
             self.dials.insert(number, (address.clone(), name.clone()));
         }
     }
 
-    /// It is connected, or cannot be. The answer is what the shard is to be told now; `None`: it comes with `take_dialed`, once
-    /// there are keys.
+    /// Takes the result of a connect. Returns what the shard is told now; `None`: it comes with `take_dialed`, once there are keys.
     pub fn connected(&mut self, now: Now, number: u64, result: Result<(ConnId, Peer), String>) -> Option<Dialed> {
         let named = self.dials.remove(&number);
         let (conn, peer) = match result {
@@ -209,12 +208,12 @@ impl Links {
         self.faults_at = self.faults.say(now.ticks, &client, error).or(self.faults_at);
     }
 
-    /// What its session sends is what its socket sends.
+    /// True if the socket sends what the session sends.
     pub fn is_plain(&self, conn: ConnId) -> bool {
         !self.links.contains_key(&conn) && !self.refused.contains_key(&conn)
     }
 
-    /// What the socket is to send for what the session sends.
+    /// Encrypts the session's output for the socket.
     pub fn seal(&mut self, now: Now, conn: ConnId, bytes: Vec<u8>) -> Vec<u8> {
         let Some(secured) = self.links.get_mut(&conn) else {
             return if self.refused.contains_key(&conn) { vec![] } else { bytes };
@@ -233,7 +232,7 @@ impl Links {
         self.links.get_mut(&conn).map_or(bytes, |secured| secured.link.sent(bytes))
     }
 
-    /// What is to be sent before the node closes a connection.
+    /// Bytes to send before the node closes a connection.
     pub fn farewell(&mut self, conn: ConnId) -> Vec<u8> {
         let Some(secured) = self.links.get_mut(&conn) else { return vec![] };
         secured.link.close();
@@ -270,12 +269,12 @@ impl Links {
         self.received(now, conn, &ciphertext, each);
     }
 
-    /// What is to be done with the sockets, in order, before anything else is.
+    /// Socket operations to carry out, in order, before anything else.
     pub fn wires(&mut self) -> Drain<'_, Wire> {
         self.wires.drain(..)
     }
 
-    /// When `tick` has work.
+    /// Time at which `tick` has work.
     pub fn deadline(&self) -> Option<Ticks> {
         self.dialling.values().map(|dial| dial.until).chain(self.faults_at).min()
     }

@@ -13,7 +13,7 @@ const LINES_MAX: usize = 64;
 pub(super) struct Said(Vec<(Ticks, String, String)>);
 
 impl Said {
-    /// Whether this was not said of the host lately.
+    /// True if the error was not reported of the host lately.
     pub fn is_new(&mut self, now: Ticks, peer: &Peer, error: &str) -> bool {
         let host = peer.0.rsplit_once(':').map_or(&*peer.0, |(host, _)| host);
         self.0.retain(|(at, ..)| now.since(*at) < AGAIN);

@@ -70,11 +70,11 @@ static TERMS: LazyLock<Terms> = LazyLock::new(|| Terms::load(&PKI.settings()).un
 
 pub(crate) struct Client {
     pub tls: ClientConnection,
-    /// What it was told by the node.
+    /// Bytes that the node sent.
     heard: Vec<u8>,
 }
 
-/// With the versions given, trusting `ca`.
+/// A client with these versions that trusts `ca`.
 pub(crate) fn client_of(
     ca: &CertificateDer<'static>,
     versions: &[&'static rustls::SupportedProtocolVersion],
@@ -126,7 +126,7 @@ impl Client {
     }
 }
 
-/// Until neither has more to say. What the node's side heard, and how it ended.
+/// Exchanges bytes until neither side has more. Returns what the node's side read, and how it ended.
 fn shake(client: &mut Client, link: &mut Link) -> (Vec<u8>, Option<End>, Result<(), rustls::Error>) {
     let (mut heard, mut end, mut client_says) = (vec![], None, Ok(()));
     for _ in 0..10 {

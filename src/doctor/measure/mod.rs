@@ -38,7 +38,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 
-/// What a sequential pass moves at a time, and the largest write.
+/// Bytes of one step of a sequential pass, and of the largest write.
 const STEP_BYTES: usize = 1 << 20;
 
 /// The file of durable writes: room for the largest size at the largest depth.
@@ -83,7 +83,7 @@ pub enum MeasureError {
     Interrupted,
 }
 
-/// Both ways on one scratch folder, one measurement at a time.
+/// Both paths on one scratch folder, one measurement at a time.
 pub struct Probe {
     // ends before its files go
     node: NodePath,
@@ -127,14 +127,14 @@ fn chance_bytes(len: usize) -> Vec<u8> {
     std::iter::repeat_with(|| rng.next_u64().to_le_bytes()).flatten().take(len).collect()
 }
 
-/// One entry of the plan and what it has brought.
+/// An entry of the plan, with its results.
 enum Job {
     Durable { way: Way, bytes: usize, depth: usize, samples: Samples },
     Pass { pass: Pass, stream: Stream },
 }
 
 impl Job {
-    /// Its share of the time. What others are compared with gets the most.
+    /// Share of the measuring time. The figures that others are compared with get the most.
     fn weight(&self) -> u32 {
         match self {
             Job::Durable { bytes: 4096, depth: 1, .. } => 4,

@@ -22,7 +22,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 pub struct NodePath {
-    /// None once it is to end.
+    /// Channel of jobs; `None` once the probe is to end.
     jobs: Option<mpsc::Sender<Job>>,
     done: mpsc::Receiver<Result<Samples, MeasureError>>,
     thread: Option<ExecutorJoinHandle<()>>,
@@ -101,25 +101,25 @@ impl Drop for NodePath {
 
 const RING_ENTRIES: u32 = 256;
 
-/// One of the writes that are under way at a time.
+/// One of the writes that are in flight at a time.
 #[derive(Clone)]
 struct Lane {
     at: u64,
     issued: Instant,
-    /// Of its bytes.
+    /// Bytes of the job that were submitted.
     submitted: usize,
     pending: usize,
 }
 
 struct Writer {
     disk: ShardDisk,
-    /// As a core's: what a client waits for goes there.
+    /// Ring like a core's own; writes that clients wait for go there.
     ring: Ring,
     completions: Vec<Completion>,
     bell: Bell,
     stop: StopHandle,
     segment: FileId,
-    /// Up to where the segment is written.
+    /// End of what is written of the segment.
     segment_end: u64,
     block: Bytes,
     done: Vec<crate::disk::Completion>,
@@ -241,8 +241,8 @@ impl Writer {
         Ok(())
     }
 
-    /// More than one write takes: a segment's go together, as in the node; a journal's follow one another, where a node with as much
-    /// to write has up to four in flight. Depth is for that.
+    /// Submits the writes of a job that takes several. Writes of a segment go together, as in the node. Writes of a journal follow one
+    /// another; a node with as much to write has up to four in flight, which depth stands for.
     fn submit(&mut self, job: Job, number: usize, lane: &mut Lane) {
         loop {
             let len = (job.bytes - lane.submitted).min(IO_BYTES_MAX);
@@ -260,7 +260,7 @@ impl Writer {
     }
 }
 
-/// One place after the other: a journal is a ring, a segment has an end.
+/// Offsets of consecutive writes: a journal is a ring, a segment has an end.
 struct Places {
     way: Way,
     next: u64,

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub struct Raw {
     folder: PathBuf,
     cpu: usize,
-    /// What is written, of which smaller writes take a part.
+    /// Bytes to write; smaller writes take a part of them.
     block: AlignedBuffer,
     stop: StopHandle,
 }
@@ -73,7 +73,7 @@ impl Raw {
         if self.stop.is_requested() { Err(MeasureError::Interrupted) } else { Ok(()) }
     }
 
-    /// Each thread writes once at least.
+    /// Durable writes by `depth` threads; each thread writes at least once.
     pub fn durable(&self, bytes: usize, depth: usize, time: Duration) -> Result<Samples, MeasureError> {
         let path = self.path(&FileId::Journal(0));
         let gate = RwLock::new(true);
@@ -182,7 +182,7 @@ impl Raw {
     }
 }
 
-/// What one thread did.
+/// Results of one thread.
 struct Done {
     begun: Instant,
     ended: Instant,

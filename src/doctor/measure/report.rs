@@ -20,12 +20,12 @@ pub struct Report {
     pub kind: String,
     /// [`FORMAT`]
     pub format: u32,
-    /// Of the program that measured.
+    /// Version of the program that measured.
     pub version: String,
     pub host: String,
     pub kernel: String,
     pub began_unix_ms: u64,
-    /// How long it took.
+    /// Duration of the measurement.
     pub seconds: f64,
     pub data_path: String,
     /// The folder that was written in, gone since.
@@ -37,7 +37,7 @@ pub struct Report {
     /// A node ran on the data path, and the figures include its load.
     pub node_ran: bool,
     pub notes: Vec<String>,
-    /// What `ringmq doctor` says of the machine.
+    /// Findings of `ringmq doctor`.
     pub findings: Vec<Found>,
     pub durable: Vec<Durable>,
     pub sequential: Sequential,
@@ -58,18 +58,18 @@ pub struct Durable {
     pub bytes: u64,
     /// Writes under way at a time.
     pub depth: usize,
-    /// None when the time was over before.
+    /// `None` when the time was over before.
     pub figures: Option<Figures>,
 }
 
 /// 1 MiB at a time, one at a time, on O_DIRECT.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sequential {
-    /// With an fdatasync per MiB, on allocated space that was never written.
+    /// New allocated space, an fdatasync per MiB.
     pub write_new_synced: Option<StreamFigures>,
-    /// With an fdatasync per MiB, over what was written before.
+    /// Written space, an fdatasync per MiB.
     pub write_synced: Option<StreamFigures>,
-    /// With one fdatasync at the end, over what was written before.
+    /// Written space, one fdatasync at the end.
     pub write: Option<StreamFigures>,
     pub read: Option<StreamFigures>,
 }
@@ -100,12 +100,12 @@ impl Report {
         }
     }
 
-    /// What [`Self`] is to be written as.
+    /// The report as JSON.
     pub fn to_json(&self) -> Result<String, String> {
         serde_json::to_string_pretty(self).map(|json| json + "\n").map_err(|e| e.to_string())
     }
 
-    /// Of a file that `--json` has written.
+    /// Parses a file that `--json` has written.
     pub fn parse(text: &str) -> Result<Report, String> {
         #[derive(Deserialize)]
         struct Head {
@@ -127,7 +127,7 @@ impl Report {
         self.durable.iter().find(|d| (d.way, d.bytes, d.depth) == (way, bytes, depth))?.figures.as_ref()
     }
 
-    /// For people.
+    /// The report as a table for people.
     pub fn table(&self) -> String {
         let mut out = String::new();
         // A String takes all that is written to it.

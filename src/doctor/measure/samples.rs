@@ -30,7 +30,7 @@ impl Samples {
         self.time += other.time;
     }
 
-    /// None when nothing was timed.
+    /// `None` when nothing was timed.
     pub fn figures(&self, bytes: usize) -> Option<Figures> {
         let mut ns = self.ns.clone();
         ns.sort_unstable();

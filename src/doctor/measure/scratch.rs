@@ -24,7 +24,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// In the data path, or the nearest folder above it when it is not there yet. `needed` bytes will be written.
+    /// Creates a scratch folder in the data path, or in the nearest existing folder above it, with space for `needed` bytes.
     pub fn create(data: &Path, needed: u64) -> Result<Scratch, MeasureError> {
         let above = storage::existing(data).map_err(|e| failed(data, "stat", e))?;
         remove_left_overs(&above);
@@ -72,7 +72,7 @@ fn failed(path: &Path, call: &'static str, source: io::Error) -> MeasureError {
     MeasureError::Io { path: path.to_owned(), call, source }
 }
 
-/// Of processes that were killed: nobody holds their lock. What cannot be removed stays, and is in nobody's way.
+/// Removes the folders of killed processes, whose locks nobody holds. A folder that cannot be removed stays and does no harm.
 fn remove_left_overs(above: &Path) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
@@ -87,7 +87,7 @@ fn remove_left_overs(above: &Path) {
     }
 }
 
-/// Whether a node holds the data path. Creates nothing.
+/// True if a node holds the data path. Creates nothing.
 pub fn is_node_running(data: &Path) -> bool {
     // the lock that a look takes is given back at once; a node that starts in between tries again
     File::open(data.join(paths::LOCK)).is_ok_and(|file| lock::try_flock(file.as_raw_fd()).is_ok_and(|is_free| !is_free))
