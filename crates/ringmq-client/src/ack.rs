@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-/// Where a message, or the first of a batch, is stored: durable on every in-sync replica.
+/// Place of a stored message, or of the first message of a batch: durable on every in-sync replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The partition that it is in.
@@ -67,7 +67,7 @@ impl Outcome {
     }
 }
 
-/// Whoever holds it owes the outcome: dropped without one, it says so.
+/// Obligation to report an outcome. If it is dropped without one, it reports that.
 #[derive(Debug, Default)]
 pub(super) struct Owed(pub Arc<Outcome>);
 

@@ -8,7 +8,7 @@ use ringmq_protocol::base::{PartitionId, Position};
 use ringmq_protocol::codec::native::{Request, SetOffset, Start, feature};
 
 impl Client {
-    /// All topics and where their partitions live, in the order of their names.
+    /// Lists all topics and the places of their partitions, ordered by name.
     pub async fn topics(&self) -> Result<Vec<TopicMap>> {
         self.inner.topics().await
     }

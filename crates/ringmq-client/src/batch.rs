@@ -60,7 +60,7 @@ impl Batch {
         self.num
     }
 
-    /// Whether it has no messages.
+    /// True if the batch has no messages.
     pub fn is_empty(&self) -> bool {
         self.num == 0
     }
@@ -89,7 +89,7 @@ impl Batch {
     }
 }
 
-/// What a node takes.
+/// Limits of the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub message_bytes: usize,
@@ -97,7 +97,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Of a frame, what is left for the body: its head and metadata are a few hundred bytes.
+    /// Limits for messages and frames of these lengths. A few hundred bytes of a frame go to its head and metadata, the rest to the
+    /// body.
     pub fn new(message_bytes: usize, frame_bytes: usize) -> Limits {
         Limits { message_bytes, body_bytes: frame_bytes.saturating_sub(1024).min(BATCH_BODY_MAX) }
     }

@@ -51,14 +51,14 @@ impl ConsumerBuilder {
         }
     }
 
-    /// Only these partitions. All.
+    /// Consumes these partitions only. Default: all.
     pub fn partitions(mut self, partitions: impl IntoIterator<Item = u16>) -> Self {
         self.partitions = partitions.into_iter().collect();
         self
     }
 
-    /// Where a channel that is new begins; one that is there goes on where it is. As an NSQ client's: the first channel of a
-    /// topic at the oldest message, later ones at the end.
+    /// Sets the position at which a new channel begins; an existing channel goes on. Default: as for NSQ clients, the first channel of
+    /// a topic begins at the oldest message, a later one at the end.
     pub fn start(mut self, start: Start) -> Self {
         self.start = start;
         self
@@ -77,27 +77,27 @@ impl ConsumerBuilder {
         self
     }
 
-    /// What was given out is finished when the next is asked for, and need not be finished by hand. Off.
+    /// Finishes a message when the next one is asked for. Default: off.
     pub fn auto_ack(mut self, on: bool) -> Self {
         self.auto_ack = on;
         self
     }
 
-    /// How long what is finished waits for more, to be confirmed with it. 2 ms.
+    /// Sets the time that a finished message waits, so that many are confirmed together. Default: 2 ms.
     pub fn ack_delay(mut self, delay: Duration) -> Self {
         self.ack_delay = delay.min(FOREVER);
         self
     }
 
-    /// After which a message that is not finished is delivered again. Zero: the node's default.
+    /// Sets the time after which an unfinished message is delivered again. Zero: the node's default.
     pub fn message_timeout(mut self, timeout: Duration) -> Self {
         self.message_timeout = timeout;
         self
     }
 
-    /// In log order: of each partition one message at a time, and none before the one ahead of it is finished, durably. What
-    /// is requeued, times out or was held by a consumer that is gone comes again before any later one. It is the channel that
-    /// is ordered, for all its consumers and for good; what is finished is confirmed at once, whatever [`Self::ack_delay`] says.
+    /// Makes the channel ordered: one message at a time of each partition, in log order, and none before the previous one is finished
+    /// durably. A requeued message, a timed-out one, and one whose consumer is gone come again before any later one. The channel stays
+    /// ordered, for all its consumers. Finished messages are confirmed at once, whatever [`Self::ack_delay`] says.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
@@ -153,7 +153,7 @@ impl ConsumerBuilder {
     }
 }
 
-/// What was given out last, for automatic acknowledgement.
+/// Messages that were given out last, for automatic acknowledgement.
 enum Given {
     Nothing,
     One(Delivery),

@@ -9,7 +9,7 @@ use ringmq_protocol::format::batch::{Message, Messages as Walk};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is known of a frame of messages; its bytes count against the consumer's bound while anything refers to it.
+/// A received frame of messages. Its bytes count against the consumer's bound while anything refers to it.
 #[derive(Debug)]
 pub(super) struct Frame {
     sub: Arc<Sub>,
@@ -42,7 +42,7 @@ impl Received {
         (found == messages.num as usize && walk.rest_len() == 0).then_some(received)
     }
 
-    /// Its connection was lost: nothing of it can be finished any more.
+    /// True if the connection was lost: none of these messages can be finished any more.
     pub(super) fn is_stale(&self) -> bool {
         !self.frame.sub.is_at(self.frame.turn)
     }
@@ -77,7 +77,7 @@ impl Received {
         self.frame.messages.count
     }
 
-    /// How often these were delivered, this time included.
+    /// Number of deliveries of these messages, including this one.
     pub fn attempts(&self) -> u16 {
         self.frame.messages.attempts
     }
@@ -92,18 +92,17 @@ impl Received {
         Deliveries { received: self.clone(), at: 0, next: self.frame.messages.log_id }
     }
 
-    /// All of them are done with. They are confirmed in a while, many at a time; [`Consumer::sync`](super::Consumer::sync) waits
-    /// for that.
+    /// Finishes all messages. They are confirmed later, many at a time; [`Consumer::sync`](super::Consumer::sync) waits for that.
     pub fn finish(&self) {
         self.frame.sub.finish(self.frame.turn, self.frame.messages.ids());
     }
 
-    /// All of them are to be delivered again, not before `delay` has passed.
+    /// Requeues all messages; none is delivered again before `delay` has passed.
     pub fn requeue(&self, delay: Duration) {
         self.frame.sub.requeue(self.frame.turn, self.frame.messages.ids(), delay);
     }
 
-    /// Their message timeout begins anew.
+    /// Restarts the message timeout of all messages.
     pub fn touch(&self) {
         self.frame.sub.touch(self.frame.turn, self.frame.messages.ids());
     }
@@ -134,7 +133,7 @@ impl Iterator for Deliveries {
 
 /// One message.
 ///
-/// Its body keeps the piece of memory that it was read into (some hundred KiB): copy what is kept for long.
+/// The body keeps the memory that it was read into (some hundred KiB): copy a body that is kept for long.
 #[derive(Clone, Debug)]
 pub struct Delivery {
     frame: Arc<Frame>,
@@ -154,17 +153,17 @@ impl Delivery {
         self.frame.sub.partition
     }
 
-    /// Its number in the partition; with the partition it names the message for ever.
+    /// Number of the message in the partition; with the partition it names the message for ever.
     pub fn log_id(&self) -> LogId {
         self.log_id
     }
 
-    /// When it was published, in ns since 1970, by the node's clock.
+    /// Time of the publish in ns since 1970, by the node's clock.
     pub fn unix_ns(&self) -> i64 {
         self.unix_ns
     }
 
-    /// How often it was delivered, this time included.
+    /// Number of deliveries of this message, including this one.
     pub fn attempts(&self) -> u16 {
         self.frame.messages.attempts
     }
@@ -173,17 +172,17 @@ impl Delivery {
         IdRange { first: self.log_id, last: self.log_id }
     }
 
-    /// It is done with.
+    /// Finishes the message.
     pub fn finish(&self) {
         self.frame.sub.finish(self.frame.turn, self.ids());
     }
 
-    /// It is to be delivered again, not before `delay` has passed.
+    /// Requeues the message; it is not delivered again before `delay` has passed.
     pub fn requeue(&self, delay: Duration) {
         self.frame.sub.requeue(self.frame.turn, self.ids(), delay);
     }
 
-    /// Its message timeout begins anew.
+    /// Restarts the message timeout.
     pub fn touch(&self) {
         self.frame.sub.touch(self.frame.turn, self.ids());
     }

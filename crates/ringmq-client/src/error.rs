@@ -12,11 +12,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     #[error("no connection to {address}: {source}")]
-    /// No connection to the node.
+    /// The node could not be reached.
     Connect {
         /// Host and port of the node.
         address: Arc<str>,
-        /// What the system said.
+        /// Error of the operating system.
         source: Arc<io::Error>,
     },
     #[error("no TLS with {address}: {source}")]
@@ -40,7 +40,7 @@ pub enum Error {
     Lost {
         /// Host and port of the node.
         address: Arc<str>,
-        /// What ended the connection.
+        /// Reason why the connection ended.
         why: Arc<str>,
     },
     #[error("{address} does not keep to the protocol: {why}")]
@@ -48,7 +48,7 @@ pub enum Error {
     Protocol {
         /// Host and port of the node.
         address: Arc<str>,
-        /// What is wrong with the bytes.
+        /// Fault of the bytes.
         why: Arc<str>,
     },
     #[error("the node refuses: {message} ({code:?}, retry: {retry:?})")]
@@ -56,17 +56,17 @@ pub enum Error {
     Node {
         /// The reason, for programs.
         code: Code,
-        /// When the request may be sent again.
+        /// Rule for sending the request again.
         retry: Retry,
         /// The reason, for people.
         message: Arc<str>,
-        /// With [`Code::WrongCore`]: where the partition is.
+        /// Core of the partition, with [`Code::WrongCore`].
         core: u16,
     },
-    /// It may be stored or not, and nobody can say any more.
+    /// Unknown outcome: the message may be stored or not.
     #[error("the outcome is not known: {why}; sending the messages again may store them twice")]
     Outcome {
-        /// What hid the outcome.
+        /// Event that hid the outcome.
         why: Arc<str>,
     },
     #[error("not sent within {limit:?}; the last obstacle: {why}")]
@@ -80,7 +80,7 @@ pub enum Error {
     #[error("{len} bytes are more than the {max} that the node takes in one message or batch")]
     /// A message or batch is longer than the node takes.
     TooBig {
-        /// Its length in bytes.
+        /// Length in bytes.
         len: usize,
         /// The longest that the node takes, in bytes.
         max: usize,
@@ -88,9 +88,9 @@ pub enum Error {
     #[error("a {what} of {len} bytes: at most {} are sent", Error::NAME_BYTES_MAX)]
     /// A name is longer than a request can carry.
     Name {
-        /// What the name is of: a topic, a channel.
+        /// Kind of the name: a topic, a channel.
         what: &'static str,
-        /// Its length in bytes.
+        /// Length in bytes.
         len: usize,
     },
     #[error("a batch without messages cannot be sent")]
@@ -123,7 +123,7 @@ pub enum Error {
     Ended {
         /// The partition that ended.
         partition: u16,
-        /// What ended it.
+        /// Error that ended it.
         why: Arc<Error>,
     },
     #[error("it was closed on this side")]
@@ -132,7 +132,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What may be done with the request: see [`Retry`].
+    /// Rule for sending the request again: see [`Retry`].
     ///
     /// ```
     /// use ringmq_client::{Error, Retry};
@@ -164,7 +164,7 @@ impl Error {
     /// Any name that a node takes is shorter; with so many bytes of each, a frame's metadata has room for all.
     const NAME_BYTES_MAX: usize = 4096;
 
-    /// Whether a frame has room for a name. Whether it is a good one is for the node to say.
+    /// Refuses a name that does not fit a frame. Other rules for names are the node's.
     pub(super) fn unless_it_fits(what: &'static str, name: &str) -> Result<()> {
         if name.len() <= Error::NAME_BYTES_MAX { Ok(()) } else { Err(Error::Name { what, len: name.len() }) }
     }
@@ -185,7 +185,7 @@ impl Error {
         Error::Protocol { address: address.clone(), why: why.to_string().into() }
     }
 
-    /// Whether the connection is gone with it.
+    /// True if the error ended the connection.
     pub(super) fn is_of_the_link(&self) -> bool {
         matches!(
             self,

@@ -59,7 +59,7 @@ struct Flight {
     body: Bytes,
     num: u32,
     crc: u32,
-    /// Under the present producer id.
+    /// Sequence under the present producer id.
     sequence: Option<u64>,
     state: Try,
     /// A try was sent whose answer was lost, or said that nobody knows: only under the same producer id and sequence it may go again.
@@ -96,13 +96,13 @@ struct Task {
     tx: mpsc::UnboundedSender<LaneAnswer>,
     rx: mpsc::UnboundedReceiver<LaneAnswer>,
     link: Option<Arc<Link>>,
-    /// In the order in which they are to be stored.
+    /// Batches in flight, in the order in which they are to be stored.
     flight: VecDeque<Flight>,
     /// Tries whose batch was given up and which have no answer yet, with the bytes that the connection still holds of them.
     given_up: HashMap<u64, usize>,
     /// Names the tries over all connections.
     next_try: u64,
-    /// Nothing is sent until all tries are answered.
+    /// True while nothing is sent, until all tries are answered.
     draining: bool,
     /// Recoveries since a batch was last stored.
     failures: u32,
@@ -269,14 +269,14 @@ impl Task {
         }
     }
 
-    /// All sequences are given anew, under an id that the node has never seen: of batches that were certainly not stored.
+    /// Gives new sequences, under a new producer id, to all batches that were certainly not stored.
     fn renew(&mut self) {
         self.producer_id = new_producer_id();
         self.next_sequence = 0;
         self.flight.iter_mut().for_each(|f| f.sequence = None);
     }
 
-    /// All tries are answered and one has failed: decides what is sent again.
+    /// Decides what is sent again, after all tries are answered and one has failed.
     async fn recover(&mut self) {
         self.draining = false;
         let Some(error) = self.flight.iter().find_map(|f| f.failed().cloned()) else { return };

@@ -85,19 +85,20 @@ impl ClientBuilder {
         self
     }
 
-    /// How the node's statistics name this client.
+    /// Sets the name of this client in the node's statistics.
     pub fn client_id(mut self, id: impl Into<String>) -> Self {
         self.config.intro.client_id = id.into();
         self
     }
 
-    /// Each side sends something at least this often, and gives the other up after two intervals without. Zero: the node's default.
+    /// Sets the heartbeat interval. Each side sends at least this often, and closes after two intervals without input. Zero: the node's
+    /// default.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.config.intro.heartbeat = interval;
         self
     }
 
-    /// How long a connection may take, handshake included. 10 s.
+    /// Limits the time of a connection attempt, handshake included. Default: 10 s.
     pub fn connect_limit(mut self, limit: Duration) -> Self {
         self.config.connect_limit = limit;
         self

@@ -31,15 +31,15 @@ pub type BoxedStream = Pin<Box<dyn Stream>>;
 
 /// Room that a read is offered.
 const READ_BYTES: usize = 256 * 1024;
-/// Below this, the read buffer is renewed.
+/// Free space below which the read buffer is replaced, in bytes.
 const READ_BYTES_MIN: usize = 32 * 1024;
-/// How the answer of a TLS port to what is not TLS begins.
+/// First bytes of a TLS port's answer to a client without TLS.
 pub const TLS_ALERT: [u8; 2] = [21, 3];
 /// A payload up to this is copied behind its head; a larger one is sent from where it is.
 const COPY_BYTES_MAX: usize = 2048;
 const SLICES_MAX: usize = 64;
 
-/// What a request is answered with.
+/// Answer to a request.
 #[derive(Debug)]
 pub(super) enum Answer {
     Published {
@@ -49,7 +49,7 @@ pub(super) enum Answer {
     Subscribed,
     Done,
     Unsubscribed,
-    /// With the native addresses of the cluster's other nodes, as far as they are known.
+    /// Topics, with the known native addresses of the cluster's other nodes.
     Topics {
         topics: Vec<TopicMap>,
         nodes: Vec<Arc<str>>,
@@ -68,7 +68,7 @@ pub struct TopicMap {
     pub partitions: Vec<Place>,
 }
 
-/// Where a partition lives.
+/// Node and core of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Place {
     /// Host and port.
@@ -77,7 +77,7 @@ pub struct Place {
     pub core: u16,
 }
 
-/// To a producer's partition: the name that it gave its try, which is its own over all connections, and the answer.
+/// Answer to a producer's try. The number names the try over all connections.
 pub(super) type LaneAnswer = (u64, Result<Answer>);
 
 enum Pending {
@@ -91,7 +91,7 @@ pub(super) enum SubEvent {
     Ended(Arc<str>),
 }
 
-/// What the handshake settled.
+/// Results of the handshake.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub address: Arc<str>,
@@ -130,7 +130,7 @@ pub(super) struct Link {
     next_sub: AtomicU32,
 }
 
-/// How a client introduces itself.
+/// Fields of the client's Hello.
 #[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub client_id: String,

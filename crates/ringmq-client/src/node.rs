@@ -203,7 +203,7 @@ impl Inner {
         }
     }
 
-    /// What an answer says, with the address of the node that gave it where it means itself.
+    /// Takes an answer; where the node names itself, its address is filled in.
     fn heard(&self, link: &Link, topics: &mut [TopicMap], nodes: Vec<Arc<str>>) {
         let here = link.facts.address.clone();
         for place in topics.iter_mut().flat_map(|t| &mut t.partitions).filter(|p| p.address.is_empty()) {
@@ -250,7 +250,7 @@ impl Inner {
         }
     }
 
-    /// All topics, in the order of their names.
+    /// Lists all topics, ordered by name.
     pub async fn topics(&self) -> Result<Vec<TopicMap>> {
         let mut all: Vec<TopicMap> = Vec::new();
         loop {
@@ -270,7 +270,7 @@ impl Inner {
         }
     }
 
-    /// What is known of a topic, asked for when nothing is.
+    /// Returns a topic, from the cache or from a node.
     pub async fn topic(&self, topic: &str) -> Result<Option<Arc<TopicMap>>> {
         let known = locked(&self.topics).get(topic).cloned();
         match known {
@@ -279,7 +279,7 @@ impl Inner {
         }
     }
 
-    /// What is known of the topic may be out of date.
+    /// Drops a cached topic that may be out of date.
     pub fn forget(&self, topic: &str) {
         locked(&self.topics).remove(topic);
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How a producer gathers and sends; [`ProducerBuilder`] has a setter for each.
+/// Settings of a producer; [`ProducerBuilder`] has a setter for each.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub topic: Arc<str>,
@@ -66,7 +66,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// How long a message waits for others to share its batch with. Zero: it waits only while the window is full. 1 ms.
+    /// Sets the time that a message waits for others to share its batch. Zero: only while the window is full. Default: 1 ms.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger.min(FOREVER);
         self
@@ -96,16 +96,16 @@ impl ProducerBuilder {
         self
     }
 
-    /// Whether batches carry a producer's id and sequence, so that one that is sent again is stored once. On.
+    /// Gives batches a producer id and a sequence, so that a batch that is sent again is stored once. Default: on.
     pub fn idempotent(mut self, on: bool) -> Self {
         self.settings.idempotent = on;
         self
     }
 
-    /// How long a batch is tried for, from when its first message was taken. 120 s; at most ten years.
+    /// Limits the time that a batch is tried for, from its first message on. Default: 120 s; at most ten years.
     ///
-    /// Keep it well below the node's `--producer-expiry` (24 h): a partition that has forgotten the producer refuses what it
-    /// repeats, whose outcome is then unknown; and its very first batches, repeated so late, are stored again.
+    /// Keep it well below the node's `--producer-expiry` (24 h). A partition that has forgotten the producer refuses repeated batches,
+    /// whose outcome is then unknown, and stores the very first batches again.
     pub fn retry_for(mut self, limit: Duration) -> Self {
         self.settings.limit = limit.min(FOREVER);
         self
@@ -138,7 +138,7 @@ fn chance_of(n: usize) -> usize {
     super::node::chance() as usize % n.max(1)
 }
 
-/// What all lanes share.
+/// State that all lanes share.
 pub(super) struct Shared {
     pub settings: Settings,
     pub limits: Limits,
@@ -175,9 +175,9 @@ pub(super) struct Queue {
     flush: bool,
     /// A batch was sealed since the turn came here last.
     was_sealed: bool,
-    /// Nobody takes anything from here any more.
+    /// True when nobody takes from here any more.
     gone: bool,
-    /// Of batches that may have none yet, in order.
+    /// Outcomes that are still owed, in order.
     owing: VecDeque<Arc<Outcome>>,
 }
 
@@ -194,7 +194,7 @@ pub(super) struct Sealed {
     pub owed: Owed,
 }
 
-/// What a lane's task is to do next.
+/// Next action of a lane's task.
 pub(super) enum Next {
     Send(Sealed),
     /// The open batch is sent then.
@@ -223,7 +223,7 @@ impl Queue {
         }
     }
 
-    /// What comes does not fit into the batch that is open.
+    /// True if so many bytes do not fit into the open batch.
     fn is_overfull(&self, bytes: usize, batch_bytes: usize) -> bool {
         self.open.as_ref().is_some_and(|o| o.batch.bytes() + bytes > batch_bytes)
     }

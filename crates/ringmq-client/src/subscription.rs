@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// What all partitions of a consumer have in common.
+/// Settings that all partitions of a consumer share.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub topic: Arc<str>,
@@ -33,7 +33,7 @@ pub(super) struct Settings {
     pub ordered: bool,
 }
 
-/// What the holders of messages share with the task.
+/// State that the holders of messages share with the task.
 #[derive(Debug)]
 pub(super) struct Sub {
     pub partition: PartitionId,
@@ -44,13 +44,13 @@ pub(super) struct Sub {
     /// Bytes that came, and those of them that are held no more, over all connections.
     received: AtomicU64,
     released: AtomicU64,
-    /// Those released as of the last credit.
+    /// Released bytes as of the last credit.
     credited: AtomicU64,
     window_bytes: u64,
     batch: u64,
 }
 
-/// What is to be told to the node.
+/// Confirmations to be sent to the node.
 #[derive(Debug, Default)]
 struct Book {
     /// Counts the subscriptions after each other.
@@ -59,7 +59,7 @@ struct Book {
     finish_num: u64,
     requeue: Vec<(u32, IdRange)>,
     touch: Vec<IdRange>,
-    /// When the oldest of these came.
+    /// Time of the oldest of these.
     since: Option<Instant>,
     urgent: bool,
     syncs: Vec<oneshot::Sender<Result<()>>>,
@@ -84,22 +84,22 @@ impl Book {
         (self.finish_num, self.since, self.urgent) = (0, None, false);
     }
 
-    /// For who asks whether all was taken; the next is not told again.
+    /// Returns an error once if confirmations were lost.
     fn take_lost(&mut self) -> Result<()> {
         if std::mem::take(&mut self.lost) { Err(lost()) } else { Ok(()) }
     }
 }
 
-/// What is to become of messages.
+/// Decision about messages.
 #[derive(Clone, Copy)]
 enum Noted {
     Finish,
-    /// After so many ms.
+    /// Requeue after so many ms.
     Requeue(u32),
     Touch,
 }
 
-/// As few ranges as say the same.
+/// Merges ranges into as few as possible.
 fn merge(ranges: &mut Vec<IdRange>) {
     ranges.sort_unstable_by_key(|r| r.first);
     ranges.dedup_by(|next, before| {
@@ -130,7 +130,7 @@ impl Sub {
         self.book.lock().unwrap_or_else(|p| p.into_inner())
     }
 
-    /// Whether what came in this turn can still be finished.
+    /// True if messages of this turn can still be finished.
     pub fn is_at(&self, turn: u64) -> bool {
         self.locked().turn == turn
     }
@@ -190,7 +190,7 @@ impl Sub {
         }
     }
 
-    /// Nothing more will come for now: what is noted is sent.
+    /// Sends the collected confirmations: no more follow for now.
     pub fn hurry(&self) {
         let mut book = self.locked();
         if book.since.is_some() && !book.urgent {
@@ -220,8 +220,8 @@ impl Sub {
         self.wake.notify_one();
     }
 
-    /// What was noted for the subscription that was is lost: who waits for it is told, or the next who asks. Answers the turn of
-    /// the next. A sync comes before or after all of this.
+    /// Starts the next subscription and returns its turn. The confirmations of the previous one are lost: whoever waits for them is
+    /// told, or the next who asks. A sync comes before or after all of this.
     fn turn_over(&self) -> u64 {
         let mut book = self.locked();
         book.clear();
@@ -270,7 +270,7 @@ impl Task {
         }
     }
 
-    /// Until it is closed, or there is a reason.
+    /// Consumes until it is closed, or an error ends it.
     async fn consume(&self) -> Option<Error> {
         let mut failures = 0u32;
         loop {
@@ -463,9 +463,9 @@ fn lost() -> Error {
 /// The bytes that the node may send: the window, less what the client still holds, also of earlier connections.
 struct Credit {
     number: u32,
-    /// What had come before this subscription.
+    /// Messages that came before this subscription.
     before: u64,
-    /// As of the last credit.
+    /// Released messages as of the last credit.
     released: u64,
     granted: u64,
 }

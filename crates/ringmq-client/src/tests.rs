@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 const PARTITIONS: u16 = 2;
 
-/// What goes wrong, in thousandths of publishes.
+/// Faults, in thousandths of publishes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     /// The connection is lost before the batch is taken, and after.
@@ -30,7 +30,7 @@ struct Faults {
     wrong_core: u64,
 }
 
-/// What becomes of one publish.
+/// Outcome of one publish.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// Stored; the answer waits until the test lets it go.
@@ -41,7 +41,7 @@ enum Fate {
     Refuse(Code, Retry),
 }
 
-/// What a session does besides answering.
+/// Unasked actions of a session.
 pub(super) enum Tell {
     Send(Vec<u8>),
     Lose,
@@ -57,7 +57,7 @@ pub(super) struct Subscribed {
 #[derive(Default)]
 pub(super) struct Mock {
     faults: Faults,
-    /// Of the next publishes, before chance has its turn.
+    /// Outcomes of the next publishes; random ones follow.
     script: VecDeque<Fate>,
     waiting: Vec<(mpsc::UnboundedSender<Tell>, Vec<u8>)>,
     /// Partition 0 lives on core 1, and the other way round.

@@ -104,7 +104,7 @@ pub enum TlsError {
          hold all certificates between the two)",
         ca.display()
     )]
-    /// No CA that the client trusts has signed the node's certificate.
+    /// The node's certificate is signed by no CA that the client trusts.
     UnknownIssuer {
         /// The file with the CAs.
         ca: PathBuf,
@@ -112,7 +112,7 @@ pub enum TlsError {
     #[error("its certificate is for another name: {what}; connect to a name in it, or say which one to expect (server name)")]
     /// The node's certificate is for another name.
     WrongName {
-        /// What the certificate says.
+        /// Names in the certificate.
         what: String,
     },
     #[error("its certificate does not hold: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
@@ -171,7 +171,7 @@ pub enum Unsecured {
     Io(io::Error),
 }
 
-/// What stood in the files of a [`Tls`].
+/// Contents of the files of a [`Tls`].
 #[derive(Clone, Debug)]
 pub struct Secure {
     config: Arc<ClientConfig>,
@@ -193,7 +193,7 @@ impl Secure {
         }
     }
 
-    /// What an error of the stream before the node's first answer says of TLS; `None`: nothing, it is the network's.
+    /// TLS cause of a stream error before the node's first answer; `None`: the network's error.
     pub fn explain(&self, error: &io::Error) -> Option<TlsError> {
         use rustls::Error as Tls;
         Some(match error.get_ref()?.downcast_ref::<Tls>()? {

@@ -2,16 +2,16 @@
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClientInfo {
-    /// Of the protocol: "V2" as in nsqd, or "native".
+    /// Protocol: "V2" as in nsqd, or "native".
     pub version: &'static str,
     pub client_id: String,
     pub hostname: String,
     pub user_agent: String,
     pub remote_address: String,
     pub connected_unix_s: i64,
-    /// What its bytes pass.
+    /// Layers that the connection's bytes pass.
     pub layers: Layers,
-    /// Who the auth server says it is.
+    /// Identity that the auth server gave.
     pub auth: Option<Box<Identity>>,
 }
 
@@ -32,11 +32,11 @@ pub struct Identity {
 /// The TLS of a connection, for /stats and the auth server.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TlsFacts {
-    /// As nsqd writes it: `TLS1.3`.
+    /// Version as nsqd writes it: `TLS1.3`.
     pub version: &'static str,
-    /// By its registered name: `TLS_AES_128_GCM_SHA256`.
+    /// Registered name: `TLS_AES_128_GCM_SHA256`.
     pub cipher_suite: String,
     pub protocol: String,
-    /// Of the client's certificate; empty: it showed none.
+    /// Common name of the client's certificate; empty: the client showed none.
     pub common_name: String,
 }

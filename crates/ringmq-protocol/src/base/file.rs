@@ -88,12 +88,12 @@ impl fmt::Display for FileId {
     }
 }
 
-/// When a write counts as done.
+/// Point at which a write counts as done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
-    /// When the device has taken it; a later [`DiskOp::Sync`] of the file makes it durable.
+    /// Done when the device has taken the write; a later [`DiskOp::Sync`] of the file makes it durable.
     Later,
-    /// When it is durable (the file is open O_DSYNC, the write itself asks for it, or an fdatasync follows).
+    /// Done when the write is durable: the file is open O_DSYNC, the write itself asks for it, or an fdatasync follows.
     Durable,
 }
 
@@ -110,15 +110,15 @@ pub enum DiskOp {
     /// Makes the file (and its folders) exist with `len` bytes of allocated space, zeros where nothing was written.
     /// Durable (file size, folder entries) when done. A file that is longer already is left alone. ENOSPC changes nothing.
     Allocate { file: FileId, len: u64 },
-    /// As [`DiskOp::Allocate`], of a segment that is not there yet. A retired one of at most `max` bytes may take its place: a block of
-    /// zeros, and behind it whatever stood there. Done with [`DiskDone::Allocated`].
+    /// Allocates like [`DiskOp::Allocate`], for a new segment. A retired segment of at most `max` bytes may take its place: a block of
+    /// zeros, then any bytes. Done with [`DiskDone::Allocated`].
     AllocateSegment { file: FileId, len: u64, max: u64 },
     /// Cuts the file to `len` bytes, durable when done.
     Truncate { file: FileId, len: u64 },
     /// Unlinks files, durable when done. One that is gone already is not an error.
     Remove { files: Vec<FileId> },
-    /// As [`DiskOp::Remove`], of a segment's files that retention let go: the space of the segment may be kept for another one.
-    /// Done with [`DiskDone::Retired`].
+    /// Removes like [`DiskOp::Remove`], for a segment's files that retention released: the space may be kept for another segment. Done
+    /// with [`DiskDone::Retired`].
     Retire { segment: FileId, commit: FileId },
     /// Unlinks a partition's folder and all in it.
     RemovePartition { dir: Arc<PartitionDir> },
@@ -138,14 +138,14 @@ impl DiskOp {
     }
 }
 
-/// What a finished operation brought.
+/// Result of a finished operation.
 #[derive(Clone, Debug)]
 pub enum DiskDone {
     Done,
     Read(Bytes),
     /// The file is so long.
     Allocated(u64),
-    /// Whether the segment's space was kept.
+    /// Retired; true if the space was kept.
     Retired(bool),
 }
 

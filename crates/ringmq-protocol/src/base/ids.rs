@@ -79,7 +79,7 @@ pub struct Position {
 impl Position {
     pub const START: Position = Position { offset: 0, count: 0, log_id: LogId::FIRST };
 
-    /// Whether a position that was read can be calculated with: a log never comes near these bounds.
+    /// True if a position that was read is within bounds that no log comes near, so that sums cannot overflow.
     pub fn is_sane(self) -> bool {
         let range = 0..=i64::MAX / 2;
         range.contains(&self.offset) && range.contains(&self.count) && (1..=LogId::MAX.0 + 1).contains(&self.log_id.0)
@@ -90,7 +90,7 @@ impl Position {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Epoch(pub u64);
 
-/// One core's executor. The HTTP thread takes part in the mesh under a number of its own.
+/// Number of a core's executor. The HTTP thread takes part in the mesh under a number of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CoreId(pub u16);
 
@@ -102,14 +102,14 @@ impl CoreId {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ConnId(pub u64);
 
-/// One client's subscription, unique on the node: the connection's core and its number there.
-/// A subscribed connection never changes its core.
+/// A client's subscription, unique on the node: the connection's core and its number there. A subscribed connection never changes its
+/// core.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct SubId {
     pub core: CoreId,
     pub conn: ConnId,
 }
 
-/// Where a client comes from, as text (`127.0.0.1:4711`): for logs and /stats only.
+/// Address of a client as text (`127.0.0.1:4711`), for logs and /stats only.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer(pub std::sync::Arc<str>);

@@ -1,7 +1,7 @@
 //! Memory that is lent to whoever receives: what comes goes to where it stays.
 
 pub struct Lent {
-    /// With room for `wanted` bytes behind what is in it.
+    /// Buffer with space for `wanted` bytes behind its contents.
     pub memory: Vec<u8>,
     pub wanted: usize,
 }

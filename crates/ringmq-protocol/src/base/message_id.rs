@@ -14,7 +14,7 @@
 
 use super::{LogId, PartitionId, TopicId, mix};
 
-/// Where a message stands in its topic.
+/// Place of a message in its topic.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct MessagePlace {
     pub partition: PartitionId,
@@ -45,8 +45,7 @@ impl MessageIds {
         MessageId(number.wrapping_add(self.shift))
     }
 
-    /// What the id names in this topic. A client may send any id: whether there is such a partition, and such a message, is not
-    /// looked at.
+    /// Place that the id names in this topic. A client may send any id: partition and message need not exist.
     pub fn place(self, id: MessageId) -> MessagePlace {
         let number = id.0.wrapping_sub(self.shift);
         MessagePlace::new(PartitionId((number >> LogId::BITS) as u16), LogId(number & LogId::MAX.0))
@@ -64,7 +63,7 @@ impl MessageId {
         std::array::from_fn(|i| DIGITS[(self.0 >> (60 - 4 * i)) as usize & 15])
     }
 
-    /// As the replicated NSQ has it: the id, and a trace id of zero.
+    /// Binary form of the replicated NSQ: the id, and a trace id of zero.
     pub fn binary(self) -> [u8; 16] {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.0.to_be_bytes());

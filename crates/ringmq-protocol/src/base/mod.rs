@@ -29,13 +29,13 @@ pub use wheel::{TimerId, Wheel};
 /// (a device reports its logical block, 512; the physical one is 4,096).
 pub const BLOCK: usize = 4096;
 
-/// No single read or write is larger, but for reads in sequence: larger reads were seen to hang in D state.
+/// Largest single read or write, except sequential reads: larger reads were seen to hang in D state.
 pub const IO_BYTES_MAX: usize = 512 * 1024;
 
-/// From so many bytes on a write goes out of a block of a huge page, into which it is copied. A shorter one gains less than it wastes.
+/// Length from which a write is copied into a huge-page block first. A shorter one gains less than it wastes.
 pub const LONG_WRITE_MIN: usize = 64 * 1024;
 
-/// No single read of what is read in sequence is larger. Of single pages it is still one request: virtio takes 254 of them.
+/// Largest single sequential read. In single pages it is still one request: virtio takes 254 of them.
 pub const READ_BYTES_MAX: usize = 960 * 1024;
 const _: () = assert!(IO_BYTES_MAX <= READ_BYTES_MAX && READ_BYTES_MAX <= 1 << 20);
 

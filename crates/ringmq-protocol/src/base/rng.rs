@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub struct Rng([u64; 4]);
 
-/// By which splitmix64 goes on.
+/// Increment of splitmix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads a number over 64 bits, different ones to different ones: a step of splitmix64. Message ids depend on it.

@@ -142,7 +142,7 @@ impl<K: Copy> Wheel<K> {
         self.place(timer.0);
     }
 
-    /// When an entry that was neither reported nor cancelled is due: its deadline, rounded up to a millisecond.
+    /// Due time of an entry that was neither reported nor cancelled: its deadline, rounded up to a millisecond.
     pub fn deadline(&self, timer: TimerId) -> Ticks {
         let entry = &self.entries[timer.0 as usize];
         assert!(entry.level != FREE, "a timer that is asked for stands in the wheel");
@@ -155,8 +155,8 @@ impl<K: Copy> Wheel<K> {
         debug_assert!(!more);
     }
 
-    /// As [`Wheel::expire`], but handles at most `limit` entries (reported or sunk to a lower level), so that a turn
-    /// stays short. True: more is due, call again.
+    /// Works like [`Wheel::expire`] on at most `limit` entries (reported or moved to a lower level), so that a turn stays short. True:
+    /// more is due, call again.
     pub fn expire_some(&mut self, now: Ticks, mut limit: usize, mut fired: impl FnMut(K)) -> bool {
         let now_ms = now.0 / NS_PER_MS;
         while let Some((level, slot, at_ms)) = self.next_slot() {
@@ -188,8 +188,8 @@ impl<K: Copy> Wheel<K> {
         false
     }
 
-    /// When [`Wheel::expire`] next has work: never later than the earliest deadline rounded up to a millisecond, and
-    /// earlier when entries have to sink to a lower level first.
+    /// Time at which [`Wheel::expire`] next has work: never later than the earliest deadline rounded up to a millisecond, and earlier
+    /// when entries must move to a lower level first.
     pub fn next_deadline(&self) -> Option<Ticks> {
         self.next_slot().map(|(_, _, at_ms)| Ticks(at_ms.saturating_mul(NS_PER_MS)))
     }

@@ -21,13 +21,13 @@ pub const META_MAX: usize = 65_528;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
     pub kind: u8,
-    /// Of a peer's frame: its lane. A client's are not looked at.
+    /// Lane of a peer's frame. Ignored in a client's frame.
     pub flags: u8,
     /// Bytes of metadata, padding included.
     pub meta_len: usize,
     pub payload_len: usize,
     pub payload_crc: u32,
-    /// Of a peer's frame: its sequence.
+    /// Sequence of a peer's frame.
     pub request: u64,
 }
 
@@ -84,7 +84,7 @@ pub fn payload_crc(payload: &[u8]) -> u32 {
     if payload.is_empty() { 0 } else { crc32fast::hash(payload) }
 }
 
-/// What follows a frame's metadata; the caller appends the bytes themselves.
+/// Length and checksum of the bytes that follow a frame's metadata; the caller appends the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Payload {
     pub len: usize,
@@ -98,7 +98,7 @@ impl Payload {
         Payload { len: bytes.len(), crc: payload_crc(bytes) }
     }
 
-    /// Of bytes that follow each other.
+    /// Payload of consecutive pieces.
     pub fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Payload {
         let (mut len, mut crc) = (0, crc32fast::Hasher::new());
         for part in parts {

@@ -6,13 +6,13 @@
 use super::frame::{FrameError, HEADER_LEN, Header};
 use crate::base::Lent;
 
-/// What a payload of somebody who may be anybody reserves before its bytes are there.
+/// Bytes reserved for a payload of an unknown sender before they arrive.
 const RESERVE_FIRST: usize = 64 * 1024;
 
-/// What it reserves of what a payload before it really brought.
+/// Most bytes reserved on the strength of the payload before.
 const RESERVE_KNOWN: usize = 1024 * 1024;
 
-/// What it reserves then, beside each byte that came.
+/// Bytes reserved for each byte that arrived.
 const RESERVE_FACTOR: usize = 3;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Input {
     pub max: usize,
     /// Zeros in front of each payload.
     room: usize,
-    /// What a payload reserves before its bytes are there.
+    /// Bytes reserved for a payload before they arrive.
     reserve: usize,
     /// Header and metadata, as far as they came.
     head: Vec<u8>,
@@ -68,7 +68,7 @@ impl Input {
         Input { max, room, reserve: RESERVE_FIRST, head: Vec::new(), body: None }
     }
 
-    /// Of somebody who is known: a payload gets so much at once.
+    /// Input of a known sender: reserves so many bytes for a payload at once.
     pub fn reserving(self, reserve: usize) -> Input {
         Input { reserve, ..self }
     }
@@ -109,7 +109,7 @@ impl Input {
         true
     }
 
-    /// At least `min` bytes (1 or more) of the payload that is under way are missing, and wanted.
+    /// True if at least `min` bytes (1 or more) of the current payload are missing and wanted.
     pub fn is_lendable(&self, min: usize) -> bool {
         self.body.as_ref().is_some_and(|body| body.is_lendable(min))
     }
@@ -124,7 +124,7 @@ impl Input {
         Some(Lent { memory: std::mem::take(&mut body.payload), wanted: room.min(body.missing) })
     }
 
-    /// What was lent comes back, with what was put into it. True: its frame is whole, and was given to `each`.
+    /// Takes lent memory back with its contents. True: the frame is complete and was given to `each`.
     pub fn take_back(&mut self, lent: Lent, each: &mut dyn FnMut(Frame<'_>)) -> bool {
         let body = self.body.as_mut().expect("a payload whose memory is lent is not over");
         let before = body.lent.take().expect("only what is lent comes back");
@@ -185,7 +185,7 @@ impl Input {
         self.head.is_empty() && self.body.is_none()
     }
 
-    /// What came of a header that is not whole yet. A session moves only between frames' payloads.
+    /// Takes the bytes of an incomplete header. A session moves only between the payloads of frames.
     pub fn take_head(&mut self) -> Vec<u8> {
         assert!(self.body.is_none(), "a connection moves before its first payload");
         std::mem::take(&mut self.head)

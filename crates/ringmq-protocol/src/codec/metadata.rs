@@ -39,7 +39,7 @@ pub(super) fn position(
     Ok(at)
 }
 
-/// At most [`TEXT_MAX`] bytes of a text, whole characters.
+/// Longest prefix of whole characters within [`TEXT_MAX`] bytes.
 pub(super) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_MAX)]
 }

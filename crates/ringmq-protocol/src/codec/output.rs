@@ -34,7 +34,7 @@ impl Output {
         Output::Pieces(done)
     }
 
-    /// Of all that is to go out.
+    /// Bytes of all output.
     pub fn bytes(&self) -> usize {
         match self {
             Output::Whole(bytes) => bytes.len(),

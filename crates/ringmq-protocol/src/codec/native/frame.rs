@@ -6,7 +6,7 @@ pub use crate::codec::frame::{FrameError, HEADER_LEN, Header, META_MAX, Payload,
 /// A frame is never longer than this, header included, whatever the two sides agree on.
 pub const FRAME_MAX: usize = 65 * 1024 * 1024;
 
-/// What a connection takes before the handshake has said more.
+/// Largest frame before the handshake has agreed on another limit.
 pub const HELLO_FRAME_MAX: usize = 16 * 1024;
 
 /// Appends header and metadata; the payload of `payload_len` bytes is the caller's to append, or to send behind it.

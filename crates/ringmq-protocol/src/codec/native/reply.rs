@@ -32,7 +32,7 @@ pub enum Reply<'a> {
     Done {
         num: u64,
     },
-    /// As the answer to an Unsubscribe, or unasked when the node ended it.
+    /// The answer to an Unsubscribe, or unasked when the node ended the subscription.
     Unsubscribed {
         subscription: u32,
         reason: &'a str,
@@ -88,7 +88,7 @@ impl Messages {
 pub struct Topics<'a> {
     pub topics: Vec<TopicInfo<'a>>,
     pub nodes: Vec<NodeInfo<'a>>,
-    /// There are others behind the last one.
+    /// True if others follow the last one.
     pub more: bool,
 }
 
@@ -136,7 +136,7 @@ pub struct NativeError<'a> {
     pub code: Code,
     pub retry: Retry,
     pub message: &'a str,
-    /// With [`Code::WrongCore`].
+    /// Core of the partition, with [`Code::WrongCore`].
     pub core: u16,
     /// The node closes the connection after it.
     pub fatal: bool,

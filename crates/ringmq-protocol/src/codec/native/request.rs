@@ -49,7 +49,7 @@ pub enum Request<'a> {
     Unsubscribe {
         subscription: u32,
     },
-    /// At most [`TOPICS_MAX`]. Empty: all behind `after`, in the order of their names.
+    /// Names of topics, at most [`TOPICS_MAX`]. Empty: all behind `after`, ordered by name.
     GetTopics {
         topics: Vec<&'a str>,
         after: &'a str,
@@ -76,7 +76,7 @@ pub struct Hello<'a> {
     pub client_id: &'a str,
     pub hostname: &'a str,
     pub user_agent: &'a str,
-    /// Where the connection is to live.
+    /// Core on which the connection is to live.
     pub core: Option<u16>,
     /// The longest frame the client takes; 0: as long as the node's.
     pub max_frame_bytes: u32,
@@ -103,30 +103,30 @@ pub struct Subscribe<'a> {
     pub topic: &'a str,
     pub partition: PartitionId,
     pub channel: &'a str,
-    /// Where a channel that is new in this partition begins.
+    /// Position at which a channel that is new in this partition begins.
     pub start: Start,
     /// 0: the node's default.
     pub message_timeout_ms: u32,
-    /// With [`feature::ORDERED`](super::feature::ORDERED): the channel becomes ordered, if it is not.
+    /// True to make the channel ordered. Needs [`feature::ORDERED`](super::feature::ORDERED).
     pub ordered: bool,
 }
 
-/// Where a channel is to stand in a partition.
+/// A channel's new position in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetOffset<'a> {
     pub topic: &'a str,
     pub partition: PartitionId,
     pub channel: &'a str,
-    /// Not [`Start::Default`].
+    /// New position; never [`Start::Default`].
     pub start: Start,
-    /// Also when several clients are subscribed.
+    /// True to set the offset also while several clients are subscribed.
     pub force: bool,
 }
 
 /// A place in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// As an NSQ client's: the first channel of a topic at the oldest message, later ones at the end.
+    /// Position for NSQ clients: the first channel of a topic begins at the oldest message, later ones at the end.
     Default,
     Oldest,
     Newest,
@@ -135,7 +135,7 @@ pub enum Start {
     /// The message with this many before it.
     Count(i64),
     LogId(LogId),
-    /// No message of this time (unix nanoseconds) or later is missed; those of one batch may be earlier.
+    /// Position before the first message of this time (unix nanoseconds) or later; earlier messages of its batch may come.
     Timestamp(i64),
 }
 

@@ -1,10 +1,10 @@
 //! The bodies of one publish, borrowed from where they were received.
 
-/// What a PUB, a DPUB or an MPUB brings. All or nothing: they are stored together.
+/// Bodies of a PUB, a DPUB or an MPUB, stored together or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bodies<'a> {
     One(&'a [u8]),
-    /// Of a DPUB: no channel delivers it before so many milliseconds have passed.
+    /// Body of a DPUB: no channel delivers it before so many milliseconds have passed.
     Deferred {
         body: &'a [u8],
         delay_ms: u64,

@@ -8,13 +8,13 @@ use super::{Bodies, LINE_LEN_MAX, Limits, MpubBodies};
 use crate::base::PartitionId;
 use crate::base::name::is_valid_name;
 
-/// Where a connection is in the protocol; decides which commands it may give.
+/// Protocol state of a connection, which decides on the permitted commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum State {
     #[default]
     Init,
     Subscribed,
-    /// After CLS.
+    /// State after CLS.
     Closing,
 }
 
@@ -59,7 +59,7 @@ pub enum Command<'a> {
     },
     Touch(&'a [u8; 16]),
     Close,
-    /// Also RDY after CLS.
+    /// NOP, and RDY after CLS.
     Nop,
 }
 
@@ -67,8 +67,8 @@ pub enum Command<'a> {
 pub enum Decoded<'a> {
     /// The line's newline is not there yet: the last byte is none.
     IncompleteLine,
-    /// Nothing can be said before `need` bytes are there, and none beyond them is looked at then; `expect` (at least
-    /// `need`) is what the command claims to take, within the limits: room for it may be made at once.
+    /// Incomplete body. Nothing can be decided before `need` bytes are there, and no later byte is looked at then. `expect` (at least
+    /// `need`) is the command's claimed length, within the limits: space for it may be reserved at once.
     IncompleteBody { need: usize, expect: usize },
     /// A command that takes `len` bytes.
     Command { command: Command<'a>, len: usize },
@@ -80,15 +80,15 @@ pub enum Decoded<'a> {
     LineTooLong,
 }
 
-/// What was learned of an incomplete command, so that a body that comes byte by byte is not walked again and again.
+/// Progress of an incomplete command, so that a body that arrives byte by byte is not parsed again and again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Bytes known to hold no newline.
     scanned: u32,
-    /// Of an MPUB's body: messages walked, and where they end (from the body's start; 0 is not begun).
+    /// Parsed messages of an MPUB's body, and their end (from the body's start; 0: not begun).
     walked_count: u32,
     walked_len: u32,
-    /// Whoever publishes may do so.
+    /// True if the client may publish to the topic.
     pub authorized: bool,
 }
 
@@ -125,7 +125,7 @@ pub fn decode<'a>(bytes: &'a [u8], progress: &mut Progress, context: &Context<'_
     }
 }
 
-/// Where the id of the command ends that `bytes` begin with; before that no byte ends a line.
+/// End of the binary id in the command that `bytes` begin with; no byte before it ends a line.
 fn binary_id_end(bytes: &[u8]) -> usize {
     let names: [&[u8]; 3] = [b"FIN ", b"REQ ", b"TOUCH "];
     names.iter().find(|name| bytes.starts_with(name)).map_or(0, |name| name.len() + ID_LEN)
@@ -139,7 +139,7 @@ enum Stop<'a> {
         need: usize,
         expect: usize,
     },
-    /// Whether the client may publish to it.
+    /// Question whether the client may publish to the topic.
     Authorize(&'a str),
 }
 
@@ -158,7 +158,7 @@ fn invalid_echo(text: &str, echo: &[u8]) -> ClientError {
     invalid([text.as_bytes(), b" ", echo].concat())
 }
 
-/// What follows a line.
+/// Body that follows a command line.
 #[derive(Clone, Copy)]
 struct Body<'a> {
     bytes: &'a [u8],
@@ -359,7 +359,7 @@ fn publish<'a>(
     Ok((Command::Publish { topic, partition, bodies: Bodies::One(bytes) }, end))
 }
 
-/// What nsqd refuses is refused as there; what it ignores behind the delay is ignored.
+/// Parses a DPUB. It refuses what nsqd refuses, and ignores the words behind the delay as nsqd does.
 fn deferred_publish<'a>(
     topic: Option<&'a [u8]>,
     delay: Option<&'a [u8]>,

@@ -129,7 +129,7 @@ fn decode_message(data: &[u8]) -> Option<MessageFrame<'_>> {
     Some(MessageFrame { unix_ns: i64::from_be_bytes(*unix_ns), attempts: u16::from_be_bytes(*attempts), id: *id, body })
 }
 
-/// All whole frames of `bytes`, and how many bytes they took.
+/// Decodes all whole frames of `bytes`; returns them and their length in bytes.
 pub fn decode_all(bytes: &[u8]) -> Result<(Vec<Frame<'_>>, usize), BadFrame> {
     let (mut frames, mut at) = (Vec::new(), 0);
     while let Some((frame, len)) = decode(&bytes[at..])? {

@@ -14,7 +14,7 @@ const MSG_TIMEOUT_MIN_MS: u64 = 1000;
 const OUTPUT_BUFFER_SIZE_MIN: u64 = 64;
 const SAMPLE_RATE_MAX: i64 = 99;
 
-/// What is kept of each text a client gives; the rest is cut.
+/// Bytes that are kept of each text of a client; the rest is dropped.
 const TEXT_LEN_MAX: usize = 256;
 
 /// Declares [`Request`] and how its JSON is read: as Go reads it into a struct.
@@ -67,7 +67,7 @@ request! {
     msg_timeout: i64,
 }
 
-/// What a connection goes by; IDENTIFY changes what it names and leaves the rest.
+/// Agreed parameters of a connection. IDENTIFY changes the ones it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// `None`: the client asked for none, and is not looked after.

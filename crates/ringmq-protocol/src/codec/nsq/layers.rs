@@ -3,18 +3,18 @@
 use rustls::ServerConfig;
 use std::sync::Arc;
 
-/// On which terms NSQ clients get TLS: the node's certificate, and what is asked of theirs.
+/// TLS terms for NSQ clients: the node's certificate, and the demands on theirs.
 #[derive(Clone, Debug)]
 pub struct Terms(pub Arc<ServerConfig>);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Compression {
     Snappy,
-    /// With this level, 1 to 9.
+    /// Deflate with this level, 1 to 9.
     Deflate(u8),
 }
 
-/// What an IDENTIFY asked for and gets: the layers to add, the lower one first.
+/// Layers that an IDENTIFY adds, the lower one first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Upgrade {
     pub tls: bool,

@@ -12,15 +12,15 @@ pub struct Limits {
     pub msg_timeout_ms: u64,
     pub max_msg_timeout_ms: u64,
     pub max_req_timeout_ms: u64,
-    /// What a client has that asks for none.
+    /// Default for a client that asks for none.
     pub heartbeat_interval_ms: u64,
     pub max_heartbeat_interval_ms: u64,
     pub max_output_buffer_size: u64,
-    /// What a client has that asks for none.
+    /// Default for a client that asks for none.
     pub output_buffer_timeout_ms: u64,
     pub min_output_buffer_timeout_ms: u64,
     pub max_output_buffer_timeout_ms: u64,
-    /// What a client gets that asks for TLS; `None`: nobody does. The shard has it from whoever read the files.
+    /// TLS terms; `None`: no client gets TLS.
     pub tls: Option<Terms>,
     pub snappy: bool,
     pub deflate: bool,

@@ -21,7 +21,7 @@ pub use bodies::{Bodies, MpubBodies};
 pub use error::ClientError;
 pub use limits::Limits;
 
-/// What a client sends first.
+/// First bytes of a client.
 pub const MAGIC: &[u8; 4] = b"  V2";
 
 /// A command line, its newline included: nsqd's read buffer. A longer one closes the connection without a word.

@@ -86,7 +86,7 @@ pub fn publish_with(out: &mut Vec<u8>, topic: &str, partition: Option<PartitionI
     sized_with(out, write);
 }
 
-/// What `write` appends, with its length before it.
+/// Appends the output of `write`, with its length before it.
 fn sized_with(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let at = out.len();
     out.extend_from_slice(&[0; 4]);

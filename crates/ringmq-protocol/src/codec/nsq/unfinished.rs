@@ -2,7 +2,7 @@
 
 use super::ClientError;
 
-/// Of the bytes at which a client's stream ends. `None`: nsqd says nothing, of a line that is not whole or of no command at all.
+/// Error for the bytes at which a client's stream ends. `None`: nsqd says nothing (an incomplete line, or no command at all).
 pub fn unfinished(bytes: &[u8]) -> Option<ClientError> {
     let newline = bytes.iter().position(|&b| b == b'\n')?;
     let (line, body) = (&bytes[..newline], &bytes[newline + 1..]);

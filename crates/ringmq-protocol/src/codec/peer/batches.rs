@@ -10,8 +10,8 @@ use crc32fast::Hasher;
 /// Going over a shorter body again costs less.
 const BODY_MIN: usize = 4 * 1024;
 
-/// Of parts that were verified, or sealed here: what a header says of its body is taken as it stands. Should it be wrong, the reader
-/// of the frame refuses it.
+/// Payload of parts that were verified, or sealed here: a header's word for its body is taken. The reader of the frame refuses it if it
+/// is wrong.
 pub(super) fn payload(parts: &[Bytes]) -> Payload {
     let (mut crc, mut len) = (Hasher::new(), 0);
     for part in parts {

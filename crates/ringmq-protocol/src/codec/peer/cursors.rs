@@ -22,7 +22,7 @@ pub(super) fn encode(cursors: &[CursorImage], deleted: &[ChannelName]) -> Vec<u8
     out
 }
 
-/// As many cursors as fill `bytes`. The vectors grow by what is there, not by what is claimed.
+/// Decodes the cursors in `bytes`. The vectors grow by what is there, not by what is claimed.
 pub(super) fn decode_cursors(mut bytes: &[u8], num: u32) -> Result<Vec<CursorImage>, Malformed> {
     let mut cursors = Vec::new();
     for _ in 0..num {

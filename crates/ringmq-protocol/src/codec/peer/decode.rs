@@ -48,7 +48,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// As in the schema. `None`: a kind of a later version.
+/// Name of a kind in the schema. `None`: a kind of a later version.
 pub(super) fn name(kind: u8) -> Option<&'static str> {
     Some(match kind {
         kind::HELLO => "Hello",

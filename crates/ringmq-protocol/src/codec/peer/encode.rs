@@ -107,7 +107,7 @@ impl Encoder {
         }
     }
 
-    /// As many appends as fit a frame, one at least; how many.
+    /// Encodes as many appends as fit a frame, at least one; returns their number.
     fn appends(&mut self, out: &mut Vec<Bytes>, lane: Lane, messages: &[Addressed]) -> usize {
         let b = &mut self.builder;
         b.reset();

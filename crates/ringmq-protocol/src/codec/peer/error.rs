@@ -3,16 +3,16 @@
 use crate::base::{Epoch, Position};
 use crate::format::files::Bad;
 
-/// What to do with what was refused. Nobody tries the same again without end: the leader's follower limit bounds it.
+/// Rule for retrying a refused message. Nobody retries without end: the leader's follower limit bounds it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Retry {
     /// The same again, after the usual pause.
     Again,
-    /// When the metadata was read anew.
+    /// Retry when the metadata was read anew.
     AfterRefresh,
     /// A new session: the logs are compared again first.
     AfterAlign,
-    /// Not at all: an operator, a restart or another epoch decides.
+    /// No retry: an operator, a restart or another epoch decides.
     Never,
 }
 
@@ -63,7 +63,7 @@ impl PeerError {
         }
     }
 
-    /// Whether the refuser has left the ISR by this: the leader proposes its removal at once, not after the limit.
+    /// True if the refuser leaves the ISR by this: the leader proposes its removal at once, not after the limit.
     pub fn leaves_isr(&self) -> bool {
         matches!(self, PeerError::Diverged { .. } | PeerError::BelowCommitted { .. } | PeerError::Failed)
     }

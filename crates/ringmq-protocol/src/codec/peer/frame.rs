@@ -17,7 +17,7 @@ pub const FRAME_MAX: usize = HEADER_LEN + META_MAX + PAYLOAD_MAX;
 
 const _: () = assert!(RUN_BYTES_MAX <= PAYLOAD_MAX && FRAME_MAX < u32::MAX as usize);
 
-/// What a connection takes before the handshake: none of its frames is longer.
+/// Largest frame before the handshake.
 pub const HELLO_FRAME_MAX: usize = 16 * 1024;
 
 const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
@@ -71,7 +71,7 @@ impl Sequences {
         *count
     }
 
-    /// Of each frame that came, also of one whose kind is not known. A frame of a lane that is not known is not counted.
+    /// Checks the sequence of a frame, also of an unknown kind. Frames of unknown lanes are not counted.
     pub fn check(&mut self, header: &Header) -> Result<(), SequenceError> {
         let Some(lane) = lane(header) else { return Ok(()) };
         let expected = self.next(lane);

@@ -15,12 +15,12 @@ pub struct Version {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ClusterId(pub [u8; 16]);
 
-/// How a node spreads its partitions, so that the other side can connect to where they are.
+/// Cores of a node, so that the other side can connect to the core of a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// At least 1.
+    /// Number of cores, at least 1.
     pub cores: u16,
-    /// Where this end of the connection lives.
+    /// Core of this end of the connection.
     pub core: u16,
     /// The rule by which a partition has its core. Whoever does not know it sends to any core.
     pub placement: u16,
@@ -39,10 +39,10 @@ pub struct Hello<'a> {
     pub cluster_id: ClusterId,
     /// Rises with each start of the node: of two connections from the same core the older life's is dead.
     pub generation: u64,
-    /// Of the program, for logs.
+    /// Version of the program, for logs.
     pub node_version: &'a str,
     pub layout: Layout,
-    /// Those that this connection carries.
+    /// Lanes that this connection carries.
     pub lanes: Lanes,
     /// The sender says something at least this often. At least 1.
     pub heartbeat_ms: u32,
@@ -50,7 +50,7 @@ pub struct Hello<'a> {
     pub to_core: Option<u16>,
 }
 
-/// What holds on a connection after the handshake.
+/// Agreed parameters of a connection after the handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     pub version: Version,
@@ -83,8 +83,8 @@ impl<'a> Hello<'a> {
         })
     }
 
-    /// What is in force between this node and the one that said `theirs`, or the code to refuse it with. Whether the node
-    /// belongs to the cluster is the metadata's to say.
+    /// Agreed parameters between this node and the one that sent `theirs`, or the code of the refusal. Whether the node belongs to the
+    /// cluster is the metadata's decision.
     pub fn agree(&self, theirs: &Hello<'_>) -> Result<Agreed, RejectCode> {
         if theirs.version.major != self.version.major {
             return Err(RejectCode::BadVersion);

@@ -53,12 +53,12 @@ pub const CURSORS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Idempotent producers of one [`Cursors`], those that were used last: all that a partition knows by default.
 pub const PRODUCERS_TOLD_MAX: usize = 1000;
 
-/// What a frame says of a partition. The topic id and partition choose the replica: another id under a known name is other
-/// data and answered [`PeerError::UnknownPartition`].
+/// Address of a partition's replica in a frame. Topic id and partition choose the replica. A known name with another id is other data
+/// and is answered with [`PeerError::UnknownPartition`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Route {
     pub topic_id: TopicId,
-    /// Below [`PartitionId::COUNT_MAX`].
+    /// Partition, below [`PartitionId::COUNT_MAX`].
     pub partition: PartitionId,
 }
 
@@ -69,7 +69,7 @@ pub struct Session(pub u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// In which the leader leads; of an answer, that of the question.
+    /// Epoch of the leader; in an answer, the epoch of the question.
     pub epoch: Epoch,
     pub session: Session,
 }
@@ -110,7 +110,7 @@ pub enum Lane {
 /// Begins a session: the follower promises to follow no lower epoch, and says where it stands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inquire {
-    /// What a node that has nothing of the topic needs to begin the partition.
+    /// Name of the topic, for a node that must create the partition.
     pub topic: TopicName,
     /// 1 to [`PartitionId::COUNT_MAX`].
     pub partitions: u16,
@@ -130,16 +130,16 @@ pub struct Standing {
     /// First position still stored, and the header crc of the batch before it.
     pub start: Position,
     pub start_crc: u32,
-    /// Its last epoch and its end; the first of `epochs` unless a later page was asked for.
+    /// Last epoch and its end; the first of `epochs` unless a later page was asked for.
     pub last_epoch: Epoch,
     pub durable: Position,
-    /// What the replica knows to be committed. At most `durable`, but for a replica that lost something.
+    /// Committed position that the replica knows. At most `durable`, except on a replica that lost data.
     pub committed: Position,
-    /// It cut, lost or set aside something and was not compared since.
+    /// True if the replica truncated, lost or set aside data and was not compared since.
     pub suspect: bool,
     /// Newest first, at most [`EPOCHS_MAX`].
     pub epochs: Vec<EpochEnd>,
-    /// There are older ones.
+    /// True if there are older ones.
     pub more: bool,
 }
 
@@ -148,7 +148,7 @@ pub struct Standing {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pull {
     pub from: Position,
-    /// At most [`APPEND_BYTES_MAX`]; one batch comes at least.
+    /// Wanted bytes, at most [`APPEND_BYTES_MAX`]; at least one batch comes.
     pub bytes_max: u32,
 }
 
@@ -209,7 +209,7 @@ impl Batches {
         Ok(batch)
     }
 
-    /// In bytes, at most [`RUN_BYTES_MAX`].
+    /// Length in bytes, at most [`RUN_BYTES_MAX`].
     pub fn len(&self) -> usize {
         self.parts.iter().map(Bytes::len).sum()
     }
@@ -241,16 +241,16 @@ pub struct Cursors {
     pub committed: Position,
     /// Move the follower's end there now, and apply; else what lies beyond it is kept until that happens.
     pub flush: bool,
-    /// These are all channels there are: others are deleted.
+    /// True if these are all channels: the receiver deletes others.
     pub is_all: bool,
     /// The oldest message that a new channel may get, as the leader has it. Not with an operation that a client waits for.
     pub collect_start: Option<Position>,
     /// Retention may remove what lies before: every member of the required set has a collect start that is not below, durably, so
     /// nobody who may lead next gives it to a channel. Not with an operation, either.
     pub agreed_start: Option<Position>,
-    /// At most [`CURSORS_MAX`]. With names, pauses and order: a channel that is new to the follower comes into being.
+    /// Cursors with names, pauses and order, at most [`CURSORS_MAX`]. The follower creates channels that are new to it.
     pub cursors: Vec<CursorImage>,
-    /// At most [`CURSORS_MAX`].
+    /// Deleted channels, at most [`CURSORS_MAX`].
     pub deleted: Vec<ChannelName>,
     /// Idempotent producers whose batches the leader's log does not hold any more, with the list of all channels: the follower's
     /// log may begin behind them, too. At most [`PRODUCERS_TOLD_MAX`].

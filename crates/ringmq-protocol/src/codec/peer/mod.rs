@@ -35,7 +35,7 @@ pub const VERSION: Version = Version { major: 1, minor: 3 };
 
 /// Bits of `features`: what both sides have is in force.
 pub mod feature {
-    /// There is none yet.
+    /// Feature bits of all features; there is none yet.
     pub const ALL: u64 = 0;
 }
 
@@ -91,11 +91,11 @@ pub enum Frame<'a> {
     Reject(Reject<'a>),
     Ping,
     Pong,
-    /// In the order in which they were sent, all of one kind.
+    /// Messages of one kind, in the order in which they were sent.
     Messages(Vec<Addressed>),
 }
 
-/// Whether such a message travels on this lane.
+/// True if such a message travels on this lane.
 fn fits(body: &Body, lane: Lane) -> bool {
     match body {
         // as what it answers
