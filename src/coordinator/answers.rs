@@ -20,15 +20,15 @@ pub struct Answers {
     me: NodeId,
     generation: u64,
     file: Arc<ClusterFile>,
-    /// By partition: under which epoch of the file, and how often since.
+    /// Epoch of the file, and number of openings under it, by partition.
     openings: IdMap<Route, (u64, u64)>,
-    /// Who was offered a place in an ISR under the file in force, in this life or an earlier one.
+    /// Nodes that were offered a place in an ISR under the file in force, in this life or an earlier one.
     offers: Offers,
-    /// What was said of a partition under the file in force; repeats are not.
+    /// Notes about partitions under the file in force, so that repeats are not logged.
     said: IdMap<Route, Vec<Note>>,
 }
 
-/// What an operator is to know, or to change in the file.
+/// News for an operator, some of which ask for a change of the file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Note {
     /// The leader would have this ISR.
@@ -45,7 +45,7 @@ pub enum Note {
         epoch: u64,
         version: u64,
     },
-    /// No epoch is left that nobody had.
+    /// No unused epoch is left.
     NoEpoch {
         partition: String,
         above: Epoch,
@@ -54,7 +54,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// Nobody waits for what it says.
+    /// True for news that nobody has to act on.
     pub fn is_good(&self) -> bool {
         matches!(self, Note::Wants { leave, .. } if leave.is_empty())
     }
@@ -112,7 +112,7 @@ impl Answers {
         (!told.nodes.is_empty()).then_some(told)
     }
 
-    /// Not in the ISR, and offered a place there.
+    /// Replicas outside the ISR that were offered a place in it.
     fn joining(&self, route: Route, p: &FilePartition) -> Vec<NodeId> {
         let is_offered = |n: &&NodeId| !p.isr.contains(n) && self.offers.has(self.file.version, route, **n);
         p.replicas.iter().filter(is_offered).copied().collect()
@@ -154,7 +154,7 @@ impl Answers {
         gone.into_iter().map(Fact::TopicGone).chain(self.facts()).collect()
     }
 
-    /// What is to be heard, and what is to be said of it that was not yet.
+    /// Answers a core's question. Returns the fact, and a note that was not logged before.
     pub fn answer(&mut self, ask: Ask) -> (Option<Fact>, Option<Note>) {
         let file = self.file.clone();
         let route = match &ask {

@@ -86,7 +86,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// What `new` changes; nothing when both say the same.
+/// Changes from `old` to `new`; empty when both say the same.
 pub fn compare(old: &ClusterFile, new: &ClusterFile) -> Result<Vec<Change>, Refusal> {
     if old.cluster_id != new.cluster_id {
         return Err(Refusal::OtherCluster);
@@ -106,7 +106,8 @@ pub fn compare(old: &ClusterFile, new: &ClusterFile) -> Result<Vec<Change>, Refu
     Ok(differences(old, new))
 }
 
-/// That whoever joins the ISR of what `me` leads was offered that, under the version in force.
+/// Refuses a file that adds a node to the ISR of a partition that `me` leads, unless the node was offered that under the version in
+/// force.
 pub fn check_offers(old: &ClusterFile, new: &ClusterFile, me: NodeId, offers: &Offers) -> Result<(), Refusal> {
     let is_next = new.version == old.version + 1;
     for topic in &new.topics {
@@ -154,7 +155,7 @@ fn check_topic(old: &ClusterFile, new: &ClusterFile, topic: &FileTopic) -> Resul
     Ok(())
 }
 
-/// That nobody is taken for in sync who cannot be.
+/// Refuses a step that would count a node as in sync that cannot be.
 fn check_step(
     old: &ClusterFile,
     new: &ClusterFile,

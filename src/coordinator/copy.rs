@@ -23,18 +23,18 @@ pub fn paths(data: &Path) -> [PathBuf; 2] {
     NAMES.map(|name| data.join(name))
 }
 
-/// What a data path knows of the cluster file that was in force.
+/// Contents of a data path about the cluster file in force.
 #[derive(Debug)]
 pub struct InForce {
     /// The newest that holds.
     pub file: Option<ClusterFile>,
-    /// No file may be older; 0: the node was never in a cluster.
+    /// Lowest acceptable version of a file; 0: the node was never in a cluster.
     pub version: u64,
     /// Files that do not hold, or are missing beside what tells of them.
     pub damage: Vec<Damaged>,
 }
 
-/// One of the two files, and what is wrong with it.
+/// A damaged copy, and what is wrong with it.
 #[derive(Clone, Debug)]
 pub struct Damaged {
     path: PathBuf,
@@ -102,7 +102,7 @@ fn read_one(path: &Path) -> Found {
     file::parse(text).map_or_else(|e| Found::Bad(e.to_string()), Found::Holds)
 }
 
-/// Both files, then the version in node.meta. Durable when done.
+/// Writes both files, then the version in node.meta. Durable when done.
 pub fn write(data: &Path, text: &str, version: u64) -> Result<(), CoordinatorError> {
     for copy in paths(data) {
         write_one(&copy, text).map_err(|source| CoordinatorError::Copy { path: copy.clone(), source })?;

@@ -19,7 +19,7 @@ pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub const OPENINGS_BITS: u32 = 20;
 /// Versions leave room for the openings.
 pub const VERSION_MAX: u64 = u64::MAX >> OPENINGS_BITS;
-/// What an epoch of the leader has for the file's part.
+/// Largest value of the file's part of an epoch.
 pub const EPOCH_MAX: u64 = (1 << 24) - 1;
 
 /// A cluster file that holds together. Equal ones say the same, in whatever order they say it.
@@ -28,9 +28,9 @@ pub struct ClusterFile {
     pub cluster_id: [u8; 16],
     /// 1 to [`VERSION_MAX`].
     pub version: u64,
-    /// By name.
+    /// Nodes, ordered by name.
     pub nodes: Vec<FileNode>,
-    /// By name.
+    /// Topics, ordered by name.
     pub topics: Vec<FileTopic>,
 }
 
@@ -47,7 +47,7 @@ pub struct FileNode {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FileTopic {
     pub info: TopicRef,
-    /// As many as `info` says, at their numbers.
+    /// Partitions by number, as many as `info` says.
     pub partitions: Vec<FilePartition>,
 }
 
@@ -56,9 +56,9 @@ pub struct FileTopic {
 pub struct FilePartition {
     /// 1 to [`REPLICAS_MAX`].
     pub replicas: Vec<NodeId>,
-    /// Of the replicas; one at least.
+    /// In-sync replicas, at least one.
     pub isr: Vec<NodeId>,
-    /// Of the ISR.
+    /// Leader, a member of the ISR.
     pub leader: Option<NodeId>,
     /// 1 to [`EPOCH_MAX`].
     pub epoch: u64,
@@ -66,11 +66,11 @@ pub struct FilePartition {
     pub min_isr: usize,
 }
 
-/// What is wrong with the file, and what would be right.
+/// Fault of a file, with the remedy.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct BadFile {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
     pub what: String,
 }
@@ -88,7 +88,7 @@ impl ClusterFile {
         self.topics.iter().find(|t| t.info.id == id)
     }
 
-    /// For log lines: names as the file has them.
+    /// Names of nodes as the file has them, for log lines.
     pub fn names<'a>(&'a self, ids: &'a [NodeId]) -> Names<'a> {
         Names { file: self, ids }
     }

@@ -113,7 +113,7 @@ pub enum CoordinatorError {
 /// The file that is in force, for all cores.
 struct Board {
     latest: Mutex<Arc<ClusterFile>>,
-    /// Of the latest.
+    /// Version of the latest file.
     version: AtomicU64,
 }
 
@@ -122,19 +122,19 @@ pub struct Coordinator {
     path: PathBuf,
     data: PathBuf,
     me: NodeId,
-    /// Of the latest file, as it was read.
+    /// Text of the latest file.
     text: Mutex<String>,
     board: Arc<Board>,
     offers: Book,
     damage: Vec<Damaged>,
 }
 
-/// What came of reading the file again.
+/// Result of reading the file again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reread {
-    /// It says what is in force.
+    /// The file says what is in force.
     Same { version: u64 },
-    /// Also with no other change than the version's.
+    /// The file has another version, and perhaps nothing else changed.
     Changed { version: u64, changes: Vec<Change> },
 }
 
@@ -189,7 +189,7 @@ impl Coordinator {
         self.file().node(self.me)?.native_address.clone()
     }
 
-    /// What did not hold of the copies in the data path, when it was opened.
+    /// Copies in the data path that were damaged when it was opened.
     pub fn damage(&self) -> &[Damaged] {
         &self.damage
     }
@@ -219,7 +219,7 @@ impl Coordinator {
         ClusterOptions { cluster_id: self.file().cluster_id, generation }
     }
 
-    /// What each core talks to, one of its own.
+    /// Handles for the cores, one each.
     pub fn of_cores(&self, generation: u64) -> Result<Desk, CoordinatorError> {
         let answers = Answers::new(self.me, generation, self.file(), self.offers.offers());
         let scribe = self.offers.scribe().map_err(CoordinatorError::Scribe)?;
@@ -273,7 +273,7 @@ impl Board {
     }
 }
 
-/// Where one core asks the coordinator and hears of it. Lives on the core's thread.
+/// A core's end of the coordinator; lives on the core's thread.
 #[derive(Clone)]
 pub struct Desk {
     board: Arc<Board>,
@@ -300,7 +300,7 @@ impl Desk {
         !self.waiting.is_empty() || self.seen != self.board.version.load(Ordering::Acquire)
     }
 
-    /// What an operator is to know of it goes to the log; the answer is among the next news.
+    /// Passes a question on. News for an operator go to the log, the answer is among the next facts.
     pub fn ask(&mut self, ask: Ask) {
         let told = self.answers.offer(&ask);
         let (fact, note) = self.answers.answer(ask);

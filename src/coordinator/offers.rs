@@ -26,14 +26,14 @@ const SEAL: &str = "crc32 ";
 /// Topic, partition, and who may join.
 pub type Offer = (TopicId, PartitionId, NodeId);
 
-/// Under one version of the file.
+/// Offers under one version of the file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Offers {
     pub version: u64,
     pub made: BTreeSet<Offer>,
 }
 
-/// What a core tells.
+/// Offer that a core reports.
 pub struct Told {
     pub version: u64,
     pub route: Route,
@@ -41,7 +41,7 @@ pub struct Told {
     pub note: Option<Note>,
 }
 
-/// Those that are durable, for all of the node.
+/// Durable offers of the whole node.
 #[derive(Clone)]
 pub struct Book {
     path: PathBuf,
@@ -90,7 +90,7 @@ impl Offers {
 }
 
 impl Book {
-    /// As an earlier life left it.
+    /// Opens the offers of an earlier life.
     pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
         let path = data.join(NAME);
         let bad = |what: String| CoordinatorError::BadOffers { path: path.clone(), what };
@@ -106,7 +106,7 @@ impl Book {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where cores tell what they offer. The log has it once it is durable.
+    /// Channel on which cores report offers. The log has an offer once it is durable.
     pub fn scribe(&self) -> std::io::Result<Sender<Told>> {
         let (sender, receiver) = channel();
         let book = self.clone();
@@ -114,7 +114,7 @@ impl Book {
         Ok(sender)
     }
 
-    /// Until no core is there any more.
+    /// Writes offers until no core is left.
     fn write_down(&self, receiver: &Receiver<Told>) {
         while let Ok(first) = receiver.recv() {
             let told: Vec<Told> = [first].into_iter().chain(receiver.try_iter()).collect();

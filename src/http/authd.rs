@@ -26,7 +26,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 /// Questions at a time; further ones wait.
 const AT_A_TIME: usize = 64;
 
-/// Of an answer.
+/// Largest body of an answer.
 const BODY_MAX: usize = 1024 * 1024;
 
 /// Answers the cores, for ever.
@@ -44,7 +44,7 @@ pub async fn answer_all(node: Rc<Node>) {
     }
 }
 
-/// Of the servers, from one by chance on, the first that has an answer.
+/// First answer of the servers, asked in turn from a random one on.
 async fn ask_any(settings: &Settings, query: &AuthQuery) -> Result<Grants, String> {
     let servers = &settings.auth_http_address;
     let first = RandomState::new().hash_one(0) as usize % servers.len().max(1);
@@ -85,7 +85,7 @@ fn endpoint(server: &str, query: &AuthQuery) -> String {
     url
 }
 
-/// As in a form: a space is `+`.
+/// Appends bytes as in a form: a space is `+`.
 fn escape(out: &mut String, bytes: &[u8]) {
     for &byte in bytes {
         match byte {

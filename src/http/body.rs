@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-/// What one permit of the budget stands for.
+/// Bytes that one permit of the budget stands for.
 pub const PERMIT_BYTES: u64 = 1024;
 
 /// A body, and its share of the budget: hold it for as long as the bytes wait here or at a core.

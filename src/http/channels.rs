@@ -77,7 +77,7 @@ pub async fn set_order(node: &Node, query: Result<Query, Failure>) -> Result<Str
     Ok(serde_json::json!({ "ordered": ordered, "partitions": numbers }).to_string())
 }
 
-/// What nsqd lets an operator do to a channel.
+/// Operation on a channel that nsqd has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     Create,
@@ -199,7 +199,7 @@ impl Named {
     }
 }
 
-/// What the replicated NSQ takes: `type:value`.
+/// Parses a place in the form of the replicated NSQ: `type:value`.
 fn parse_place(text: &str) -> Option<Start> {
     let (kind, value) = text.trim().split_once(':')?;
     let value: i64 = value.trim().parse().ok()?;

@@ -15,7 +15,7 @@ pub const PREFIX: &str = "/config/";
 const LOG_LEVEL: &str = "log_level";
 const LOOKUPDS: &str = "nsqlookupd_tcp_addresses";
 
-/// Whether the path names a setting, known or not.
+/// True if the path names a setting, known or not.
 pub fn is_about(path: &str) -> bool {
     path.strip_prefix(PREFIX).is_some_and(|option| !option.is_empty() && !option.contains('/'))
 }

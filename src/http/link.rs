@@ -30,12 +30,12 @@ pub struct Link {
     cores: u16,
     port: RefCell<HttpPort>,
     waiting: RefCell<Waiting>,
-    /// In a cluster: what this node has of the partitions, as their cores said last.
+    /// Partitions of this node, as their cores last reported them; in a cluster only.
     shares: RefCell<HashMap<TopicId, Vec<Share>>>,
     unflushed: Notify,
-    /// Who hears what topics and channels come and go.
+    /// Listener for topics and channels that come and go.
     discovery: RefCell<Option<Rc<Discovery>>>,
-    /// What cores ask of this thread: about clients that said AUTH.
+    /// Questions of cores for this thread: AUTH of clients.
     asked: RefCell<VecDeque<(CoreId, Ticket, Box<AuthQuery>)>>,
     has_asked: Notify,
 }
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Before [`Self::carry`]: nothing that a core says is missed.
+    /// Sets the listener; call it before [`Self::carry`], so that no report of a core is missed.
     pub fn set_discovery(&self, discovery: Rc<Discovery>) {
         self.discovery.replace(Some(discovery));
     }

@@ -41,7 +41,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
 
-/// How long requests that are being served may take once the node stops.
+/// Time that requests may take after the stop of the node begins.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 /// Wakes the HTTP thread; the mesh gets it before the thread starts.
@@ -62,10 +62,10 @@ pub enum HttpError {
     Thread(std::io::Error),
 }
 
-/// Where the thread listens.
+/// Listeners of the thread.
 pub struct Listeners {
     pub http: TcpListener,
-    /// Of `--lookupd-http-address`.
+    /// Listener of `--lookupd-http-address`.
     pub lookups: Option<TcpListener>,
 }
 
@@ -77,9 +77,9 @@ pub trait LogLevel: Send {
     fn set(&self, level: &str) -> Result<(), String>;
 }
 
-/// What requests want of the rest of the process.
+/// Handles that requests need of the rest of the process.
 pub struct Around {
-    /// What /stats says of the space that the node keeps for new segments.
+    /// Bytes of kept space for new segments, for /stats.
     pub spare_bytes: SpareBytes,
     pub log_level: Box<dyn LogLevel>,
 }
@@ -119,7 +119,7 @@ impl HttpServer {
         Ok(HttpServer { address, stop, thread })
     }
 
-    /// Where it listens: the port that was taken when the setting says 0.
+    /// Address of the listener, with the port that the kernel chose for 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -134,14 +134,14 @@ impl HttpServer {
     }
 }
 
-/// What every request may look at. Lives on the HTTP thread.
+/// State that every request may read; lives on the HTTP thread.
 struct Node {
     settings: Settings,
     link: Link,
     tcp_port: u16,
     http_port: u16,
     around: Around,
-    /// As they are in force: a request may change them.
+    /// Addresses in force: a request may change them.
     lookupds: RefCell<Option<Vec<String>>>,
     hostname: String,
     start_unix_s: i64,
@@ -173,7 +173,7 @@ impl Node {
         }
     }
 
-    /// What lookups find.
+    /// Identity that lookups return.
     fn identity(&self) -> Identity {
         let or = |port: u16, own: u16| if port == 0 { own } else { port };
         Identity {
@@ -242,7 +242,7 @@ async fn accept(node: Rc<Node>, listener: TcpListener, closed: watch::Receiver<(
     }
 }
 
-/// One connection too many: it is told so, without waiting for it.
+/// Refuses a connection beyond the limit without waiting for it.
 fn refuse(stream: TcpStream) {
     const ANSWER: &[u8] =
         b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n\

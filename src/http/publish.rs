@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Names come from clients, so what is remembered of them is bounded.
 const TOPICS_MAX: usize = 4096;
-/// How often a publish meets a topic that just goes before its client hears of it.
+/// Number of times that a publish may meet a topic that is being deleted before its client hears of it.
 const GONE_TRIES: usize = 5;
 
 /// Topics that were published to, and the partition that is next.
@@ -229,7 +229,7 @@ impl Topics {
         Some((topic.clone(), partition))
     }
 
-    /// It goes, or is led elsewhere.
+    /// Forgets a topic that was deleted or is led elsewhere.
     pub fn forget(&mut self, name: &TopicName) {
         self.known.remove(name);
     }
@@ -243,7 +243,7 @@ impl Topics {
     }
 }
 
-/// What a core says, as a status.
+/// HTTP status of a core's error.
 pub fn core_failure(error: PublishError) -> Failure {
     let (status, code) = match error {
         PublishError::DiskFull => (StatusCode::INSUFFICIENT_STORAGE, "DISK_FULL"),

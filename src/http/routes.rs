@@ -191,7 +191,7 @@ fn allowing(method: &Method, mut reply: Reply) -> Reply {
 pub struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// As Go reads them: `;` and broken escapes are errors, `+` is a space.
+    /// Parses a query as Go does: `;` and broken escapes are errors, `+` is a space.
     pub fn parse(query: &str) -> Result<Self, Failure> {
         let bad = || Failure::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST");
         let mut pairs = Vec::new();

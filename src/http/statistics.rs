@@ -49,7 +49,7 @@ pub async fn stats(node: &Node, query: &Query) -> Reply {
     if query.get("format") == Some("json") { json(stats.json()) } else { versioned(text(StatusCode::OK, stats.text())) }
 }
 
-/// For Prometheus. A core is asked for numbers alone; their text is made on this thread.
+/// Metrics for Prometheus. Cores give numbers alone; this thread renders the text.
 pub async fn metrics(node: &Node) -> Reply {
     let shards = ask_all(node, None, None, false).await;
     let facts = ProcessFacts {
@@ -79,7 +79,7 @@ pub async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<Chan
     join_all((0..node.link.cores()).map(ask)).await
 }
 
-/// All at once: a core that is slow does not hold up the asking of the others.
+/// Awaits all futures at once: a slow core does not delay the questions to the others.
 async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     enum Slot<F, T> {
         Running(Pin<Box<F>>),
@@ -106,7 +106,7 @@ async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> 
     slots.into_iter().filter_map(done).collect()
 }
 
-/// Of user and system, in the kernel's ticks of a hundredth of a second; 0 when /proc does not say.
+/// CPU seconds of user and system, from ticks of a hundredth of a second; 0 when /proc cannot be read.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The name of the process stands in parentheses and may hold anything; what is behind it begins with field 3.

@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// What the fake node keeps of its disk for new segments.
+/// Kept space of the fake node.
 const SPARE_BYTES: u64 = 12_345;
 
-/// What the fake cores do and have seen.
+/// Behaviour and observations of the fake cores.
 #[derive(Default)]
 struct World {
     publish_error: Option<PublishError>,
@@ -34,15 +34,15 @@ struct World {
     set: Vec<(u16, Start, bool)>,
     set_error: Option<(u16, SetOffsetError)>,
     ordered: Vec<(u16, bool)>,
-    /// What operators did, and why it is refused in a partition.
+    /// Changes by operators, and why a partition refuses them.
     changed: Vec<(u16, ChannelChange)>,
     change_errors: BTreeMap<u16, SetOffsetError>,
-    /// What cannot be had, by its name.
+    /// Name of the loss.
     loss: Option<String>,
     /// Bodies by (topic, partition), in order.
     stored: BTreeMap<(String, u16), Vec<Vec<u8>>>,
     publishes: usize,
-    /// Of publishes, in order.
+    /// Delays of publishes, in order.
     delays_ms: Vec<u64>,
 }
 

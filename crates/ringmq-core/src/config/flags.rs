@@ -6,7 +6,7 @@ use super::{
 };
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-/// What the surroundings say where neither a flag nor the file does.
+/// Defaults of the environment, where neither a flag nor the file sets a value.
 #[derive(Clone, Debug)]
 pub struct Surroundings {
     pub hostname: String,

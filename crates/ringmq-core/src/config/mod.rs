@@ -32,7 +32,7 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($( #[doc = $about] pub $field: $type, )*)*
-            /// What a single topic has otherwise: the `[topics.<name>]` tables of the file.
+            /// Settings of single topics: the `[topics.<name>]` tables of the file.
             pub topics: BTreeMap<String, TopicSettings>,
             /// Names of the settings that a flag or the file gave.
             pub given: BTreeSet<&'static str>,
@@ -320,7 +320,7 @@ const fn unsupported(name: &'static str, default: &'static str, why: &'static st
 pub static MISSING: &[Unsupported] =
     &[unsupported("https-address", "", "HTTP is served without TLS: let a proxy end it in front of", "http-address")];
 
-/// Whether `value` asks nsqd for nothing that is missing here: nsqd's default, or a value that turns the feature off.
+/// True if `value` asks nsqd for nothing that is missing here: nsqd's default, or a value that turns the feature off.
 pub fn asks_for_nothing(name: &str, value: &str) -> bool {
     let (name, value) = (name.replace('_', "-"), value.trim().to_ascii_lowercase());
     let is_off = matches!(value.as_str(), "" | "false" | "f" | "0" | "[]");
@@ -336,7 +336,7 @@ fn is_same_value(default: &str, value: &str) -> bool {
         || (duration(default).is_some() && duration(default) == duration(value))
 }
 
-/// What nsqd calls `name` (a flag, or a key of its file), and why it is not taken; of what is in [`MISSING`].
+/// Name that nsqd uses for `name` (a flag, or a key of its file), and the reason why it is not taken, for entries of [`MISSING`].
 pub fn missing(name: &str) -> Option<String> {
     let name = name.replace('_', "-");
     let flag = MISSING.iter().find(|flag| flag.name == name)?;
@@ -344,7 +344,7 @@ pub fn missing(name: &str) -> Option<String> {
     Some(format!("is nsqd's and is not supported (yet): {}{instead}", flag.why))
 }
 
-/// What a topic may have of its own. `None`: as the node has it.
+/// Settings that a topic may have of its own. `None`: the node's value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicSettings {
     pub retention_ms: Option<u64>,
@@ -371,7 +371,7 @@ impl Settings {
         TopicSettings::retention(self.topics.get(topic), (self.retention_ms, self.retention_bytes))
     }
 
-    /// What no single row can say.
+    /// Checks rules between settings, which no single row can state.
     fn check(&self) -> Result<(), ConfigError> {
         let pairs = [
             ("msg-timeout", self.msg_timeout_ms, "max-msg-timeout", self.max_msg_timeout_ms),
@@ -394,12 +394,12 @@ impl Settings {
         self.check_cluster()
     }
 
-    /// Whether the node is one of several.
+    /// True if the node is one of several.
     pub fn is_clustered(&self) -> bool {
         !self.cluster_file.is_empty()
     }
 
-    /// Whether the node starts without the native protocol when its address is taken: nobody asked for it.
+    /// True if the node starts without the native protocol when its address is taken: nobody set the address.
     pub fn is_native_optional(&self) -> bool {
         let asked = ["native-address", "native-tls-cert"];
         !asked.iter().any(|name| self.given.contains(name)) && self.native_address == Settings::default().native_address
@@ -462,12 +462,12 @@ impl Settings {
         Err(ConfigError::Contradiction(error))
     }
 
-    /// Whether a client has to ask for TLS before anything else: said so, or implied by a policy for its certificate.
+    /// True if a client must ask for TLS before anything else: a setting, or implied by a policy for its certificate.
     pub fn is_tls_required(&self) -> bool {
         self.tls_required != "false" || !self.tls_client_auth_policy.is_empty()
     }
 
-    /// Whether plain HTTP is closed.
+    /// True if plain HTTP is closed.
     pub fn is_https_required(&self) -> bool {
         self.is_tls_required() && self.tls_required != "tcp-https"
     }

@@ -13,7 +13,7 @@ pub enum Value {
     List(Vec<String>),
 }
 
-/// What a setting counts in.
+/// Unit of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Count,
@@ -27,7 +27,7 @@ pub enum Unit {
     Addresses,
     /// One of these words.
     Word(&'static [&'static str]),
-    /// On or off as Go writes it, alone on; or one of these further words.
+    /// On or off in the forms that Go takes, `on` without a value; or one of these further words.
     Switch(&'static [&'static str]),
     /// Texts: a flag is given once for each.
     List,
@@ -40,7 +40,7 @@ pub struct Setting {
     pub unit: Unit,
     pub min: u64,
     pub max: u64,
-    /// What stands for the default where the number says nothing (`0` that means "as many as there are CPUs").
+    /// Text shown for a default whose number says nothing (`0` that means "as many as there are CPUs").
     pub default_shown: Option<&'static str>,
     pub about: &'static str,
     pub(super) get: fn(&Settings) -> Value,
@@ -121,7 +121,7 @@ impl Setting {
         }
     }
 
-    /// As it could be written on the command line.
+    /// The value as it would be written on the command line.
     pub fn show(&self, value: &Value) -> String {
         match value {
             Value::Number(number) => self.show_number(*number),
@@ -130,7 +130,7 @@ impl Setting {
         }
     }
 
-    /// As often as it is written; the values join.
+    /// True for a setting that may be given several times; the values join.
     pub fn is_list(&self) -> bool {
         matches!(self.unit, Unit::Addresses | Unit::List)
     }
@@ -142,7 +142,7 @@ impl Setting {
         }
     }
 
-    /// For help and docs: what to write for it.
+    /// Unit for help and docs.
     pub fn unit_name(&self) -> &'static str {
         match self.unit {
             Unit::Count => "number",
@@ -161,7 +161,7 @@ impl Setting {
     }
 }
 
-/// What Go's flag package takes for a boolean, or one of `words`.
+/// Parses a boolean as Go's flag package does, or one of `words`.
 fn switch(text: &str, words: &[&'static str]) -> Result<&'static str, String> {
     let lower = text.to_ascii_lowercase();
     if let Some(word) = words.iter().find(|word| **word == lower) {
@@ -201,7 +201,7 @@ fn address(text: &str) -> Result<String, String> {
     Ok(if host.is_empty() { format!("0.0.0.0:{port}") } else { text.into() })
 }
 
-/// What a field of [`Settings`] can hold.
+/// Type that a field of [`Settings`] can have.
 pub(super) trait Field {
     fn get(&self) -> Value;
     fn set(&mut self, value: Value);

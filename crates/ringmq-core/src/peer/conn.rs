@@ -14,10 +14,10 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What a message takes beside its batches, about.
+/// Approximate bytes of a message beside its batches.
 const MESSAGE_BYTES: usize = 160;
 
-/// What a payload gets at once, as another node of the cluster sends it: a run of batches as long as they usually are.
+/// Bytes reserved at once for a payload of another node: a run of batches of the usual length.
 const RESERVE: usize = APPEND_BYTES_MAX + 4096;
 
 /// Highest priority first.
@@ -25,11 +25,11 @@ const LANES: [Lane; 3] = [Lane::Control, Lane::Data, Lane::CatchUp];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
-    /// It was accepted; who it is comes first.
+    /// Accepted connection whose node is not known yet.
     Stranger {
         until: Ticks,
     },
-    /// It was dialled for these lanes, and Hello was said.
+    /// Dialled connection for these lanes; Hello was sent.
     Hello {
         place: Place,
         asked: Lanes,
@@ -40,7 +40,7 @@ pub(super) enum Phase {
         lanes: Lanes,
         silence_max: Duration,
     },
-    /// To another core, at the end of the turn.
+    /// Connection that moves to another core at the end of the turn.
     Leaving {
         to: CoreId,
     },
@@ -48,7 +48,7 @@ pub(super) enum Phase {
     Ended,
 }
 
-/// What came in a frame.
+/// Contents of a frame.
 #[derive(Debug)]
 pub(super) enum Got {
     Messages(Vec<Addressed>),
@@ -57,7 +57,7 @@ pub(super) enum Got {
     Reject(RejectCode, String),
     /// A second Hello or Welcome.
     Greeting,
-    /// Of a later version.
+    /// Frame of a later version.
     Unknown,
 }
 
@@ -82,9 +82,9 @@ impl Fault {
 pub(super) struct Conn {
     pub peer: Peer,
     pub phase: Phase,
-    /// It came over from another core.
+    /// True for a connection that came from another core.
     pub has_moved: bool,
-    /// In the list of connections that have something for the turn's end.
+    /// True while the connection is in the list of those with work at the turn's end.
     pub is_touched: bool,
     pub is_close_told: bool,
     // ---- input
@@ -100,14 +100,14 @@ pub(super) struct Conn {
     pub encoder: Encoder,
     /// Frames for the socket.
     pub pieces: Vec<Bytes>,
-    /// By priority.
+    /// Waiting messages by priority.
     queues: [VecDeque<Addressed>; 3],
     /// Bytes of the messages in them.
     queued: usize,
-    /// What the socket has and did not take.
+    /// Bytes that the socket has and did not send.
     unsent: usize,
     pub said_at: Ticks,
-    /// When the socket last took something, or had nothing.
+    /// Time at which the socket last sent something, or had nothing to send.
     pub taken_at: Ticks,
 }
 
@@ -156,7 +156,7 @@ impl Conn {
         self.input.is_lendable(min)
     }
 
-    /// It is back, with what came; and the frame that is whole by that.
+    /// Takes lent memory back with its contents; returns the frame that is complete by that.
     pub fn take_back(&mut self, lent: Lent) -> Result<Option<Got>, Fault> {
         self.take_frame(|input, each| {
             input.take_back(lent, each);
@@ -183,7 +183,7 @@ impl Conn {
         self.queued
     }
 
-    /// What waits to be sent, and what the socket has not taken.
+    /// Bytes that wait to be sent, and bytes that the socket has not sent.
     pub fn waiting(&self) -> usize {
         self.queued + self.unsent
     }
@@ -192,7 +192,7 @@ impl Conn {
         self.unsent > 0
     }
 
-    /// Nothing more of what waits goes out.
+    /// Drops all waiting messages.
     pub fn drop_queues(&mut self) {
         self.queues.iter_mut().for_each(VecDeque::clear);
         self.queued = 0;
@@ -204,8 +204,7 @@ impl Conn {
         self.taken_at = now;
     }
 
-    /// What the socket gets at the end of a turn: control first, then data, then catch-up, the latter two as far as the socket
-    /// takes what it has.
+    /// Output at the end of a turn: control first, then data, then catch-up. Data and catch-up wait while the socket has too much.
     pub fn take_output(&mut self, now: Ticks, options: &LinkOptions) -> Option<Output> {
         if self.queued > 0 {
             self.encode(options.catch_up_unsent_max);
@@ -265,7 +264,7 @@ pub(super) fn weight(message: &Message) -> usize {
         }
 }
 
-/// Of a frame that came whole.
+/// Decodes a complete frame.
 fn look_at(seen: &mut Sequences, header: &Header, metadata: &[u8], payload: &Bytes) -> Result<Got, Fault> {
     let are_sound = check_payload(header, payload)?;
     seen.check(header)?;

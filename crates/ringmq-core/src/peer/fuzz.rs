@@ -84,8 +84,8 @@ pub fn links_input(data: &[u8]) {
     assert!(events.iter().all(is_of_it));
 }
 
-/// As if the checksums held: frames that a hostile peer seals itself, numbered as they should be. Of each: kind, lane, bytes of
-/// metadata (by eight), bytes of payload, then both.
+/// Frames of a hostile peer, with valid checksums and sequences. Of each frame: kind, lane, bytes of metadata (by eight), bytes of
+/// payload, then both.
 pub fn links_frames(mut data: &[u8]) {
     let (mut stream, mut numbers) = (vec![1 | 60 << 2], [1u64, 0, 0]);
     while let Some((&[kind, lane, meta_len, payload_len], rest)) = data.split_first_chunk::<4>() {

@@ -9,14 +9,14 @@ use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
 use crate::codec::peer::{Frame, Hello, Lanes, Layout, RejectCode, VERSION, feature};
 use bytes::Bytes;
 
-/// What moves with a connection to another core, beside its bytes, which have the Hello.
+/// State that moves with a connection to another core, beside its bytes, which have the Hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Carried {
-    /// When its handshake must be done.
+    /// Deadline of the handshake.
     pub(super) until: Ticks,
 }
 
-/// Of a Hello or Welcome, what is used after it.
+/// Fields of a Hello or Welcome that are used later.
 #[derive(Clone, Copy, Debug)]
 struct Them {
     place: Place,
@@ -151,7 +151,7 @@ impl Links {
         }
     }
 
-    /// What is wrong with one who says this, for either side.
+    /// Checks the fields that Hello and Welcome share.
     fn common(&self, theirs: &Hello<'_>, lanes: Lanes) -> Result<Lanes, Refusal> {
         let mine = hello(&self.options, lanes, None);
         let agreed = mine.agree(theirs).map_err(|code| {

@@ -26,7 +26,7 @@ pub struct Links {
     touched: Vec<ConnId>,
     effects: Effects,
     events: Vec<LinkEvent>,
-    /// Nothing is due before; something may be then.
+    /// Earliest time at which something may be due.
     due: Option<Ticks>,
     rng: Rng,
     pub(super) said: Said,
@@ -38,7 +38,7 @@ pub struct Links {
 pub(super) struct Loss {
     pub why: String,
     pub is_hopeless: bool,
-    /// Nothing that an operator has to look at.
+    /// True for an end that needs no operator.
     pub is_orderly: bool,
 }
 
@@ -68,7 +68,7 @@ impl Links {
         }
     }
 
-    /// All nodes of the cluster. Those that are no longer among them are parted with.
+    /// Sets the nodes of the cluster. Connections of nodes that are no longer among them are closed.
     pub fn set_nodes(&mut self, now: Now, nodes: &[ClusterNode]) {
         let is_there = |id: &NodeId| nodes.iter().any(|n| n.id == *id);
         let gone: Vec<NodeId> = self.nodes.keys().filter(|id| !is_there(id)).copied().collect();
@@ -121,17 +121,17 @@ impl Links {
         self.touch(conn);
     }
 
-    /// Whether messages reach the node.
+    /// True if messages reach the node.
     pub fn is_connected(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.is_connected)
     }
 
-    /// How many cores the node has, once it said so.
+    /// Number of the node's cores, once the node has told it.
     pub fn cores_of(&self, node: NodeId) -> Option<u16> {
         self.nodes.get(&node)?.cores
     }
 
-    /// Of each other node: its id, whether messages reach it, and the bytes that wait to be sent.
+    /// State of the links: for each other node its id, whether messages reach it, and the bytes that wait to be sent.
     pub fn status(&self) -> impl Iterator<Item = (NodeId, bool, usize)> {
         let queued = |node: &Node| -> usize {
             let conns = node.links.values().flat_map(Link::conns);
@@ -153,12 +153,12 @@ impl Links {
         self.unknown_frames
     }
 
-    /// No connection is there or on its way.
+    /// True if there is no connection and none is under way.
     pub fn is_idle(&self) -> bool {
         self.conns.is_empty() && self.dials.is_empty()
     }
 
-    /// Whether [`Links::take`] has something to give.
+    /// True if [`Links::take`] has something to return.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
@@ -326,7 +326,7 @@ impl Links {
 
     // ---- time
 
-    /// When [`Self::tick`] next has work.
+    /// Time at which [`Self::tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // what the end of a turn led to is heard at once
         if self.events.is_empty() { self.due } else { Some(Ticks(0)) }
@@ -503,7 +503,7 @@ impl Links {
         }
     }
 
-    /// All lanes of a link are there.
+    /// Records that all lanes of a link are connected.
     pub(super) fn up(&mut self, now: Now, place: Place, version: &str) {
         let Some(node) = self.nodes.get_mut(&place.node) else { return };
         let Some(link) = node.links.get_mut(&place.number) else { return };
@@ -564,7 +564,7 @@ impl Links {
 
     // ---- the end of a turn
 
-    /// What the sockets are to do: the turn's frames, dials, closes, moves.
+    /// Emits the turn's frames, dials, closes and moves.
     pub fn turn_end(&mut self, now: Now, out: &mut Effects) {
         out.append(&mut self.effects);
         // what closing one connection does to others of its link comes to the list while it is read
@@ -628,7 +628,7 @@ impl Links {
         }
     }
 
-    /// How long the other side may be silent that says something every `heartbeat_ms`.
+    /// Longest silence of a peer that sends something every `heartbeat_ms`.
     pub(super) fn silence_max(heartbeat_ms: u32) -> Duration {
         Duration::from_millis(heartbeat_ms as u64).saturating_mul(SILENT_MAX)
     }

@@ -41,13 +41,13 @@ use crate::codec::peer::{Addressed, ClusterId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is said at least this often, if only a Ping.
+/// Interval in which something is sent at least, if only a Ping.
 pub const HEARTBEAT: Duration = Duration::from_secs(1);
 
 /// Heartbeats of silence after which a connection is given up.
 const SILENT_MAX: u32 = 2;
 
-/// From a connection to the end of its handshake.
+/// Time from a connection to the end of its handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 /// Pauses between attempts double from the one to the other, and are cut by up to a half at random.
@@ -64,14 +64,14 @@ const DATA_UNSENT_MAX: usize = 1024 * 1024;
 pub struct LinkOptions {
     pub node: NodeId,
     pub cluster: ClusterId,
-    /// Of the node: rises durably with each start.
+    /// Generation of the node: rises durably with each startup.
     pub generation: u64,
     pub core: CoreId,
     pub cores: u16,
     pub heartbeat: Duration,
-    /// Of the program, for logs.
+    /// Version of the program, for logs.
     pub node_version: Arc<str>,
-    /// For pauses between attempts.
+    /// Seed of the pauses between attempts.
     pub seed: u64,
     /// Bytes of catch-up that a socket has and did not take, above which none follow.
     pub catch_up_unsent_max: usize,
@@ -83,7 +83,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// With the usual bounds.
+    /// Options with the usual bounds.
     pub fn new(node: NodeId, cluster: ClusterId, generation: u64, core: CoreId, cores: u16, seed: u64) -> LinkOptions {
         LinkOptions {
             node,
@@ -101,12 +101,12 @@ impl LinkOptions {
     }
 }
 
-/// What the replicas of a core hear of its links, in order.
+/// Event of a core's links for its replicas, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are messages: a box would be an allocation for each")]
 pub enum LinkEvent {
     Connected(NodeId),
-    /// What was sent and what the other node sent may be lost.
+    /// The link ended: messages under way in either direction may be lost.
     Disconnected(NodeId),
     Message {
         from: NodeId,

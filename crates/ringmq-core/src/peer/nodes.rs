@@ -13,11 +13,11 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Place {
     pub node: NodeId,
-    /// Of the link, among those of the two nodes.
+    /// Number of the link among those of the two nodes.
     pub number: u16,
 }
 
-/// What the side that dials does for a link.
+/// Dial state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Dial {
     /// The other side dials, or all lanes are there.
@@ -26,7 +26,7 @@ pub(super) enum Dial {
         until: Ticks,
     },
     Dialing,
-    /// Until the handshake is done.
+    /// Connected; the handshake is not done.
     Greeting,
 }
 
@@ -61,7 +61,7 @@ impl Link {
         LANES.iter().zip(self.conns).find_map(|(l, conn)| conn.filter(|_| *l == lane))
     }
 
-    /// Each once.
+    /// Connections of the link, each once.
     pub fn conns(&self) -> Vec<ConnId> {
         let mut conns: Vec<ConnId> = self.conns.into_iter().flatten().collect();
         conns.dedup();
@@ -90,7 +90,7 @@ impl Link {
         conns
     }
 
-    /// What to dial for: control and data first, on a connection of their own.
+    /// Lanes to dial for: control and data first, on a connection of their own.
     pub fn missing(&self) -> Lanes {
         const FIRST: u8 = 0b011;
         let missing = Lanes::ALL.0 & !self.lanes().0;
@@ -108,7 +108,7 @@ impl Link {
         Duration::from_nanos(nanos - rng.below(nanos / 2))
     }
 
-    /// It was up for long enough.
+    /// Records that the link was up long enough.
     pub fn is_steady(&mut self) {
         self.attempts = 0;
     }
@@ -118,9 +118,9 @@ impl Link {
 pub(super) struct Node {
     pub name: Arc<str>,
     pub address: Arc<str>,
-    /// This node dials it.
+    /// True if this node dials the link.
     pub is_dialled: bool,
-    /// Its cores, once a handshake said so.
+    /// Cores of the node, once a handshake told them.
     pub cores: Option<u16>,
     pub links: BTreeMap<u16, Link>,
     pub is_connected: bool,

@@ -12,7 +12,7 @@ const REFUSED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Said {
-    /// What a node was last refused for.
+    /// Last refusal of each node.
     refused: BTreeMap<NodeId, RejectCode>,
     faults: FaultLog,
     pub faults_at: Option<Ticks>,
@@ -34,7 +34,7 @@ impl Said {
         self.refused.remove(&node);
     }
 
-    /// Who connected did not get as far as saying who it is.
+    /// Logs a connection that ended before it named its node.
     pub fn stranger(&mut self, now: Ticks, peer: &Peer, why: &str) {
         let address = peer.0.to_string();
         let client = ClientInfo { client_id: "peer".into(), remote_address: address, ..ClientInfo::default() };

@@ -8,7 +8,7 @@ const SET: u8 = 0x31;
 const OBJECT_ID: u8 = 0x06;
 const VERSION: u8 = 0xa0;
 
-/// Of the subject; the last one, as in Go, when there are several. `None`: there is none.
+/// Common name of the subject; with several, the last one, as in Go. `None`: there is none.
 pub fn common_name(der: &[u8]) -> Option<String> {
     let mut certificate = expect(&mut { der }, SEQUENCE)?;
     let mut body = expect(&mut certificate, SEQUENCE)?;

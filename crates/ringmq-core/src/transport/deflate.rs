@@ -3,7 +3,7 @@
 use super::Step;
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// What is unpacked in one step, at most.
+/// Most bytes that one step unpacks.
 const UNPACKED: usize = 32 * 1024;
 
 /// Room for the mark of a flush, and a little more.
@@ -46,7 +46,7 @@ impl Deflate {
         }
     }
 
-    /// More may come out without more going in.
+    /// True if more may come out without further input.
     pub fn is_full(&self) -> bool {
         self.is_full
     }

@@ -35,22 +35,22 @@ use std::mem;
 
 use tls::{End, Link, Side};
 
-/// What is decoded of the wire in one step, at most.
+/// Most wire bytes that one step decodes.
 const PIECE: usize = 16 * 1024;
 
 /// An emptied buffer larger than this gives its memory back.
 const KEPT: usize = 512;
 
-/// What came of a step of decoding.
+/// Result of a decoding step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// There may be more: ask again.
+    /// There may be more: call again.
     More,
-    /// All that came is decoded.
+    /// All input is decoded.
     Dry,
     /// The client has said that it is done, inside of TLS or of the compressed stream.
     End,
-    /// What came makes no sense; the text is for people.
+    /// Invalid input; the text is for people.
     Fault(String),
 }
 
@@ -64,19 +64,19 @@ enum Compressor {
 pub struct Transport {
     tls: Option<Box<Link>>,
     compressor: Option<Compressor>,
-    /// Of the wire, and not decoded yet.
+    /// Wire bytes that are not decoded yet.
     wire: Vec<u8>,
     /// Out of TLS, and not decompressed yet.
     compressed: Vec<u8>,
-    /// For the wire.
+    /// Output for the wire.
     out: Vec<u8>,
     /// TLS has said its end.
     tls_ended: bool,
-    /// Nothing is decoded any more.
+    /// True when nothing is decoded any more.
     ended: bool,
 }
 
-/// Of a step of decoding: whether the stream has ended, or what is wrong with it, for people.
+/// Result of a decoding step: whether the stream has ended, or what is wrong with it, for people.
 type Step = Result<bool, String>;
 
 /// Lets `step` take from the front of `buffer`.
@@ -127,7 +127,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Nothing can be said yet.
+    /// True during the handshake.
     pub fn is_handshaking(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.is_handshaking())
     }
@@ -221,7 +221,7 @@ impl Transport {
 
     // ---- out
 
-    /// What the session says; what becomes of it is in `take_output`. Not during a handshake.
+    /// Encodes the session's output; the result is in `take_output`. Not during a handshake.
     pub fn seal(&mut self, plain: &[u8]) -> Result<(), String> {
         let Some(compressor) = &mut self.compressor else { return self.seal_uncompressed(plain) };
         if self.tls.is_none() {
@@ -277,7 +277,7 @@ impl Transport {
         !self.out.is_empty()
     }
 
-    /// For the socket, whole and in this order.
+    /// Takes the output for the socket.
     pub fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.out)
     }
@@ -289,12 +289,12 @@ impl Transport {
 }
 
 impl Compressor {
-    /// More may come out without more going in.
+    /// True if more may come out without further input.
     fn has_more(&self) -> bool {
         matches!(self, Compressor::Deflate(deflate) if deflate.is_full())
     }
 
-    /// One step of bounded size.
+    /// Decodes one step of bounded size.
     fn decode(&mut self, bytes: &mut &[u8], plain: &mut Vec<u8>) -> Step {
         match self {
             Compressor::Snappy(snappy) => snappy.decode(bytes, plain),

@@ -111,7 +111,7 @@ impl Snappy {
     }
 }
 
-/// With its head, once that is there.
+/// Length of a chunk with its header, once the header is there.
 fn chunk_len(bytes: &[u8]) -> Option<usize> {
     let &[_, a, b, c, ..] = bytes else { return None };
     Some(HEAD + u32::from_le_bytes([a, b, c, 0]) as usize)

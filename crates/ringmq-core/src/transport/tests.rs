@@ -31,7 +31,7 @@ fn decode_all(transport: &mut Transport, bytes: &[u8], cut: usize) -> (Vec<u8>, 
     (said, Decoded::Dry)
 }
 
-/// Of a client: what it writes, flushed after each of them.
+/// Bytes of a client that flushes after each write.
 fn squeezed(compression: Compression, writes: &[Vec<u8>]) -> Vec<u8> {
     match compression {
         Compression::Snappy => {
@@ -53,7 +53,7 @@ fn squeezed(compression: Compression, writes: &[Vec<u8>]) -> Vec<u8> {
     }
 }
 
-/// What a client reads of it.
+/// Bytes that a client reads.
 fn unfolded(compression: Compression, bytes: &[u8]) -> Vec<u8> {
     let mut said = vec![];
     match compression {

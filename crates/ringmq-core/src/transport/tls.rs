@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Plaintext of one record, the most that TLS allows.
 const RECORD: usize = 16 * 1024;
 
-/// What a record adds at most to its plaintext, with the ciphers of this node.
+/// Most bytes that a record adds to its plaintext, with the ciphers of this node.
 const RECORD_OVERHEAD: usize = 64;
 
 /// Why a connection has no more use.
@@ -44,11 +44,11 @@ pub struct Link {
     made: u64,
     taken: u64,
     owed: VecDeque<Owed>,
-    /// Nothing more goes in, and no more plaintext out.
+    /// True when neither input nor plaintext follows.
     ended: bool,
 }
 
-/// What the other end is to this node; errors are told accordingly.
+/// Kind of the other end, which decides on the texts of errors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
     /// A client of the native port.
@@ -62,12 +62,12 @@ pub enum Side {
 }
 
 impl Link {
-    /// Of a connection that came.
+    /// Link of an accepted connection.
     pub fn accept(config: Arc<ServerConfig>, side: Side) -> Result<Link, Error> {
         Ok(Link::new(ServerConnection::new(config)?.into(), side))
     }
 
-    /// Of one that was made. Its first bytes are in `take_output`.
+    /// Link of a dialled connection. Its first bytes are in `take_output`.
     pub fn dial(config: Arc<ClientConfig>, name: ServerName<'static>) -> Result<Link, Error> {
         let mut link = Link::new(ClientConnection::new(config, name)?.into(), Side::PeerDialled);
         link.drain();
@@ -210,7 +210,7 @@ impl Link {
     }
 }
 
-/// Its registered name, with which rustls's own differs in the prefix of TLS 1.3.
+/// Registered name of the suite; rustls's own differs in the prefix of TLS 1.3.
 fn suite_name(suite: rustls::CipherSuite) -> String {
     suite.as_str().map_or_else(|| format!("{suite:?}"), |name| name.replacen("TLS13_", "TLS_", 1))
 }
@@ -231,7 +231,7 @@ fn fault(error: &Error, is_handshake: bool, side: Side) -> String {
     }
 }
 
-/// What is particular to two nodes.
+/// Explanation of faults that only a link between nodes has.
 fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
     Some(match error {
         Error::InvalidMessage(_) if is_handshake && side == Side::PeerDialled => {

@@ -19,38 +19,38 @@ fn id(node: usize) -> NodeId {
     NodeId([node as u8 + 1; 16])
 }
 
-/// Who is at an end of a wire.
+/// Node and core at an end of a wire.
 type End = (usize, u16);
 
 struct Wire {
     /// The dialler's end, then the acceptor's. `None`: the process there is gone.
     ends: [Option<End>; 2],
     conns: [ConnId; 2],
-    /// On the way to each end.
+    /// Bytes under way to each end.
     bytes: [VecDeque<u8>; 2],
-    /// Where the first of them go.
+    /// Memory for the first of them.
     lent: [Option<Lent>; 2],
     /// The end wants to close once what it sent is delivered.
     closing: [bool; 2],
     closed: [bool; 2],
-    /// Nothing is delivered.
+    /// True while nothing is delivered.
     is_cut: bool,
 }
 
 struct World {
     now: Now,
     rng: Rng,
-    /// By node and core; empty while the node is away.
+    /// Links by node and core; empty while the node is away.
     nodes: Vec<Vec<Links>>,
     wires: Vec<Wire>,
     events: BTreeMap<End, Vec<LinkEvent>>,
     next_conn: u64,
-    /// At most so many bytes at a time.
+    /// Most bytes that are delivered at a time.
     cut: u64,
     dials: usize,
     unreachable: bool,
     moves: usize,
-    /// How often memory that was lent came back.
+    /// Number of times that lent memory came back.
     lent: usize,
 }
 
@@ -163,7 +163,7 @@ impl World {
         found.expect("a wire of this number")
     }
 
-    /// One turn of every core; whether anything happened.
+    /// Runs one turn of every core; true if anything happened.
     fn turn(&mut self) -> bool {
         let mut happened = false;
         for w in 0..self.wires.len() {

@@ -35,7 +35,7 @@ fn hello_of(encoder: &mut Encoder, pieces: &mut Vec<Bytes>) -> Vec<u8> {
     pieces.concat()
 }
 
-/// What a connection was sent, and whether it was closed.
+/// Bytes that a connection was sent, and whether it was closed.
 fn outcome(links: &mut Links, now: Now, wanted: ConnId) -> (Vec<u8>, bool) {
     let (mut effects, mut sent, mut closed) = (vec![], vec![], false);
     links.turn_end(now, &mut effects);
