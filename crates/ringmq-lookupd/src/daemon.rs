@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// How long requests and answers under way may take once the daemon stops.
+/// Time that requests may take after the stop of the daemon begins.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug, thiserror::Error)]

@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 
 /// Time for a request's head, and again for its body.
 const READ_LIMIT: Duration = Duration::from_secs(30);
-/// Of a request's head; names and addresses are short.
+/// Largest head of a request, in bytes; names and addresses are short.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Bodies mean nothing here. A longer one ends its connection.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -47,7 +47,7 @@ pub async fn serve(listener: TcpListener, shared: Rc<Shared>, connections_max: u
     let _ = permits.acquire_many(all).await;
 }
 
-/// One connection too many is told so, without waiting for it.
+/// Refuses a connection beyond the limit without waiting for it.
 fn refuse(stream: &TcpStream) {
     const ANSWER: &[u8] =
         b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Type: application/json; charset=utf-8\r\n\

@@ -19,7 +19,7 @@ mod tcp;
 /// The version of nsqd and nsqlookupd that is stood in for. Tools parse it as a semantic version and compare it among nodes.
 pub const NSQ_VERSION: &str = "1.3.0";
 
-/// What the daemon says of itself, in its answer to IDENTIFY and in /info.
+/// Identity of the daemon, in its answer to IDENTIFY and in /info.
 #[derive(Clone, Debug)]
 pub struct About {
     pub hostname: String,

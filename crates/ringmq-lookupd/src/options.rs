@@ -5,7 +5,7 @@ use crate::registry::Limits;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::time::Duration;
 
-/// What is in force.
+/// Options in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub tcp_address: String,
@@ -19,7 +19,7 @@ pub struct Options {
     /// TCP connections at a time, and as many of HTTP.
     pub max_connections: usize,
     pub max_registrations: usize,
-    /// What the file says that means nothing, a line each, for the log.
+    /// Keys of the file that have no effect, a line each, for the log.
     pub without_effect: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ pub fn command(name: &'static str) -> Command {
         .after_help("SIGTERM and SIGINT stop it. Exit codes: 0 stopped, 1 failed, 2 a wrong flag or file.")
 }
 
-/// What `-version` prints, in the form that scripts know.
+/// Output of `-version`, in the form that scripts know.
 pub fn version(build: &str) -> String {
     format!("nsqlookupd v{} ({build})", crate::NSQ_VERSION)
 }

@@ -21,13 +21,13 @@ use std::time::Duration;
 /// The two clocks, as of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// Since some fixed moment; never goes back. Decides.
+    /// Monotonic time since some fixed moment; expiry is judged by it.
     pub elapsed: Duration,
     /// Is shown.
     pub unix_ns: i64,
 }
 
-/// How long things count, and how much there may be.
+/// Lifetimes of entries, and bounds on their number.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// A producer that was silent for longer is in no answer.
@@ -37,11 +37,11 @@ pub struct Limits {
     pub entries_max: usize,
 }
 
-/// One node, as long as its connection lasts.
+/// Number of a node, valid as long as its connection lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(u64);
 
-/// What a node says of itself; the order of the fields is that of the JSON.
+/// Description that a node gives of itself; the order of the fields is that of the JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PeerInfo {
     pub remote_address: String,
@@ -50,7 +50,7 @@ pub struct PeerInfo {
     pub tcp_port: i64,
     pub http_port: i64,
     pub version: String,
-    /// These two are of nodes newer than 1.3.0, and shown where a node says them.
+    /// Topology of the node; only nodes newer than 1.3.0 tell it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub topology_zone: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -87,7 +87,7 @@ impl Name {
     }
 }
 
-/// What a question names: one topic, or all of them (`*`).
+/// Topics of a question: one, or all of them (`*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<'a> {
     All,
@@ -167,7 +167,7 @@ pub struct Entry<'a> {
     pub version: &'a str,
 }
 
-/// What Go says of the moment that nothing happened at.
+/// Go's zero time in Unix nanoseconds, as it overflows.
 const NEVER_UNIX_NS: i64 = -6_795_364_578_871_345_152;
 
 impl Registry {
@@ -339,7 +339,7 @@ impl Registry {
         of_topic.flat_map(|(_, channels)| channels.keys().map(Name::as_str)).collect()
     }
 
-    /// Who has the topic, of those that are active and not tombstoned for it. `None`: there is no such topic.
+    /// Producers of the topic that are active and not tombstoned for it. `None`: there is no such topic.
     pub fn lookup(&self, wanted: Wanted<'_>, now: Now) -> Option<Lookup<'_>> {
         let mut found = self.topics.iter().filter(|(topic, _)| wanted.matches(topic)).peekable();
         found.peek()?;
@@ -355,7 +355,7 @@ impl Registry {
         Some(Lookup { channels: self.channels(wanted), producers })
     }
 
-    /// All active nodes, also those that are tombstoned.
+    /// All active nodes, tombstoned ones included.
     pub fn nodes(&self, now: Now) -> Vec<Node<'_>> {
         let active = self.peers.iter().filter(|(id, _)| self.is_active(**id, now));
         let row = |(id, peer): (&PeerId, &'_ Peer)| {

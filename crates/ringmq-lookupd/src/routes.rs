@@ -37,7 +37,7 @@ impl Answer {
         Answer { status: failure.0, ..Answer::json(&serde_json::json!({ "message": failure.1 })) }
     }
 
-    /// Where the path is to be found instead.
+    /// Redirection to the right path.
     fn moved(is_get: bool, location: String) -> Self {
         let (status, content_type, body) = match is_get {
             true => {

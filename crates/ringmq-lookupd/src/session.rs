@@ -20,11 +20,11 @@ const LINE_BYTES_MAX: usize = 16 * 1024;
 const IDENTITY_BYTES_MAX: usize = 64 * 1024;
 const MAGIC: &[u8] = b"  V1";
 
-/// What becomes of the connection.
+/// Fate of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     Continue,
-    /// What was written is to be sent, then it ends.
+    /// The connection ends after its output is sent.
     Close,
 }
 
@@ -37,7 +37,7 @@ enum Awaits {
     Nothing,
 }
 
-/// What a client hears, as `CODE text`.
+/// Refusal that a client reads, as `CODE text`.
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal {
     text: Vec<u8>,
@@ -63,12 +63,12 @@ impl Session {
         Session { remote_address, awaits: Awaits::Magic, input: Vec::new(), peer: None }
     }
 
-    /// Whether the node has identified itself.
+    /// True once the node has identified itself.
     pub fn is_identified(&self) -> bool {
         self.peer.is_some()
     }
 
-    /// What the node sent, of any length. The answers are appended to `out`.
+    /// Takes bytes of the node, of any number. The answers are appended to `out`.
     pub fn receive(&mut self, bytes: &[u8], registry: &mut Registry, about: &About, now: Now, out: &mut Vec<u8>) -> Flow {
         self.input.extend_from_slice(bytes);
         let mut at = 0;

@@ -35,7 +35,7 @@ impl Buckets {
         self.record_many(duration, 1);
     }
 
-    /// So many that took the same time.
+    /// Records `num` events of the same duration.
     pub fn record_many(&mut self, duration: Duration, num: u64) {
         let us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         self.counts[BOUNDS_US.partition_point(|&bound| bound < us)] += num;
@@ -50,7 +50,7 @@ impl Buckets {
         self.sum_us as f64 / 1e6
     }
 
-    /// For each bound in seconds how many were not longer.
+    /// Number of events up to each bound in seconds.
     pub fn cumulative(&self) -> impl Iterator<Item = (f64, u64)> {
         let mut sum = 0;
         BOUNDS_US.iter().zip(self.counts).map(move |(&bound, count)| {

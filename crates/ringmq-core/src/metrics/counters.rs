@@ -9,7 +9,7 @@ use std::time::Duration;
 const ERROR_KINDS_MAX: usize = 64;
 const OTHER: &str = "other";
 
-/// What /metrics tells apart of the operations on files.
+/// Kind of file operation, as /metrics distinguishes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskWork {
     JournalWrite,
@@ -44,12 +44,12 @@ impl DiskWork {
 /// A copy of this travels to the HTTP thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// From the append of a publish to its durable end (in a cluster: its commit).
+    /// Time from the append of a publish to its durable end (in a cluster: its commit).
     pub publishes: Buckets,
-    /// From a message's timestamp to its first delivery.
+    /// Time from a message's timestamp to its first delivery.
     pub deliveries: Buckets,
     pub disk: [Buckets; DiskWork::ALL.len()],
-    /// By what was wrong.
+    /// Errors by kind.
     pub errors: BTreeMap<String, u64>,
 }
 

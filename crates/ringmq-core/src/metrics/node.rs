@@ -10,7 +10,7 @@ use std::{
     fmt::Write,
 };
 
-/// What the request asks for.
+/// Filter of a request.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     pub topic: Option<String>,
@@ -18,7 +18,7 @@ pub struct Filter {
     pub clients: bool,
 }
 
-/// What the node knows of itself beside the cores' answers.
+/// Facts of the node beside the cores' answers.
 #[derive(Clone, Debug)]
 pub struct NodeFacts {
     pub version: &'static str,
@@ -44,7 +44,7 @@ pub struct NodeStats {
     #[serde(skip_serializing_if = "Option::is_none")]
     memory: Option<Memory>,
     producers: Option<Vec<Client>>,
-    /// Not in nsqd: what each core says of itself.
+    /// Figures of each core; nsqd has none.
     cores: Vec<Core>,
     /// Ours: of the disk, kept for new segments.
     spare_bytes: u64,
@@ -333,7 +333,7 @@ fn health(shards: &[ShardStats]) -> String {
     if sick.is_empty() { "OK".into() } else { format!("NOK - {}", sick.join("; ")) }
 }
 
-/// What /ping says of the cores: `OK`, or `NOK - ` and why.
+/// Answer of /ping: `OK`, or `NOK - ` and the reason.
 pub fn ping(shards: &[ShardStats]) -> String {
     health(shards)
 }
@@ -353,7 +353,7 @@ struct TopicSum {
 struct ChannelSum {
     sum: Channel,
     full_bytes: u64,
-    /// By remote address.
+    /// Clients by remote address.
     clients: BTreeMap<String, Client>,
 }
 
@@ -419,7 +419,7 @@ impl ChannelSum {
     }
 }
 
-/// What is known of a client beside its counts.
+/// A client without its counts.
 fn client(info: ClientInfo) -> Client {
     let tls = *info.layers.tls.unwrap_or_default();
     let has_tls = !tls.version.is_empty();
@@ -467,7 +467,7 @@ fn producer(producer: ProducerStats, filter: &Filter) -> Client {
 }
 
 impl Client {
-    /// Its part at another partition. The RDY count is the connection's, the same at each.
+    /// Adds the client's counts at another partition. The RDY count is the connection's, the same at each partition.
     fn add(&mut self, other: &ClientStats) {
         self.ready_count = self.ready_count.max(other.ready_count);
         self.in_flight_count += other.in_flight_count;

@@ -10,7 +10,7 @@ use super::stats::{ChannelStats, ShardStats};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// What the node knows of itself beside the cores' answers.
+/// Facts of the process beside the cores' answers.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessFacts {
     pub version: &'static str,
@@ -19,7 +19,7 @@ pub struct ProcessFacts {
     pub cpu_seconds: f64,
     pub spare_bytes: u64,
     pub journal_bytes: u64,
-    /// Of publishes over HTTP, from the request to the answer.
+    /// Publishes over HTTP, from the request to the answer.
     pub http_publishes: Buckets,
 }
 
@@ -249,7 +249,7 @@ impl Page {
         }
     }
 
-    /// Of a node of a cluster.
+    /// Metrics of a clustered node.
     fn replication(&mut self, shards: &[ShardStats]) {
         let replicas = || shards.iter().flat_map(|s| &s.partitions).filter_map(|p| Some((p, p.replication.as_ref()?)));
         if replicas().next().is_none() {
@@ -312,7 +312,7 @@ mod tests {
         vec![shard(0), shard(1)]
     }
 
-    /// What promtool looks for: one HELP and TYPE before the samples of a family, `_total` on counters alone, no sample twice.
+    /// Checks what promtool checks: one HELP and TYPE before the samples of a family, `_total` on counters alone, no sample twice.
     fn check(text: &str) {
         let (mut family, mut kind, mut seen, mut families) = ("", "", BTreeSet::new(), BTreeSet::new());
         let mut lines = text.lines();

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub struct ShardStats {
     pub core: u16,
     pub connections: u64,
-    /// Of which the core is the home, also those that were never published to. Not told in a cluster.
+    /// Topics whose home is this core, published to or not. Empty in a cluster.
     pub topics: Vec<String>,
     pub partitions: Vec<PartitionStats>,
     /// Addresses of clients of this core that have said CLS.
@@ -18,9 +18,9 @@ pub struct ShardStats {
     pub healthy: bool,
     /// Why not, in a sentence.
     pub health: String,
-    /// In a cluster: the core's links with the other nodes.
+    /// Links with the other nodes of a cluster.
     pub links: Vec<LinkStats>,
-    /// How often all that is stored here was read again and verified, since the start or since something of it was mended.
+    /// Complete passes of the scrubber since startup, or since the last repair.
     pub scrubs: u64,
     /// Bytes of segments that retention let go and that wait to be deleted.
     pub deleting_bytes: u64,
@@ -40,18 +40,18 @@ pub struct LinkStats {
     pub queued_bytes: u64,
 }
 
-/// How long the turns of a core took: while one lasts, everything on the core waits.
+/// Durations of a core's turns: while a turn lasts, everything on the core waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TurnStats {
     pub count: u64,
-    /// All of them together.
+    /// Time of all turns together.
     #[serde(skip)]
     pub busy_us: u64,
     pub p50_us: u64,
     pub p99_us: u64,
     pub p999_us: u64,
     pub max_us: u64,
-    /// Those that were longer than `--stall-log`.
+    /// Turns that were longer than `--stall-log`.
     pub stalls: u64,
 }
 
@@ -63,13 +63,13 @@ pub struct PartitionStats {
     pub depth: u64,
     pub message_count: u64,
     pub message_bytes: u64,
-    /// Of the log, heads of batches included.
+    /// Bytes of the log, headers of batches included.
     pub stored_bytes: u64,
-    /// Where it cannot be read, if so: its channels hold there.
+    /// Place that the device refuses to read: the partition's channels hold there.
     pub unreadable: Option<String>,
-    /// What damage may have taken of its channels, until somebody accepts that.
+    /// Channels that damage may have taken, until an operator accepts that.
     pub channels_lost: Option<String>,
-    /// In a cluster.
+    /// Replication state, in a cluster.
     pub replication: Option<ReplicationStats>,
     pub channels: Vec<ChannelStats>,
 }
@@ -82,7 +82,7 @@ pub struct ReplicationStats {
     pub epoch: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// Where clients find the leader, as far as the cluster's file says.
+    /// NSQ address of the leader, as far as the metadata has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leader_tcp_address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,13 +93,13 @@ pub struct ReplicationStats {
     pub committed: i64,
     pub durable: i64,
     pub end: i64,
-    /// As a leader sees them.
+    /// Followers as a leader sees them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub followers: Vec<FollowerStats>,
-    /// Where damage begins, until it is mended.
+    /// Begin of damage, until it is repaired.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damaged: Option<i64>,
-    /// What an operator has to see to.
+    /// Alarm for an operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alarm: Option<String>,
 }
@@ -128,7 +128,7 @@ pub struct ChannelStats {
     pub paused: bool,
     /// Bytes of its open messages, when they keep it from reading on.
     pub full_bytes: Option<u64>,
-    /// How many there are, also when `clients` was not asked for and is empty.
+    /// Number of clients, also when `clients` was not asked for and is empty.
     pub client_count: u64,
     pub clients: Vec<ClientStats>,
 }

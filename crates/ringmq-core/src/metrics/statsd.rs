@@ -3,7 +3,7 @@
 use super::stats::{ChannelStats, ShardStats};
 use std::collections::BTreeMap;
 
-/// What of a node is pushed. Counters are as of this moment.
+/// Figures of a node that are pushed. Counters are as of this moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pushed {
     topics: BTreeMap<String, TopicCounts>,
@@ -45,7 +45,7 @@ impl Pushed {
         Pushed { topics }
     }
 
-    /// One line each, without the prefix. `last` is what the push before said; a topic or channel that is new grew from nothing.
+    /// Lines of a push, without the prefix. `last` has the figures of the previous push; a new topic or channel grew from zero.
     pub fn lines(&self, last: &Pushed) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, t) in &self.topics {

@@ -15,7 +15,7 @@ pub(super) struct Base {
     pub route: Route,
     pub options: ReplicaOptions,
     pub membership: Option<Membership>,
-    /// No lower epoch is followed, and none that is not higher is opened.
+    /// Promised epoch: no lower one is followed, and none that is not higher is opened.
     pub promised: Epoch,
     pub promise_durable: Epoch,
     /// Lower bound of what is committed. Beyond the durable end only after this replica lost something.
@@ -24,9 +24,9 @@ pub(super) struct Base {
     pub taken: Tail,
     /// Cuts that are not durable yet.
     pub cuts: u32,
-    /// As a leader it waits until then for another one, that lost less, to lead instead.
+    /// Time until which this leader waits for another one, that lost less, to lead instead.
     pub hands_over_until: Option<Ticks>,
-    /// How often it did so since it was last compared.
+    /// Number of such waits since the replica was last compared.
     pub hand_overs: u32,
     /// The highest epoch that anybody spoke of while this node led a lower one. No epoch up to it is opened.
     pub heard: Epoch,
@@ -36,7 +36,7 @@ pub(super) struct Base {
     pub trace: Vec<(State, Trigger, State)>,
 }
 
-/// One step's surroundings.
+/// Context of one step.
 pub(super) struct Cx<'a> {
     pub now: Ticks,
     pub log: &'a dyn LogView,
@@ -65,12 +65,12 @@ impl Base {
         self.state = to;
     }
 
-    /// No leader of a lower epoch is heard.
+    /// Epoch below which no leader is followed.
     pub fn fence(&self) -> Epoch {
         self.promised.max(self.membership.as_ref().map_or(Epoch(0), |m| m.epoch))
     }
 
-    /// Nothing that was asked of the log is outstanding: its end, its durable end and what was given to it are one.
+    /// True if no request to the log is outstanding: its end, its durable end and the end of what was given to it are equal.
     pub fn is_settled(&self, log: &dyn LogView) -> bool {
         let end = log.end().at;
         self.cuts == 0 && self.promise_durable >= self.promised && end == log.durable().at && end.offset >= self.taken.at.offset

@@ -26,10 +26,10 @@ use crate::format::cursor::CursorImage;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// What a number of a session brought.
+/// Contents of a numbered message of a session.
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
-    /// With the collect start that it brings.
+    /// List of channels, with its collect start.
     List(Position),
     Moved(Position, Vec<ChannelName>),
     Operation {
@@ -62,9 +62,9 @@ enum List {
     #[default]
     None,
     Asked,
-    /// What changes from now on follows it, in order.
+    /// Later changes follow it, in order.
     Sent,
-    /// It has everything that there was.
+    /// The follower has every channel that there was.
     Confirmed,
 }
 
@@ -83,17 +83,17 @@ impl CursorLink {
         !self.sent.is_empty()
     }
 
-    /// Whether what changes is sent: it has the list, or will have it before.
+    /// True if changes are sent: the follower has the list, or gets it before them.
     fn is_listed(&self) -> bool {
         matches!(self.list, List::Sent | List::Confirmed)
     }
 
-    /// Whether this follower has all channels, durably, as far as somebody was told that they are so.
+    /// True if this follower has all channels durably, as far as any client was told of them.
     pub fn is_complete(&self) -> bool {
         self.list == List::Confirmed && self.sent.is_empty() && self.incomplete.is_empty()
     }
 
-    /// What was sent so far does not count for this channel.
+    /// Marks a channel whose changes so far do not count.
     fn doubt(&mut self, channel: &ChannelName) {
         if self.is_listed() {
             self.incomplete.insert(channel.clone(), self.seq);
@@ -112,7 +112,7 @@ impl CursorLink {
 #[derive(Debug)]
 enum What {
     Set(CursorImage),
-    /// With the collect start that goes with it.
+    /// Deletion of a channel, with its collect start.
     Delete(ChannelName, Option<Position>),
 }
 
@@ -129,17 +129,17 @@ impl What {
 struct Operation {
     what: What,
     until: Ticks,
-    /// Of the required set, those who did not confirm yet.
+    /// Members of the required set that have not confirmed yet.
     waits_for: Vec<NodeId>,
 }
 
 #[derive(Debug)]
 pub(super) struct CursorSync {
     moved: BTreeSet<ChannelName>,
-    /// What the others are to have as their collect start, at least; and what they all have.
+    /// Collect start that the followers are to have at least, and the one that all have.
     collecting: Position,
     agreed: Position,
-    /// One of the two has moved since the last interval.
+    /// True if one of the two has moved since the last interval.
     has_start: bool,
     operations: BTreeMap<u64, Operation>,
     next_at: Option<Ticks>,
@@ -163,7 +163,7 @@ pub(super) struct Leading<'a> {
     pub epoch: Epoch,
     pub committed: Position,
     pub required: &'a [NodeId],
-    /// As many are in sync as a write needs: with fewer nothing is final.
+    /// True if enough replicas are in sync for a write: with fewer nothing is final.
     pub has_quorum: bool,
     pub interval: Duration,
     pub limit: Duration,
@@ -222,7 +222,8 @@ impl CursorSync {
         self.next_at.get_or_insert(cx.now + interval);
     }
 
-    /// What all of the required set have as their collect start may be removed, as far as this leader has it durable itself.
+    /// Agrees on a collect start: retention may remove what lies before the collect start of every required member, as far as this
+    /// leader has it durable.
     pub fn agree(&mut self, cx: &mut Cx<'_>, peers: &[Peer], required: &[NodeId], interval: Duration) {
         let of = |node: &NodeId| peers.iter().find(|p| p.node == *node).map_or(Position::START, |p| p.cursors.collects);
         let starts = required.iter().map(of).chain([self.collecting]);
@@ -234,7 +235,7 @@ impl CursorSync {
         }
     }
 
-    /// It gives no channel what may be removed by now: it was told, as all are.
+    /// True if the follower was told the agreed collect start, so that it gives no channel what may be removed.
     pub fn is_agreed_by(&self, link: &CursorLink) -> bool {
         link.collects.offset >= self.agreed.offset
     }

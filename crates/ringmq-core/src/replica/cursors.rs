@@ -44,10 +44,10 @@ impl Default for FollowerCursors {
     }
 }
 
-/// All channels of the leader, in this session.
+/// List of all channels of the leader, in this session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum List {
-    /// Not named, or some lay beyond the end.
+    /// Not named, or clamped at the end.
     Missing,
     /// Being made durable under this number.
     Applying(u64),
@@ -60,7 +60,7 @@ fn key(image: &CursorImage) -> Key {
     (image.epoch, image.generation, image.confirmed.log_id)
 }
 
-/// What one message brings.
+/// Changes of one message.
 #[derive(Default)]
 struct Changes {
     images: Vec<CursorImage>,
@@ -83,7 +83,7 @@ impl FollowerCursors {
         self.applying.iter_mut().for_each(|a| a.1 = None);
     }
 
-    /// It has every channel of this leader, unclamped and durable.
+    /// True if the follower has every channel of this leader, unclamped and durable.
     pub fn has_list(&self) -> bool {
         self.list == List::Durable
     }
@@ -216,12 +216,12 @@ impl FollowerCursors {
     }
 }
 
-/// Whether all that it confirms lies before `end`.
+/// True if everything that the image confirms lies before `end`.
 fn fits(image: &CursorImage, end: Position) -> bool {
     image.confirmed.log_id <= end.log_id && image.intervals.last().is_none_or(|i| i.end.log_id <= end.log_id)
 }
 
-/// As far as the end goes.
+/// The image, clamped at the end.
 fn clamped(image: &CursorImage, end: Position) -> CursorImage {
     let confirmed = if image.confirmed.log_id <= end.log_id { image.confirmed } else { end };
     let intervals = image.intervals.iter().filter(|i| i.start >= confirmed.log_id && i.end.log_id <= end.log_id);

@@ -28,15 +28,15 @@ use std::time::Duration;
 pub trait LogView {
     /// First position still stored, and the header crc of the batch before it.
     fn start(&self) -> (Position, u32);
-    /// After all that was appended and sealed.
+    /// End behind all appended and sealed batches.
     fn end(&self) -> Tail;
-    /// At most the end.
+    /// Durable end, at most the end.
     fn durable(&self) -> Tail;
-    /// Up to where the replica vouches for its log: the end, or where the first damage begins.
+    /// Position up to which the replica vouches for its log: the end, or the begin of the first damage.
     fn vouched(&self) -> Position;
     /// The first range of batches that damage took; both places are borders of batches as far as is known.
     fn damage(&self) -> Option<(Position, Position)>;
-    /// What was cut, lost or set aside at a recovery, if no [`Effect::Cleared`] came since.
+    /// Doubt that a recovery left, if no [`Effect::Cleared`] came since.
     fn doubt(&self) -> Doubt;
     /// The batch in memory that begins at `offset`, durable or not. `None`: no batch begins there, or it is not in memory.
     fn held(&self, offset: i64) -> Option<BatchId>;
@@ -59,7 +59,7 @@ pub trait LogView {
 pub struct ReplicaOptions {
     /// Bytes sent to a follower and not acknowledged; one batch may exceed it.
     pub window_bytes: u64,
-    /// Of catch-up, for one follower. Zero: no limit.
+    /// Rate of catch-up for one follower. Zero: no limit.
     pub catch_up_bytes_per_second: u64,
     /// Pause after which what got no answer is tried again, in a new session.
     pub retry: Duration,
@@ -160,7 +160,7 @@ pub enum Event {
     Cursor(CursorEvent),
 }
 
-/// Of channels. Ephemeral ones never get here.
+/// Changes of channels. Ephemeral ones are never reported.
 #[derive(Debug)]
 pub enum CursorEvent {
     /// An ordinary channel's cursor moved; it goes to the followers with the next interval.
@@ -183,7 +183,7 @@ pub enum CursorEvent {
     /// The collect start of this leader is there, durably: retention would remove what lies before. The others are told, and
     /// [`Effect::Agreed`] says when they all have it.
     Collecting { at: Position },
-    /// What [`Effect::ApplyCursors`] with this number asked for is durable here.
+    /// The [`Effect::ApplyCursors`] of this number is durable here.
     Applied { number: u64 },
 }
 
@@ -209,7 +209,7 @@ pub enum Effect {
         from: Position,
         bytes_max: usize,
     },
-    /// What was read goes out as an `Append` on the catch-up lane.
+    /// Batches that were read go out as an `Append` on the catch-up lane.
     SendCatchUp {
         to: NodeId,
         head: Head,
@@ -223,7 +223,7 @@ pub enum Effect {
     /// Append this batch verbatim: it goes on at the log's end. The store may hold it until it has room.
     Append {
         batch: Batch,
-        /// It is committed without this replica: nobody waits for it.
+        /// True if the log is committed without this replica: nobody waits for it.
         is_settled: bool,
     },
     /// Cut the log to `to`, durably. Everything that is not durable beyond it is forgotten.
@@ -252,7 +252,7 @@ pub enum Effect {
     Opened {
         epoch: Epoch,
     },
-    /// No write any more in this epoch: publishers of what is not committed are told `error`.
+    /// End of writing in this epoch: publishers of what is not committed are told `error`.
     Closed {
         error: ReplicaError,
     },
@@ -267,7 +267,7 @@ pub enum Effect {
     },
     /// Read the partition's metadata anew.
     Refresh,
-    /// This node should not lead the partition: a write failed here.
+    /// Request not to lead the partition any more: a write failed here.
     Resign,
     Alarm(Alarm),
     /// The leader's state of these channels, or of all, for a follower, stamped with its epoch: [`CursorEvent::Collected`].
@@ -285,12 +285,12 @@ pub enum Effect {
         agreed_start: Option<Position>,
         producers: Vec<Producer>,
     },
-    /// Of a leader: nobody who may lead next gives what lies before to a channel. Retention may remove it.
+    /// Leader's border of retention: no later leader gives what lies before it to a channel.
     Agreed {
         at: Position,
     },
-    /// What became of a synchronous cursor operation. On an error it is taken back: the channel returns to where it was, under
-    /// a higher generation, and is `Moved`.
+    /// Result of a synchronous cursor operation. On an error the operation is taken back: the channel returns to its place under a
+    /// higher generation, and is `Moved`.
     CursorDone {
         request: u64,
         result: Result<(), ReplicaError>,
@@ -303,12 +303,12 @@ pub enum Channels {
     Some(Vec<ChannelName>),
 }
 
-/// What would be lost if a leader went on with what there is: what stood between the two offsets.
+/// Loss if a leader went on with the data there is: what stood between the two offsets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Loss {
     pub kind: LossKind,
     pub from: Position,
-    /// As far as is known.
+    /// End of the loss, as far as it is known.
     pub to: Position,
 }
 
@@ -323,7 +323,7 @@ pub enum LossKind {
 }
 
 impl Loss {
-    /// What an operator has to repeat.
+    /// Name of the loss, which an operator repeats to accept it.
     pub fn name(&self) -> String {
         format!("{}-{}", self.from.offset, self.to.offset)
     }
@@ -350,7 +350,7 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// What an operator has to hear of: nothing goes on by itself.
+/// News that an operator must act on: nothing goes on by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Alarm {
     #[error("every in-sync replica that answered lost something at its recovery: start the others, or accept the loss")]

@@ -30,11 +30,11 @@ enum Phase {
 
 #[derive(Debug)]
 pub(super) struct Follower {
-    /// Of the session.
+    /// Leader of the session.
     leader: Option<NodeId>,
     head: Head,
     phase: Phase,
-    /// What the leader of this session said to be committed.
+    /// Committed end that this session's leader told.
     told: Option<Position>,
     acked: Position,
     pub cursors: FollowerCursors,
@@ -242,12 +242,12 @@ impl Follower {
         }
     }
 
-    /// Its log is a prefix of this leader's.
+    /// True if its log is a prefix of this leader's.
     pub fn is_in_step_with(&self, leader: NodeId, head: Head) -> bool {
         self.phase == Phase::Aligned && self.leader == Some(leader) && self.head == head
     }
 
-    /// Who has what damage takes here.
+    /// Replica that has the bytes that damage takes here.
     pub fn mend_source(&self) -> Option<(NodeId, Head)> {
         self.leader.filter(|_| self.phase == Phase::Aligned).map(|leader| (leader, self.head))
     }
@@ -289,7 +289,7 @@ impl Follower {
         cx.send(to, self.head, body);
     }
 
-    /// What the leader still waits for is answered, as far as it can be.
+    /// Answers the leader's waiting messages, as far as possible.
     pub fn on_applied(&mut self, base: &mut Base, cx: &mut Cx<'_>, number: u64) {
         if let Some(leader) = self.leader {
             self.cursors.on_applied(cx, leader, self.head, number);

@@ -16,7 +16,7 @@ use crate::codec::peer::message::{Align, Body, Head, Inquire, Message, Session, 
 use crate::{base::NodeId, seam::membership::Membership};
 use bytes::Bytes;
 
-/// How an opening, or an open leader, stands.
+/// Phase of an opening, or of an open leader.
 #[derive(Debug)]
 pub(super) enum Phase {
     Claiming,
@@ -57,7 +57,7 @@ pub(super) struct Leader {
     pub epoch: Epoch,
     pub phase: Phase,
     pub peers: Vec<Peer>,
-    /// Of all peers, also those that were removed: who is added again within the epoch knows the numbers from before.
+    /// Last session of every peer, also of removed ones: a peer that is added again within the epoch knows the numbers from before.
     last_session: Session,
     proposal: Option<Proposal>,
     propose_at: Ticks,
@@ -68,14 +68,14 @@ pub(super) struct Leader {
     pub alarmed: Option<Alarm>,
     /// The tail that is to be committed does not hold, since then.
     damaged_since: Option<Ticks>,
-    /// What going on would lose, while an alarm says that.
+    /// Loss that going on would cost, while an alarm reports it.
     pub loss: Option<Loss>,
-    /// This ISR member knows this to be committed, and this log lacks it or has something else there. Until the two are in step nobody
-    /// is removed from the ISR, and no opening goes on with a log that ends before it.
+    /// ISR member that knows this to be committed while this log lacks it or differs there. Until the two are in step nobody is removed
+    /// from the ISR, and no opening goes on with a log that ends before it.
     pub missing: Option<(NodeId, Position)>,
     /// An operator accepted that the log ends there, or later.
     pub accepts_loss: Option<Position>,
-    /// Who must have a batch durable, this node aside.
+    /// Members that must have a batch durable, this node aside.
     required: Vec<NodeId>,
     cursors: CursorSync,
 }
@@ -211,7 +211,7 @@ impl Leader {
         matches!(self.phase, Phase::Settling { .. } | Phase::Open) && !self.peers.is_empty()
     }
 
-    /// One of those that have everything up to `to`, in turn.
+    /// One of the peers that have everything up to `to`, in turn.
     pub fn mend_source(&self, tries: u32, to: Position) -> Option<(NodeId, Head)> {
         let has_it = |p: &&Peer| p.is_streaming() && p.acked.offset >= to.offset;
         let count = self.peers.iter().filter(has_it).count();
@@ -325,7 +325,7 @@ impl Leader {
         true
     }
 
-    /// No write any more in this epoch; another one is asked for.
+    /// Ends writing in this epoch and asks for another one.
     fn shut(&mut self, base: &mut Base, cx: &mut Cx<'_>) {
         self.close(base, cx, ReplicaError::OutcomeUnknown);
         self.phase = Phase::Closed { ask_at: cx.now + base.options.follower_limit };
@@ -468,7 +468,7 @@ impl Leader {
         }
     }
 
-    /// Until when a member may keep the epoch from opening, as it has not confirmed the list of channels.
+    /// Time until which a member may keep the epoch from opening because it has not confirmed the list of channels.
     fn list_limit(&self, peer: &Peer, limit: std::time::Duration) -> Ticks {
         if peer.was_listed { Ticks(u64::MAX) } else { self.settling_since + limit }
     }
@@ -519,7 +519,7 @@ impl Leader {
         self.cursors = sync;
     }
 
-    /// Whether a publish, or a change of a channel that somebody waits for, is taken; the lease aside.
+    /// Refusal of a publish, or of a change of a channel that somebody waits for; the lease aside.
     pub fn may_write(&self, base: &Base) -> Result<(), ReplicaError> {
         match (&self.phase, &base.membership) {
             (Phase::Open, Some(m)) if !m.has_quorum() => Err(ReplicaError::IsrTooSmall { isr: m.isr.len(), min_isr: m.min_isr }),
@@ -591,7 +591,7 @@ impl Leader {
         }
     }
 
-    /// No write any more, in this epoch.
+    /// Ends writing in this epoch.
     pub fn close(&mut self, base: &Base, cx: &mut Cx<'_>, error: ReplicaError) {
         tracing::warn!(epoch = self.epoch.0, committed = base.committed.offset, %error, "writes are disabled");
         cx.out.push(Effect::Closed { error });

@@ -18,18 +18,18 @@ use std::collections::VecDeque;
 /// Renewals whose metadata is still to be read; an older one is given up for a newer one.
 const WAITING_MAX: usize = 16;
 
-/// Of one core of a node.
+/// Lease of a node, as one of its cores knows it.
 #[derive(Debug, Default)]
 pub struct Lease {
     until: Ticks,
-    /// All changes of the metadata up to this revision are known here.
+    /// Revision up to which all changes of the metadata are known here.
     read: u64,
     /// Renewals at later revisions: revision and end, both rising.
     waiting: VecDeque<(u64, Ticks)>,
 }
 
 impl Lease {
-    /// Until when the node may serve what it leads, by its own clock.
+    /// Time until which the node may serve what it leads, by its own clock.
     pub fn until(&self) -> Ticks {
         self.until
     }
@@ -47,7 +47,7 @@ impl Lease {
         }
     }
 
-    /// All changes of the metadata up to `revision` were told.
+    /// Records that all changes of the metadata up to `revision` are known.
     pub fn has_read(&mut self, revision: u64) {
         self.read = self.read.max(revision);
         while let Some((_, until)) = self.waiting.pop_front_if(|(at, _)| *at <= self.read) {

@@ -29,7 +29,7 @@ enum Role {
     Leader(Box<Leader>),
 }
 
-/// How far a leader has brought a follower, in its epoch.
+/// State of a follower in the leader's epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FollowerStatus {
     pub node: NodeId,
@@ -43,7 +43,7 @@ pub struct FollowerStatus {
 #[derive(Debug)]
 pub struct Member {
     base: Base,
-    /// This node had the replica before this life.
+    /// True if this node had the replica before this life.
     is_recovered: bool,
     role: Role,
     mender: Mender,
@@ -106,7 +106,7 @@ impl Member {
         if let Role::Leader(l) = &self.role { Some(l.epoch) } else { None }
     }
 
-    /// What an operator may decide to lose, of a leader that cannot open its epoch without.
+    /// Loss that an operator may accept, of a leader that cannot open its epoch without it.
     pub fn loss(&self) -> Option<Loss> {
         match &self.role {
             Role::Leader(leader) if matches!(leader.phase, Phase::Asking) => leader.loss,
@@ -120,12 +120,12 @@ impl Member {
         peers.iter().map(|p| FollowerStatus { node: p.node, state: p.link.name(), acked: p.acked, sent: p.sent })
     }
 
-    /// Whether a publish may be appended now, or a channel changed for somebody who waits for that.
+    /// Refusal of a publish now, or of a change of a channel that somebody waits for.
     pub fn check_write(&self, now: Ticks) -> Result<(), ReplicaError> {
         self.check_lead(now)?.may_write(&self.base)
     }
 
-    /// Whether messages may be delivered and finished now.
+    /// Refusal of a delivery or FIN now.
     pub fn check_read(&self, now: Ticks) -> Result<(), ReplicaError> {
         match self.check_lead(now)?.phase {
             Phase::Open | Phase::Closed { .. } => Ok(()),
@@ -196,8 +196,8 @@ impl Member {
         }
     }
 
-    /// Whether the event may end the epoch that this node leads in. What was taken in the epoch has to be in the log before the event is
-    /// given: a publish that is in no batch yet would count as not stored.
+    /// True if the event may end the epoch that this node leads in. Everything taken in the epoch must be in the log before the event
+    /// is given: a publish that is in no batch yet would count as not stored.
     pub fn may_end_leading(&self, event: &Event) -> bool {
         let Role::Leader(leader) = &self.role else { return false };
         match event {
@@ -382,7 +382,7 @@ impl Member {
         self.role = Role::Failed;
     }
 
-    /// When [`Event::Tick`] next has work.
+    /// Time at which [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         let role = if let Role::Leader(l) = &self.role { l.deadline(&self.base) } else { None };
         role.into_iter().chain(self.ask_at).chain(self.mender.deadline()).min()

@@ -17,16 +17,16 @@ use crate::codec::peer::message::{APPEND_BYTES_MAX, Batches, Body, Head, Pull, P
 use crate::format::batch::Batch;
 use crate::format::files::Bad;
 
-/// So many times nobody had it: an operator hears of it.
+/// Number of failed tries after which an operator is told.
 const TRIES_SAID: u32 = 5;
 
 #[derive(Debug, Default)]
 pub(super) struct Mender {
-    /// Who was asked for what.
+    /// Node that was asked, and the position that it was asked for.
     asked: Option<(NodeId, Position)>,
     is_writing: bool,
     retry_at: Option<Ticks>,
-    /// Since something was mended.
+    /// Number of tries since the last repair.
     tries: u32,
 }
 
@@ -51,7 +51,7 @@ impl Mender {
         }
     }
 
-    /// What was asked for, or nothing of it.
+    /// Takes an answer with the wanted bytes, or none of them.
     pub fn on_pulled(&mut self, base: &Base, cx: &mut Cx<'_>, node: NodeId, pulled: Pulled) {
         if self.asked != Some((node, pulled.from)) {
             return;
@@ -68,7 +68,7 @@ impl Mender {
         }
     }
 
-    /// It stands there; or it could not be written, and is asked for again.
+    /// Records that the repair is written; or that it failed and is tried again.
     pub fn on_mended(&mut self, is_whole: bool) {
         self.is_writing = false;
         if is_whole {
@@ -76,12 +76,12 @@ impl Mender {
         }
     }
 
-    /// There is nobody to ask.
+    /// Records that there is no peer to ask.
     pub fn rest(&mut self) {
         (self.asked, self.retry_at) = (None, None);
     }
 
-    /// Whether this node waits for an answer of `node`.
+    /// True if this node waits for an answer of `node`.
     pub fn waits_for(&self, node: NodeId) -> bool {
         self.asked.is_some_and(|(asked, _)| asked == node)
     }

@@ -37,10 +37,10 @@ use crate::base::Position;
 use crate::codec::peer::message::{APPEND_BYTES_MAX, Body, EpochsAsk, Pull, Pulled, Standing};
 use crate::format::snapshot::Doubt;
 
-/// How often a replica lets others lead that are suspect, too, before it takes the lead with what it has.
+/// Number of times that a replica lets other suspects lead before it leads with the data it has.
 const HAND_OVERS_MAX: u32 = 8;
 
-/// Where this log parts from that of a member which knows more of its own to be committed.
+/// Position where this log differs from that of a member which knows a longer part of its own to be committed.
 fn contradicted(cx: &Cx<'_>, heard: &[(NodeId, &Standing)]) -> Option<Position> {
     let parts_at = |theirs: &Standing| match common(cx.log, theirs, Whose::Leader) {
         Common::At { at, .. } => Some(at),

@@ -44,31 +44,31 @@ pub(super) struct Peer {
     pub node: NodeId,
     pub link: Link,
     pub session: Session,
-    /// What it last said of itself, in this epoch, before it was aligned.
+    /// Standing that the peer last reported in this epoch, before it was aligned.
     pub standing: Option<Standing>,
-    /// It confirmed the list of this leader's channels once, in its epoch, and so was in step with it.
+    /// True if the peer confirmed the list of this leader's channels in its epoch, and so was in step.
     pub was_listed: bool,
     /// Durable there, of what is the leader's log. Never goes back within an epoch but by a new alignment.
     pub acked: Position,
     pub sent: Position,
     reading: bool,
-    /// What it asked for to mend its log, and is being read.
+    /// Position that the peer asked for to repair its log, while it is being read.
     pub mends: Option<Position>,
-    /// When the next attempt is due: of who is apart, or of what got no answer.
+    /// Time of the next attempt, after a mismatch or without an answer.
     pub retry_at: Ticks,
     beat_at: Ticks,
     /// A beat was sent that nothing answered yet.
     beating: bool,
-    /// It once had everything that the leader had at this time.
+    /// Time for which the peer is known to have had everything that the leader had then.
     pub caught_up_at: Ticks,
     /// The leader's end at some time, and that time.
     mark: (Position, Ticks),
-    /// It refused in a way that no retry mends: to be removed without waiting for the limit.
+    /// True after a refusal that no retry mends: the peer is removed without waiting for the limit.
     pub left: bool,
     /// Catch-up bytes that may be sent, as of then.
     budget: i64,
     budget_at: Ticks,
-    /// Only the rate holds the next read back, until then.
+    /// Time until which only the rate holds the next read back.
     paced_until: Option<Ticks>,
     pub cursors: CursorLink,
 }
@@ -112,7 +112,7 @@ impl Peer {
         cx.send(self.node, self.head(epoch), Body::Inquire(inquire));
     }
 
-    /// Nothing is sent until the next session, which begins after a pause.
+    /// Sends nothing until the next session, which begins after a pause.
     pub fn part(&mut self, now: Ticks, pause: Duration) {
         self.link = Link::Apart;
         self.retry_at = now + pause;
@@ -122,7 +122,7 @@ impl Peer {
         matches!(self.link, Link::CatchingUp | Link::Live)
     }
 
-    /// Its log is a prefix of this one, up to `at`.
+    /// Records that the peer's log is a prefix of this one, up to `at`.
     pub fn aligned(&mut self, cx: &Cx<'_>, at: Position) {
         (self.acked, self.sent, self.left) = (at, at, false);
         self.link = Link::CatchingUp;
@@ -235,7 +235,7 @@ impl Peer {
         cx.out.push(Effect::ReadLog { to, session, from, bytes_max: APPEND_BYTES_MAX });
     }
 
-    /// It lost something that it had: one read at a time is for that.
+    /// Serves a repair of the peer: one read at a time.
     pub fn on_pull(&mut self, cx: &mut Cx<'_>, pull: Pull) {
         if self.mends.is_none() && pull.from.offset < self.sent.offset {
             self.mends = Some(pull.from);
@@ -262,7 +262,7 @@ impl Peer {
         self.budget_at = now;
     }
 
-    /// What a read brought goes out.
+    /// Sends batches that were read.
     pub fn on_read(&mut self, cx: &mut Cx<'_>, head: Head, end: Position, batches: Vec<Bytes>, committed: Position) {
         self.reading = false;
         if self.link != Link::CatchingUp || end.offset <= self.sent.offset {
@@ -286,7 +286,7 @@ impl Peer {
         cx.out.push(Effect::SendTail { to: self.node, head: self.head(epoch), from, end, committed });
     }
 
-    /// When it next has work, the limit of lagging ones aside.
+    /// Time at which the peer next has work, the limit of lagging peers aside.
     pub fn deadline(&self) -> Ticks {
         let mut at = if self.has_outstanding() { self.retry_at } else { self.beat_at };
         if self.is_streaming() && self.acked == self.sent {

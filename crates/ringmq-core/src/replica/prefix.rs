@@ -11,27 +11,28 @@ use crate::{
     format::tail::EpochEnd,
 };
 
-/// What two logs share.
+/// Common part of two logs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Common {
     /// Everything up to here; with the header crc of the batch that ends here, where this log's epoch ends here too.
     At { at: Position, chain_crc: Option<u32> },
-    /// Nothing that the page told: there are older epochs.
+    /// None within the page: there are older epochs.
     Older { below: Epoch },
-    /// Nothing that both still have.
+    /// None at all.
     Nothing,
 }
 
 /// Which epochs of its own log a replica compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Whose {
-    /// Of who leads: its log is the one, and what damage takes of it is mended.
+    /// The leader: its log decides, and its damage is repaired.
     Leader,
-    /// Of who may take another's log: only what it vouches for.
+    /// A replica that may take another's log: only the part that it vouches for counts.
     Candidate,
 }
 
-/// As (epoch, log id) names one batch, logs that share an epoch share all before it: the lesser of its two ends is where they part.
+/// Finds the common part. (epoch, log id) names one batch, so logs that share an epoch share all before it, and part at the lesser of
+/// its two ends.
 pub(super) fn common(log: &dyn LogView, theirs: &Standing, whose: Whose) -> Common {
     let mut mine: Vec<EpochEnd> = Vec::with_capacity(1);
     let (start, start_crc) = log.start();

@@ -6,15 +6,15 @@ use Trigger::*;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum State {
-    /// No replica of the partition, as far as is known.
+    /// Not a known replica of the partition.
     Idle,
     /// Follows nobody yet, or was refused by or refused its leader: takes no batch before the logs are compared.
     Apart,
-    /// Its promise, or what it appended before, is not durable yet; then it says where it stands.
+    /// The promise, or an earlier append, is not durable yet; the replica reports its standing after that.
     Promising,
-    /// Its log is being cut to what it shares with the leader.
+    /// The log is being truncated to what it shares with the leader.
     Cutting,
-    /// Its log is a prefix of the leader's: takes batches.
+    /// The log is a prefix of the leader's, and takes batches.
     Aligned,
     /// Leads by the metadata; its own promise is not durable yet.
     Claiming,
@@ -44,7 +44,7 @@ pub enum Trigger {
     Dropped,
     /// A session begins.
     Inquired,
-    /// All that it wrote is durable: it says where it stands.
+    /// All that was written is durable: the replica reports its standing.
     Stood,
     /// The leader's order, with something to cut.
     OrderedToCut,
@@ -52,7 +52,7 @@ pub enum Trigger {
     OrderedInStep,
     /// The cut is durable.
     WasCut,
-    /// What came does not go on here.
+    /// An append does not continue the log.
     Disagreed,
     /// Enough were heard, its own log is the one.
     HeardSelf,
@@ -60,11 +60,11 @@ pub enum Trigger {
     HeardBetter,
     /// The same, and its own tail has to go.
     HeardOther,
-    /// It has the chosen tail, durably.
+    /// The chosen tail is here, durably.
     Fetched,
     /// The chosen member says nothing any more.
     SourceLost,
-    /// Its tail is on all ISR members.
+    /// The tail is on all ISR members.
     TailCommitted,
     /// A write waited too long.
     Unknown,
@@ -72,7 +72,7 @@ pub enum Trigger {
     LogBroke,
 }
 
-/// From, what happens, to. What is not here does not happen, or changes no state.
+/// Transitions: from, trigger, to. Others do not happen, or change no state.
 pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Idle, ToFollow, Apart),
     (Idle, ToLead, Claiming),
@@ -142,7 +142,7 @@ pub const TRANSITIONS: &[(State, Trigger, State)] = &[
     (Closed, LogBroke, Failed),
 ];
 
-/// Where a trigger leads from a state.
+/// State after a trigger.
 pub fn next(from: State, trigger: Trigger) -> Option<State> {
     TRANSITIONS.iter().find(|(f, t, _)| (*f, *t) == (from, trigger)).map(|(_, _, to)| *to)
 }

@@ -8,7 +8,7 @@ use crate::codec::peer::message::Route;
 use crate::{base::NodeId, seam::membership::Membership};
 use std::sync::Arc;
 
-/// Of the node, when it is one of several. Without it a node is alone and leads every partition.
+/// Options of a node that is one of several. Without them a node is alone and leads every partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterOptions {
     /// 128 bits that the cluster was given at its beginning: nodes of two clusters never mix.
@@ -21,17 +21,17 @@ pub struct ClusterOptions {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterNode {
     pub id: NodeId,
-    /// For logs and /stats.
+    /// Name for logs and /stats.
     pub name: Arc<str>,
-    /// Where its peers connect, host:port.
+    /// Address for peers, host:port.
     pub peer_address: Arc<str>,
-    /// Where clients connect, as other nodes tell them: of the native protocol, and of NSQ's. `None`: they are not told.
+    /// Addresses that other nodes tell clients: of the native protocol, and of NSQ's. `None`: none is told.
     pub native_address: Option<Arc<str>>,
     pub tcp_address: Option<Arc<str>>,
 }
 
 impl ClusterNode {
-    /// One whose clients find it by themselves.
+    /// A node whose clients find it by themselves.
     pub fn new(id: NodeId, name: impl Into<Arc<str>>, peer_address: impl Into<Arc<str>>) -> ClusterNode {
         ClusterNode { id, name: name.into(), peer_address: peer_address.into(), native_address: None, tcp_address: None }
     }
@@ -39,11 +39,11 @@ impl ClusterNode {
 
 #[derive(Clone, Debug)]
 pub enum Fact {
-    /// All nodes there are. Whoever is not among them is refused.
+    /// All nodes of the cluster. Connections of others are refused.
     Nodes(Arc<[ClusterNode]>),
     /// A topic of the cluster, whether this node has a part of it or not. Its id and number of partitions never change.
     Topic(TopicRef),
-    /// Who the replicas of a partition are. Comes after its topic. A node that is no replica of it does not keep it.
+    /// Membership of a partition; comes after its topic. A node that is no replica of the partition does not keep it.
     Partition { topic: TopicRef, partition: PartitionId, membership: Membership },
     /// The topic is no longer the cluster's. What is stored of it here is set aside, not deleted.
     TopicGone(TopicRef),
@@ -51,20 +51,20 @@ pub enum Fact {
     /// this one leads by that revision. The end is by this node's clock, counted from the sending of the request; a static file gives
     /// `Ticks::MAX`. It counts once everything up to the revision is [read](Fact::Read), which the coordinator sees to.
     Lease { until: Ticks, revision: u64 },
-    /// All changes of the metadata up to this revision have been told.
+    /// Revision up to which all changes of the metadata have been told.
     Read { revision: u64 },
-    /// What [`Ask::Propose`] asked for was refused.
+    /// Refusal of an [`Ask::Propose`].
     ProposalRefused { route: Route, version: u64 },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// This ISR, if the metadata still has that version.
+    /// Proposal of this ISR, if the metadata still has that version.
     Propose { route: Route, version: u64, isr: Vec<NodeId> },
     /// An epoch above this that nobody had, for the leader: answered by [`Fact::Partition`].
     AskEpoch { route: Route, above: Epoch },
     /// The partition's metadata anew: answered by [`Fact::Partition`].
     Refresh { route: Route },
-    /// This node should not lead the partition.
+    /// Wish of this node not to lead the partition.
     Resign { route: Route },
 }

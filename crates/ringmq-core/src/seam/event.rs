@@ -50,8 +50,8 @@ pub enum Event<'a> {
         conn: ConnId,
         bytes: &'a [u8],
     },
-    /// What [`Effect::ReceiveInto`] gave away is back, with the bytes that arrived behind what was in it: some or all that were
-    /// wanted. It comes before any other bytes of the connection.
+    /// Memory of an [`Effect::ReceiveInto`] comes back, with some or all of the wanted bytes behind its contents. It comes before any
+    /// other bytes of the connection.
     Received {
         conn: ConnId,
         lent: Lent,
@@ -83,7 +83,7 @@ pub enum Event<'a> {
 
 #[derive(Debug)]
 pub enum Effect {
-    /// At most one per connection and turn. Order per connection is kept.
+    /// Output of a connection; at most one per connection and turn. The order per connection is kept.
     Send {
         conn: ConnId,
         bytes: Vec<u8>,
@@ -130,7 +130,7 @@ pub enum Effect {
         address: Arc<str>,
         name: Arc<str>,
     },
-    /// To the coordinator.
+    /// Question to the coordinator.
     Ask(Ask),
     /// Pass to another core (or the HTTP thread). Order per pair of cores is kept.
     Pass {

@@ -12,7 +12,7 @@ const LINES_PER_WINDOW: u32 = 10;
 
 #[derive(Debug, Default)]
 pub struct FaultLog {
-    /// When the window ends; `None` while there is none.
+    /// End of the window; `None` while there is none.
     ends: Option<Ticks>,
     written: u32,
     suppressed: u64,

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Grants {
     pub identity: String,
     pub identity_url: String,
-    /// After it the server is asked again.
+    /// Time after which the server is asked again.
     pub ttl: Duration,
     pub authorizations: Vec<Authorization>,
 }
@@ -58,7 +58,7 @@ impl Grants {
         })
     }
 
-    /// Whether the client may publish to the topic (an empty channel), or subscribe to the channel.
+    /// True if the client may publish to the topic (an empty channel), or subscribe to the channel.
     pub fn allow(&self, topic: &str, channel: &str) -> bool {
         self.authorizations.iter().any(|authorization| authorization.allows(topic, channel))
     }

@@ -3,25 +3,25 @@
 use crate::base::Epoch;
 use crate::base::NodeId;
 
-/// More replicas of one partition are not believed.
+/// Largest believable number of replicas of one partition.
 pub const REPLICAS_MAX: usize = 16;
 
-/// One version of a partition's metadata. Versions rise with every change; an older one, or the same again, says nothing.
+/// One version of a partition's metadata. Versions rise with every change; an older or equal one is ignored.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
-    /// Of the metadata store: what a compare-and-swap of the leader names.
+    /// Version in the metadata store, which a compare-and-swap of the leader names.
     pub version: u64,
-    /// On the leader the epoch that it is to write in; elsewhere the lowest that a leader of this version may have.
+    /// Epoch that the leader is to write in; for others the lowest epoch that a leader of this version may have.
     pub epoch: Epoch,
     pub leader: Option<NodeId>,
-    /// In sync and catching up; at most [`REPLICAS_MAX`].
+    /// Replicas, in sync or catching up; at most [`REPLICAS_MAX`].
     pub replicas: Vec<NodeId>,
-    /// Of the replicas, those that must have a batch durable before it commits.
+    /// Replicas that must have a batch durable before it commits.
     pub isr: Vec<NodeId>,
-    /// Of the other replicas, those that whoever decides about the ISR may add to it at any time, since a leader told that they have
-    /// caught up: for this leader they count as members. Only where an operator decides (the static file).
+    /// Replicas outside the ISR that an operator may add to it at any time, since a leader reported that they have caught up. They
+    /// count as members for this leader. Empty with a metadata store.
     pub joining: Vec<NodeId>,
-    /// No write is taken with a smaller ISR. At least 1.
+    /// Smallest ISR that takes a write. At least 1.
     pub min_isr: usize,
 }
 
@@ -34,12 +34,12 @@ impl Membership {
         self.isr.contains(&node)
     }
 
-    /// Whether enough are in sync for a write, or for a change of a channel that somebody waits for.
+    /// True if enough replicas are in sync for a write, or for a change of a channel that somebody waits for.
     pub fn has_quorum(&self) -> bool {
         self.isr.len() >= self.min_isr
     }
 
-    /// Whether it can be worked with: the ISR lies in the replicas, the leader in the ISR, nobody stands twice.
+    /// True if the membership is consistent: the ISR lies in the replicas, the leader in the ISR, no node stands twice.
     pub fn is_sane(&self) -> bool {
         let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));
         self.replicas.len() <= REPLICAS_MAX

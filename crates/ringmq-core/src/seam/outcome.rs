@@ -1,6 +1,6 @@
 //! What became of a request, as clients and other cores are told.
 
-/// What a client is told. E_FAILED_ON_NOT_LEADER makes existing clients look the leader up again, E_FAILED_ON_NOT_WRITABLE
+/// Code of an error for a client. E_FAILED_ON_NOT_LEADER makes existing clients look the leader up again, E_FAILED_ON_NOT_WRITABLE
 /// makes them try another partition or later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClientCode {
@@ -141,7 +141,8 @@ pub enum InFlightCommand {
 /// Why a FIN, REQ or TOUCH was not carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InFlightError {
-    /// Not for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it comes again.
+    /// The message is not in flight for this client: unknown, timed out, finished, or another client's. Or its FIN was taken back: it
+    /// comes again.
     #[error("ID not in flight")]
     NotInFlight,
     /// Another client has it.

@@ -112,7 +112,7 @@ fn a_full_registry_refuses_and_goes_on_when_there_is_room() {
 
 // ---- against a model that has no index
 
-/// What is registered, as one list; everything is found by looking through it.
+/// Registrations as one list that is searched from end to end.
 #[derive(Default)]
 struct Model {
     keys: BTreeSet<(String, Option<String>)>,

@@ -18,7 +18,7 @@ fn identify(body: &[u8]) -> Vec<u8> {
     [b"  V1IDENTIFY\n", &(body.len() as u32).to_be_bytes()[..], body].concat()
 }
 
-/// What is answered to bytes that come in pieces, and whether the connection goes on.
+/// Answers to bytes that come in pieces, and whether the connection goes on.
 fn told(registry: &mut Registry, pieces: &[&[u8]]) -> (Vec<String>, Flow) {
     let (mut session, mut out, mut flow) = (Session::new("r:1".into()), Vec::new(), Flow::Continue);
     for piece in pieces {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct Checker {
-    /// By offset.
+    /// Committed batches by offset.
     committed: BTreeMap<i64, BatchId>,
     batches: BTreeMap<(Epoch, LogId), BatchId>,
     writers: BTreeMap<Epoch, (NodeId, u64)>,
@@ -115,8 +115,8 @@ impl Checker {
         self.made.entry(image.name.clone()).or_default().push(image.clone());
     }
 
-    /// At least as new as what was acknowledged. Under a higher generation somebody has moved the channel since: it stands no lower than
-    /// either place says, whatever of the move a replica has clamped.
+    /// True if the channel is at least as new as what was acknowledged. Under a higher generation somebody has moved the channel since:
+    /// then it stands no lower than either place says, whatever of the move a replica has clamped.
     fn is_kept(&self, channels: &Channels, operation: &Operation) -> bool {
         let image = &operation.image;
         let Some(here) = channels.get(&image.name) else { return false };

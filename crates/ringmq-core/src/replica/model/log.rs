@@ -15,22 +15,22 @@ pub const PARTITION: PartitionId = PartitionId(0);
 
 pub type Channels = BTreeMap<ChannelName, CursorImage>;
 
-/// What was asked of the disk, in order.
+/// Operations on the disk, in order.
 #[derive(Clone, Debug)]
 pub enum DiskOp {
     Append(Batch),
     Truncate(i64),
     Restart(Tail),
     Epoch(Epoch),
-    /// How far it is known to be committed: a record like any other.
+    /// Record of the committed end.
     Committed(Position),
-    /// With the number that waits for it.
+    /// Channels, with the number that waits for them.
     Cursors(Channels, Option<u64>),
     Doubted,
     Cleared,
 }
 
-/// What stands on the disk.
+/// Contents of the disk.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub start: Tail,

@@ -14,7 +14,7 @@ use world::World;
 const FAULTY_STEPS: usize = 6000;
 const QUIET_STEPS: usize = 60_000;
 
-/// Until nothing is left to do.
+/// Runs until nothing is left to do.
 fn come_to_rest(world: &mut World, seed: u64) {
     let mut quiet = 0;
     for _ in 0..QUIET_STEPS {
@@ -27,7 +27,7 @@ fn come_to_rest(world: &mut World, seed: u64) {
     panic!("quiet_cluster_converges: seed {seed}\n{}\n{}", world.describe(), world.talk());
 }
 
-/// One run; what it saw of the table, and how many publishes were acknowledged.
+/// Runs one seed; returns the transitions that it made, and the number of acknowledged publishes.
 fn run(seed: u64) -> (BTreeSet<(State, Trigger, State)>, usize) {
     let mut world = World::new(seed);
     (0..FAULTY_STEPS).for_each(|_| world.step());
@@ -52,7 +52,7 @@ fn run(seed: u64) -> (BTreeSet<(State, Trigger, State)>, usize) {
     panic!("quiet_cluster_converges: seed {seed}\n{}\n{}", world.describe(), world.talk());
 }
 
-/// What the table's own test drives from every state.
+/// True for triggers that the table's own test drives from every state.
 fn is_everywhere(trigger: Trigger) -> bool {
     use Trigger::{Dropped, LogBroke, ToFollow, ToLead};
     matches!(trigger, ToFollow | ToLead | Dropped | LogBroke)

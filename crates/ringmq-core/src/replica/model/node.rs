@@ -38,7 +38,7 @@ pub struct Node {
     /// Lags behind the store by a random number of versions.
     pub seen_version: u64,
     pub opened: Option<Epoch>,
-    /// How it stood when its opening began.
+    /// Doubt at the begin of the opening.
     pub opened_in: Doubt,
 }
 
@@ -46,7 +46,7 @@ pub fn topic() -> Arc<TopicInfo> {
     Arc::new(TopicInfo { name: TopicName::new("t").unwrap(), id: TOPIC, partitions: 1 })
 }
 
-/// What a step leaves for the world: messages, questions to the store, facts for the checkers.
+/// Output of a step for the world: messages, questions to the store, facts for the checkers.
 #[derive(Debug)]
 pub enum Out {
     Effect(Effect),
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// What a start finds: the disk as it is now.
+    /// Restarts with the disk as it is now.
     pub fn restart(&mut self, options: ReplicaOptions) {
         let disk = self.log.disk.clone();
         let last = disk.batches.last().map_or(Epoch(0), |b| Epoch(b.header.epoch.get()));
@@ -183,7 +183,7 @@ impl Node {
         }
     }
 
-    /// What waits is appended, if there is room.
+    /// Appends what waits, if there is space.
     pub fn append_held(&mut self, out: &mut VecDeque<Out>) {
         while !self.is_full
             && let Some(batch) = self.held.pop_front()

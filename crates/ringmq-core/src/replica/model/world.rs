@@ -14,7 +14,7 @@ use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membe
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// In the store. A node takes its own for over earlier.
+/// Lease in the store. A node's own counts as over earlier.
 const LEASE: Duration = Duration::from_millis(600);
 
 pub struct World {
@@ -28,9 +28,9 @@ pub struct World {
     pub(super) store: Membership,
     pub(super) history: Vec<Membership>,
     pub cut: BTreeSet<(NodeId, NodeId)>,
-    /// What each node knows of its lease in this life.
+    /// Leases as each node knows them in this life.
     pub(super) leases: Vec<Lease>,
-    /// Until when the store has given each node its lease, and until when who led before nobody did has it.
+    /// Time until which the store has given each node its lease; while nobody leads, the last leader's counts.
     given: Vec<Ticks>,
     led_until: Ticks,
     /// The store is out of each node's reach until then.
@@ -96,7 +96,7 @@ impl World {
         world
     }
 
-    /// Of two or three nodes, one of which is enough; nothing goes wrong by itself.
+    /// A world of two or three nodes, of which one is enough; nothing goes wrong by itself.
     pub fn calm(seed: u64) -> Self {
         let seeds = (0..).map(|n| seed * 1000 + n);
         let mut world = seeds.map(World::new).find(|w| (2..=3).contains(&w.nodes.len())).expect("one has as many nodes");
@@ -274,7 +274,8 @@ impl World {
         self.name_leader(Some(leader));
     }
 
-    /// In a new epoch. While a lease of who leads holds, nobody leads: a later renewal has a version by which that node does not.
+    /// Names a leader in a new epoch. While the present leader's lease holds, nobody leads: a later renewal has a version by which that
+    /// node does not.
     pub fn name_leader(&mut self, leader: Option<NodeId>) {
         let holds = |id: NodeId| Some(id) != leader && self.given[self.index(id)] > self.now;
         let held_by = self.store.leader.filter(|id| holds(*id));
@@ -289,7 +290,7 @@ impl World {
         self.swap(Membership { leader, epoch, ..self.store.clone() });
     }
 
-    /// Who was to lead when the leases of the one before are over.
+    /// Names the waiting leader when the lease of the one before is over.
     fn control(&mut self) {
         let is_free = self.store.leader.is_none() && self.led_until <= self.now;
         if is_free && (!self.faults || self.rng.chance(0.1)) {

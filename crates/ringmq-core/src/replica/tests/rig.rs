@@ -36,7 +36,7 @@ impl Rig {
         rig
     }
 
-    /// With so many batches of epoch 1, durable.
+    /// A rig with so many durable batches of epoch 1.
     pub fn with_batches(count: usize) -> Rig {
         let mut rig = Rig::new();
         rig.append(1, count);
@@ -70,7 +70,7 @@ impl Rig {
         self.give(Event::Metadata(membership));
     }
 
-    /// All that the disk was asked for is done.
+    /// Completes everything that the disk was asked for.
     pub fn settle(&mut self) {
         while !self.node.log.queue.is_empty() {
             self.node.complete(self.now, &mut self.out);
@@ -97,7 +97,7 @@ impl Rig {
         self.node.log.end().at
     }
 
-    /// What was said to a node since the last call, to anybody else stays.
+    /// Takes the messages to a node since the last call.
     pub fn said(&mut self, to: u8) -> Vec<Message> {
         let mut said = vec![];
         self.out.retain(|o| match o {

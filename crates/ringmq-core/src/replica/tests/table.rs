@@ -7,7 +7,7 @@ use crate::replica::Event;
 use crate::replica::states::{State, TRANSITIONS, Trigger, next};
 use crate::seam::membership::Membership;
 
-/// What can happen in any state.
+/// Triggers that can happen in any state.
 const EVERYWHERE: [Trigger; 4] = [Trigger::ToFollow, Trigger::ToLead, Trigger::Dropped, Trigger::LogBroke];
 
 #[test]
