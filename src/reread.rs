@@ -70,7 +70,7 @@ pub fn config(asked: Option<Result<Asked, String>>, in_force: &mut Settings, lev
         say();
     }
     if !waiting.is_empty() {
-        tracing::warn!("the config file has other values of settings that count at the next start: {waiting}");
+        tracing::warn!("the config file changes settings that take effect at the next startup: {waiting}");
     }
     if let Err(error) = level.0.reload(level_of(&new)) {
         return tracing::error!("the log level stays {old}: {error}");

@@ -189,7 +189,7 @@ fn what_rots_on_a_node_is_mended_from_another() {
     publisher.publish(7000);
     cluster.wait_equal(&[A, B, C], "orders", 0);
     let said = |cluster: &Cluster, node: usize| {
-        for line in ["stored bytes do not hold: damage, which another replica is asked to mend", "damage is mended"] {
+        for line in ["damage: stored bytes fail their checks; another replica is asked for them", "damage is repaired"] {
             until(|| cluster.nodes[node].whole_log().contains(line), || format!("{line}:\n{}", cluster.nodes[node].log()));
         }
     };
@@ -307,7 +307,7 @@ fn a_loss_is_accepted_by_its_name_alone() {
         cluster.nodes[node].spawn();
         cluster.nodes[node].wait_ready().unwrap_or_else(|e| panic!("{e}"));
     }
-    until(|| cluster.nodes[A].whole_log().contains("damage is mended"), || cluster.nodes[A].log());
+    until(|| cluster.nodes[A].whole_log().contains("damage is repaired"), || cluster.nodes[A].log());
     cluster.wait_equal(&[A, B, C], "orders", 0);
     cluster.stop_and_compare(5000);
 }
@@ -323,7 +323,7 @@ fn a_node_refuses_a_file_that_is_not_for_it_and_says_what_to_do() {
         until(|| cluster.nodes[C].whole_log().contains(part), || format!("{part}:\n{}", cluster.nodes[C].log()));
     };
     rejects(&cluster, "version", "nothing changes: --cluster-file=");
-    rejects(&cluster, &good.replace("version = 1", "version = 1\n"), "says what is in force: nothing changes version=1");
+    rejects(&cluster, &good.replace("version = 1", "version = 1\n"), "is the one in force: nothing changes version=1");
     rejects(&cluster, &good.replace("leader = \"a\"", "leader = \"b\""), "under the same version 1");
     let moved = good.replace("version = 1", "version = 2").replace("leader = \"a\"", "leader = \"b\"");
     rejects(&cluster, &moved, "the leader changes from a to b in epoch 1");

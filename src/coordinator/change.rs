@@ -16,11 +16,13 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Refusal {
     // ---- of any two versions
-    #[error("it is of another cluster: cluster_id never changes; a data path belongs to the cluster that it began in")]
+    #[error("the file belongs to another cluster: cluster_id never changes; a data path belongs to the cluster that it began in")]
     OtherCluster,
     #[error("its version {found} is older than version {in_force}, which is in force: change the newest file")]
     Older { found: u64, in_force: u64 },
-    #[error("it says other than the file in force under the same version {version} ({first}): raise version with each change")]
+    #[error(
+        "the file differs from the one in force and has the same version {version} ({first}): raise version with each change"
+    )]
     SameVersion { version: u64, first: String },
     #[error("topic {topic} has the id that topic {before} had: a topic's name never changes")]
     TopicRenamed { topic: TopicName, before: TopicName },

@@ -45,7 +45,7 @@ pub struct Damaged {
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} does not hold ({}): ", self.path.display(), self.what)?;
+        write!(f, "{} is damaged ({}): ", self.path.display(), self.what)?;
         f.write_str(match self.is_spare {
             true => "the other copy is used, and it is written again when the node starts",
             false => "what stood there is not known any more but for its version, below which no cluster file is taken",

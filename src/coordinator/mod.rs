@@ -46,11 +46,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub enum CoordinatorError {
     #[error("--cluster-file={path}: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("--cluster-file={path}: it is longer than {FILE_BYTES_MAX} bytes, which no cluster file is")]
+    #[error("--cluster-file={path}: the file is longer than {FILE_BYTES_MAX} bytes, the most that a cluster file may have")]
     TooLong { path: PathBuf },
     #[error("--cluster-file={path}, {error}")]
     Bad { path: PathBuf, error: BadFile },
-    #[error("--cluster-file={path}: {error}. In force is what {copy} says", copy = copy.display())]
+    #[error("--cluster-file={path}: {error}. The copy {copy} stays in force", copy = copy.display())]
     Refused { path: PathBuf, copy: PathBuf, error: Refusal },
     #[error(
         "--cluster-file={path} names no node with the id of {data}, which is {id}. Put it under a [[node]], with a name and the \
@@ -67,7 +67,7 @@ pub enum CoordinatorError {
     )]
     NoId { path: PathBuf, data: PathBuf },
     #[error(
-        "node.meta of {data} does not hold, so nobody knows which node of the cluster this was. Move the data path away, begin \
+        "node.meta of {data} is damaged, so nobody knows which node of the cluster this was. Move the data path away, begin \
          with an empty one (ringmq node-id), and put its id into the cluster file as another node, outside of every isr: it \
          then catches up",
         data = data.display()
@@ -75,17 +75,17 @@ pub enum CoordinatorError {
     IdLost { data: PathBuf },
     #[error(
         "--cluster-file={path}: its version {found} is older than version {known}, which was in force here: that much node.meta \
-         tells, though the copies of that file do not hold ({damage}). Take the newest file that any node has",
+         tells, though the copies of that file are damaged ({damage}). Take the newest file that any node has",
         path = path.display()
     )]
     OlderThanKnown { path: PathBuf, found: u64, known: u64, damage: String },
     #[error(
-        "{path} does not hold ({what}): it names those that this node told to be able to join an isr. Remove {path}, start again, and \
+        "{path} is damaged ({what}): it names those that this node told to be able to join an isr. Remove {path}, start again, and \
          add to no isr whom the log named before",
         path = path.display()
     )]
     BadOffers { path: PathBuf, what: String },
-    #[error("the thread that writes offers down does not start: {0}; raise the limit of processes (ulimit -u)")]
+    #[error("cannot start the thread that writes offers: {0}; raise the limit of processes (ulimit -u)")]
     Scribe(io::Error),
     #[error("{path}: {source}; the data path must be writable", path = path.display())]
     Copy { path: PathBuf, source: io::Error },
@@ -229,7 +229,7 @@ impl Coordinator {
     /// SIGHUP: reads the file again. The log says what came of it; the cores hear of it with their next turn.
     pub fn reread_and_tell(&self) {
         match self.reread() {
-            Ok(Reread::Same { version }) => tracing::info!(version, "the cluster file says what is in force: nothing changes"),
+            Ok(Reread::Same { version }) => tracing::info!(version, "the cluster file is the one in force: nothing changes"),
             Ok(Reread::Changed { version, changes }) => {
                 tracing::info!(version, changes = changes.len(), "another version of the cluster file is in force");
                 changes.iter().for_each(|change| tracing::info!(version, "{change}"));

@@ -386,7 +386,7 @@ fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
             put(&copies[1 - which], bad);
             place.write(&older);
             let error = place.open().err().unwrap();
-            let is_named = error.contains("cluster.toml does not hold") && error.contains("cluster.toml.copy does not hold");
+            let is_named = error.contains("cluster.toml is damaged") && error.contains("cluster.toml.copy is damaged");
             assert!(error.contains("version 5 is older than version 7") && is_named, "{n}: {error}");
             place.write(&newer);
         }
@@ -515,5 +515,5 @@ fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
     let path = Path::new(&place.settings.data_path).join("cluster.offers");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("version 5", "version 6")).unwrap();
-    assert!(place.open().err().unwrap().contains("cluster.offers does not hold (its checksum is another)"));
+    assert!(place.open().err().unwrap().contains("cluster.offers is damaged (its checksum is another)"));
 }

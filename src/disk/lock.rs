@@ -25,7 +25,7 @@ pub const LOCK_RETRY: Duration = Duration::from_millis(2);
 pub enum LockError {
     #[error("{path} is in use by {holder}: stop that process, or give this one another --data-path")]
     InUse { path: PathBuf, holder: String },
-    #[error("{path} is no folder: --data-path names the folder that holds the journal and the topics")]
+    #[error("{path} is not a folder: --data-path names the folder that holds the journal and the topics")]
     NotAFolder { path: PathBuf },
     #[error("{path}: {call} failed: {source}; the data path must exist or be creatable, and be writable")]
     Io { path: PathBuf, call: &'static str, source: io::Error },
@@ -221,7 +221,7 @@ mod tests {
         File::create(&file).unwrap();
         for data in [Path::new("/dev/null"), &file, &file.join("below/it")] {
             let error = DataLock::acquire(data, Duration::ZERO).unwrap_err().to_string();
-            assert!(error.contains(" is no folder: --data-path names"), "{error}");
+            assert!(error.contains(" is not a folder: --data-path names"), "{error}");
         }
     }
 

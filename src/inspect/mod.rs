@@ -403,8 +403,8 @@ impl View<'_, '_> {
                 Err(ReplayError::Unknown { at, what, .. }) => return self.newer(&file, at, what),
             };
             let what = match (write.lost_copy, write.is_by_copy) {
-                (true, _) => Some(format!("the copy of the facts of write {sequence} does not hold; they stand in the write")),
-                (_, true) => Some(format!("write {sequence} does not hold; all that it held stands in its copy too")),
+                (true, _) => Some(format!("the copy of the facts of write {sequence} is damaged; the write has them")),
+                (_, true) => Some(format!("write {sequence} is damaged; its copy has all of its facts")),
                 (false, false) => None,
             };
             match what {

@@ -88,7 +88,7 @@ impl View<'_, '_> {
                     }
                 }
                 Err(Bad::Zero | Bad::Short) if bytes.iter().all(|&b| b == 0) => blank.push(slot),
-                Err(bad) => self.bad(&file, 0, bad, format!("the snapshot does not hold ({bad}); a torn one is no loss"))?,
+                Err(bad) => self.bad(&file, 0, bad, format!("the snapshot is damaged ({bad}); a torn one is no loss"))?,
             }
         }
         let sequence = newest.as_ref().map_or(0, |s| s.sequence);
@@ -181,7 +181,7 @@ impl View<'_, '_> {
                 return Ok(None);
             }
             Err(bad) => {
-                self.damage(&segment, 0, format!("the file header does not hold: {bad}"))?;
+                self.damage(&segment, 0, format!("the file header is damaged: {bad}"))?;
                 // What else is wrong in the file? Where it belongs elsewhere, nothing in it counts.
                 let Some(meta) = headers::read(self.storage, dir, base).ok().and_then(|h| h.meta) else { return Ok(None) };
                 meta
@@ -198,7 +198,7 @@ impl View<'_, '_> {
                 self.newer(&commit, 0, bad)?;
                 return Ok(None);
             }
-            Err(bad) => self.damage(&commit, 0, format!("the file header does not hold: {bad}; a start rebuilds it"))?,
+            Err(bad) => self.damage(&commit, 0, format!("the file header is damaged: {bad}; startup rebuilds it"))?,
         }
         // Behind the snapshot a start writes it again where a crash has torn it.
         let is_settled = newest.is_some_and(|s| base < s.end.offset);
@@ -230,7 +230,7 @@ impl View<'_, '_> {
             match (found, h) {
                 (BatchFound::Whole | BatchFound::BodyBad, Some(h)) => {
                     if found == BatchFound::BodyBad && walk.at.offset < promised {
-                        self.damage(&segment, byte + 128, format!("the body of the batch {} does not hold", show(&h)))?;
+                        self.damage(&segment, byte + 128, format!("the body of the batch {} is damaged", show(&h)))?;
                     } else if found == BatchFound::BodyBad {
                         break;
                     }
@@ -299,7 +299,7 @@ impl View<'_, '_> {
                 return self.say(file, "the table of the segments before it is not whole: a start writes it");
             }
             Err(bad) => {
-                let what = format!("the table of the segments before it does not hold: {bad}; it is written again");
+                let what = format!("the table of the segments before it is damaged: {bad}; it is written again");
                 return self.damage(file, TABLE_AT as u64, what);
             }
         };

@@ -117,7 +117,7 @@ pub(super) fn record_words(kind: RecordKind) -> &'static str {
 pub(super) fn batch_words(found: BatchFound) -> &'static str {
     match found {
         BatchFound::Whole => "a whole batch",
-        BatchFound::BodyBad => "a batch whose body does not hold",
+        BatchFound::BodyBad => "a batch whose body is damaged",
         BatchFound::Breaks => "a batch that does not continue the log",
         BatchFound::Zeros => "zeros",
         BatchFound::Garbage => "bytes that are no batch",

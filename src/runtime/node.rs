@@ -32,7 +32,7 @@ const ADDRESS_WAIT: Duration = Duration::from_secs(5);
 pub enum NodeError {
     #[error(transparent)]
     Lock(#[from] LockError),
-    #[error("{failures} of the start-up checks failed (see above, or run `ringmq doctor`)")]
+    #[error("{failures} of the startup checks failed (see above, or run `ringmq doctor`)")]
     Doctor { failures: usize },
     #[error("{path}: {source}; the data path must be writable")]
     DataPath { path: String, source: io::Error },
@@ -49,9 +49,9 @@ pub enum NodeError {
          (native_address = {listed:?})"
     )]
     NativeListed { source: NetError, listed: Arc<str> },
-    #[error("cannot make an eventfd: {0}; raise the limit of open files (ulimit -n)")]
+    #[error("cannot create an eventfd: {0}; raise the limit of open files (ulimit -n)")]
     Eventfd(io::Error),
-    #[error("signals cannot be waited for: {0}")]
+    #[error("cannot wait for signals: {0}")]
     Signals(io::Error),
     #[error(transparent)]
     Cores(#[from] CoresError),
@@ -182,7 +182,7 @@ pub fn run_node<M: Machine + 'static>(
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
         let reason = stop.wait(|| {
-            tracing::info!("SIGHUP: reading again what can be read again");
+            tracing::info!("SIGHUP: rereading the settings, TLS files and cluster file that can change now");
             reread();
             reread_tls(&settings, tls.as_ref(), peer_tls.as_ref());
             if let Some(coordinator) = &coordinator {
@@ -237,8 +237,8 @@ fn shorten_slice(wanted: Duration) {
     }
     match slice::ask(wanted) {
         Ok(Answer::InForce(slice)) => tracing::debug!(us = slice.as_micros() as u64, "time slice"),
-        Ok(Answer::NotKnown) => tracing::info!("this kernel takes no time slice from a thread: Linux 6.12 does"),
-        Ok(Answer::OtherPolicy) => tracing::info!("the scheduling policy is not the ordinary one: --time-slice does not count"),
+        Ok(Answer::NotKnown) => tracing::info!("this kernel cannot set a thread's time slice: Linux 6.12 can"),
+        Ok(Answer::OtherPolicy) => tracing::info!("the scheduling policy is not SCHED_OTHER: --time-slice has no effect"),
         Err(e) => tracing::warn!("the time slice stays the kernel's own: sched_setattr: {e}"),
     }
 }

@@ -26,7 +26,7 @@ pub enum TlsError {
          (the node's own certificate must come first in its file)"
     )]
     Mismatch { flag: &'static str, key_flag: &'static str, key: String, certificate: String },
-    #[error("none of the system's CAs can be read ({0}): name those that count with --tls-root-ca-file")]
+    #[error("none of the system's CAs can be read ({0}): name the CAs to trust with --tls-root-ca-file")]
     SystemRoots(String),
     #[error("TLS cannot be set up: {0}")]
     Other(Error),

@@ -43,7 +43,7 @@ pub enum Error {
         /// Reason why the connection ended.
         why: Arc<str>,
     },
-    #[error("{address} does not keep to the protocol: {why}")]
+    #[error("{address} violates the protocol: {why}")]
     /// The node sent bytes that the protocol does not allow.
     Protocol {
         /// Host and port of the node.
@@ -126,7 +126,7 @@ pub enum Error {
         /// Error that ended it.
         why: Arc<Error>,
     },
-    #[error("it was closed on this side")]
+    #[error("closed on this side")]
     /// The client, producer or consumer was closed by its owner.
     Closed,
 }
@@ -209,7 +209,7 @@ pub(super) enum Broken {
     Frame(#[from] FrameError),
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    #[error("the node closed it")]
+    #[error("closed by the node")]
     Ended,
     #[error("nothing was heard from the node for two heartbeat intervals")]
     Silent,

@@ -93,7 +93,7 @@ pub enum TlsError {
         /// The file with the key.
         key: PathBuf,
     },
-    #[error("{name:?} is neither a host name nor an IP address; say what stands in the node's certificate (server name)")]
+    #[error("{name:?} is neither a host name nor an IP address; set the server name to a name in the node's certificate")]
     /// The name that the node's certificate has to show cannot be one.
     ServerName {
         /// The name.
@@ -115,7 +115,7 @@ pub enum TlsError {
         /// Names in the certificate.
         what: String,
     },
-    #[error("its certificate does not hold: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
+    #[error("its certificate is not valid: {what}; renew the node's --native-tls-cert, or set this machine's clock")]
     /// The node's certificate has expired, or does not hold for another reason.
     Invalid {
         /// The reason.
@@ -132,7 +132,7 @@ pub enum TlsError {
         /// The TLS alert that it sent.
         alert: String,
     },
-    #[error("what answers there is not TLS: connect without it, or start the node with --native-tls-cert and --native-tls-key")]
+    #[error("the server does not speak TLS: connect without it, or start the node with --native-tls-cert and --native-tls-key")]
     /// The other end does not speak TLS.
     NotTls,
     #[error("the node speaks TLS on this port: say which CA to trust (the TLS option of the client)")]

@@ -281,7 +281,7 @@ impl Channel {
         self.waiting_held = self.waiting_held.min(self.waiting_count);
         tracing::warn!(
             channel = %self.name(), log_id = open.id.0, messages = open.num, offset = open.offset,
-            "what was to be delivered again is lost"
+            "messages that were to be delivered again are lost"
         );
         self.confirm(open.interval());
     }

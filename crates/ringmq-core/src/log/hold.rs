@@ -92,7 +92,7 @@ impl Store {
         if is_said && !was_said {
             let (dir, error) = (&self.part(p).dir, &self.reader.holds.places[&(p, offset)].error);
             tracing::error!(topic = %dir.topic, partition = %dir.partition, offset, error,
-                "a read keeps failing: channels of this partition hold there, nothing is skipped, it is tried again; see to the device");
+                "a read keeps failing: channels of this partition hold there and skip nothing; the read is tried again; check the device");
         }
         self.notices.push(Notice::Readable { p });
     }
@@ -104,7 +104,7 @@ impl Store {
             let dir = &self.part(p).dir;
             let (tries, seconds) = (hold.tries, now.ticks.since(hold.since).as_secs());
             tracing::info!(topic = %dir.topic, partition = %dir.partition, offset, tries, seconds,
-                "reads of this partition do not fail any more: its channels go on");
+                "reads of this partition succeed again: its channels go on");
         }
         self.notices.push(Notice::Readable { p });
     }

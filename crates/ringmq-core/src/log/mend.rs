@@ -114,7 +114,7 @@ impl Store {
     /// The range stays lost; who brought the batches may bring them again.
     fn not_mended(&mut self, p: PartitionIdx, why: &str) {
         let dir = &self.part(p).dir;
-        tracing::warn!(topic = %dir.topic, partition = %dir.partition, why, "damage is not mended yet");
+        tracing::warn!(topic = %dir.topic, partition = %dir.partition, why, "damage is not repaired yet");
         self.notices.push(Notice::Mended { p, is_whole: false });
     }
 
@@ -195,7 +195,7 @@ impl Store {
             }
             Ok(_) => self.mend_next(p, io),
             Err(error) if is_reading => {
-                tracing::warn!(%error, "what stands beside damage cannot be read: it is not mended yet");
+                tracing::warn!(%error, "bytes beside damage cannot be read: the damage is not repaired yet");
                 self.end_mend(p, false);
             }
             Err(error) => {
@@ -216,7 +216,7 @@ impl Store {
             self.scrub.mended();
             let (dir, messages) = (&part.dir, to.count - from.count);
             tracing::info!(topic = %dir.topic, partition = %dir.partition, from = from.offset, to = to.offset, messages,
-                "damage is mended: another replica's bytes stand there");
+                "damage is repaired with another replica's bytes");
         }
         self.notices.push(Notice::Mended { p, is_whole });
         self.notices.push(Notice::Readable { p });

@@ -98,9 +98,9 @@ pub struct Recovered {
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecoverError {
-    #[error("{0}; nothing was changed that a new start does not do again")]
+    #[error("{0}; the data path is unchanged, except for steps that the next startup repeats")]
     Disk(DiskError),
-    #[error("{file}: the disk is full and recovery needs room; free some space on the data path and start again")]
+    #[error("{file}: the disk is full and recovery needs space; free some space on the data path and start again")]
     NoSpace { file: FileId },
     #[error(
         "{file} at byte {at}: written in a format that this build does not know; start the version that wrote it, or a newer one"
@@ -115,7 +115,7 @@ pub enum RecoverError {
     )]
     LostJournals { missing: String, held: String, generation: u64 },
     #[error(
-        "node.meta.0 and node.meta.1 do not hold, or are missing, beside {journals} journals and {topics} topics: which node this was, \
+        "node.meta.0 and node.meta.1 are damaged or missing, beside {journals} journals and {topics} topics: which node this was, \
          and whether a journal is missing too, cannot be told. Nothing was changed. Put one of the two files back and start \
          again. If both are gone for good, start once with --accept-lost-journal={generation}: the node then goes on under a \
          new id, with the journals and topics that are there, and what stood in a journal that is missing is lost unseen"
@@ -261,7 +261,7 @@ fn note_ring(ring: &Ring, report: &mut Report) {
         report.note(Severity::Repaired, &file, Some(ring.file_len), what);
     }
     match ring.slots {
-        Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot does not hold"),
+        Slots::OneBad => report.note(Severity::Repaired, &file, Some(0), "one checkpoint slot is damaged"),
         Slots::BothBad => report.note(Severity::Damage, &file, Some(0), "no checkpoint slot holds: its writes were searched"),
         Slots::Blank | Slots::Hold | Slots::Unknown => {}
     }
@@ -374,11 +374,11 @@ impl Partitions {
             }
         }
         if write.lost_copy {
-            let what = format!("the copy of the facts of write {} does not hold; they stand in the write", write.sequence);
+            let what = format!("the copy of the facts of write {} is damaged; the write has them", write.sequence);
             cx.report.note(Severity::Repaired, &file, write.at, what);
         }
         if write.is_by_copy {
-            let what = format!("write {} does not hold{bad}: all that it held stands in its copy too", write.sequence);
+            let what = format!("write {} is damaged{bad}: its copy has all of its facts", write.sequence);
             cx.report.note(Severity::Mended, &file, write.at, what);
         }
         for record in &write.kept {

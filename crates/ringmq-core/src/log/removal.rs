@@ -168,7 +168,7 @@ impl Store {
     pub(super) fn partition_removed(&mut self, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let is_gone = outcome.is_ok();
         if let Err(error) = outcome {
-            tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next start removes it");
+            tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next startup removes it");
         } else {
             let part = self.partitions.remove(p.0 as usize);
             self.unflushed_bytes -= part.unflushed_bytes;
@@ -192,7 +192,7 @@ impl Store {
     pub(super) fn topic_removed(&mut self, key: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let is_gone = outcome.is_ok();
         if let Err(error) = outcome {
-            tracing::error!(%error, "a removed topic's topic.meta stays on the disk: the next start removes it");
+            tracing::error!(%error, "a removed topic's topic.meta stays on the disk: the next startup removes it");
             self.topic_delete_failed(key);
         } else {
             self.removal.deletes.remove(&key);

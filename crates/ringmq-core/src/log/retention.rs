@@ -206,7 +206,7 @@ impl Store {
             Ok(_) => {}
             Err(error) => {
                 let topic = &self.part(p).dir.topic;
-                tracing::warn!(%error, %topic, "old segments were not removed: the next start will try again");
+                tracing::warn!(%error, %topic, "old segments were not removed: the next startup tries again");
             }
         }
     }

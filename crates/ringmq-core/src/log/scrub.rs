@@ -160,7 +160,7 @@ impl Store {
         if self.scrub.unreadable.replace(p) != Some(p) {
             let dir = &self.part(p).dir;
             tracing::warn!(topic = %dir.topic, partition = %dir.partition, offset, what,
-                "the scrubber passes over what it could not read");
+                "the scrubber skips bytes that it could not read");
         }
     }
 
@@ -242,7 +242,7 @@ impl Store {
         };
         if let Err(error) = &result {
             let file = self.scrub.check.as_ref().map(|c| c.file.to_string());
-            tracing::warn!(file, error, "the commit log is neither verified nor mended before the next pass");
+            tracing::warn!(file, error, "the commit log is neither verified nor repaired before the next pass");
             self.scrub.walk.iter_mut().for_each(|w| w.is_given_up = true);
         }
         let may_go_on = result.is_ok() && !self.is_stopping() && self.part(p).poisoned.is_none();
@@ -291,7 +291,7 @@ impl Store {
         if let (Some(check), Some(walk)) = (&mut self.scrub.check, self.scrub.walk) {
             check.step = Step::CommitLog;
             let file = FileId::Segment(self.partitions[check.p.0 as usize].dir.clone(), walk.base).to_string();
-            tracing::warn!(file, error, "the first block of a segment is neither verified nor mended before the next pass");
+            tracing::warn!(file, error, "the first block of a segment is neither verified nor repaired before the next pass");
         }
     }
 
@@ -370,14 +370,14 @@ impl PartitionLog {
             Ok(_) if is_shown => (None, Some("its header differs from its first batch")),
             Ok(_) => return Err(Bad::Foreign),
             Err(bad @ Bad::Version(_)) => return Err(bad),
-            Err(_) => (None, Some("its header does not hold")),
+            Err(_) => (None, Some("its header is damaged")),
         };
         let table = SegmentTable::parse(found, id, partition, base);
         let (is_right, why) = match &table {
             Ok(table) => (table.covers(&before), None),
             // An older build wrote none.
             Err(Bad::Zero) => (before.is_empty(), None),
-            Err(_) => (false, Some("the table of the segments before it does not hold")),
+            Err(_) => (false, Some("the table of the segments before it is damaged")),
         };
         Ok(match header {
             Some(_) if is_right => None,

@@ -481,9 +481,9 @@ impl Store {
             let file = FileId::Segment(part.dir.clone(), part.segment_of(whole.0.offset).1.meta.base.offset);
             if part.waits_for(whole.1) {
                 tracing::error!(%file, from, to, messages, what,
-                    "stored bytes do not hold: damage, which another replica is asked to mend");
+                    "damage: stored bytes fail their checks; another replica is asked for them");
             } else {
-                tracing::error!(%file, from, to, messages, what, "stored bytes do not hold: damage, these messages are lost");
+                tracing::error!(%file, from, to, messages, what, "damage: stored bytes fail their checks, these messages are lost");
             }
         }
         self.notices.push(Notice::Damage { p, from, to, what });

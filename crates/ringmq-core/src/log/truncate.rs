@@ -378,7 +378,7 @@ impl Store {
             // What was never allocated has nothing to cut.
             (Ok(_) | Err(DiskError::NotFound { .. }), _) => Bytes::new(),
             (Err(error), Stage::Looking(_)) => {
-                tracing::warn!(%error, "a log is to be cut and its files cannot be read: trying again");
+                tracing::warn!(%error, "a log must be truncated and its files cannot be read: trying again");
                 cut.retry_at = Some(now.ticks + super::space::RETRY);
                 return;
             }
@@ -430,7 +430,7 @@ impl Store {
         let epoch = part.epochs.epoch_at(base.offset).unwrap_or(Epoch(0));
         let at = Mark { number: 0, at: base, chain_crc: prev_crc, epoch, unix_ns: 0 };
         tracing::warn!(topic = %part.dir.topic, partition = %part.dir.partition, offset = cut.tail.at.offset,
-            "a commit log does not know where the log is to be cut: its segment is looked through");
+            "a commit log lacks the position to truncate at: scanning its segment");
         cut.stage = Stage::Looking(Look::Walk { at, count: 0 });
     }
 

@@ -36,9 +36,9 @@ const AHEAD: u64 = 1024 * 1024;
 /// Why a run cannot be handed out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    #[error("no batch that is stored begins at offset {0}: retention or a cut took it")]
+    #[error("no stored batch begins at offset {0}: retention or a truncation removed it")]
     Gone(i64),
-    #[error("what stands at offset {0} does not hold")]
+    #[error("the bytes at offset {0} fail their checks")]
     Damaged(i64),
     #[error("the device refuses: {0}")]
     Refused(String),

@@ -490,7 +490,7 @@ impl Links {
             node.said = Some(loss.why.clone());
             let address = &node.address;
             if node.is_dialled {
-                tracing::warn!(core, peer = %name, %address, "no connection to a peer: {why}; tried again, said once");
+                tracing::warn!(core, peer = %name, %address, "no connection to a peer: {why}; trying again, logged once");
             } else {
                 tracing::warn!(core, peer = %name, "no connection with a peer: {why}");
             }

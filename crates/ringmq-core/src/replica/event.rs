@@ -355,12 +355,12 @@ impl std::fmt::Display for Loss {
 pub enum Alarm {
     #[error("every in-sync replica that answered lost something at its recovery: start the others, or accept the loss")]
     OnlySuspects,
-    #[error("the log to go on with lacks what was committed (up to offset {}): keep and start the in-sync replicas, or accept the loss",
+    #[error("the best log available lacks committed data (up to offset {}): keep and start the other in-sync replicas, or accept the loss",
         committed.offset)]
     CommittedMissing { committed: Position },
-    #[error("the leader's log ends before what is committed here (offset {}): this replica cuts nothing on its word", committed.offset)]
+    #[error("the leader's log ends before the committed end of this replica (offset {}): this replica does not truncate", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("what stands from offset {} to {} does not hold, and no other replica gave it: start the others, or accept the loss",
+    #[error("the bytes from offset {} to {} are damaged, and no other replica has supplied them: start the others, or accept the loss",
         from.offset, to.offset)]
     Damaged { from: Position, to: Position },
 }

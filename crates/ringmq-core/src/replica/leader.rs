@@ -314,7 +314,7 @@ impl Leader {
         self.missing = self.missing.filter(|(_, m)| m.offset > committed.offset).or(Some((node, committed)));
         tracing::error!(
             epoch = self.epoch.0, witness = %node, committed = committed.offset, end = cx.log.end().at.offset,
-            "an in-sync replica has what is committed and not in this leader's log: keep that replica; who leads is decided anew"
+            "an in-sync replica has committed data that this leader lacks: keep that replica; the leader is elected anew"
         );
         cx.out.extend([Effect::Alarm(alarm), Effect::Doubted, Effect::Resign]);
         if matches!(self.phase, Phase::Open) {
@@ -460,7 +460,7 @@ impl Leader {
             return;
         }
         if isr.len() >= membership.min_isr {
-            tracing::warn!(?lagging, "in-sync replicas lag, or do not confirm the channels, and are to be removed");
+            tracing::warn!(?lagging, "removing in-sync replicas that lag or do not confirm the channels");
             self.propose(cx, membership, isr, None, base);
         } else {
             // Not allowed; looked at again.
@@ -581,11 +581,7 @@ impl Leader {
             return self.damaged_since = None;
         }
         if cx.now >= *self.damaged_since.get_or_insert(cx.now) + base.options.write_limit {
-            tracing::warn!(
-                epoch = self.epoch.0,
-                damage = damage.offset,
-                "the chosen tail does not hold: another epoch is asked for"
-            );
+            tracing::warn!(epoch = self.epoch.0, damage = damage.offset, "the chosen tail is damaged: asking for another epoch");
             self.damaged_since = Some(cx.now);
             cx.out.push(Effect::AskEpoch { above: base.fence() });
         }

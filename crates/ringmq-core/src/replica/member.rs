@@ -214,7 +214,7 @@ impl Member {
         if let Role::Leader(leader) = &self.role
             && heard > leader.epoch
         {
-            tracing::warn!(epoch = leader.epoch.0, heard = heard.0, "a higher epoch was heard of: this node leads no longer");
+            tracing::warn!(epoch = leader.epoch.0, heard = heard.0, "a higher epoch exists: this node stops leading");
             self.base.heard = self.base.heard.max(heard);
             cx.out.push(Effect::Refresh);
             self.follow(cx, heard, None);

@@ -64,7 +64,7 @@ impl Mender {
                 cx.out.push(Effect::Mend { batches });
             }
             Ok(_) => tracing::debug!(%node, from = from.offset, "a replica has nothing for the damage here"),
-            Err(error) => tracing::warn!(%node, from = from.offset, %error, "what came for the damage here does not hold"),
+            Err(error) => tracing::warn!(%node, from = from.offset, %error, "a repair from another replica fails its checks"),
         }
     }
 

@@ -258,7 +258,7 @@ impl Leader {
             }
             Ok(false) => {}
             Err(error) => {
-                tracing::warn!(%source, %error, "the chosen tail does not go on here");
+                tracing::warn!(%source, %error, "the chosen tail does not continue this log");
                 self.source_lost(base, cx, source);
             }
         }

@@ -49,7 +49,7 @@ pub enum PublishError {
     TopicNotExist,
     #[error("this node does not lead the partition")]
     NotLeader,
-    #[error("no write is taken: {0}")]
+    #[error("the partition accepts no write: {0}")]
     NotWritable(Unwritable),
 }
 
@@ -110,7 +110,7 @@ pub enum SetOffsetError {
     NotFirstClient,
     #[error("clients are subscribed to the channel: unsubscribe them first")]
     HasClients,
-    #[error("a place is needed: the oldest or newest message, an offset, a count, an id or a time")]
+    #[error("a position is needed: the oldest or newest message, an offset, a count, an id or a time")]
     NoPlace,
     #[error("the log cannot be read there: try again, and look at /stats")]
     Unreadable,
@@ -123,9 +123,9 @@ pub enum SetOffsetError {
 pub enum AcceptLossError {
     #[error("this node has no replica of the partition")]
     NoReplica,
-    #[error("the partition's replica here waits for no such decision: its role is {role}")]
+    #[error("the partition's replica on this node waits for no such decision: its role is {role}")]
     Nothing { role: &'static str },
-    #[error("{what}. Only who repeats it accepts it: loss={name}")]
+    #[error("{what}. To accept this loss, repeat its name: loss={name}")]
     NotNamed { name: String, what: String },
     #[error("the core's journal has failed, so the decision cannot be kept: restart the node, and accept the loss then")]
     ReadOnly,

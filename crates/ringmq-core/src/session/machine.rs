@@ -333,7 +333,7 @@ impl Session {
             let (client, address) = (&request.client_id, &self.peer.0);
             tracing::warn!(
                 client, %address, features,
-                "a client asked for features that are not there: its connection does without, as the answer to IDENTIFY says"
+                "a client asked for features that this node does not have: the answer to IDENTIFY says which are off"
             );
         }
         let answer = request.answer(&new, upgrade, &self.limits);

@@ -249,7 +249,7 @@ fn peer_fault(error: &Error, is_handshake: bool, side: Side) -> Option<String> {
         ) => {
             format!("its certificate has neither the host of its peer_address nor its name in the cluster: {what}")
         }
-        Error::InvalidCertificate(what) => format!("its certificate does not hold: {what}"),
+        Error::InvalidCertificate(what) => format!("its certificate is not valid: {what}"),
         Error::AlertReceived(
             alert @ (AlertDescription::UnknownCA
             | AlertDescription::BadCertificate

@@ -38,9 +38,9 @@ pub enum FrameError {
     TooLong { len: u64, max: usize },
     #[error("the frame's metadata of {meta} bytes does not fit into its {len} bytes, or is no multiple of 8")]
     Metadata { meta: usize, len: usize },
-    #[error("the checksum of the frame's header and metadata does not hold: not this protocol, or a damaged stream")]
+    #[error("checksum mismatch in the frame's header and metadata: another protocol, or a damaged stream")]
     Checksum,
-    #[error("the checksum of the payload does not hold")]
+    #[error("checksum mismatch in the frame's payload")]
     Payload,
 }
 

@@ -58,7 +58,7 @@ pub const HEADER_TABLE: &[Row<HeaderFound, HeaderFound, (), HeaderAction>] = &[
         b: &[HeaderFound::Holds, HeaderFound::Blank, HeaderFound::Bad, HeaderFound::Foreign],
         c: &[],
         then: HeaderAction::Keep,
-        why: "the commit log is rebuilt where it does not hold",
+        why: "the commit log is rebuilt where it is damaged",
     },
     Row {
         a: &[HeaderFound::Blank, HeaderFound::Bad],
@@ -224,7 +224,7 @@ impl Partition {
             let Some(meta) = header.meta else {
                 self.doubt = Doubt::Lost;
                 self.damaged = true;
-                set_aside(cx.storage, &self.dir, base, cx.label, "the file header does not hold", cx.report)?;
+                set_aside(cx.storage, &self.dir, base, cx.label, "the file header is damaged", cx.report)?;
                 continue;
             };
             known.insert(base, meta);
@@ -235,9 +235,9 @@ impl Partition {
             }
             let file = FileId::Segment(self.dir.clone(), base);
             if header.action != HeaderAction::Keep {
-                repairs.push((meta, header.epoch, file, "the file header does not hold: written again"));
+                repairs.push((meta, header.epoch, file, "the file header is damaged: written again"));
             } else if let Some(file) = header.rotten_table {
-                repairs.push((meta, header.epoch, file, "the table of the segments before it does not hold: written again"));
+                repairs.push((meta, header.epoch, file, "the table of the segments before it is damaged: written again"));
             }
         }
         self.segments.extend(known.into_values());

@@ -180,8 +180,8 @@ pub fn read(storage: &mut dyn Storage, in_use: bool, rng: &mut Rng, report: &mut
     match decide(NODE_TABLE, found, data, ()).then {
         NodeAction::Use => {
             if found == NodeFound::OneBad {
-                let bad = both.iter().position(Result::is_err).expect("one does not hold") as u8;
-                report.note(Severity::Mended, &FileId::Node(bad), Some(0), "it does not hold: written again from the other one");
+                let bad = both.iter().position(Result::is_err).expect("one is damaged") as u8;
+                report.note(Severity::Mended, &FileId::Node(bad), Some(0), "damaged: written again from the other one");
             }
             Ok(Node { meta: best.expect("the table's row needs one that holds"), is_lost: false })
         }

@@ -357,7 +357,7 @@ impl Partition {
         match decide(COMMIT_TABLE, header, end, ()).then {
             CommitAction::Keep => self.commit_count = index,
             CommitAction::RepairHeader => {
-                cx.report.note(Severity::Repaired, &commit, Some(0), "the file header does not hold: written again");
+                cx.report.note(Severity::Repaired, &commit, Some(0), "the file header is damaged: written again");
                 let meta = *self.segments.last().expect("looked at above");
                 self.write_headers(cx, &meta, self.epoch)?;
                 self.commit_count = index;

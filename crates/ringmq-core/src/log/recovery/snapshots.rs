@@ -219,7 +219,7 @@ impl Partition {
         // The journal lets go of the first record when all slots are written.
         let is_first_round = self.has_witness || self.on_disk.is_none();
         for (file, _) in self.bad_slots.iter().filter(|(_, is_first)| !(*is_first && is_first_round)) {
-            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot does not hold: written again from what others have");
+            cx.report.note(Severity::Repaired, file, Some(0), "the snapshot is damaged: written again from what others have");
         }
     }
 

@@ -258,7 +258,7 @@ fn gather_one(
         }
         action @ (TopicAction::Complete | TopicAction::Mend) => {
             let (severity, what) = match action {
-                TopicAction::Mend => (Severity::Mended, "it does not hold, or is missing: written again from the other one"),
+                TopicAction::Mend => (Severity::Mended, "damaged or missing: written again from the other one"),
                 _ => (Severity::Repaired, "it was not written yet, or is gone: written from the other one"),
             };
             report.note(severity, &files[bad], Some(0), what);
@@ -271,13 +271,13 @@ fn gather_one(
             let meta = expected.expect("the table's row needs a record");
             if found == MetaFound::Bad {
                 let which = usize::from(both[0] == Err(Bad::Zero));
-                report.note(Severity::Mended, &files[which], Some(0), "it does not hold: written again from the journal");
+                report.note(Severity::Mended, &files[which], Some(0), "damaged: written again from the journal");
             }
             write_meta(storage, meta)?;
             Ok(Some(Arc::new(meta.info.clone())))
         }
         TopicAction::SetAside => {
-            let what = format!("it does not hold, or is not the topic of this folder: set aside as {name}~{label}");
+            let what = format!("the file is damaged or is not of the topic of this folder: set aside as {name}~{label}");
             report.note(Severity::Damage, &files[0], None, what);
             storage.set_aside_topic(name, label)?;
             let Some(meta) = expected else { return Ok(None) };

@@ -100,7 +100,7 @@ fn nothing_is_passed_while_nobody_has_it() {
     assert!(!got.is_empty() && got.len() < 40, "it holds at the damage: {}", got.len());
     assert!(net.damage(0));
     let stats = net.nodes[0].shards[0].engine.replication_stats(net.index(0)).expect("a replica");
-    assert!(stats.alarm.as_ref().is_some_and(|a| a.contains("does not hold")), "{:?}", stats.alarm);
+    assert!(stats.alarm.as_ref().is_some_and(|a| a.contains("are damaged")), "{:?}", stats.alarm);
     net.publish(p, "more");
     assert_eq!(net.take(p), ["OK"], "it leads, and takes publishes");
     net.isolate(1, false);

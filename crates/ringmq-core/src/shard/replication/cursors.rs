@@ -143,7 +143,7 @@ impl Engine {
                 Some(i) => p.channels[i as usize].machine = Channel::new(options, partition, image),
                 None => {
                     let offset = image.confirmed.offset;
-                    tracing::info!(topic = %p.topic.name, %partition, channel = %image.name, offset, "a channel, from the leader");
+                    tracing::info!(topic = %p.topic.name, %partition, channel = %image.name, offset, "the leader created the channel");
                     self.add_channel(idx, image);
                 }
             }

@@ -161,7 +161,7 @@ impl Engine {
         if cluster.recording.iter().any(|(_, t)| t.name == topic.name) {
             return;
         }
-        tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "a topic of the cluster comes to this node");
+        tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node gets a topic of the cluster");
         let record = self.store.log_topic_create(topic, now.unix_ns, &mut self.io);
         self.cluster_mut().recording.push_back((record, topic.clone()));
     }

@@ -21,25 +21,25 @@ pub enum Retry {
 pub enum PeerError {
     #[error("the partition is not known here (yet)")]
     UnknownPartition,
-    #[error("epoch {} was promised, lower ones are over", promised.0)]
+    #[error("this replica has promised epoch {}: lower epochs are fenced", promised.0)]
     StaleEpoch { promised: Epoch },
     #[error("the sender is not the leader that the metadata here names")]
     ForeignLeader,
     #[error("this node is no replica of the partition, as far as its metadata says")]
     NotMember,
-    #[error("nothing is taken before the logs were compared in this session")]
+    #[error("no batch is accepted before the logs were compared in this session")]
     NotAligned,
     #[error("the batch would leave a gap behind offset {}", end.offset)]
     Gap { end: Position },
-    #[error("other bytes stand at offset {offset}: this replica leaves the ISR and catches up")]
+    #[error("the log has other bytes at offset {offset}: this replica leaves the ISR and catches up")]
     Diverged { offset: i64 },
-    #[error("a batch is not what it says: {0}")]
+    #[error("a batch does not match its header: {0}")]
     BadBatch(Bad),
-    #[error("a cut below what is known to be committed here (offset {}) needs more than a leader's word", committed.offset)]
+    #[error("the committed end here is offset {}: this replica does not truncate below it on a leader's word alone", committed.offset)]
     BelowCommitted { committed: Position },
-    #[error("what was asked for is not stored here (any more)")]
+    #[error("the requested bytes are not stored here (any more)")]
     OutOfReach,
-    #[error("a write failed here, nothing is taken until a restart")]
+    #[error("a write failed on this replica: no batch is accepted until a restart")]
     Failed,
     #[error("ephemeral channels are not replicated")]
     Ephemeral,
