@@ -11,7 +11,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// One batch of a log: `None` when only its header is whole.
+/// A batch of a log; `None` when only its header is intact.
 pub type Found = (BatchHeader, Option<Batch>);
 
 /// Every batch from the first segment's base to the end. Headers, chain, positions, commit records, file headers and the

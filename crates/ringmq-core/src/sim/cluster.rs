@@ -29,14 +29,14 @@ use crate::sim::node::book::Counts;
 use plan::Plan;
 use world::World;
 
-/// What a run has seen, so that a test can ask whether it was worth anything.
+/// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub counts: Counts,
     pub starts: u64,
     pub crashes: u64,
     pub stops: u64,
-    /// All nodes went down at once.
+    /// Times that all nodes went down at once.
     pub blackouts: u64,
     pub recovery_crashes: u64,
     pub pauses: u64,
@@ -56,10 +56,10 @@ pub struct Outcome {
     pub damages: u64,
     /// Segments that began on the space of others.
     pub reused: u64,
-    /// What an operator was told to be done: pauses, and channels that were emptied or deleted.
+    /// Changes that an operator was told are done: pauses, and channels that were emptied or deleted.
     pub paused: u64,
     pub removed: u64,
-    /// Of those, how often a disk was asked for one.
+    /// Times that a disk was searched for one of these.
     pub operated_looked_for: u64,
     /// Replicas that something befell in a state that they soon leave.
     pub role_changes: u64,
@@ -76,7 +76,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Of several runs.
+    /// Adds the counts of another run.
     pub fn add(&mut self, o: &Outcome) {
         self.counts.add(&o.counts);
         self.starts += o.starts;
@@ -109,7 +109,7 @@ impl Outcome {
     }
 }
 
-/// Where a readable trace goes, line by line.
+/// Receiver of a readable trace, line by line.
 pub type Sink = Box<dyn FnMut(&str)>;
 
 /// Runs a plan from its seed. Panics when a check fails.

@@ -37,7 +37,7 @@ pub struct Faults {
     pub short_write: f64,
     /// An allocation that finds no space although there is some.
     pub no_space: f64,
-    /// Of the space for all files together, in bytes; 0: no bound.
+    /// Space for all files together, in bytes; 0: no bound.
     pub capacity: u64,
     /// A completion that comes later than those issued after it.
     pub late: f64,
@@ -49,7 +49,7 @@ pub struct Faults {
     pub misdirected_write: f64,
 }
 
-/// What plans begin from.
+/// No faults, as a base for plans.
 pub const NO_FAULTS: Faults = Faults {
     read_error: 0.0,
     write_error: 0.0,
@@ -63,7 +63,7 @@ pub const NO_FAULTS: Faults = Faults {
     misdirected_write: 0.0,
 };
 
-/// What was done to a disk, for tests that ask whether a run was worth anything.
+/// Counts of operations, for tests that ask whether a run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub writes: u64,
@@ -95,7 +95,7 @@ pub struct SimDisk {
     spares: Vec<(FileId, File)>,
     sparing: Rng,
     rng: Rng,
-    /// What lands of a write that fails.
+    /// Random source for the part of a failing write that lands.
     landing: Rng,
     pending: VecDeque<Pending>,
     next_number: u64,
@@ -140,7 +140,7 @@ impl SimDisk {
         self.pending.push_back(Pending { id, op, number, is_late });
     }
 
-    /// Whether anything is under way.
+    /// True if an operation is under way.
     pub fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
@@ -320,7 +320,7 @@ impl SimDisk {
         self.next_number
     }
 
-    /// One more operation; whether the machine is still up.
+    /// Counts an operation; an error if the machine goes down at it.
     fn tick(&mut self) -> Result<(), DiskError> {
         if let Some(left) = &mut self.faults.crash_after {
             if *left == 0 {
@@ -350,7 +350,7 @@ impl SimDisk {
         Ok(())
     }
 
-    /// Whether the device loses this write, or puts it elsewhere, and says nothing.
+    /// True if the device silently loses or misdirects this write.
     fn lies(&mut self, file: &FileId, at: u64, len: usize) -> bool {
         let Faults { lost_write, misdirected_write, .. } = self.faults;
         if lost_write + misdirected_write == 0.0 {

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-/// One partition as the engine holds it.
+/// A partition as the engine holds it.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub dir: Arc<PartitionDir>,
@@ -187,7 +187,7 @@ impl Engine {
         self.disk.allocate(&FileId::Commit(dir, base), commit_len).map_err(|_| Crashed)
     }
 
-    /// One journal write. Ok: it is durable, everything in it may be acknowledged.
+    /// Writes the journal once. Ok: the write is durable, everything in it may be acknowledged.
     pub fn write(&mut self, core: usize, facts: &[Fact]) -> Result<(), Crashed> {
         let (mut records, mut directory) = (vec![], Vec::<DirectoryEntry>::new());
         let (mut copied, mut copy) = (0, vec![]);

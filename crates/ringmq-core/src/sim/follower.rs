@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 const PARTITIONS: u16 = 3;
 
-/// How a run goes.
+/// Plan of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub lives: u64,
@@ -38,7 +38,7 @@ pub struct Plan {
     pub faults: Faults,
 }
 
-/// What a run has seen, so that a test can ask whether it was worth anything.
+/// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub appended: u64,
@@ -56,13 +56,13 @@ pub struct Outcome {
     pub failed: u64,
 }
 
-/// What one partition was given and told.
+/// Expected state of one partition.
 struct Book {
-    /// Where the log begins, and what it holds when all that was given is durable.
+    /// Start of the log, and its contents when everything that was given is durable.
     start: Tail,
     log: Vec<Batch>,
     durable: usize,
-    /// So many batches stay, or where the log begins anew.
+    /// Truncation: the number of batches that stay, or where the log begins anew.
     cut: Option<Result<usize, Tail>>,
     promised: Epoch,
     promised_max: Epoch,
@@ -70,7 +70,7 @@ struct Book {
     promising: Vec<(RecordTicket, Epoch)>,
     told: i64,
     names: BTreeMap<(u64, u64), u32>,
-    /// In which the leader writes.
+    /// Epoch of the leader.
     epoch: u64,
     epoch_max: u64,
     leads: bool,
@@ -79,7 +79,7 @@ struct Book {
     failed: bool,
     /// The verbatim read under way: where it begins.
     reading: Option<(u64, Position)>,
-    /// Where the one before ended: whoever catches up goes on there.
+    /// End of the previous read: catch-up continues there.
     read_to: Option<Position>,
 }
 
@@ -118,7 +118,7 @@ impl Book {
         }
     }
 
-    /// Of all epochs, newest first.
+    /// Ends of all epochs, newest first.
     fn epochs(&self, n: usize) -> Vec<EpochEnd> {
         let mut ends: Vec<EpochEnd> = vec![];
         for batch in self.log[..n].iter().rev() {
@@ -400,7 +400,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What was read verbatim is what stands there.
+    /// Checks that a verbatim read has the stored bytes.
     fn verbatim(&mut self, p: PartitionIdx, token: u64, result: Result<(Vec<Bytes>, Position), Unreadable>) {
         let book = self.book(p);
         let (known, from) = book.reading.take().expect("a read was asked for");
@@ -545,7 +545,7 @@ impl<'a> Node<'a> {
         self.with(|s, _, _, _| s.hold_until_committed(p, holds));
     }
 
-    /// To a place near the end, mostly.
+    /// Truncates the log, mostly near its end.
     fn cut(&mut self, i: usize, p: PartitionIdx) {
         let book = &mut self.books[i];
         if book.cut.is_some() || book.leads || book.promised_max == Epoch(0) {

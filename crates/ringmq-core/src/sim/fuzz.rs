@@ -138,7 +138,7 @@ pub fn snapshot(bytes: &[u8]) {
     }
 }
 
-/// One journal write and its records.
+/// Decodes one journal write and its records.
 pub fn journal_write(bytes: &[u8]) {
     let try_it = |bytes: &[u8]| {
         if let Ok(head) = FactsHeader::parse(bytes, bytes.len()) {

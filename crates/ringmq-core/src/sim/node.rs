@@ -27,7 +27,7 @@ use book::{Book, Counts};
 use std::time::Duration;
 use world::World;
 
-/// How a run goes. Probabilities are 0.0 to 1.0.
+/// Plan of a run. Probabilities are 0.0 to 1.0.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub lives: u64,
@@ -36,30 +36,30 @@ pub struct Plan {
     pub cores_max: u64,
     pub partitions_max: u64,
     pub topics_max: u64,
-    /// That a life ends in a crash, at a random effect; else it is stopped.
+    /// Probability that a life ends in a crash, at a random effect; else the node is stopped.
     pub crash: f64,
-    /// That a crash takes the process only, and not what the device holds.
+    /// Probability that a crash takes the process only, and not what the device holds.
     pub kill: f64,
-    /// That a recovery is cut short, for each attempt.
+    /// Probability that a recovery is interrupted, for each attempt.
     pub recovery_crash: f64,
     /// Per journal write: it fails after it was issued, and what it wrote may be there or not. The core is read-only then.
     pub journal_error: f64,
     /// Per step: the disk completes nothing for a while.
     pub slow: f64,
-    /// Of the disk, while the node runs; capacity and crashes are the run's own.
+    /// Faults of the disk while the node runs; capacity and crashes are the run's own.
     pub faults: Faults,
-    /// That a client is one of ephemeral topics, which come and go. They are outside of the book: nobody is promised a
-    /// message of theirs for longer than they are there.
+    /// Probability that a client uses ephemeral topics. These are outside the book: nobody is promised a message of theirs for longer
+    /// than they exist.
     pub ephemeral: f64,
-    /// Nobody subscribes before messages are there; then many do, to several channels at a time.
+    /// True if nobody subscribes before messages are there, and then many do, to several channels at a time.
     pub firsts: bool,
     /// Bytes of space beside the journals; 0: no bound.
     pub space: u64,
-    /// That a client speaks the native protocol.
+    /// Probability that a client speaks the native protocol.
     pub native: f64,
-    /// That such a one consumes and publishes, beside those that do so anyway.
+    /// Probability that a native client consumes and publishes, beside those that always do.
     pub both: f64,
-    /// That a client reads an ordered channel, or one whose offset is set now and then.
+    /// Probability that a client reads an ordered channel, or one whose offset is set now and then.
     pub order: f64,
     /// Per step: an operator pauses one of their channels, or lets it go on.
     pub pauses: f64,
@@ -67,11 +67,11 @@ pub struct Plan {
     pub removals: f64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,
-    /// That a block of what stands in two places rots before a start.
+    /// Probability that one of two copies of a block rots before a startup.
     pub rot: f64,
 }
 
-/// What a run has seen, so that a test can ask whether it was worth anything.
+/// Counts of a run, so that a test can tell whether the run was worth anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub counts: Counts,

@@ -32,7 +32,7 @@ pub enum Look {
     End,
 }
 
-/// What is known of all logs together.
+/// Knowledge about all logs together.
 pub struct Checker {
     topics: usize,
     /// Last log id and header crc of a batch.
@@ -86,7 +86,7 @@ impl Checker {
 /// A disk's logs, by partition.
 pub type Logs = BTreeMap<Key, Vec<Batches>>;
 
-/// What a disk holds of the clients' messages.
+/// Reads the clients' messages from a disk.
 fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_damaged: bool, n: usize) -> (Found, Logs) {
     let (mut found, mut logs) = (Found::default(), Logs::new());
     for p in &r.partitions {
@@ -166,7 +166,7 @@ impl World {
         logs
     }
 
-    /// All before a batch with something that was acknowledged or delivered is committed.
+    /// Checks that everything before an acknowledged or delivered batch is committed.
     fn committed_prefix(&mut self, key: Key, log: &[Batches], n: usize) {
         let book = &self.book;
         let is_committed = |batch: &Batches| {
@@ -215,7 +215,7 @@ impl World {
         }
     }
 
-    /// At the end every replica of a partition has the same bytes, from where all still have them.
+    /// Checks at the end that all replicas of a partition have the same bytes, from where all still have them.
     pub fn replicas_are_equal(&self, logs: &[Logs], starts: &[BTreeMap<Key, i64>]) {
         for (key, entry) in &self.meta.entries {
             let replicas: Vec<usize> = entry.now.replicas.iter().map(|id| self.meta.index(*id)).collect();

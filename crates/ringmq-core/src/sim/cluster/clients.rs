@@ -15,7 +15,7 @@ use crate::sim::node::reach::Reach;
 pub struct Visitor {
     pub client: AnyClient,
     pub node: usize,
-    /// For ever: it drains a channel, or finishes what a producer began.
+    /// Client that runs for ever: it drains a channel, or finishes a producer's work.
     pub key: Key,
     pub since: u64,
 }
@@ -118,7 +118,7 @@ impl World {
         self.queue.put(at, Happening::Act { wire });
     }
 
-    /// What it wants written goes on its way.
+    /// Sends the client's output.
     pub fn flush(&mut self, wire: u64) {
         let Some(v) = self.clients.get_mut(&wire) else { return };
         let bytes = std::mem::take(v.client.out());

@@ -9,7 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// From, trigger; as their names.
+/// State and trigger by their names.
 pub type Transition = (String, String);
 
 /// Clones share what was seen.
@@ -21,12 +21,12 @@ impl Coverage {
         self.0.lock().expect("nobody panics with it").insert(seen);
     }
 
-    /// What was seen since the last call.
+    /// Takes the transitions that were made since the last call.
     pub fn take(&self) -> BTreeSet<Transition> {
         std::mem::take(&mut self.0.lock().expect("nobody panics with it"))
     }
 
-    /// Of all that the table of states has, in its order, those that were not seen.
+    /// Transitions of the table, in its order, that were not made.
     pub fn missed(&self) -> Vec<String> {
         let seen = self.0.lock().expect("nobody panics with it");
         let name = |(from, trigger, _): &(State, Trigger, State)| (format!("{from:?}"), format!("{trigger:?}"));
@@ -38,7 +38,7 @@ impl Coverage {
             .collect()
     }
 
-    /// For a person.
+    /// Summary for a person.
     pub fn text(&self) -> String {
         let (all, missed) = (TRANSITIONS.len(), self.missed());
         format!("{} of {all} transitions of a replica; not: {}", all - missed.len(), missed.join(", "))

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 pub enum Happening {
-    /// One operation of the node's disk completes.
+    /// Completion of a disk operation.
     Disk {
         node: usize,
         life: u64,
@@ -34,7 +34,7 @@ pub enum Happening {
         core: usize,
         fact: Fact,
     },
-    /// What a core asked reaches the store.
+    /// Question of a core that reaches the store.
     Ask {
         node: usize,
         life: u64,
@@ -104,7 +104,7 @@ pub enum Happening {
     Control,
     /// A fault of [`super::plan::FIELDS`], by its place there.
     Fault(usize),
-    /// What a fault did to a node or between two is over.
+    /// End of a fault of a node or a connection.
     Mended(Mend),
     Start {
         node: usize,
@@ -114,7 +114,7 @@ pub enum Happening {
         node: usize,
         version: u64,
     },
-    /// All nodes lose power.
+    /// Power loss of all nodes.
     AllDown,
     /// Some disk is looked at, from time to time.
     Probes,
@@ -134,7 +134,7 @@ pub enum Mend {
 }
 
 impl Happening {
-    /// Of which process, if it concerns one.
+    /// Process that the event concerns, if any.
     pub fn process(&self) -> Option<(usize, u64)> {
         use Happening::*;
         match self {
@@ -154,7 +154,7 @@ impl Happening {
     }
 }
 
-/// In the order of time; at one moment in that in which they were put in. Happenings stay where they are, only their places move.
+/// Events ordered by time, and by insertion at one time. Events stay in place, only their indices move.
 #[derive(Default)]
 pub struct Queue {
     order: BinaryHeap<Reverse<(u64, u64, usize)>>,

@@ -103,7 +103,7 @@ impl World {
         self.queue.put(until, Happening::Mended(Mend::StoreAway(n)));
     }
 
-    /// Of one node, or of all.
+    /// Fills the disk of one node, or of all.
     fn fill_disk(&mut self, n: usize) {
         let until = self.now + 300 * MS + self.rng.below(3 * SECOND);
         let all = self.rng.chance(0.5);
@@ -118,7 +118,7 @@ impl World {
         (n + 1 + self.rng.below(self.nodes.len() as u64 - 1) as usize) % self.nodes.len()
     }
 
-    /// At an effect that is to come.
+    /// Crashes a node at one of its next effects.
     fn crash_soon(&mut self, n: usize) {
         let left = self.rng.below(400);
         if let Some(r) = &mut self.nodes[n].running {
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// No disk completes anything any more; then all is dark.
+    /// Stops all disks, then takes the power away from all nodes.
     fn power_sags(&mut self) {
         let until = self.now + 20 * MS + self.rng.below(80 * MS);
         for node in &mut self.nodes {
@@ -161,8 +161,8 @@ impl World {
         self.queue.put(until, Happening::AllDown);
     }
 
-    /// From the store, and from one node or all others. What those miss meanwhile must not have been acknowledged, so their disks are
-    /// looked at in the end.
+    /// Cuts a node off from the store, and from one node or all others. What those nodes miss must not have been acknowledged, so their
+    /// disks are checked at the end.
     fn cut_off(&mut self, n: usize) {
         let until = self.now + 500 * MS + self.rng.below(2500 * MS);
         self.take_store_away(n, until);
@@ -212,7 +212,8 @@ impl World {
         self.change_replicas_of(key, n);
     }
 
-    /// In a run with damage one node is never trusted to be the last good copy, so a sound one must stay in sync.
+    /// Changes the replicas of a partition. In a run with damage one node is never trusted to be the last good copy, so an undamaged
+    /// one must stay in sync.
     pub fn change_replicas_of(&mut self, key: Key, n: usize) {
         let sound = |o: &usize| *o != n && self.meta.is_in_sync(key, *o) && self.victim != Some(*o);
         let may_go = (0..self.nodes.len()).any(|o| sound(&o));
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// No fault any more; what can come back does.
+    /// Ends all faults; everything that can come back does.
     pub fn heal(&mut self) {
         self.phase = Phase::Healed;
         self.say(|| "healed".into());

@@ -25,17 +25,17 @@ const OPENINGS_BITS: u32 = 20;
 pub struct Entry {
     pub now: Membership,
     pub history: Vec<Membership>,
-    /// Who led before nobody did, and until when by the leases that the store gave until then.
+    /// Last leader before nobody led, and the end of the leases that the store gave until then.
     last_leader: Option<usize>,
     led_until: u64,
 }
 
-/// What an [`Ask`] leads to.
+/// Consequence of an [`Ask`].
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The partition's metadata is another now: every watch says so.
     pub changed: Option<Key>,
-    /// For the node that asked alone.
+    /// Fact for the node that asked alone.
     pub fact: Option<Fact>,
 }
 
@@ -44,9 +44,9 @@ pub struct Meta {
     pub nodes: Arc<[ClusterNode]>,
     pub topics: Vec<TopicRef>,
     pub entries: BTreeMap<Key, Entry>,
-    /// Of all entries: rises with each change.
+    /// Revision of all entries: rises with each change.
     pub revision: u64,
-    /// Until when the store takes a node for alive.
+    /// Time until which the store takes each node for alive.
     leases: Vec<u64>,
     /// Static files: the version of each node's file, and how often it opened in this life.
     files: Vec<u64>,
@@ -109,7 +109,7 @@ impl Meta {
         self.entries.keys().copied().collect()
     }
 
-    /// In sync by the newest word there is.
+    /// True if the node is in sync by the newest version.
     pub fn is_in_sync(&self, key: Key, node: usize) -> bool {
         let id = self.nodes[node].id;
         self.entries.get(&key).is_some_and(|e| e.now.is_in_sync(id))
@@ -121,7 +121,7 @@ impl Meta {
 
     // ---- what nodes are told
 
-    /// What a start of a node reads, in order.
+    /// Facts that a starting node reads, in order.
     pub fn all_facts(&self, node: usize) -> Vec<Fact> {
         let topics = self.topics.iter().map(|t| Fact::Topic(t.clone()));
         let partitions = self.entries.keys().map(|key| self.fact(node, *key));
@@ -246,7 +246,7 @@ impl Meta {
         true
     }
 
-    /// Nobody leads until the leases of who led have ended.
+    /// Takes the lead away until the leases of the old leader have ended.
     fn take_lead(&mut self, key: Key, old: usize, m: Membership) {
         let entry = self.entries.get_mut(&key).expect("a known partition");
         (entry.last_leader, entry.led_until) = (Some(old), self.leases[old]);

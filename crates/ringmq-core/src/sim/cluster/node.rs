@@ -29,25 +29,25 @@ pub struct Node {
     pub id: NodeId,
     pub life: u64,
     pub running: Option<Running>,
-    /// It stands still until then.
+    /// Time until which the process is paused.
     pub paused_until: u64,
-    /// Its disk completes nothing until then.
+    /// Time until which the disk completes nothing.
     pub disk_stands_until: u64,
-    /// Its clocks beside the simulation's time: when it was switched on, and what its wall clock is wrong by.
+    /// Offsets of the node's clocks from the simulation's time: when it was switched on, and the error of its wall clock.
     pub ticks_base: u64,
     pub wall_skew: i64,
     pub is_store_away: bool,
-    /// Its coordinator has read the metadata up to this revision, in this life.
+    /// Revision up to which its coordinator has read the metadata, in this life.
     pub read: u64,
-    /// It has no power until then.
+    /// Time until which it has no power.
     pub is_off_until: u64,
-    /// Its disk has no room until then.
+    /// Time until which its disk is full.
     pub is_full_until: u64,
-    /// Its disk often fails writes, for now.
+    /// True while its disk often fails writes.
     pub is_shaky: bool,
     /// The next write of a journal of this life fails when it completes.
     pub fails_journal: bool,
-    /// What was durable on it was damaged.
+    /// True if durable data on it was damaged.
     pub is_damaged: bool,
     /// A write or a sync failed in this life: something of it is read-only until a restart.
     pub has_failed: bool,
@@ -70,13 +70,13 @@ pub struct Running {
     pub is_turn_open: Vec<bool>,
     pub is_stopped: Vec<bool>,
     pub is_stopping: bool,
-    /// When each core's next Tick stands in the queue.
+    /// Times of each core's next Tick in the queue.
     pub tick_at: Vec<u64>,
     /// The effect at which it goes down.
     pub effects_left: Option<u64>,
     /// The latest writes of each core's journal: where, and how long.
     pub journal: Vec<VecDeque<(u64, u64)>>,
-    /// What its recovery found partitions to lack.
+    /// Doubts that its recovery found, by partition.
     pub doubts: BTreeMap<super::meta::Key, Doubt>,
 }
 
@@ -104,13 +104,13 @@ impl Node {
         }
     }
 
-    /// Its two clocks.
+    /// Both clocks of the node.
     pub fn clocks(&self, now: u64) -> Now {
         Now { ticks: Ticks(self.ticks_base + now), unix_ns: 1_700_000_000_000_000_000 + now as i64 + self.wall_skew }
     }
 }
 
-/// What recovery is asked for.
+/// Options of a recovery.
 pub fn recover_options(cores: u16, unix_ns: i64, seed: u64, is_clustered: bool) -> RecoverOptions {
     RecoverOptions {
         cores,
@@ -213,7 +213,7 @@ impl World {
         unreachable!("the last rounds do not crash")
     }
 
-    /// What the disk of a running node does wrong.
+    /// Faults of a running node's disk.
     pub fn disk_faults(&self, n: usize) -> Faults {
         if self.phase != Phase::Faulty {
             return Faults { late: self.faults.late, ..Faults::default() };
@@ -346,7 +346,7 @@ impl World {
         Some((core as u16, at + self.rng.below(len)))
     }
 
-    /// What it led is led by another life, or another node.
+    /// Ends what the node led: another life or another node leads it.
     fn terms_end(&mut self, n: usize) {
         for key in self.meta.keys() {
             if self.meta.leader(key) == Some(n) || !self.is_clustered() {
@@ -366,7 +366,7 @@ impl World {
         }
     }
 
-    /// All its cores have stopped: the process ends.
+    /// Ends the process, after all its cores have stopped.
     pub fn has_stopped(&mut self, n: usize) {
         let running = self.nodes[n].running.take();
         assert!(running.is_some_and(|r| r.is_stopped.iter().all(|s| *s)), "it was asked");

@@ -10,13 +10,13 @@ use crate::sim::node::any::AnyClient;
 use crate::sim::node::book::{Answered, Change, ChannelKey, OPERATED};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What has no answer yet.
+/// Request without an answer.
 struct Asked {
     node: usize,
     life: u64,
     key: Key,
     change: Change,
-    /// After the faults: the leader knows what there is.
+    /// True for a request after the faults, when the leader knows what there is.
     is_rest: bool,
 }
 
@@ -24,7 +24,7 @@ struct Asked {
 pub struct Operator {
     asked: BTreeMap<u64, Asked>,
     last_ticket: u64,
-    /// At rest: channels that go on, or are not there.
+    /// Channels that go on, or are not there, at rest.
     settled: BTreeSet<Key>,
 }
 
@@ -42,7 +42,7 @@ impl World {
         self.ask_for(key, change);
     }
 
-    /// Of the leader, if it listens, and nothing is under way.
+    /// Asks the leader, if it listens and nothing is under way.
     fn ask_for(&mut self, key: Key, change: Change) {
         self.forget_the_dead();
         let is_asked = self.operator.asked.values().any(|a| a.key == key);
@@ -61,7 +61,7 @@ impl World {
         self.step(n, core, Event::Mesh { from: CoreId::HTTP, message });
     }
 
-    /// Who was asked and is no more answers nobody.
+    /// Drops requests to leaders that are gone.
     fn forget_the_dead(&mut self) {
         let nodes = &self.nodes;
         let is_dead = |a: &Asked| nodes[a.node].life != a.life || nodes[a.node].running.is_none();
@@ -88,7 +88,7 @@ impl World {
         self.book.operated(&channel(key), key.1, change, answer, is_wanted, is_rest);
     }
 
-    /// After the faults all channels go on; the operator has an answer to that.
+    /// Makes all channels go on after the faults; true when the operator has an answer to that.
     pub fn lets_all_go_on(&mut self) -> bool {
         let left: Vec<Key> = self.meta.keys().into_iter().filter(|key| !self.operator.settled.contains(key)).collect();
         left.iter().for_each(|key| self.ask_for(*key, Change::Unpause));

@@ -4,10 +4,10 @@
 use crate::base::Rng;
 use crate::shard::LENT_MIN;
 
-/// Who tells the nodes what they lead.
+/// Source of the nodes' metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Coordination {
-    /// One node that leads everything.
+    /// A single node that leads everything.
     Alone,
     /// A metadata store with leases and a controller.
     Store,
@@ -15,7 +15,7 @@ pub enum Coordination {
     File,
 }
 
-/// Each a fault. Unless said otherwise: how often it comes, in the whole cluster, per second of simulated time.
+/// Faults. Unless stated otherwise: rate in the whole cluster, per second of simulated time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Faults {
     /// A node loses power or is killed, at a random effect.
@@ -34,7 +34,7 @@ pub struct Faults {
     pub one_way: f64,
     /// A connection is lost.
     pub reset: f64,
-    /// All that a node sends to another takes long, for a while.
+    /// Slow link from a node to another, for a while.
     pub slow_link: f64,
     /// A node does not reach the metadata store for a while.
     pub store_away: f64,
@@ -57,15 +57,15 @@ pub struct Faults {
     pub no_space: f64,
     /// Per write of a journal: it fails after it was issued, and what it wrote may be there or not.
     pub journal_error: f64,
-    /// On one node, never on another: stored bits flip.
+    /// Rot of stored bits, on one node only.
     pub rot: f64,
-    /// On the same node: a write that the device says it has done is not there, or is elsewhere.
+    /// Lost or misdirected writes, on the same node.
     pub lost_write: f64,
     pub misdirected_write: f64,
     /// Probability that a node's disk often fails writes for a while after a start, when replicas change their roles.
     pub shaky_start: f64,
-    /// All nodes lose power at the same moment, under writes; they come back one by one, one of them late. The node that may be damaged
-    /// comes back with rot in its journal, now and then.
+    /// Power loss of all nodes at once, under writes; they come back one by one, one of them late. The node that may be damaged comes
+    /// back with rot in its journal now and then.
     pub all_down: f64,
     /// A node reaches neither the metadata store nor one, or all, other nodes for a while: clients still reach it.
     pub cut_off: f64,
@@ -135,7 +135,7 @@ impl Faults {
         FIELDS.iter().filter(|(.., field)| *field(&mut self) > 0.0).map(|(name, ..)| *name).collect()
     }
 
-    /// Without one; of an unknown name `false`.
+    /// Removes a fault; `false` for an unknown name.
     pub fn remove(&mut self, name: &str) -> bool {
         let found = FIELDS.iter().find(|(known, ..)| *known == name);
         found.map(|(.., field)| *field(self) = 0.0).is_some()
@@ -158,7 +158,7 @@ pub struct Plan {
     pub seed: u64,
     pub coordination: Coordination,
     pub nodes: usize,
-    /// Of each partition, at most the nodes there are.
+    /// Replicas of each partition, limited by the number of nodes.
     pub replicas: usize,
     pub min_isr: usize,
     pub cores_max: u64,
@@ -167,7 +167,7 @@ pub struct Plan {
     /// Clients at a time, and how many of them speak the native protocol.
     pub clients: usize,
     pub native: f64,
-    /// How long faults come, in simulated milliseconds.
+    /// Duration of faults in simulated milliseconds.
     pub span_ms: u64,
     /// Runs of so many bytes are lent to native clients.
     pub lent_min: usize,

@@ -18,7 +18,7 @@ use crate::sim::node::book::{ChannelKey, OPERATED, ORDERED};
 use crate::sim::node::client::Role;
 use crate::sim::node::native::NativeRole;
 
-/// In simulated time; a partition opens and catches up within a few seconds.
+/// Patience in simulated time; a partition opens and catches up within a few seconds.
 const PATIENCE: u64 = 90 * SECOND;
 
 impl World {
@@ -163,7 +163,7 @@ impl World {
         panic!("quiet_cluster_converges: no publish is taken by {left:?}\n{text}");
     }
 
-    /// Those that took none.
+    /// Partitions that took no publish.
     fn publish_to_each(&mut self, keys: &[Key]) -> Vec<Key> {
         let mut asked = vec![];
         for &key in keys {
@@ -196,13 +196,13 @@ impl World {
         refused.into_iter().map(|(key, _)| key).collect()
     }
 
-    /// All that a client published was taken.
+    /// True if all publishes of a client were taken.
     fn has_taken(&self, wire: u64) -> bool {
         let client = self.clients.get(&wire).map(|v| &v.client);
         client.is_some_and(|c| c.is_satisfied() && !c.has_failed() && !c.wants_to_leave())
     }
 
-    /// All nodes stop; what they leave is compared.
+    /// Stops all nodes and compares what they leave.
     pub fn end(&mut self) {
         let all: Vec<u64> = self.clients.keys().copied().collect();
         all.into_iter().for_each(|wire| self.hang_up(wire));
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// What a node says of its partitions.
+    /// Records a node's answer about its partitions.
     pub fn note_left(&mut self, n: usize, message: MeshMessage) {
         match message {
             MeshMessage::Catalog { .. } => {}

@@ -2,7 +2,7 @@
 
 use super::plan::Plan;
 
-/// What is left of a plan.
+/// Part of a plan that is left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Faults that are taken away.
@@ -12,7 +12,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// All of it.
+    /// The whole plan.
     pub fn nothing(plan: &Plan) -> Cut {
         Cut { without: vec![], span_ms: plan.span_ms, clients: plan.clients }
     }

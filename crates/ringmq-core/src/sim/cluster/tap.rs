@@ -13,7 +13,7 @@ use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who says something, and to whom.
+/// Sender and receiver of a message.
 #[derive(Clone, Copy)]
 pub struct Talk {
     pub from: NodeId,
@@ -23,17 +23,17 @@ pub struct Talk {
 
 #[derive(Default)]
 pub struct Tap {
-    /// Of each connection and side, bytes of a frame that is not whole.
+    /// Bytes of an incomplete frame, by connection and side.
     rest: BTreeMap<(u64, usize), Vec<u8>>,
     leaders: BTreeMap<(Key, Epoch), (NodeId, u64)>,
     /// Lives of nodes that were in step with a leader of the partition, or decided as they may.
     compared: BTreeSet<(NodeId, u64, Key)>,
-    /// Who said to a leader, in its epoch, where it stands, and whether it is suspect.
+    /// Replicas that reported their standing to a leader, in its epoch, and whether they are suspect.
     stood: BTreeMap<(Key, Epoch), BTreeMap<NodeId, bool>>,
     pub batches: u64,
     /// Cursors that a follower kept in memory, as they lie beyond its end.
     pub clamped: u64,
-    /// What was said, for a readable trace.
+    /// Messages for a readable trace.
     pub said: Option<Vec<String>>,
 }
 

@@ -12,7 +12,7 @@ use crate::seam::message::MovedSession;
 use crate::sim::node::any::AnyClient;
 use std::collections::VecDeque;
 
-/// So much may have arrived that a node has not read.
+/// Most bytes that may have arrived unread.
 const INBOX_MAX: usize = 256 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,14 +31,14 @@ pub struct End {
     pub is_paused: bool,
     /// The node closes it once all is sent.
     pub is_closing: bool,
-    /// It went while it moved.
+    /// True if the connection went while it moved.
     pub has_gone_moving: bool,
     pub is_gone: bool,
-    /// What arrived and was not read.
+    /// Bytes that arrived and were not read.
     inbox: Vec<u8>,
-    /// Where what it reads next is to go.
+    /// Memory for the bytes that it reads next.
     lent: Option<Lent>,
-    /// What it sent and has not arrived, with the time at which it does.
+    /// Bytes under way, with the time at which they arrive.
     pipe: VecDeque<(u64, Vec<u8>)>,
     last_due: u64,
     is_arriving: bool,
@@ -69,11 +69,11 @@ impl End {
 
 pub struct Wire {
     pub ends: [End; 2],
-    /// What was on its way is lost, so nothing that is sent behind it arrives, though the ends do not know yet.
+    /// True if the bytes under way are lost: nothing that is sent behind them arrives, though the ends do not know yet.
     is_reset: bool,
 }
 
-/// What a node calls an end of a connection.
+/// Connection number of an end, as its node has it.
 fn conn_of(wire: u64, side: usize) -> ConnId {
     ConnId(wire << 1 | side as u64)
 }
@@ -205,7 +205,7 @@ impl World {
         self.put_on_wire(wire, side, bytes);
     }
 
-    /// In pieces, each with its time.
+    /// Sends bytes in pieces, each with its own time.
     pub fn put_on_wire(&mut self, wire: u64, side: usize, bytes: Vec<u8>) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         let [own, other] = pair(&mut w.ends, side);
@@ -377,7 +377,7 @@ impl World {
         self.queue.put(at, Happening::CloseNow { wire, side });
     }
 
-    /// All is sent, or takes too long: both ends go.
+    /// Closes both ends: all output is sent, or it takes too long.
     pub fn close_now(&mut self, wire: u64, side: usize) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         if w.ends[side].is_gone {
@@ -389,7 +389,7 @@ impl World {
         self.closed(wire, side);
     }
 
-    /// One end hears that the connection is gone.
+    /// Tells one end that the connection is gone.
     pub fn closed(&mut self, wire: u64, side: usize) {
         let Some(w) = self.wires.get_mut(&wire) else { return };
         let end = &mut w.ends[side];

@@ -32,7 +32,7 @@ pub const SECOND: u64 = 1_000_000_000;
 pub enum Phase {
     /// Faults come.
     Faulty,
-    /// None does any more: there must be progress.
+    /// Phase without faults: there must be progress.
     Healed,
     /// Nodes stop for good.
     Ending,
@@ -55,15 +55,15 @@ pub struct World {
     pub check: Checker,
     pub tap: Tap,
     pub outcome: Outcome,
-    /// From a node to another nothing comes through, or takes long.
+    /// Pairs of nodes between which nothing gets through, or everything is late.
     pub cuts: BTreeSet<(usize, usize)>,
     pub slow: BTreeSet<(usize, usize)>,
     /// The one node whose disk may lose what it had.
     pub victim: Option<usize>,
-    /// What is left in channels, from the last answers to a question for it.
+    /// Depth of channels, from the last answers.
     pub left: Vec<(usize, ShardStats)>,
     pub operator: Operator,
-    /// What each replica was when a turn of its core ended last.
+    /// State of each replica at the end of its core's last turn.
     pub roles: BTreeMap<(usize, Key), State>,
     sink: Option<Sink>,
     scratch: Effects,
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// Whether the process goes on.
+    /// Carries out an effect; true if the process goes on.
     fn carry(&mut self, n: usize, core: usize, effect: Effect) -> bool {
         self.outcome.effects += 1;
         let Some(r) = &mut self.nodes[n].running else { return false };
@@ -456,7 +456,7 @@ impl World {
         }
     }
 
-    /// To every core, each at a time of its own.
+    /// Tells every core a fact, each at a time of its own.
     fn tell(&mut self, n: usize, fact: &Fact, late: u64) {
         let life = self.nodes[n].life;
         for core in 0..self.nodes[n].cores as usize {
@@ -469,7 +469,7 @@ impl World {
         self.tell(n, fact, 0);
     }
 
-    /// All there is, to every core in order.
+    /// Tells every core all facts in order.
     fn look_at_store(&mut self, n: usize, life: u64) {
         if self.nodes[n].is_store_away {
             let at = self.now + 50 * MS;

@@ -56,7 +56,7 @@ impl File {
         self.whole.get_or_init(|| self.read(0, self.len))
     }
 
-    /// What stands there, as far as the file goes.
+    /// Contents of a range, as far as the file goes.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let (from, to) = (at.min(self.len), (at + len).min(self.len));
         let mut bytes = Vec::with_capacity(to - from);
@@ -126,7 +126,7 @@ impl File {
         self.overwrite(at as usize, bytes);
     }
 
-    /// Whether a write that completes was issued to this file.
+    /// True if a completing write was issued to this file.
     pub fn ends(&mut self, number: u64) -> bool {
         self.in_flight.remove(&number).is_some()
     }
@@ -205,14 +205,14 @@ impl File {
         self.doubtful.retain(|block| block * BLOCK < len);
     }
 
-    /// What the last block holds behind the end of the file is zeros.
+    /// Zeroes the last block behind the end of the file.
     fn overwrite_tail(&mut self, within: usize) {
         if let Some(Some(last)) = self.image.last_mut() {
             Arc::make_mut(last)[within..].fill(0);
         }
     }
 
-    /// As [`File::resize`], to a longer or the same length.
+    /// Resizes like [`File::resize`], to a longer or the same length.
     pub fn grow(&mut self, len: usize) {
         self.resize(self.len().max(len));
     }
@@ -225,7 +225,8 @@ impl File {
 
     // ---- the end of a machine or a process
 
-    /// Each sector that is not durable keeps one of the contents it had. The number that did not keep the last one.
+    /// Loses power: each sector that is not durable keeps one of its contents. Returns the number of sectors that did not keep the last
+    /// one.
     pub fn crash(&mut self, rng: &mut Rng) -> u64 {
         let mut torn = 0;
         let dirty = std::mem::take(&mut self.dirty);

@@ -39,7 +39,7 @@ impl AnyClient {
         }
     }
 
-    /// What a client does that wants to be done.
+    /// Acts for a client that is to be done soon.
     pub fn act_quick(&mut self, book: &mut Book) {
         match self {
             AnyClient::Nsq(c) => c.act_quick(book),
@@ -64,7 +64,7 @@ impl AnyClient {
         }
     }
 
-    /// Whether it takes all there is of a channel.
+    /// True if the client takes everything of a channel.
     pub fn drains(&self, channel: &ChannelKey) -> bool {
         match self {
             AnyClient::Nsq(c) => c.consumes(channel),

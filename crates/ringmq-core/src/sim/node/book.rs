@@ -30,14 +30,14 @@ use crate::sim::disk::SimDisk;
 use rustc_hash::FxHashSet;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What clients know of a channel.
+/// Knowledge of clients about a channel.
 #[derive(Default)]
 struct Channel {
-    /// What its clients finished.
+    /// Messages that its clients finished.
     finished: FxHashSet<usize>,
     /// A SUB was answered: it is on every partition.
     is_whole: bool,
-    /// Those of which a native Subscribe was answered, and where it begins there if it was made so.
+    /// Partitions of which a native Subscribe was answered, and the begin of the channel there if the Subscribe created it.
     partitions: BTreeMap<u16, Option<LogId>>,
 }
 
@@ -46,7 +46,7 @@ struct Written {
     body: Vec<u8>,
     /// Channels whose SUB was answered before this was written; of a native one, if it is stored in this partition.
     owed: Vec<(ChannelKey, Option<u16>)>,
-    /// Where a native producer sends it.
+    /// Partition that a native producer names.
     partition: Option<u16>,
     is_acknowledged: bool,
     /// The how manieth of all that were.
@@ -54,13 +54,13 @@ struct Written {
     is_delivered: bool,
     /// A recovery did not find it: it must never come any more.
     is_gone: bool,
-    /// Its publish was refused as not carried out, and was sent once: it must never come.
+    /// True if the publish was refused as not carried out and was sent once: the message must never come.
     is_refused: bool,
     /// Some channel's client wrote FIN for it.
     is_finished: bool,
-    /// Its producer is idempotent.
+    /// True if its producer is idempotent.
     is_repeatable: bool,
-    /// No channel may have it earlier, by [`Book::wall_ms`].
+    /// Time before which no channel may have it, by [`Book::wall_ms`].
     due_ms: u64,
 }
 
@@ -73,7 +73,7 @@ struct Claim {
     fins: Vec<(ChannelKey, MessagePlace)>,
 }
 
-/// By what a FIN became durable; for the message of a failure.
+/// Cause that made a FIN durable; for the text of a failure.
 #[derive(Clone, Copy, Debug)]
 struct Settled {
     _conn: u64,
@@ -82,35 +82,35 @@ struct Settled {
     _generation: u64,
 }
 
-/// What one start found of all topics.
+/// Findings of one startup in all topics.
 #[derive(Default)]
 pub struct Found {
     /// Message to its id, which names the partition.
     pub stored: BTreeMap<usize, MessagePlace>,
-    /// Of each partition: the first message that is stored still.
+    /// First message that is still stored, by partition.
     pub first: BTreeMap<(usize, u16), LogId>,
     pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
     /// The sentence that is broken when something acknowledged is not there.
     pub name: &'static str,
 }
 
-/// Whether a replica must hold what was acknowledged of a topic's partition; a partition that is not known is the last.
+/// Decides whether a replica must hold acknowledged messages of a topic's partition; an unknown partition is the last.
 pub type Keeps<'a> = &'a dyn Fn(usize, u16) -> bool;
 
-/// One that is not known, of [`Keeps`].
+/// Unknown partition, for [`Keeps`].
 pub const ANYWHERE: u16 = u16::MAX;
 
 #[derive(Default)]
 pub struct Book {
     messages: Vec<Written>,
-    /// Of each MPUB, its messages.
+    /// Messages of each MPUB.
     groups: Vec<Vec<usize>>,
     /// Channels whose SUB was answered.
     channels: BTreeMap<ChannelKey, Channel>,
     /// Channels that somebody asked to begin inside a batch, perhaps.
     cut_channels: BTreeSet<ChannelKey>,
     pub producers: Vec<Producer>,
-    /// Of each node and topic that a client asked for: the core of each partition, in this life.
+    /// Core of each partition in this life, by node and topic that a client asked for.
     pub homes: BTreeMap<(usize, usize), Vec<u16>>,
     /// A message's id, and what it names.
     ids: BTreeMap<(usize, MessagePlace), usize>,
@@ -131,7 +131,7 @@ pub struct Book {
     native_topics: BTreeSet<usize>,
     /// Messages of ephemeral topics that were written, in all.
     passing: u64,
-    /// Of an ephemeral topic: what was written before is gone for good.
+    /// First serial of each ephemeral topic that counts: what was written before is gone for good.
     passing_floor: BTreeMap<u64, u64>,
     /// The topic id under which such a message was found on the disk.
     passing_ids: BTreeMap<u64, TopicId>,
@@ -149,7 +149,7 @@ pub struct Book {
     pub now_ms: u64,
     /// The wall clock of the one node.
     pub wall_ms: u64,
-    /// Nobody stands still for so long that a message times out unseen.
+    /// True if nobody is paused for so long that a message times out unseen.
     pub is_delay_checked: bool,
     pub counts: Counts,
 }
@@ -217,7 +217,7 @@ impl Book {
         n
     }
 
-    /// It is about to be written as a deferred publish.
+    /// Records that a message is about to be written as a deferred publish.
     pub fn is_due_in(&mut self, n: usize, delay_ms: u64) {
         self.messages[n].due_ms = self.wall_ms + delay_ms;
     }
@@ -321,7 +321,7 @@ impl Book {
         self.cut_channels.insert(channel.clone());
     }
 
-    /// Behind the last message of a partition that is known to be there.
+    /// Position behind the last message of a partition that is known to be there.
     pub fn end_known(&self, topic: usize, partition: u16) -> LogId {
         let id = |log_id| MessagePlace::new(PartitionId(partition), LogId(log_id));
         let known = self.ids.range((topic, id(0))..=(topic, id(LOG_ID_MAX)));
@@ -355,12 +355,12 @@ impl Book {
         self.channels.get_mut(channel).is_some_and(|known| known.partitions.remove(&partition).is_some())
     }
 
-    /// Whether the channel is on every partition of its topic, as far as clients know.
+    /// True if the channel is on every partition of its topic, as far as clients know.
     pub fn is_whole(&self, channel: &ChannelKey) -> bool {
         self.channels.get(channel).is_some_and(|c| c.is_whole)
     }
 
-    /// Whether a client knows the channel on that partition.
+    /// True if a client knows the channel on that partition.
     pub fn is_on(&self, channel: &ChannelKey, partition: u16) -> bool {
         self.channels.get(channel).is_some_and(|c| c.is_whole || c.partitions.contains_key(&partition))
     }
@@ -388,7 +388,7 @@ impl Book {
         }
     }
 
-    /// Whether some client of the channel has written FIN for it.
+    /// True if a client of the channel has written FIN for the message.
     pub fn has_finished(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
         self.ids.get(&(channel.0, id)).is_some_and(|&n| self.is_finished(channel, n))
     }
@@ -401,7 +401,7 @@ impl Book {
         self.messages[n].topic
     }
 
-    /// What these ids name.
+    /// Messages that these ids name.
     pub(super) fn named(&self, topic: usize, ids: impl Iterator<Item = MessagePlace>) -> BTreeSet<usize> {
         ids.map(|id| self.ids[&(topic, id)]).collect()
     }
@@ -422,8 +422,8 @@ impl Book {
 
     // ---- the sentences
 
-    /// What is stored or delivered was written by a client, to this topic, like this; and what was missing after a start
-    /// never comes later.
+    /// Checks that a stored or delivered message was written by a client, to this topic, with this body; and that a message that was
+    /// missing after a startup never comes later.
     pub fn none_invented(&self, topic: usize, body: &[u8]) -> usize {
         let number = body.split(|&b| b == b' ').next().and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
         let n: usize = number.unwrap_or_else(|| panic!("none_invented: a body without a number: {body:?}"));
@@ -479,7 +479,7 @@ impl Book {
         }
     }
 
-    /// What a disk must hold, of the partitions for which it must: all that was delivered or acknowledged, and the channels.
+    /// Checks that a disk holds all delivered and acknowledged messages, and the channels, of the partitions for which it must.
     pub fn replica_keeps(&self, found: &Found, keeps: Keeps<'_>) {
         self.consumer_never_passes_commit(found, keeps);
         self.acked_survives(found, keeps);
@@ -498,12 +498,12 @@ impl Book {
         keeps(m.topic, partition.unwrap_or(ANYWHERE))
     }
 
-    /// Where a message stands, once a client was told or it was delivered.
+    /// Place of a message, once a client was told or it was delivered.
     pub fn place(&self, n: usize) -> Option<MessagePlace> {
         self.places.get(&n).copied()
     }
 
-    /// Whether it was acknowledged or delivered, and so is committed.
+    /// True if the message was acknowledged or delivered, and so is committed.
     pub fn is_committed(&self, n: usize) -> bool {
         self.messages[n].is_acknowledged || self.messages[n].is_delivered
     }
@@ -543,7 +543,7 @@ impl Book {
         found
     }
 
-    /// Whether it stood below what the first segment holds now.
+    /// True if the message stood below what the first segment holds now.
     fn is_below(&self, found: &Found, n: usize) -> bool {
         let is_first = |id: &MessagePlace| found.first.get(&(self.messages[n].topic, id.partition.0));
         self.places.get(&n).is_some_and(|id| is_first(id).is_some_and(|first| id.log_id < *first))
@@ -557,7 +557,7 @@ impl Book {
         owed.filter(move |key| self.is_not_skipped(key, at))
     }
 
-    /// Whether a segment that nobody needs any more may have held it: some client finished it, or all channels begin behind it.
+    /// True if the message may have been in a segment that retention removed: some client finished it, or all channels begin behind it.
     fn may_be_deleted(&self, found: &Found, n: usize) -> bool {
         let place = self.places.get(&n).copied();
         let images = |id: MessagePlace| found.images.get(&(self.messages[n].topic, id.partition.0)).filter(|i| !i.is_empty());
@@ -569,7 +569,7 @@ impl Book {
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
     }
 
-    /// All that is known of a message that is gone; for the message of a failure.
+    /// Everything known of a lost message; for the text of a failure.
     fn tell(&self, found: &Found, n: usize) -> String {
         let (m, at) = (&self.messages[n], self.place(n));
         let key = (m.topic, at.map(|id| id.partition.0).or(m.partition).unwrap_or(ANYWHERE));
@@ -586,14 +586,14 @@ impl Book {
         }
     }
 
-    /// Nobody has seen where it stands: it may have stood below what a partition holds now.
+    /// True if a message whose place nobody saw may have stood below what a partition holds now.
     fn may_be_deleted_unseen(&self, found: &Found, n: usize) -> bool {
         let m = &self.messages[n];
         let mut firsts = found.first.iter().filter(|((t, p), _)| *t == m.topic && m.partition.is_none_or(|own| own == *p));
         !self.places.contains_key(&n) && firsts.any(|(_, first)| first.0 > 0)
     }
 
-    /// What was delivered before the node went down, acknowledged or not, exists after it.
+    /// Checks that messages delivered before the node went down, acknowledged or not, exist after it.
     fn consumer_never_passes_commit(&self, found: &Found, keeps: Keeps<'_>) {
         let delivered = self.messages.iter().enumerate().filter(|(_, m)| m.is_delivered);
         for (n, _) in delivered.filter(|(n, _)| self.is_kept(*n, keeps)) {

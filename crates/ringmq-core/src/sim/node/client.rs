@@ -48,17 +48,17 @@ pub struct Client {
     pub wants_to_leave: bool,
     rdy: u32,
     held: BTreeSet<[u8; 16]>,
-    /// All FINs of this connection in order.
+    /// FINs of this connection in order.
     fins: Vec<[u8; 16]>,
     /// Messages of an ephemeral topic that came.
     pub passed: u64,
     /// The ephemeral topic that it consumes.
     passing: Option<u64>,
-    /// What lies before was finished for good when it subscribed, or when it got a later one.
+    /// Id before which everything was finished for good when it subscribed, or when it got a later one.
     floor: LogId,
-    /// Of the channel that an operator changes, when it subscribed: what it may rely on.
+    /// Guarantees about the channel that an operator changes, as of its subscription.
     operated: (u64, Gone),
-    /// What the node has sent and is no whole frame.
+    /// Bytes of the node that are no complete frame yet.
     sent: Vec<u8>,
 }
 
@@ -127,7 +127,7 @@ impl Client {
         self.subscription.as_ref() == Some(channel) && !self.has_failed
     }
 
-    /// It has asked for the channel that an operator changes, and has no answer.
+    /// True if it has asked for the channel that an operator changes, and has no answer.
     pub fn waits_for_operated(&self) -> bool {
         self.subscription.as_ref().is_some_and(|(_, channel)| channel == OPERATED) && !self.is_subscribed
     }
@@ -294,7 +294,7 @@ impl Client {
         }
     }
 
-    /// What a client does that wants to be done.
+    /// Acts for a client that is to be done soon.
     pub fn act_quick(&mut self, book: &mut Book) {
         if self.has_failed || self.subscription.is_none() {
             return;

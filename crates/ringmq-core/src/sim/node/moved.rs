@@ -7,36 +7,36 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The channel whose offset is set.
 pub const MOVED: &str = "moved";
 
-/// What a client wrote before it left may be read, and done, so long after.
+/// Time for which bytes of a client that left may still be read and carried out.
 const STRAY_MS: u64 = 5_000;
 
 /// A set without an answer.
 struct Setting {
     conn: u64,
     to: LogId,
-    /// What was finished since it was written: it may stand behind the move.
+    /// Messages finished since the set was written; they may stand behind the move.
     finished: BTreeSet<usize>,
 }
 
 #[derive(Default)]
 struct Place {
     setting: Option<Setting>,
-    /// Until then a set of a client that has left may be done, and put it there at most.
+    /// Time until which the set of a client that left may be carried out, and its target.
     stray: Option<(u64, LogId)>,
-    /// Nothing before is owed: an answered set put the channel there.
+    /// First id that is owed: an answered set put the channel there.
     owed_from: LogId,
     /// The same of sets of which nobody knows what became: at most so far.
     perhaps: LogId,
-    /// Where the last answered set put it, unless another was written since.
+    /// Target of the last answered set, unless another was written since.
     floor: Option<LogId>,
     /// Rises with every set that is written.
     serial: u64,
-    /// Of the cursor, at the last start.
+    /// Generation of the cursor at the last startup.
     generation: u64,
 }
 
 impl Place {
-    /// Nothing before is owed: somebody has moved the channel there, or may have.
+    /// First id that is owed: somebody has moved the channel there, or may have.
     fn owed_from(&self) -> LogId {
         let asked = self.setting.as_ref().map(|s| s.to);
         asked.into_iter().chain(self.stray.map(|s| s.1)).fold(self.owed_from.max(self.perhaps), LogId::max)
@@ -52,7 +52,7 @@ struct Unread {
     channel: ChannelKey,
     partition: u16,
     n: usize,
-    /// Its client has left: until then the node may read it.
+    /// Time until which the node may read the set of a client that left.
     until: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub struct Moved {
     pub looked_for: u64,
 }
 
-/// What a subscription may rely on: nothing before comes, as long as nobody sets the offset again.
+/// Guarantee of a subscription: nothing before this comes, as long as nobody sets the offset again.
 #[derive(Clone, Copy, Debug)]
 pub struct Floor {
     pub at: LogId,
@@ -73,7 +73,7 @@ pub struct Floor {
 }
 
 impl Book {
-    /// Whether a set may be written: one at a time.
+    /// True if a set may be written: one at a time.
     pub fn may_set(&self, channel: &ChannelKey, partition: u16) -> bool {
         self.moved.places.get(&(channel.clone(), partition)).is_none_or(|p| p.setting.is_none())
     }
@@ -91,7 +91,7 @@ impl Book {
         place.serial += 1;
     }
 
-    /// It is answered: the channel stands there, on every ISR member.
+    /// Records an answered set: the channel stands there on every ISR member.
     pub fn was_set(&mut self, channel: &ChannelKey, partition: u16, at: LogId) {
         let now = self.now_ms;
         let Some(place) = self.moved.places.get_mut(&(channel.clone(), partition)) else { return };
@@ -103,7 +103,7 @@ impl Book {
         self.comes_again(channel, partition, at, &setting.finished);
     }
 
-    /// What a start found, of a node that is alone: each set that was answered.
+    /// Checks that a startup, of a node that is alone, found each answered set.
     pub(super) fn sets_survive(&mut self, found: &Found) {
         let name = "set_offset_is_never_undone";
         // all connections are gone
@@ -159,7 +159,7 @@ impl Book {
         self.moved.unread.retain(|u| u.conn != conn || u.request > request);
     }
 
-    /// Nobody will hear what became of it.
+    /// Records that nobody will hear the result.
     pub fn set_ended(&mut self, conn: u64) {
         let until = self.now_ms + STRAY_MS;
         self.moved.unread.iter_mut().filter(|u| u.conn == conn).for_each(|u| u.until = Some(until));
@@ -198,7 +198,7 @@ impl Book {
         }
     }
 
-    /// Whether a message at this place (or one that is not known) is owed to a channel of which all else says so.
+    /// True if a message at this place (or an unknown one) is owed to a channel, as far as sets are concerned.
     pub(super) fn is_not_skipped(&self, channel: &ChannelKey, at: Option<MessagePlace>) -> bool {
         if channel.1 != MOVED {
             return true;

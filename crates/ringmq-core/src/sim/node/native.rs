@@ -36,14 +36,14 @@ pub enum NativeRole {
 enum Pending {
     Hello,
     Topic(usize),
-    /// Where it goes.
+    /// Target of the publish.
     Publish {
         to: (usize, u16),
         messages: Vec<usize>,
     },
     Produce(usize, usize),
     Subscribe(u32),
-    /// Of a subscription: what it names, and whether it finishes.
+    /// Ids of a subscription, and whether it finishes them.
     Done {
         sub: u32,
         ids: Vec<MessagePlace>,
@@ -66,7 +66,7 @@ struct Sub {
     /// The end of the partition when it was asked for, as far as it was known.
     end: LogId,
     is_live: bool,
-    /// Nothing before comes.
+    /// Guarantee that nothing before comes.
     floor: Option<Floor>,
     held: BTreeSet<u64>,
     /// The most that was ever granted, and what came.
@@ -80,22 +80,22 @@ pub struct NativeClient {
     conn: u64,
     role: NativeRole,
     pub reach: Reach,
-    /// What is to be written.
+    /// Bytes to be written.
     pub out: Vec<u8>,
     got: Vec<u8>,
     encoder: Encoder,
     next_request: u64,
     pending: BTreeMap<u64, Pending>,
-    /// Where the connection lives, once it is welcome.
+    /// Core of the connection, once it is welcome.
     core: Option<u16>,
     subs: BTreeMap<u32, Sub>,
     next_sub: u32,
     producer: Option<usize>,
     /// FINs that the node said it took, and the request.
     fins: Vec<(u64, ChannelKey, MessagePlace)>,
-    /// Of the connection: messages may have timed out.
+    /// Age of the connection: messages may have timed out.
     pub age_ms: u64,
-    /// What was refused for now is not tried again before this age.
+    /// Age before which a refused request is not tried again.
     again_at_ms: u64,
     pub has_failed: bool,
     /// Another node is to be asked.
@@ -177,7 +177,7 @@ impl NativeClient {
         }
     }
 
-    /// What a client does that wants to be done.
+    /// Acts for a client that is to be done soon.
     pub fn act_quick(&mut self, book: &mut Book) {
         if self.has_failed || self.core.is_none() {
             return;
@@ -409,7 +409,7 @@ impl NativeClient {
         self.about(number, ids, true, &Request::Finish { subscription: number, ranges: ranges(ids) }, is_asked);
     }
 
-    /// With an answer, or without.
+    /// Writes a request about messages, with or without an answer.
     fn about(&mut self, number: u32, ids: &[u64], is_fin: bool, request: &Request<'_>, is_asked: bool) {
         if !is_asked {
             return self.tell(request);
@@ -588,7 +588,7 @@ impl NativeClient {
     }
 }
 
-/// As few ranges as name these ids, which ascend.
+/// Fewest ranges that name these ascending ids.
 fn ranges(ids: &[u64]) -> Vec<IdRange> {
     let mut ranges: Vec<IdRange> = vec![];
     for &id in ids {

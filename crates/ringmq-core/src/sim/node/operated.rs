@@ -15,10 +15,10 @@ use std::collections::BTreeMap;
 /// The channel that operators empty and delete.
 pub const OPERATED: &str = "operated";
 
-/// What a client wrote before it left may be read, and done, so long after.
+/// Time for which bytes of a client that left may still be read and carried out.
 const STRAY_MS: u64 = 6_000;
 
-/// Of the check.
+/// Name of the check.
 const NAME: &str = "what_an_operator_removed_never_comes";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,14 +50,14 @@ impl Change {
     }
 }
 
-/// What came of a change.
+/// Result of a change.
 #[derive(Clone, Copy, Debug)]
 pub enum Answered {
-    /// It is done. Of one that empties: where the channel stands.
+    /// Done; for one that empties, the position of the channel.
     Done(Option<LogId>),
-    /// There is no such channel.
+    /// The channel does not exist.
     NoChannel,
-    /// Nobody knows.
+    /// Unknown result.
     Unknown,
 }
 
@@ -71,12 +71,12 @@ impl Answered {
     }
 }
 
-/// What lies before does not come.
+/// Guarantee that messages before this do not come.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gone {
-    /// Behind the last message that was known to be there.
+    /// Position behind the last message that was known to be there.
     before: LogId,
-    /// So many publishes were acknowledged.
+    /// Number of publishes that were acknowledged.
     acknowledged: u64,
 }
 
@@ -103,11 +103,11 @@ struct Place {
     gone: Gone,
     /// Rises with each deletion, and with its answer.
     serial: u64,
-    /// It was deleted at some time, perhaps.
+    /// True if it may have been deleted at some time.
     was_deleted: bool,
-    /// It is deleted, and nobody has asked for it since.
+    /// True if it is deleted, and nobody has asked for it since.
     is_away: bool,
-    /// Until then a SUB of a client that has left may be read.
+    /// Time until which the SUB of a client that left may be read.
     stray_until: u64,
 }
 
@@ -145,8 +145,8 @@ impl Book {
         }
     }
 
-    /// It is answered, or nobody will hear of it. `is_wanted`: a SUB of the channel may be on its way. `is_sure`: whoever says that there
-    /// is no such channel knows it.
+    /// Records an answer, or that nobody will hear one. `is_wanted`: a SUB of the channel may be under way. `is_sure`: the answer that
+    /// there is no such channel is certain.
     pub fn operated(
         &mut self,
         channel: &ChannelKey,
@@ -212,7 +212,7 @@ impl Book {
         (place.serial, place.gone)
     }
 
-    /// Its SUB was answered: the channel is there, unless it was deleted meanwhile.
+    /// Records an answered SUB: the channel is there, unless it was deleted meanwhile.
     pub fn subscribed_to_operated(&mut self, channel: &ChannelKey, partition: u16, serial: u64) {
         let written = self.written();
         let place = self.operated.places.entry((channel.clone(), partition)).or_default();
@@ -227,7 +227,7 @@ impl Book {
         self.subscribed_to(channel.clone(), partition, None);
     }
 
-    /// It left without an answer to its SUB.
+    /// Records a client that left without an answer to its SUB.
     pub fn may_ask_for_operated(&mut self, channel: &ChannelKey, partition: u16) {
         let until = self.now_ms + STRAY_MS;
         let place = self.operated.places.entry((channel.clone(), partition)).or_default();
@@ -240,7 +240,7 @@ impl Book {
         (paused.answered, operated.emptied + operated.deleted, paused.looked_for + operated.looked_for)
     }
 
-    /// What is gone by now.
+    /// Messages that are gone by now.
     pub fn gone(&self, channel: &ChannelKey, partition: u16) -> Gone {
         self.operated.places.get(&(channel.clone(), partition)).map_or(Gone::default(), |p| p.gone)
     }
@@ -252,7 +252,7 @@ impl Book {
         assert!(!is_old, "{NAME}: message {n} ({id:?}) comes to {channel:?}, of which {gone:?} is gone");
     }
 
-    /// Whether a message is owed to the channel of which all else says so.
+    /// True if a message is owed to the channel, as far as an operator's changes are concerned.
     pub(super) fn is_owed_still(&self, channel: &ChannelKey, partition: Option<u16>, n: usize) -> bool {
         let Some(partition) = partition.filter(|_| channel.1 == OPERATED) else { return true };
         self.operated.places.get(&(channel.clone(), partition)).is_none_or(|place| n >= place.owed_since)
@@ -264,7 +264,7 @@ impl Book {
         place.is_some_and(|place| place.was_deleted)
     }
 
-    /// What disks that must have it hold of changes that were answered.
+    /// Checks that the disks that must have it hold each answered change.
     pub(super) fn what_was_operated_holds(&mut self, found: &Found, keeps: Keeps<'_>) {
         for ((channel, partition), place) in &self.operated.places {
             let images = found.images.get(&(channel.0, *partition)).filter(|_| keeps(channel.0, *partition));

@@ -15,7 +15,7 @@ const SURELY_HELD_MS: u64 = super::world::MSG_TIMEOUT_MS / 2;
 /// A client that goes so soon after a REQ may have lost it on the way: behind a publish that waits for replicas nothing is read.
 const SURELY_READ_MS: u64 = 2_500;
 
-/// Not before `due`, in this term of the leader.
+/// Requeue with a delay: the message comes not before `due`, in this term of the leader.
 struct Deferred {
     due: u64,
     term: u64,
@@ -25,7 +25,7 @@ struct Deferred {
 
 #[derive(Default)]
 pub struct Order {
-    /// Of an ordered channel and partition: the last message that came, and the first that nobody has finished.
+    /// Last message that came, and the first that nobody has finished, by ordered channel and partition.
     last: BTreeMap<(ChannelKey, u16), LogId>,
     open: BTreeMap<(ChannelKey, u16), LogId>,
     /// Messages that came, when, and in which term of their leader.
@@ -82,12 +82,12 @@ impl Book {
         self.order.deferred.retain(|(of, _), _| Some(of) != channel);
     }
 
-    /// What waits there is dropped, and comes again at once if the channel stays as it was.
+    /// Drops deferred messages, which come again at once if the channel stays as it was.
     pub(super) fn drops_deferred(&mut self, channel: &ChannelKey, partition: u16) {
         self.order.deferred.retain(|(of, id), _| of != channel || id.partition.0 != partition);
     }
 
-    /// Of a message that comes: neither before its time nor before its turn.
+    /// Checks that a message comes neither before its time nor before its turn.
     pub(super) fn comes(&mut self, channel: &ChannelKey, id: MessagePlace) {
         let (key, term, now) = ((channel.clone(), id), self.term(channel, id), self.now_ms);
         if let Some(d) = self.order.deferred.remove(&key).filter(|d| d.term == term && self.is_delay_checked) {

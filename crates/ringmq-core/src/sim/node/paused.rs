@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 #[derive(Default)]
 pub struct Paused {
-    /// What was last answered; `None` once something else was asked for since.
+    /// Last answers; `None` once something else was asked for since.
     places: BTreeMap<(ChannelKey, u16), Option<bool>>,
     /// Pauses; not their ends, which every channel gets when a run is over.
     pub answered: u64,
@@ -25,7 +25,7 @@ impl Book {
         self.paused.answered += u64::from(paused);
     }
 
-    /// It is deleted: one that comes anew is another.
+    /// Forgets a deleted channel: a new one of the name is another.
     pub(super) fn is_not_paused(&mut self, channel: &ChannelKey, partition: u16) {
         self.paused.places.remove(&(channel.clone(), partition));
     }
@@ -41,7 +41,7 @@ impl Book {
         assert_ne!(said, Some(true), "a_pause_holds: {id:?} comes to {channel:?}");
     }
 
-    /// What disks that must have it hold of it.
+    /// Checks that the disks that must have it hold each pause.
     pub(super) fn pauses_survive(&mut self, found: &Found, keeps: Keeps<'_>) {
         for ((channel, partition), said) in &self.paused.places {
             let (Some(paused), true) = (*said, keeps(channel.0, *partition)) else { continue };

@@ -18,10 +18,10 @@ struct Batch {
     is_acknowledged: bool,
 }
 
-/// Whether a message is missing because its segment is.
+/// Reason why a message may be missing with its segment.
 pub enum Deleted {
     Yes,
-    /// Nobody knows where it stood, if it ever did.
+    /// Possible: nobody knows where the message stood, if it ever did.
     Perhaps,
     No,
 }
@@ -34,11 +34,11 @@ pub struct Producer {
     batches: Vec<Batch>,
     /// The connection that sends for it; answers to others' tries still come.
     pub owner: u64,
-    /// What the owner sends next.
+    /// Sequence that the owner sends next.
     next: usize,
     /// Tries of the owner without an answer.
     pending: usize,
-    /// One failed: nothing is sent until all are answered, then all go again from the first without an outcome.
+    /// True after a failure: nothing is sent until all are answered, then all go again from the first without an outcome.
     is_draining: bool,
     /// A recovery has found batches of it.
     is_stored: bool,
@@ -73,7 +73,7 @@ impl Producer {
         self.first_open() == self.batches.len()
     }
 
-    /// From now on this connection sends for it.
+    /// Makes this connection the owner.
     pub fn owned_by(&mut self, conn: u64) {
         self.has_rival |= self.owner != 0;
         (self.owner, self.next, self.pending, self.is_draining) = (conn, self.first_open(), 0, false);
@@ -205,7 +205,7 @@ impl Book {
         self.counts.refused += 1;
     }
 
-    /// What a recovery found of each: its batches whole, in order, without one missing before another.
+    /// Checks that a recovery found each producer's batches whole, in order, without a gap.
     pub fn producers_recovered(
         &mut self,
         stored: impl Fn(usize) -> Option<MessagePlace>,
@@ -235,7 +235,7 @@ impl Book {
         }
     }
 
-    /// At rest each has what it wanted. `may_be_stuck`: a write may have failed.
+    /// Checks that each producer has what it wanted at rest. `may_be_stuck`: a write may have failed.
     pub fn producers_converge(&self, may_be_stuck: bool) {
         for p in &self.producers {
             assert!(p.is_done() || may_be_stuck && p.is_stuck, "quiet_node_drains: an idempotent producer has no answer: {p:?}");

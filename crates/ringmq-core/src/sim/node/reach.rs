@@ -11,7 +11,7 @@ pub struct Reach {
     pub node: usize,
     /// The topics that it uses, by their numbers.
     pub topics: Vec<usize>,
-    /// Where all that it publishes goes, and what its SUB covers, when that is known.
+    /// Partition of all its publishes and its SUB, when that is known.
     pub partition: Option<u16>,
     /// The node is one of several: another may lead what it asks for, and partitions are named in commands.
     pub is_clustered: bool,

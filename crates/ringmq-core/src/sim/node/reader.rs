@@ -32,13 +32,13 @@ impl Kind {
     }
 }
 
-/// One connection.
+/// A consumer's connection.
 #[derive(Debug)]
 pub struct Reader {
     pub kind: Kind,
     pub place: Place,
     channel: ChannelKey,
-    /// Of the channel, when it was asked for.
+    /// Serial of the channel when it was asked for.
     serial: u64,
     out: Vec<u8>,
     /// Sent by the node, and come here: what is left of a frame.
@@ -70,13 +70,13 @@ impl Reader {
         Reader { kind, place, channel, serial, out, sent, got, is_answered, is_subscribed, has_failed, held, finished, written }
     }
 
-    /// What is to be written, all of it.
+    /// All output that is to be written.
     pub fn pending_output(&mut self) -> &mut Vec<u8> {
         self.written += self.out.len() as u64;
         &mut self.out
     }
 
-    /// What it finished by the last so many bytes that were written, and by those that still are to be.
+    /// Messages finished by the last `unread` bytes that were written, and by bytes still to be written.
     pub fn finished_unread(&self, unread: usize) -> impl Iterator<Item = MessagePlace> {
         let (read, partition) = (self.written - unread as u64, PartitionId(self.place.1));
         let unread = self.finished.iter().rev().take_while(move |(end, _)| *end > read);

@@ -5,7 +5,7 @@ use crate::format::journal::{Checkpoint, FACTS_HEADER_LEN, FACTS_MAGIC, FactsHea
 use crate::sim::disk::SimDisk;
 use zerocopy::FromBytes;
 
-/// What a block is one of two places of.
+/// Kind of a block that stands in two places.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// The first block of node.meta, of a topic.meta, or of a segment or its commit log. The rest of a segment stands once, and its
@@ -24,7 +24,7 @@ impl Kind {
     pub const ALL: [Kind; 5] = [Kind::Header, Kind::Snapshot, Kind::Slot, Kind::Copy, Kind::Facts];
 }
 
-/// Where a block may rot.
+/// Place of a block that may rot.
 struct Victim {
     path: String,
     at: usize,
@@ -35,7 +35,7 @@ struct Victim {
 /// The headers that a file begins with are no longer than this.
 const HEADER_LEN: usize = 64;
 
-/// How many of a journal's newest copies are struck: those that a start may redo.
+/// Number of a journal's newest copies that may rot: those that a startup may redo.
 const NEWEST: usize = 3;
 
 /// Damages one block of some kind, if there is one.
@@ -83,7 +83,7 @@ fn find(kind: Kind, path: &str, bytes: &[u8]) -> Vec<Victim> {
     }
 }
 
-/// Where the newest copies of a journal stand.
+/// Places of the newest copies of a journal.
 fn newest_copies(bytes: &[u8]) -> Vec<(usize, FactsHeader)> {
     let blocks = (RING_START as usize..bytes.len()).step_by(BLOCK);
     let head = |at: usize| {

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 pub const SEGMENT_BYTES: u64 = 64 * 1024;
 const READ_CACHE_BYTES: u64 = 1 << 20;
-/// With what the scrubber reads.
+/// Read memory, the scrubber's reads included.
 const READ_BYTES: usize = READ_CACHE_BYTES as usize + 256 * 1024;
 pub const MSG_TIMEOUT_MS: u64 = 5_000;
 const CLIENTS_MAX: usize = 8;
@@ -40,11 +40,11 @@ enum Mail {
 struct Socket {
     /// `None` while it moves.
     core: Option<usize>,
-    /// What the client wrote and the node has not read.
+    /// Bytes that the client wrote and the node has not read.
     inbox: Vec<u8>,
-    /// Where the next of it goes, if the node said so.
+    /// Memory for the next of them, if the node gave any.
     lent: Option<Lent>,
-    /// What the node sent and the client has not taken.
+    /// Bytes that the node sent and the client has not read.
     wire: VecDeque<Bytes>,
     is_paused: bool,
     /// The node closes it once all is sent.
@@ -59,9 +59,9 @@ struct UnderWay {
     core: usize,
     /// The core's own number.
     op: OpId,
-    /// It writes a journal.
+    /// True for a write of a journal.
     is_journal: bool,
-    /// Its ring, and no slot.
+    /// True for a write of its ring, not of a slot.
     is_ring: bool,
 }
 
@@ -90,12 +90,12 @@ pub struct World<'a> {
     effects_left: Option<u64>,
     /// Steps during which the disk completes nothing.
     slow_left: u64,
-    /// What is left in channels that a client knows, from the last answers to a question for it.
+    /// Depth of channels that a client knows, from the last answers.
     left: Vec<String>,
-    /// Of topics that were asked for; and whose offset is being set, by the ticket.
+    /// Topics that were asked for; and those whose offset is being set, by ticket.
     known: BTreeMap<usize, TopicRef>,
     setting: BTreeMap<u64, Place>,
-    /// What an operator has asked for, by the ticket.
+    /// Requests of an operator by ticket.
     operating: BTreeMap<u64, (ChannelKey, u16, Change)>,
     next_ticket: u64,
 }
@@ -279,7 +279,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Only recovery makes a core writable again that lost its journal.
+    /// Notes a read-only core; only recovery makes a core writable again that lost its journal.
     fn note_read_only(&mut self) -> bool {
         let n = self.shards.iter().filter(|s| s.read_only().is_some()).count() as u64;
         self.outcome.read_only += n;
@@ -314,7 +314,7 @@ impl<'a> World<'a> {
         self.outcome.stops += 1;
     }
 
-    /// What was sent may still reach its client; nothing else goes on.
+    /// Takes the node down. Bytes that were sent may still reach their client; nothing else goes on.
     fn go_down(&mut self) {
         self.has_crashed = true;
         for s in self.sockets.values_mut() {
@@ -592,7 +592,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Until nothing moves any more without time passing.
+    /// Runs until nothing moves without time passing.
     fn drain_all(&mut self) {
         let mut moved = [0; 4];
         for _ in 0..20_000 {

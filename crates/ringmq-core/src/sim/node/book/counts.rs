@@ -1,6 +1,6 @@
 //! What a run of clients was worth, so that a test can ask.
 
-/// What the run was worth.
+/// Counts of what the run exercised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub written: u64,
@@ -32,7 +32,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Of several runs.
+    /// Adds the counts of another run.
     pub fn add(&mut self, c: &Counts) {
         self.written += c.written;
         self.acknowledged += c.acknowledged;

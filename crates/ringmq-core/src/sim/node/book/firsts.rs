@@ -7,7 +7,7 @@ use crate::log::state::RecoveredPartition;
 use std::collections::BTreeSet;
 
 impl Book {
-    /// What partition 0 says of its topic's first channel holds in all partitions.
+    /// Checks that partition 0's word on the topic's first channel holds in all partitions.
     pub(super) fn first_is_everywhere(&self, r: &Recovered) {
         for zero in r.partitions.iter().filter(|p| p.dir.partition == PartitionId(0)) {
             for first in zero.channels.iter().filter(|c| c.first) {
@@ -26,7 +26,7 @@ impl Book {
         })
     }
 
-    /// How many messages of `early` a channel finished.
+    /// Number of messages of `early` that a channel finished.
     fn finished_of(&self, early: &BTreeSet<usize>, channel: &ChannelKey) -> usize {
         early.iter().filter(|n| self.channels[channel].finished.contains(n)).count()
     }
@@ -37,7 +37,7 @@ impl Book {
         one.find(|(early, first)| self.finished_of(early, first) < early.len()).map(|(_, first)| first)
     }
 
-    /// What was acknowledged before any SUB came, whole, to the first channel, and nothing of it to the others.
+    /// Checks that messages acknowledged before any SUB went, all of them, to the first channel, and none to the others.
     pub(super) fn one_channel_is_first(&mut self) {
         let mut count = 0;
         for (early, firsts) in self.firsts() {

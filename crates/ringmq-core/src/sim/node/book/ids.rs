@@ -30,7 +30,7 @@ impl Book {
         assert_eq!(known, id, "{NAME}: topic {topic} has another id");
     }
 
-    /// What an NSQ client's message id names in a topic.
+    /// Place that an NSQ client's message id names in a topic.
     pub fn place_named(&self, topic: usize, id: MessageId) -> MessagePlace {
         self.message_ids.topics.get(&topic).expect("a topic with messages is known").1.place(id)
     }

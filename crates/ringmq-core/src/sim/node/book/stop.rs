@@ -5,7 +5,7 @@ use crate::log::recovery::Recovered;
 use crate::log::recovery::channels::is_confirmed;
 
 impl Book {
-    /// After a clean stop of a node at rest no cursor has lost a FIN.
+    /// Checks that no cursor lost a FIN after a clean stop of a node at rest.
     pub fn a_clean_stop_forgets_no_fin(&self, r: &Recovered) {
         for p in &r.partitions {
             let topic = topic_number(&p.topic.name);

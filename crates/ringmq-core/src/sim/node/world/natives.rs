@@ -21,7 +21,7 @@ impl World<'_> {
         self.step(core, Event::OpenedNative { conn, peer: Peer("test:1".into()) });
     }
 
-    /// One with a random role, which lives on a random core.
+    /// Connects a client with a random role on a random core.
     pub(super) fn connect_natively(&mut self) {
         use NativeRole::{Both, Consumer, Idempotent, Publisher};
         let roles = [Publisher, Idempotent, Idempotent, Idempotent, Consumer, Consumer, Both];
@@ -32,7 +32,7 @@ impl World<'_> {
         self.open(client);
     }
 
-    /// Each idempotent producer with batches that have no answer sends them again, and gets one.
+    /// Makes each idempotent producer send its unanswered batches again and get an answer.
     pub(super) fn finish_producers(&mut self) {
         let mut asking = self.native_client(NativeRole::Ask, None);
         (0..self.topics as usize).for_each(|topic| asking.ask_topic(topic));
