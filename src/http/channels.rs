@@ -1,5 +1,5 @@
 //! POST /channel/create, delete, empty, pause and unpause, nsqd's; /channel/setoffset and /channel/setorder with the replicated NSQ's
-//! parameters. Answered when every partition's core says that it is final.
+//! parameters; /channel/finish. Answered when every partition's core says that it is final.
 //!
 //! Several partitions are changed one after the other, and not as a whole: where one fails, the answer names it and those that
 //! were changed before. Those behind it were not asked.
@@ -10,7 +10,7 @@ use super::link::Answer;
 use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
-use crate::base::{ChannelName, PartitionId, Position, TopicName, TopicRef};
+use crate::base::{ChannelName, LogId, PartitionId, Position, TopicName, TopicRef};
 use crate::{
     codec::native::Start,
     seam::{
@@ -41,7 +41,7 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
     // One after the other: what refuses the first mostly refuses all, and then nothing was set.
     let mut done: Vec<(PartitionId, Position)> = Vec::new();
     for &partition in &partitions {
-        let set = SetOffset { topic: topic.clone(), partition, channel: named.channel.clone(), to, force };
+        let set = SetOffset { topic: topic.clone(), partition, channel: named.channel.clone(), to, from: None, force };
         match set_one(node, set).await {
             Ok(at) => done.push((partition, at)),
             Err(failure) => return Err(partly(failure, partition, &partitions)),
@@ -52,6 +52,23 @@ pub async fn set_offset(node: &Node, query: Result<Query, Failure>, body: Incomi
         serde_json::json!({ "partition": p.0, "virtual_offset": offset, "count": count, "log_id": log_id })
     };
     Ok(serde_json::json!({ "partitions": done.iter().map(at).collect::<Vec<_>>() }).to_string())
+}
+
+/// `POST /channel/finish?topic=...&channel=...&first=<log id>&last=<log id>[&partition=...]`: these messages are finished for the channel,
+/// read or not. Log ids are a partition's own, so one partition is meant: the topic's only one, or that which is named.
+pub async fn finish(node: &Node, query: Result<Query, Failure>) -> Result<String, Failure> {
+    let named = Named::of(query?)?;
+    let bad = |message: &'static str| Failure::new(StatusCode::BAD_REQUEST, message);
+    let id = |name: &str| named.query.get(name)?.parse::<u64>().ok().filter(|id| (1..LogId::MAX.0).contains(id));
+    let (first, last) = (id("first").ok_or(bad("INVALID_ARG_FIRST"))?, id("last").ok_or(bad("INVALID_ARG_LAST"))?);
+    if first > last {
+        return Err(bad("INVALID_ARG_LAST"));
+    }
+    let (topic, partitions) = named.find(node).await?;
+    let &[partition] = &partitions[..] else { return Err(bad("MISSING_ARG_PARTITION")) };
+    let (channel, to, from) = (named.channel.clone(), Start::LogId(LogId(last + 1)), Some(LogId(first)));
+    let at = set_one(node, SetOffset { topic, partition, channel, to, from, force: true }).await?;
+    Ok(serde_json::json!({ "partition": partition.0, "finished_before": at.log_id.0 }).to_string())
 }
 
 /// `POST /channel/setorder?topic=...&channel=...&order=true|false[&partition=...]`. Of all partitions when none is named.
@@ -123,7 +140,7 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
                 node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::ChangeChannel { ticket, set }).await
             }
             None => {
-                let set = SetOffset { topic: topic.clone(), partition, channel, to: Start::Newest, force: true };
+                let set = SetOffset { topic: topic.clone(), partition, channel, to: Start::Newest, from: None, force: true };
                 node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::SetOffset { ticket, set: Box::new(set) }).await
             }
         };

@@ -24,7 +24,7 @@ impl Failure {
 }
 
 /// Paths and the one method of each.
-const ROUTES: [(&str, Method); 17] = [
+const ROUTES: [(&str, Method); 18] = [
     ("/ping", Method::GET),
     ("/info", Method::GET),
     ("/stats", Method::GET),
@@ -41,6 +41,7 @@ const ROUTES: [(&str, Method); 17] = [
     ("/channel/unpause", Method::POST),
     ("/channel/setoffset", Method::POST),
     ("/channel/setorder", Method::POST),
+    ("/channel/finish", Method::POST),
     ("/replica/acceptloss", Method::POST),
 ];
 
@@ -96,6 +97,10 @@ pub async fn answer(node: &Node, request: Request<Incoming>, began: Instant) -> 
             Err(failure) => Err(failure),
         },
         "/channel/setorder" => match channels::set_order(node, query).await {
+            Ok(answer) => return json(answer),
+            Err(failure) => Err(failure),
+        },
+        "/channel/finish" => match channels::finish(node, query).await {
             Ok(answer) => return json(answer),
             Err(failure) => Err(failure),
         },

@@ -32,6 +32,8 @@ struct World {
     partitions: u16,
     /// Channels that were set: partition, place, forced.
     set: Vec<(u16, Start, bool)>,
+    /// Stretches that were finished: partition, first, place behind the last.
+    finished: Vec<(u16, LogId, Start)>,
     set_error: Option<(u16, SetOffsetError)>,
     ordered: Vec<(u16, bool)>,
     /// Changes by operators, and why a partition refuses them.
@@ -104,6 +106,7 @@ fn answer(core: u16, cores: u16, world: &mut World, message: MeshMessage) -> Opt
             };
             if result.is_ok() {
                 world.set.push((p, set.to, set.force));
+                world.finished.extend(set.from.map(|from| (p, from, set.to)));
             }
             Some(MeshMessage::OffsetSet { ticket, result })
         }
@@ -322,6 +325,21 @@ fn a_publish_may_name_its_partition() {
     assert_eq!(cores.post("/pub?topic=t&partition=3", b"a").status, 404);
     assert_eq!(cores.world().stored[&("t".to_string(), 2)], [b"a", b"b", b"c"]);
     assert_eq!(cores.world().stored.len(), 1);
+    cores.stop();
+}
+
+#[test]
+fn a_stretch_is_finished_in_one_partition() {
+    let cores = Cores::start(small());
+    cores.world().partitions = 2;
+    let path = "/channel/finish?topic=t&channel=c&first=7&last=9";
+    assert_eq!(cores.post(&format!("{path}&partition=1"), b"").body, r#"{"finished_before":2,"partition":1}"#);
+    assert_eq!(cores.world().finished, [(1, LogId(7), Start::LogId(LogId(10)))]);
+    cores.post(path, b"").is(400, "MISSING_ARG_PARTITION");
+    cores.post("/channel/finish?topic=t&channel=c&first=0&last=9", b"").is(400, "INVALID_ARG_FIRST");
+    cores.post("/channel/finish?topic=t&channel=c&first=7&last=6", b"").is(400, "INVALID_ARG_LAST");
+    cores.post("/channel/finish?topic=t&channel=c&first=7", b"").is(400, "INVALID_ARG_LAST");
+    cores.post("/channel/finish?topic=unknown&channel=c&first=7&last=9", b"").is(404, "TOPIC_NOT_FOUND");
     cores.stop();
 }
 

@@ -94,6 +94,21 @@ impl Channel {
         self.read_from((to, vec![]));
     }
 
+    /// The messages of `done` are confirmed, whatever became of them; everything else stays as it is, under a higher generation, and
+    /// what is open comes again. [`Channel::settle`] follows, as after [`Channel::move_to`].
+    pub fn finish_between(&mut self, done: Interval, dropped: &mut impl FnMut(SubId, u32)) {
+        assert!(!self.is_syncing(), "one change at a time");
+        let stood = self.drop_open(dropped);
+        let (confirmed, mut intervals) = stood.image();
+        if done.start.max(confirmed.log_id) < done.end.log_id {
+            intervals.push(Interval { start: done.start.max(confirmed.log_id), end: done.end });
+        }
+        self.syncing = Syncing::Move(stood);
+        self.raise_generation();
+        self.read_from((confirmed, intervals));
+        self.skip_restored();
+    }
+
     /// The channel goes, and hands out nothing any more; its clients have left. What was open is dropped. [`Channel::settle`]
     /// follows only when it stays after all: then it delivers from its cursor on.
     pub fn begin_delete(&mut self) {

@@ -4,7 +4,7 @@
 use super::tests::{A, B, Got, Log, TIMEOUT_MS, channel, channel_at, cursor, ms, options, subscribe};
 use super::{Channel, NotInFlight};
 use crate::base::{LogId, Position, SubId, Ticks};
-use crate::format::cursor::CursorImage;
+use crate::format::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -163,6 +163,35 @@ fn an_offset_that_is_taken_back_leaves_the_cursor_where_it_was() {
     assert!(after.generation > before.generation + 1);
     let ids: Vec<u64> = deliver(&mut channel, &mut log, ms(0)).iter().map(|m| m.1).collect();
     assert_eq!(ids, [3, 4, 6]);
+}
+
+#[test]
+fn a_stretch_that_is_finished_leaves_the_rest_as_it_was() {
+    let (mut channel, mut log) = (channel(), Log::new(&[4, 4, 4]));
+    subscribe(&mut channel, A, 6);
+    assert_eq!(deliver(&mut channel, &mut log, ms(0)).len(), 6);
+    [1, 3].into_iter().for_each(|id| channel.finish(ms(0), A, LogId(id)).unwrap());
+    // Batches of four.
+    let at = |log: &Log, id: u64| Position {
+        offset: *log.batches.keys().nth((id as usize - 1) / 4).expect("it is there"),
+        count: id as i64 - 1,
+        log_id: LogId(id),
+    };
+    let mut dropped = vec![];
+    // One that is in flight and one that was never read, and ids below what is confirmed.
+    channel.finish_between(Interval { start: LogId(5), end: at(&log, 7) }, &mut |sub, num| dropped.push((sub, num)));
+    assert_eq!(dropped, [(A, 4)]);
+    assert_eq!(deliver(&mut channel, &mut log, ms(0)), [], "not before it is durable");
+    channel.settle(true);
+    channel.finish_between(Interval { start: LogId(1), end: at(&log, 4) }, &mut none);
+    channel.settle(true);
+    assert_eq!(channel.image().confirmed.log_id, LogId(4));
+    channel.finish_between(Interval { start: LogId(9), end: at(&log, 11) }, &mut none);
+    channel.settle(false);
+    assert_eq!((channel.image().confirmed.log_id, channel.depth(log.end())), (LogId(4), 7));
+    channel.lend(A, 100);
+    let ids: Vec<u64> = deliver(&mut channel, &mut log, ms(0)).iter().map(|m| m.1).collect();
+    assert_eq!(ids, [4, 7, 8, 9, 10, 11, 12]);
 }
 
 #[derive(Clone, Debug)]

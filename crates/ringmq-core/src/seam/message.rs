@@ -417,6 +417,9 @@ pub struct SetOffset {
     pub partition: PartitionId,
     pub channel: ChannelName,
     pub to: Start,
+    /// `Some`: only what lies from here up to `to` is finished, and everything else stays as it is. `None`: all before `to` is finished,
+    /// and nothing after it.
+    pub from: Option<LogId>,
     /// Also when several clients are subscribed.
     pub force: bool,
 }

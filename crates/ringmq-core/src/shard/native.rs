@@ -640,7 +640,7 @@ impl NativeHost for Engine {
         let topic = self.topics.known(&set.topic).expect("it was just located").clone();
         let setter = Setter::Native { conn, request: set.request };
         let NativeSetOffset { partition, to, force, .. } = *set;
-        self.set_offset(now, SetOffset { topic, partition, channel, to, force }, setter);
+        self.set_offset(now, SetOffset { topic, partition, channel, to, from: None, force }, setter);
         NativeTaken::Accepted
     }
 }

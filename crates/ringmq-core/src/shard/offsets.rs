@@ -1,4 +1,5 @@
-//! Sets the offset of a channel: finds the place, moves the cursor there, and answers when that is final.
+//! Sets the offset of a channel, or finishes a stretch of the log for it: finds the place, changes the cursor, and answers when that is
+//! final.
 //!
 //! ```text
 //! SetOffset ─> place known, or searched in the commit logs ─> the batch is read: the border of a message
@@ -13,6 +14,7 @@ use super::failures::set_failure;
 use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
+use crate::format::cursor::Interval;
 use crate::log::PartitionIdx;
 use crate::log::fetch::Fetch;
 use crate::seam::message::SetOffset;
@@ -160,7 +162,11 @@ impl Engine {
         let Wanted { set, setter, at, .. } = wanted;
         let at = if at.log_id < oldest.log_id { oldest } else { at };
         let mut dropped = vec![];
-        c.machine.move_to(at, &mut |sub, num| dropped.push((sub, num)));
+        let mut drop = |sub, num| dropped.push((sub, num));
+        match set.from {
+            None => c.machine.move_to(at, &mut drop),
+            Some(start) => c.machine.finish_between(Interval { start, end: at }, &mut drop),
+        }
         let needed = c.machine.confirmed();
         let image = c.machine.image();
         tracing::info!(

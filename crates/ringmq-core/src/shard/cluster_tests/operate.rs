@@ -34,7 +34,7 @@ impl Net {
 
     fn ask_to_empty(&mut self, node: usize) {
         let (topic, channel) = (self.topic.clone(), ChannelName::new("ch").expect("valid"));
-        let set = Box::new(SetOffset { topic, partition: PartitionId(0), channel, to: Start::Newest, force: true });
+        let set = Box::new(SetOffset { topic, partition: PartitionId(0), channel, to: Start::Newest, from: None, force: true });
         self.step(node, 0, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(1), set } });
         self.run();
     }

@@ -47,7 +47,8 @@ impl Net {
             let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel: channel.clone(), change });
             (format!("{change:?}"), MeshMessage::ChangeChannel { ticket, set })
         });
-        let set = SetOffset { topic: topic.clone(), partition, channel: channel.clone(), to: Start::Newest, force: true };
+        let set =
+            SetOffset { topic: topic.clone(), partition, channel: channel.clone(), to: Start::Newest, from: None, force: true };
         let order = SetOrder { topic, partition, channel, ordered: true };
         let others = [
             ("offset".to_owned(), MeshMessage::SetOffset { ticket, set: Box::new(set) }),

@@ -39,7 +39,8 @@ impl Node {
         let topic = self.topic_t();
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
         let channel = ChannelName::new(channel).expect("valid");
-        let set = Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to: Start::Newest, force: true });
+        let set =
+            Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to: Start::Newest, from: None, force: true });
         self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket: Ticket(8), set } });
         self.run();
         assert!(matches!(self.http.pop(), Some(MeshMessage::OffsetSet { result: Ok(_), .. })));

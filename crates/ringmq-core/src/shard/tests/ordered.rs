@@ -48,10 +48,18 @@ impl Node {
     }
 
     fn set_offset(&mut self, partition: u16, to: Start, force: bool) -> Result<Position, SetOffsetError> {
+        self.change_offset(partition, to, None, force)
+    }
+
+    fn finish_stretch(&mut self, partition: u16, first: u64, last: u64) -> Result<Position, SetOffsetError> {
+        self.change_offset(partition, Start::LogId(LogId(last + 1)), Some(LogId(first)), true)
+    }
+
+    fn change_offset(&mut self, partition: u16, to: Start, from: Option<LogId>, force: bool) -> Result<Position, SetOffsetError> {
         let topic = self.shards[0].engine.topics.known("t").expect("it is known everywhere").clone();
         let core = topic.core_of(PartitionId(partition), self.shards.len() as u16).0 as usize;
         let channel = ChannelName::new("ch").expect("valid");
-        let set = Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to, force });
+        let set = Box::new(SetOffset { topic, partition: PartitionId(partition), channel, to, from, force });
         let message = MeshMessage::SetOffset { ticket: Ticket(5), set };
         self.step(core, Event::Mesh { from: CoreId::HTTP, message });
         self.run();
@@ -228,6 +236,26 @@ fn an_offset_is_set_to_a_messages_border_and_what_was_out_is_void() {
         assert_eq!(n.set_offset(1, Start::Oldest, false), Err(SetOffsetError::NotFirstClient));
         assert_eq!(n.set_offset(1, Start::Oldest, true).map(|at| at.count), Ok(0));
         assert_eq!(n.set_offset(1, Start::Default, true), Err(SetOffsetError::NoPlace));
+    }
+}
+
+/// What an operator finishes is finished, whether it was delivered or not, and the rest comes.
+#[test]
+fn a_stretch_is_finished_for_one_channel() {
+    for cores in [1, 2] {
+        let mut n = Node::new(cores, 2);
+        let (p, c) = (n.connect(0), n.connect(0));
+        n.publish_to(p, 1, &["1", "2", "3"]);
+        n.publish_to(p, 1, &["4", "5"]);
+        n.take(p);
+        n.send(c, b"SUB t ch 1\nRDY 1\n");
+        n.take(c);
+        let at = n.finish_stretch(1, 2, 4).expect("it is finished");
+        assert_eq!((at.count, at.log_id.0), (4, 5), "{cores} cores");
+        n.send(c, b"RDY 5\n");
+        let bodies: Vec<String> = n.take(c).iter().map(|m| m.rsplit(' ').next().expect("a body").to_owned()).collect();
+        assert_eq!(bodies, ["1", "5"], "{cores} cores");
+        assert_eq!(n.finish_stretch(1, 90, 99).map(|at| at.log_id.0), Ok(6), "nothing is there");
     }
 }
 

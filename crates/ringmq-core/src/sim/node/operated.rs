@@ -38,7 +38,7 @@ impl Change {
             Change::Unpause => ChannelChange::Unpause,
             Change::Delete => ChannelChange::Delete,
             Change::Empty => {
-                let set = Box::new(SetOffset { topic, partition, channel, to: Start::Newest, force: true });
+                let set = Box::new(SetOffset { topic, partition, channel, to: Start::Newest, from: None, force: true });
                 return MeshMessage::SetOffset { ticket, set };
             }
         };

@@ -77,7 +77,7 @@ impl World<'_> {
         self.setting.insert(ticket.0, place);
         let channel = ChannelName::new(&key.1).expect("valid");
         let core = topic.core_of(partition, cores).0 as usize;
-        let set = Box::new(SetOffset { topic, partition, channel, to, force: true });
+        let set = Box::new(SetOffset { topic, partition, channel, to, from: None, force: true });
         self.step(core, Event::Mesh { from: CoreId::HTTP, message: MeshMessage::SetOffset { ticket, set } });
         self.end_turn(core);
     }
