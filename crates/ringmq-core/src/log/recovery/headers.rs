@@ -212,6 +212,17 @@ impl Partition {
         Ok(())
     }
 
+    /// Writes the first blocks of both files as they stand. They hold, but a process whose write or sync failed may have left them in a
+    /// cache, and a later sync covers nothing of that.
+    pub fn write_back_headers(&mut self, cx: &mut Context<'_>, base: i64) -> Result<(), RecoverError> {
+        for file in [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)] {
+            let block = read_range(cx.storage, &file, 0, BLOCK)?;
+            cx.storage.write(&file, 0, &block)?;
+            self.written.insert(file);
+        }
+        Ok(())
+    }
+
     /// Learns of segments that begin before the end, from the newest one backwards. One that nothing can place is set aside.
     pub fn enter_old(&mut self, cx: &mut Context<'_>, bases: &[i64]) -> Result<(), RecoverError> {
         let (mut known, mut repairs) = (BTreeMap::new(), vec![]);

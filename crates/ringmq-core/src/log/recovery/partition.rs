@@ -534,7 +534,8 @@ impl Partition {
         }
         if self.collect_start.offset > end.offset {
             self.collect_start = end;
-            beyond += 1;
+            // A follower takes its leader's at once, and the log up to there later.
+            beyond += (self.promised == Epoch(0)) as usize;
         }
         if beyond > 0 && !self.has_kept {
             let file = FileId::Snapshot(self.dir.clone(), 0);

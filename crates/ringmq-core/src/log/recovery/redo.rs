@@ -494,9 +494,9 @@ impl Partition {
         let there = found.as_ref().and_then(|h| h.meta).filter(|m| self.chain_open && m.base == self.end);
         let meta = there.unwrap_or(SegmentMeta { base: self.end, prev_crc: self.chain_crc });
         let before = self.table(base);
-        let holds = found.is_some_and(|h| h.is_right(&meta, &before));
-        if !holds {
-            self.write_headers(cx, &meta, self.epoch)?;
+        match found.is_some_and(|h| h.is_right(&meta, &before)) {
+            true => self.write_back_headers(cx, base)?,
+            false => self.write_headers(cx, &meta, self.epoch)?,
         }
         self.segment_len = cx.storage.len(&segment)?.unwrap_or(0);
         self.commit_len = cx.storage.len(&commit)?.unwrap_or(0);

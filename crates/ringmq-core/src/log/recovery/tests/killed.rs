@@ -193,3 +193,44 @@ fn a_topic_that_a_failed_write_left_is_written_again() {
         assert_eq!(recovered.topics.len(), 2, "seed {seed}");
     }
 }
+
+/// Redo brings the journal's batches into segments of their own, and a sync of them fails (seed 90030260001549).
+#[test]
+fn a_segment_whose_first_block_a_failed_sync_left_is_written_again() {
+    let mut failed = 0;
+    for seed in 0..40 {
+        let mut engine = node(seed);
+        for n in 0..12u8 {
+            engine.reserve(0, 16 * 1024).expect("no fault");
+            let batch = engine.make_batch(0, &[vec![n; 7000]]);
+            let fact = engine.batch_fact(0, &batch);
+            engine.write(0, &[fact]).expect("no fault");
+        }
+        engine.disk.crash();
+        let small = RecoverOptions { segment_bytes: 16 * 1024, ..options(1, 2) };
+        engine.disk.faults = Faults { sync_error: 0.3, ..NO_FAULTS };
+        failed += recover(&mut engine.disk, &small).is_err() as u32;
+        engine.disk.kill();
+        let recovered = survives(engine.disk, &format!("seed {seed}"));
+        assert!(recovered.partitions[0].segments.len() > 1, "seed {seed}: {:?}", recovered.partitions[0].segments);
+    }
+    assert!(failed > 20, "{failed}");
+}
+
+/// A follower takes its leader's collect start at once, and the log up to there later (seed 90030260001808).
+#[test]
+fn a_replica_whose_log_ends_before_its_leaders_collect_start_is_not_damaged() {
+    for (is_replica, is_clustered) in [(true, true), (false, false)] {
+        let mut engine = node(1);
+        let (end, id) = (engine.parts[0].end, engine.parts[0].dir.topic_id);
+        let beyond = Position { offset: end.offset + 500, count: end.count + 1, log_id: LogId(end.log_id.0 + 1) };
+        let promise = (RecordKind::Epoch, Some(0), Bytes::copy_from_slice(&9u64.to_le_bytes()), id);
+        let facts = [promise, engine.position_fact(0, RecordKind::CollectStart, beyond)];
+        engine.write(0, if is_replica { &facts } else { &facts[1..] }).expect("no fault");
+        let found = recover(&mut engine.disk, &RecoverOptions { is_clustered, ..options(1, 2) }).expect("it goes on");
+        let p = &found.partitions[0];
+        assert_eq!((p.collect_start, p.end), (end, end));
+        assert_eq!(found.report.has_damage(), !is_replica, "{:?}", found.report);
+        assert_eq!(p.doubt.is_suspect(), !is_replica);
+    }
+}
