@@ -5,7 +5,9 @@ mod node;
 use node::stock::{Lookupd, Process, eventually, get_json, request, stock};
 use node::{Client, Node};
 use serde_json::{Value, json};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// Ours first, then the stock one.
@@ -124,6 +126,69 @@ fn a_new_topic_gets_its_known_channels_from_the_first_message_on() {
             now == wanted
         });
     }
+}
+
+/// An nsqlookupd that takes every registration, and answers a question for channels when it is told to.
+fn slow_lookupd(channels: &'static str) -> (SocketAddr, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let listen = || TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let (tcp, http) = (listen(), listen());
+    let (address, http_port) = (tcp.local_addr().expect("it is bound"), http.local_addr().expect("it is bound").port());
+    let (asked, was_asked) = mpsc::channel();
+    let (answer, may_answer) = mpsc::channel::<()>();
+    std::thread::spawn(move || -> std::io::Result<()> {
+        let (stream, _) = tcp.accept()?;
+        let mut reader = BufReader::new(stream.try_clone()?);
+        let reply = |text: &str| (&stream).write_all(&[&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat());
+        let mut line = String::new();
+        while reader.read_line(&mut line)? > 0 {
+            if line.contains("IDENTIFY") {
+                let mut len = [0; 4];
+                reader.read_exact(&mut len)?;
+                reader.read_exact(&mut vec![0; u32::from_be_bytes(len) as usize])?;
+                reply(&json!({"broadcast_address": "127.0.0.1", "http_port": http_port}).to_string())?;
+            } else {
+                reply("OK")?;
+            }
+            line.clear();
+        }
+        Ok(())
+    });
+    std::thread::spawn(move || {
+        let (mut stream, _) = http.accept().expect("it listens");
+        let mut head = vec![];
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a whole request");
+            head.push(byte[0]);
+        }
+        asked.send(()).expect("the test waits");
+        may_answer.recv().expect("the test answers");
+        let body = format!("{{\"channels\":{channels}}}");
+        let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(answer.as_bytes()).expect("the node reads");
+    });
+    (address, was_asked, answer)
+}
+
+/// The deletion is newer than what the nsqlookupd says.
+#[test]
+fn a_channel_that_was_deleted_while_it_was_looked_up_is_not_made_again() {
+    let (lookupd, was_asked, answer) = slow_lookupd(r#"["c","d"]"#);
+    let node = Node::start(&[&format!("--lookupd-tcp-address={lookupd}"), "--partitions=3", "--http-client-request-timeout=60s"]);
+    let post = |path: &str| assert!(node.post(path, b"x").expect("it answers").contains("200 OK"), "{path}");
+    post("/pub?topic=t");
+    was_asked.recv_timeout(Duration::from_secs(60)).expect("a new topic asks");
+    post("/channel/create?topic=t&channel=c");
+    post("/channel/delete?topic=t&channel=c");
+    answer.send(()).expect("it waits");
+    let channels = || {
+        let stats = get_json(node.http(), "/stats?format=json&topic=t");
+        let list = stats["topics"][0]["channels"].as_array().cloned().unwrap_or_default();
+        list.iter().filter_map(|c| Some(c["channel_name"].as_str()?.to_owned())).collect::<Vec<_>>()
+    };
+    // In their order: c would have come before.
+    eventually("the other one comes", || channels().contains(&"d".to_owned()));
+    assert_eq!(channels(), ["d"]);
 }
 
 #[test]

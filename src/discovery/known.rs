@@ -2,6 +2,7 @@
 //!
 //! nsqd holds back the topic's first messages meanwhile. Here they are in the log, and a channel that comes late begins at the first one.
 
+use super::asked::Question;
 use super::{Discovery, Wanted};
 use crate::base::{ChannelName, TopicRef};
 use crate::config::Settings;
@@ -36,7 +37,7 @@ impl Limits {
     }
 }
 
-pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef) {
+pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef, question: Question) {
     for _ in 0..TRIES {
         if discovery.peers().iter().all(|peer| peer.was_tried()) {
             break;
@@ -69,7 +70,7 @@ pub async fn ask(discovery: Rc<Discovery>, topic: TopicRef) {
     let channels: Vec<ChannelName> = named.filter(|channel| !channel.is_ephemeral()).collect();
     if !channels.is_empty() {
         // Whoever creates them may have ended with the node.
-        let _ = discovery.wanted.send(Wanted { topic, channels });
+        let _ = discovery.wanted.send(Wanted { topic, channels, question });
     }
 }
 

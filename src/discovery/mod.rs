@@ -5,6 +5,7 @@
 //! nsqlookupd ([`link`]) registers what the catalog has; it connects again with growing pauses, and then registers everything again. A new
 //! topic asks all of them for its known channels ([`known`]): those begin at the topic's first message, however late the answer is.
 
+mod asked;
 mod catalog;
 mod known;
 mod link;
@@ -14,6 +15,7 @@ mod told;
 use crate::base::{ChannelName, PartitionId, TopicRef};
 use crate::config::Settings;
 use crate::seam::message::CatalogChange;
+use asked::{Asked, Question};
 use catalog::Catalog;
 use link::Peer;
 use local::Local;
@@ -41,6 +43,14 @@ pub struct Identity {
 pub struct Wanted {
     pub topic: TopicRef,
     pub channels: Vec<ChannelName>,
+    question: Question,
+}
+
+impl Wanted {
+    /// Whether the channel was deleted here since the nsqlookupds were asked: it is not wanted any more.
+    pub fn is_deleted(&self, channel: &ChannelName) -> bool {
+        self.question.is_deleted(channel)
+    }
 }
 
 /// The running tasks; they end with their thread's `LocalSet`.
@@ -53,6 +63,7 @@ pub struct Discovery {
     wanted: mpsc::UnboundedSender<Wanted>,
     limits: known::Limits,
     asking: Semaphore,
+    asked: RefCell<Asked>,
 }
 
 impl Discovery {
@@ -79,6 +90,7 @@ impl Discovery {
             wanted,
             limits: known::Limits::of(settings),
             asking: Semaphore::new(ASKING_MAX),
+            asked: RefCell::default(),
         });
         discovery.set_lookupds(&settings.lookupd_tcp_addresses);
         (discovery, receiver)
@@ -116,7 +128,11 @@ impl Discovery {
             if let CatalogChange::Topic { topic, is_new: true } = &change
                 && !self.peers.borrow().is_empty()
             {
-                tokio::task::spawn_local(known::ask(self.clone(), topic.clone()));
+                let question = self.asked.borrow_mut().ask(topic.id);
+                tokio::task::spawn_local(known::ask(self.clone(), topic.clone(), question));
+            }
+            if let CatalogChange::ChannelGone { topic, channel, .. } = &change {
+                self.asked.borrow_mut().channel_gone(topic.id, channel);
             }
             let name = self.catalog.borrow_mut().apply(change);
             self.tell(name);

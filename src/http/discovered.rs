@@ -10,9 +10,15 @@ use std::rc::Rc;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 pub async fn create(node: Rc<Node>, mut wanted: UnboundedReceiver<Wanted>) {
-    while let Some(Wanted { topic, channels }) = wanted.recv().await {
-        for channel in channels {
+    while let Some(wanted) = wanted.recv().await {
+        let topic = &wanted.topic;
+        for channel in &wanted.channels {
             for partition in (0..topic.partitions).map(PartitionId) {
+                // Looked at again for each partition: a deletion may come at any time.
+                if wanted.is_deleted(channel) {
+                    tracing::info!(topic = %topic.name, %channel, "a known channel was deleted meanwhile: it is not created");
+                    break;
+                }
                 // As the topic's first one: it begins where the topic does, though others may have come before it.
                 let change = ChannelChange::Create { first: Some(true), is_alone: false };
                 let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel: channel.clone(), change });
