@@ -7,7 +7,7 @@
 //! | change | whether a new file may follow the one in force, and what it changes; pure |
 //! | answers | the facts for one core, and the answers to what it asks; pure |
 //! | copy | the file in force, kept in the data path twice, so that a restart knows it |
-//! | offers | who was told to be able to join an ISR, kept there once |
+//! | offers | who was told to be able to join an ISR, kept there twice |
 //! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
 //!
 //! It has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when SIGHUP
@@ -80,8 +80,8 @@ pub enum CoordinatorError {
     )]
     OlderThanKnown { path: PathBuf, found: u64, known: u64, damage: String },
     #[error(
-        "{path} is damaged ({what}): it names those that this node told to be able to join an isr. Remove {path}, start again, and \
-         add to no isr whom the log named before",
+        "{path} is damaged ({what}), and so is its copy: they name those that this node told to be able to join an isr. Remove both \
+         (cluster.offers and cluster.offers.copy), start again, and add to no isr whom the log named before",
         path = path.display()
     )]
     BadOffers { path: PathBuf, what: String },
@@ -202,6 +202,7 @@ impl Coordinator {
         let file = self.file();
         self.damage.iter().for_each(|damage| tracing::error!("{damage}"));
         copy::write(&self.data, &self.text.lock().unwrap_or_else(PoisonError::into_inner), file.version)?;
+        self.offers.begin()?;
         let name = file.name(self.me);
         tracing::info!(
             name,

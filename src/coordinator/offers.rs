@@ -5,7 +5,8 @@
 //! ```text
 //! cluster.offers   version, a line for each offer: topic, partition, node; then one line with the crc of all that
 //! ```
-//! An offer is durable before the log tells it. A thread of its own sees to that, since no core waits for a disk.
+//! An offer is durable before the log tells it. A thread of its own sees to that, since no core waits for a disk. Two files say the
+//! same, so that no block holds both; one that does not hold is used around, and written again when the node begins.
 
 use super::CoordinatorError;
 use super::answers::Note;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-const NAME: &str = "cluster.offers";
+const NAMES: [&str; 2] = ["cluster.offers", "cluster.offers.copy"];
 const SEAL: &str = "crc32 ";
 
 /// Topic, partition, and who may join.
@@ -44,7 +45,7 @@ pub struct Told {
 /// Durable offers of the whole node.
 #[derive(Clone)]
 pub struct Book {
-    path: PathBuf,
+    paths: [PathBuf; 2],
     durable: Arc<Mutex<Offers>>,
 }
 
@@ -90,16 +91,45 @@ impl Offers {
 }
 
 impl Book {
-    /// Opens the offers of an earlier life.
+    /// Opens the offers of an earlier life: the newest that hold. A missing file beside one that holds is what a crash left of the
+    /// first offer.
     pub fn open(data: &Path) -> Result<Book, CoordinatorError> {
-        let path = data.join(NAME);
-        let bad = |what: String| CoordinatorError::BadOffers { path: path.clone(), what };
-        let offers = match std::fs::read_to_string(&path) {
-            Err(e) if e.kind() == ErrorKind::NotFound => Offers::default(),
-            Err(e) => return Err(bad(e.to_string())),
-            Ok(text) => Offers::parse(&text).ok_or_else(|| bad("its checksum is another".into()))?,
-        };
-        Ok(Book { path, durable: Arc::new(Mutex::new(offers)) })
+        let paths = NAMES.map(|name| data.join(name));
+        let (mut kept, mut damage) = (vec![], vec![]);
+        for path in &paths {
+            match std::fs::read_to_string(path) {
+                Err(e) if e.kind() == ErrorKind::NotFound => {}
+                Err(e) => damage.push((path, e.to_string())),
+                Ok(text) => match Offers::parse(&text) {
+                    Some(offers) => kept.push(offers),
+                    None => damage.push((path, "its checksum is another".into())),
+                },
+            }
+        }
+        for (path, what) in &damage {
+            tracing::error!("{} is damaged ({what}){}", path.display(), if kept.is_empty() { "" } else { ": the other one is used" });
+        }
+        // Those of one version only become more.
+        let newest = kept.into_iter().max_by_key(|offers| (offers.version, offers.made.len()));
+        match (newest, damage.into_iter().next()) {
+            (None, Some((path, what))) => Err(CoordinatorError::BadOffers { path: path.clone(), what }),
+            (newest, _) => Ok(Book { paths, durable: Arc::new(Mutex::new(newest.unwrap_or_default())) }),
+        }
+    }
+
+    /// Both files, where there is anything to keep. Durable when done.
+    pub fn begin(&self) -> Result<(), CoordinatorError> {
+        let offers = self.offers();
+        if offers.made.is_empty() {
+            return Ok(());
+        }
+        self.write(&offers)
+    }
+
+    fn write(&self, offers: &Offers) -> Result<(), CoordinatorError> {
+        let text = offers.text();
+        let write = |path: &PathBuf| write_beside(path, &text).map_err(|source| CoordinatorError::Copy { path: path.clone(), source });
+        self.paths.iter().try_for_each(write)
     }
 
     pub fn offers(&self) -> Offers {
@@ -120,8 +150,7 @@ impl Book {
             let told: Vec<Told> = [first].into_iter().chain(receiver.try_iter()).collect();
             let mut offers = self.offers();
             told.iter().for_each(|told| offers.add(told));
-            if let Err(error) = write_beside(&self.path, &offers.text()) {
-                let source = CoordinatorError::Copy { path: self.path.clone(), source: error };
+            if let Err(source) = self.write(&offers) {
                 tracing::error!("nobody may join an isr before the next version of the cluster file is in force: {source}");
                 continue;
             }
@@ -153,6 +182,19 @@ mod tests {
         );
         let text = offers.text();
         assert_eq!(Offers::parse(&text), Some(offers));
+        let data = tempfile::tempdir().unwrap();
+        let found = || Book::open(data.path()).map(|book| book.offers().version);
+        assert_eq!(found().unwrap(), 0);
+        std::fs::write(data.path().join(NAMES[0]), &text).unwrap();
+        assert_eq!(found().unwrap(), 5, "a crash before the second one");
+        for (bad, good) in [(0, 1), (1, 0)] {
+            std::fs::write(data.path().join(NAMES[good]), &text).unwrap();
+            std::fs::write(data.path().join(NAMES[bad]), &text[1..]).unwrap();
+            assert_eq!(found().unwrap(), 5, "one of two");
+        }
+        std::fs::write(data.path().join(NAMES[0]), "").unwrap();
+        assert!(found().unwrap_err().to_string().contains("cluster.offers is damaged"));
+
         for at in 0..text.len() - 1 {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;

@@ -3,7 +3,7 @@
 
 use super::change::compare;
 use super::*;
-use crate::base::{Epoch, PartitionId, Ticks, TopicId};
+use crate::base::{BLOCK, Epoch, PartitionId, Ticks, TopicId};
 use crate::codec::peer::message::Route;
 use crate::seam::membership::Membership;
 use crate::seam::membership::static_epoch;
@@ -402,6 +402,44 @@ fn damage_of_one_copy_is_used_around_and_of_both_lets_no_older_file_in() {
     assert!(place.open().err().unwrap().contains("version 7 is older than version 8"));
 }
 
+/// Each block of either copy of a file of several blocks: one bit is flipped, the block is zeroed, or the file ends there.
+#[test]
+fn each_block_of_the_copies_may_be_damaged() {
+    let place = Place::new();
+    let data = Path::new(&place.settings.data_path);
+    let copies = copy::paths(data);
+    let topics = |epoch| -> String {
+        let partition = partition("abc", "abc", "a", epoch);
+        (1..60).map(|n| topic(&format!("topic{n}"), "7", &[&partition]).replace(&"7".repeat(32), &format!("{n:032x}"))).collect()
+    };
+    let [older, newer] = [text(5, &topics(3)), text(7, &topics(4))];
+    for file in [&older, &newer] {
+        place.write(file);
+        place.open().unwrap().begin(1).unwrap();
+    }
+    let whole = std::fs::read(&copies[0]).unwrap();
+    assert!(whole.len() > 3 * BLOCK, "{}", whole.len());
+    for (block, which, rot) in (0..whole.len().div_ceil(BLOCK)).flat_map(|b| (0..6).map(move |n| (b, n % 2, n / 2))) {
+        let (at, end) = (block * BLOCK, whole.len().min((block + 1) * BLOCK));
+        let mut bytes = whole.clone();
+        match rot {
+            0 => bytes[at + (block * 7919) % (end - at)] ^= 4,
+            1 => bytes[at..end].fill(0),
+            _ => bytes.truncate(at),
+        }
+        let what = format!("block {block} of {}, {rot}", copies[which].display());
+        std::fs::write(&copies[which], bytes).unwrap();
+        place.write(&older);
+        assert!(place.open().err().unwrap().contains("version 5 is older than version 7"), "{what}");
+        place.write(&newer);
+        let coordinator = place.open().unwrap();
+        let said: Vec<String> = coordinator.damage().iter().map(|d| d.to_string()).collect();
+        assert!(said.len() == 1 && said[0].starts_with(&*copies[which].display().to_string()), "{what}: {said:?}");
+        coordinator.begin(2).unwrap();
+        assert!(copies.iter().all(|copy| std::fs::read(copy).unwrap() == whole), "{what}: it is mended");
+    }
+}
+
 /// What a crash leaves between the two files, and before node.meta has the version.
 #[test]
 fn a_version_that_a_crash_left_in_one_copy_is_in_force() {
@@ -511,9 +549,16 @@ fn an_offer_binds_over_openings_and_restarts_until_the_version_rises() {
     assert_eq!(joining(first(&coordinator, 2).1), []);
     place.write(&one(7, "ab", "a", 3));
     assert!(coordinator.reread().err().unwrap().to_string().contains("under version 6"));
-    // Rot is noticed.
-    let path = Path::new(&place.settings.data_path).join("cluster.offers");
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, text.replace("version 5", "version 6")).unwrap();
+    // Rot of one file is used around and mended, rot of both is refused.
+    let paths = ["cluster.offers", "cluster.offers.copy"].map(|name| Path::new(&place.settings.data_path).join(name));
+    let whole = std::fs::read_to_string(&paths[0]).unwrap();
+    let rotten = whole.replace("version 5", "version 6");
+    place.write(&one(6, "a", "a", 3));
+    for path in &paths {
+        std::fs::write(path, &rotten).unwrap();
+        place.open().unwrap().begin(3).unwrap();
+        assert!(paths.iter().all(|path| std::fs::read_to_string(path).unwrap() == whole), "{}", path.display());
+    }
+    paths.iter().for_each(|path| std::fs::write(path, &rotten).unwrap());
     assert!(place.open().err().unwrap().contains("cluster.offers is damaged (its checksum is another)"));
 }
