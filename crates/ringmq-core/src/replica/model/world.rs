@@ -443,8 +443,11 @@ impl World {
             }
             _ => self.tick(),
         }
-        for node in self.nodes.iter().filter(|n| n.is_up && n.member.check_read(self.now).is_ok()) {
+        for (i, node) in self.nodes.iter().enumerate().filter(|(_, n)| n.is_up && n.member.check_read(self.now).is_ok()) {
             self.check.serves(node.id, node.member.epoch().expect("who serves leads"));
+            let (holds, named) = (self.given[i] > self.now, self.store.leader);
+            assert!(holds, "nobody_serves_past_its_lease: {}, whose lease ended at {:?}: {:?}", node.id, self.given[i], self.now);
+            assert!(named.is_none_or(|id| id == node.id), "nobody_serves_while_another_may_lead: {}, of {named:?}", node.id);
         }
     }
 
