@@ -46,7 +46,7 @@ pub enum HeaderAction {
 
 /// | segment header | commit header | action | why |
 /// |---|---|---|---|
-/// | Holds | Holds, Blank, Bad, Foreign | Keep | the commit log is rebuilt where it does not hold |
+/// | Holds | Holds, Blank, Bad, Foreign | Keep | the commit log is rebuilt where it is damaged |
 /// | Blank, Bad | Holds | RepairFromCommit | both say the same |
 /// | Blank, Bad | Blank, Bad, Foreign | RepairFromLog | the place follows from the batches |
 /// | Foreign | Holds, Blank, Bad, Foreign | SetAside | never merged |
