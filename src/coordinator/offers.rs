@@ -107,7 +107,11 @@ impl Book {
             }
         }
         for (path, what) in &damage {
-            tracing::error!("{} is damaged ({what}){}", path.display(), if kept.is_empty() { "" } else { ": the other one is used" });
+            tracing::error!(
+                "{} is damaged ({what}){}",
+                path.display(),
+                if kept.is_empty() { "" } else { ": the other one is used" }
+            );
         }
         // Those of one version only become more.
         let newest = kept.into_iter().max_by_key(|offers| (offers.version, offers.made.len()));
@@ -128,7 +132,8 @@ impl Book {
 
     fn write(&self, offers: &Offers) -> Result<(), CoordinatorError> {
         let text = offers.text();
-        let write = |path: &PathBuf| write_beside(path, &text).map_err(|source| CoordinatorError::Copy { path: path.clone(), source });
+        let write =
+            |path: &PathBuf| write_beside(path, &text).map_err(|source| CoordinatorError::Copy { path: path.clone(), source });
         self.paths.iter().try_for_each(write)
     }
 
