@@ -20,7 +20,7 @@ pub const OPENINGS_BITS: u32 = 20;
 /// Versions leave room for the openings.
 pub const VERSION_MAX: u64 = u64::MAX >> OPENINGS_BITS;
 /// Largest value of the file's part of an epoch.
-pub const EPOCH_MAX: u64 = (1 << 24) - 1;
+pub use crate::seam::membership::FILE_EPOCH_MAX as EPOCH_MAX;
 
 /// A cluster file that holds together. Equal ones say the same, in whatever order they say it.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -113,8 +113,8 @@ fn every_error_names_its_line_and_what_would_be_right() {
         ("isr = [\"a\", \"b\", \"c\"]", "isr = []", 22, "an empty isr"),
         ("isr = [\"a\", \"b\", \"c\"]", "isr = [\"b\", \"c\"]", 23, "leader a is not in the isr"),
         ("leader = \"a\"", "leader = \"x\"", 23, "no [[node]] has the name \"x\" in its leader"),
-        ("epoch = 3", "epoch = 0", 24, "epochs are 1 to 16777215"),
-        ("epoch = 3", "epoch = 16777216", 24, "epochs are 1 to 16777215"),
+        ("epoch = 3", "epoch = 0", 24, "epochs are 1 to 8388607"),
+        ("epoch = 3", "epoch = 8388608", 24, "epochs are 1 to 8388607"),
         ("epoch = 3", "epoch = 3\nlider = \"a\"", 25, "unknown field `lider`"),
         ("epoch = 3", "epoch = 3\n[[topic.partition]]\nnumber = 0\nreplicas = []", 25, "missing field `isr`"),
     ] {

@@ -9,6 +9,7 @@ pub mod channel;
 pub mod config;
 pub mod journal;
 pub mod log;
+pub mod metadata;
 pub mod metrics;
 pub mod peer;
 pub mod replica;

@@ -51,17 +51,23 @@ impl Membership {
     }
 }
 
+/// Epochs that a metadata store gives begin here: above those of every static file, and of every node that ran alone. So a log that
+/// ran without a store goes on under one.
+pub const EPOCH_BASE: u64 = 1 << 63;
+
 const STARTS_BITS: u32 = 20;
+/// Epochs of a static file end here.
+pub const FILE_EPOCH_MAX: u64 = (1 << 23) - 1;
 /// A node with a higher generation cannot lead under a static file.
 pub const GENERATION_MAX: u64 = (1 << STARTS_BITS) - 1;
 const OPENINGS_BITS: u32 = 20;
 
-/// The epoch of a leader whose metadata cannot be written (the static cluster file): the file's epoch (24 bits), then the
+/// The epoch of a leader whose metadata cannot be written (the static cluster file): the file's epoch (23 bits), then the
 /// node's generation, which each start raises durably (20 bits), then how often the leader opened in this life (20 bits).
 /// So no two openings ever share one, as a file epoch names one leader. `None` when a part is used up: a higher file
 /// epoch, or a restart, helps.
 pub fn static_epoch(file: u64, generation: u64, openings: u64) -> Option<Epoch> {
-    let fits = file < 1 << (64 - STARTS_BITS - OPENINGS_BITS) && generation < 1 << STARTS_BITS && openings < 1 << OPENINGS_BITS;
+    let fits = file <= FILE_EPOCH_MAX && generation < 1 << STARTS_BITS && openings < 1 << OPENINGS_BITS;
     fits.then_some(Epoch(file << (STARTS_BITS + OPENINGS_BITS) | generation << OPENINGS_BITS | openings))
 }
 
@@ -74,10 +80,11 @@ mod tests {
         let e = |f, g, o| static_epoch(f, g, o).unwrap();
         assert!(e(1, 9, 9) < e(1, 9, 10) && e(1, 9, 10) < e(1, 10, 0) && e(1, (1 << 20) - 1, 5) < e(2, 1, 0));
         assert_eq!(e(0, 0, 3), Epoch(3));
-        assert_eq!(static_epoch(1 << 24, 1, 1), None);
+        assert_eq!(static_epoch(1 << 23, 1, 1), None);
         assert_eq!(static_epoch(1, 1 << 20, 1), None);
         assert_eq!(static_epoch(1, 1, 1 << 20), None);
-        assert!(static_epoch((1 << 24) - 1, (1 << 20) - 1, (1 << 20) - 1).is_some());
+        let highest = static_epoch((1 << 23) - 1, (1 << 20) - 1, (1 << 20) - 1).unwrap();
+        assert_eq!(highest.0, EPOCH_BASE - 1, "a metadata store's are above");
     }
 
     #[test]

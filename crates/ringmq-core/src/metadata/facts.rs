@@ -1,0 +1,222 @@
+//! What a change of the metadata means for one node: facts for its cores, of the keys that changed and no others.
+
+use super::keys::Key;
+use super::view::{Changed, View};
+use crate::base::{NodeId, PartitionId, TopicId, TopicRef};
+use crate::seam::cluster::{ClusterNode, Fact};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What the cores of a node were told.
+#[derive(Debug)]
+pub struct Told {
+    me: NodeId,
+    /// The session that this node is in; what another session of it leads, this one does not.
+    session: Option<u64>,
+    /// Sessions of this node up to this one are over.
+    ended: u64,
+    topics: BTreeMap<TopicId, TopicRef>,
+}
+
+impl Told {
+    pub fn new(me: NodeId) -> Told {
+        Told { me, session: None, ended: 0, topics: BTreeMap::new() }
+    }
+
+    /// Facts of what changed, in an order in which each may be taken. The last one says up to where all is told.
+    pub fn facts(&mut self, view: &View, changed: &Changed, out: &mut Vec<Fact>) {
+        let keys = &changed.keys;
+        if keys.iter().any(|key| matches!(key, Key::Member(_))) {
+            out.push(Fact::Nodes(nodes(view)));
+        }
+        let mut partitions = BTreeSet::new();
+        for key in keys {
+            match key {
+                Key::Topic(name) => {
+                    let Some(topic) = view.topic(name).map(|e| e.value.info.clone()) else { continue };
+                    if view.gone(topic.id).is_none() && self.topics.insert(topic.id, topic.clone()).is_none() {
+                        // Its partitions were there before it.
+                        partitions.extend(view.partitions_of(topic.id).map(|(number, _)| (topic.id, number)));
+                        out.push(Fact::Topic(topic));
+                    }
+                }
+                Key::Partition(topic, number) => drop(partitions.insert((*topic, *number))),
+                _ => {}
+            }
+        }
+        out.extend(partitions.into_iter().filter_map(|at| self.partition(view, at)));
+        for key in keys {
+            if let Key::Gone(id) = key
+                && view.gone(*id).is_some()
+                && let Some(topic) = self.topics.remove(id)
+            {
+                out.push(Fact::TopicGone(topic));
+            }
+        }
+        out.push(Fact::Read { revision: view.read() });
+    }
+
+    /// The node is in another session, or in none: what it led, it leads no more.
+    pub fn enter(&mut self, view: &View, session: Option<u64>, out: &mut Vec<Fact>) {
+        if self.session == session {
+            return;
+        }
+        self.ended = self.ended.max(self.session.unwrap_or(0)).max(session.map_or(0, |s| s.saturating_sub(1)));
+        self.session = session;
+        let mine = view.replicas_of(self.me).filter(|(topic, number)| {
+            let leader = view.partition(*topic, *number).and_then(|e| e.value.leader);
+            leader.is_some_and(|l| l.node == self.me)
+        });
+        out.extend(mine.filter_map(|at| self.partition(view, at)));
+    }
+
+    /// A partition's newest metadata. `None`: nobody knows the topic, or this node leads it in a session that it does not know of yet.
+    pub fn partition(&self, view: &View, at: (TopicId, u16)) -> Option<Fact> {
+        let topic = self.topics.get(&at.0)?.clone();
+        let entry = view.partition(at.0, at.1)?;
+        let mine = entry.value.leader.filter(|l| l.node == self.me && Some(l.session) != self.session);
+        if mine.is_some_and(|l| l.session > self.ended) {
+            return None;
+        }
+        let is_lost = mine.is_some();
+        let membership = entry.value.membership(entry.mod_revision, is_lost);
+        Some(Fact::Partition { topic, partition: PartitionId(at.1), membership })
+    }
+}
+
+/// Those whose lease is over, too: their peers know them when they come back.
+fn nodes(view: &View) -> Arc<[ClusterNode]> {
+    let text = |address: &Option<String>| address.as_deref().map(Arc::from);
+    let node = |(id, e): (NodeId, &super::view::Entry<super::record::MemberRecord>)| ClusterNode {
+        id,
+        name: e.value.name.as_str().into(),
+        peer_address: e.value.peer_address.as_str().into(),
+        native_address: text(&e.value.native_address),
+        tcp_address: text(&e.value.tcp_address),
+    };
+    view.members().map(node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::TopicName;
+    use crate::metadata::keys::Layout;
+    use crate::metadata::record::*;
+    use crate::metadata::request::{Change, KeyValue};
+    use crate::seam::membership::Membership;
+    use bytes::Bytes;
+
+    const TOPIC: TopicId = TopicId([9; 16]);
+
+    fn n(b: u8) -> NodeId {
+        NodeId([b; 16])
+    }
+
+    struct Rig {
+        view: View,
+        told: Told,
+        revision: u64,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            Rig { view: View::new(Layout::new("c").unwrap(), 0), told: Told::new(n(1)), revision: 0 }
+        }
+
+        fn put(&mut self, key: Key, value: Bytes) -> Vec<Fact> {
+            self.revision += 1;
+            let key = self.view.layout().key(&key);
+            let kv = KeyValue { key, value, create_revision: self.revision, mod_revision: self.revision, lease: None };
+            self.change(Change::Put(kv))
+        }
+
+        fn delete(&mut self, key: Key) -> Vec<Fact> {
+            self.revision += 1;
+            let (key, mod_revision) = (self.view.layout().key(&key), self.revision);
+            self.change(Change::Deleted { key, mod_revision })
+        }
+
+        fn change(&mut self, change: Change) -> Vec<Fact> {
+            let changed = self.view.watched([change]);
+            let mut out = vec![];
+            self.told.facts(&self.view, &changed, &mut out);
+            assert!(matches!(out.pop(), Some(Fact::Read { revision }) if revision == self.revision));
+            out
+        }
+
+        fn topic(&mut self) -> Vec<Fact> {
+            let topic = TopicRecord { id: TOPIC, partitions: 1, replicas: 2, min_isr: 1 };
+            self.put(Key::Topic(TopicName::new("t").unwrap()), encode(&topic))
+        }
+
+        fn part(&mut self, epoch: u64, leader: (u8, u64)) -> Vec<Fact> {
+            let leader = Some(Leader { node: n(leader.0), session: leader.1 });
+            let replicas = vec![n(1), n(2)];
+            let record =
+                PartitionRecord { epoch, leader, isr: replicas.clone(), replicas, min_isr: 2, wanted: None, tag: Tag::default() };
+            self.put(Key::Partition(TOPIC, 0), encode(&record))
+        }
+    }
+
+    fn membership(facts: &[Fact]) -> &Membership {
+        match facts {
+            [Fact::Partition { membership, .. }] => membership,
+            other => panic!("one partition: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn partitions_are_told_once_their_topic_is_there() {
+        let mut rig = Rig::new();
+        assert!(rig.part(1, (2, 5)).is_empty());
+        let facts = rig.topic();
+        assert!(matches!(&facts[..], [Fact::Topic(_), Fact::Partition { .. }]), "{facts:?}");
+        let facts = rig.part(2, (2, 5));
+        let m = membership(&facts);
+        assert_eq!((m.epoch.0, m.leader, m.min_isr), ((1 << 63) + 2, Some(n(2)), 2));
+    }
+
+    #[test]
+    fn a_missing_key_deletes_nothing_and_a_tombstone_does() {
+        let mut rig = Rig::new();
+        rig.topic();
+        rig.part(1, (2, 5));
+        assert!(rig.delete(Key::Partition(TOPIC, 0)).is_empty());
+        assert!(rig.delete(Key::Topic(TopicName::new("t").unwrap())).is_empty());
+        let gone = encode(&GoneRecord { name: TopicName::new("t").unwrap(), partitions: 1 });
+        assert!(matches!(&rig.put(Key::Gone(TOPIC), gone)[..], [Fact::TopicGone(t)] if t.id == TOPIC));
+        // A name that is written again under a deleted id is not believed.
+        assert!(rig.topic().is_empty());
+    }
+
+    #[test]
+    fn what_another_session_of_this_node_leads_it_does_not_lead() {
+        let mut rig = Rig::new();
+        rig.topic();
+        assert!(rig.part(1, (1, 7)).is_empty(), "the answer that names the session may come behind it");
+        let mut out = vec![];
+        rig.told.enter(&rig.view, Some(7), &mut out);
+        let before = membership(&out).clone();
+        assert_eq!(before.leader, Some(n(1)));
+        out.clear();
+        rig.told.enter(&rig.view, Some(8), &mut out);
+        assert_eq!(membership(&out).leader, None);
+        assert!(membership(&out).version > before.version);
+        // The other session begins behind what this one knew; only a change of the record makes it lead.
+        let facts = rig.part(2, (1, 8));
+        let after = membership(&facts);
+        assert!(after.leader == Some(n(1)) && after.version > before.version);
+    }
+
+    #[test]
+    fn a_node_is_known_while_its_lease_is_over() {
+        let mut rig = Rig::new();
+        let member = MemberRecord { name: "a".into(), peer_address: "a:1".into(), ..Default::default() };
+        let facts = rig.put(Key::Member(n(3)), encode(&member));
+        assert!(matches!(&facts[..], [Fact::Nodes(nodes)] if nodes.len() == 1 && *nodes[0].name == *"a"));
+        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects: Suspects::None };
+        assert!(rig.put(Key::Node(n(3)), encode(&node)).is_empty());
+        assert!(rig.delete(Key::Node(n(3))).is_empty());
+    }
+}

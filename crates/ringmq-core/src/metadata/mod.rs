@@ -1,0 +1,29 @@
+//! The metadata of a cluster as a store keeps it: which keys there are, what stands in them, and what a change of them means for a node.
+//!
+//! Pure: requests to the store and its answers are data. An IO module speaks with the store (etcd).
+//!
+//! # The keys
+//! All stand below `/ringmq/<cluster>/`. Values are JSON with a format version.
+//!
+//! | key | lease | content |
+//! |---|---|---|
+//! | `id` | no | 128 random bits, made once; every write compares it |
+//! | `node/<node id>` | yes | the process; its create_revision names the *session* |
+//! | `member/<node id>` | no | name, addresses, zone, capacity, version: what stays when the lease ends |
+//! | `drain/<node id>` | no | an operator takes the node out of use |
+//! | `ctl` | yes | the controller; its create_revision is the *term* |
+//! | `topic/<name>` | no | topic id, partitions, replicas, min_isr |
+//! | `part/<topic id>/<0000>` | no | epoch, leader (node, session), replicas, ISR, writer's tag |
+//! | `gone/<topic id>` | no | tombstone: only this deletes a topic |
+//!
+//! # What holds it together
+//! - A partition's leader is a node *in a session*. Nobody but that session takes it away, until the session's key is gone. So whoever
+//!   holds the session's lease leads what its partitions say, and a node that comes back in another session leads nothing.
+//! - A key that is missing says nothing. A topic is deleted when its tombstone is seen.
+//! - A store that was wiped, or went back, is not believed ([`view::ViewError`]).
+
+pub mod facts;
+pub mod keys;
+pub mod record;
+pub mod request;
+pub mod view;

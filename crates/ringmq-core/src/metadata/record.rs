@@ -1,0 +1,417 @@
+//! The values of the keys: JSON objects, whose `v` is the version of their form.
+//!
+//! A reader takes every object of its own version or a lower one and ignores members that it does not know. It refuses a higher version.
+
+use super::keys::parse_id;
+use crate::base::{Epoch, NodeId, TopicId, TopicName};
+use crate::seam::membership::{EPOCH_BASE, Membership, REPLICAS_MAX};
+use bytes::Bytes;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeSet;
+
+/// Version of the form of all values.
+pub const VERSION: u32 = 1;
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadRecord {
+    #[error("its version is {found}, and this node knows {VERSION}: a newer node wrote it. Upgrade this node")]
+    Newer { found: u32 },
+    #[error("{0}")]
+    Broken(String),
+}
+
+#[derive(Serialize)]
+struct Form<'a, T> {
+    v: u32,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Probe {
+    v: u32,
+}
+
+pub fn encode<T: Serialize>(record: &T) -> Bytes {
+    let form = Form { v: VERSION, record };
+    // Maps with keys that are no strings do not occur, and nothing else fails.
+    Bytes::from(serde_json::to_vec(&form).expect("records are plain objects"))
+}
+
+pub fn decode<T: DeserializeOwned>(value: &[u8]) -> Result<T, BadRecord> {
+    let broken = |e: serde_json::Error| BadRecord::Broken(format!("its value is not what is expected: {e}"));
+    let probe: Probe = serde_json::from_slice(value).map_err(broken)?;
+    if probe.v > VERSION {
+        return Err(BadRecord::Newer { found: probe.v });
+    }
+    serde_json::from_slice(value).map_err(broken)
+}
+
+/// Value of `id`.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct ClusterRecord {
+    #[serde(with = "one_id")]
+    pub id: [u8; 16],
+}
+
+/// Value of `node/<id>`: the process that holds the session.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct NodeRecord {
+    /// The machine and the data path. Who holds the lock of that data path knows that another process which says the same is gone.
+    pub machine: String,
+    pub data_path: String,
+    /// Generation of the node: rises with each of its starts.
+    pub start: u64,
+    /// Partitions whose replica here lost or truncated something at its recovery, and was not compared with another one since.
+    #[serde(default)]
+    pub suspects: Suspects,
+}
+
+/// Which replicas of a node are suspect.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Suspects {
+    /// More than are listed, or nobody knows.
+    All,
+    #[default]
+    None,
+    Some(BTreeSet<(TopicId, u16)>),
+}
+
+/// More are not listed.
+const SUSPECTS_MAX: usize = 2000;
+
+impl Suspects {
+    pub fn of(partitions: BTreeSet<(TopicId, u16)>) -> Suspects {
+        match partitions.len() {
+            0 => Suspects::None,
+            1..=SUSPECTS_MAX => Suspects::Some(partitions),
+            _ => Suspects::All,
+        }
+    }
+
+    pub fn has(&self, partition: (TopicId, u16)) -> bool {
+        match self {
+            Suspects::All => true,
+            Suspects::None => false,
+            Suspects::Some(partitions) => partitions.contains(&partition),
+        }
+    }
+}
+
+impl Serialize for Suspects {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let texts: Vec<String> = match self {
+            Suspects::All => vec!["*".into()],
+            Suspects::None => vec![],
+            Suspects::Some(partitions) => partitions.iter().map(|(topic, number)| format!("{topic}/{number:04}")).collect(),
+        };
+        texts.serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Suspects {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let texts = Vec::<String>::deserialize(from)?;
+        if texts.iter().any(|text| text == "*") {
+            return Ok(Suspects::All);
+        }
+        let one = |text: &String| {
+            let (topic, number) = text.split_once('/')?;
+            Some((TopicId(parse_id(topic)?), number.parse().ok()?))
+        };
+        let all: Option<BTreeSet<_>> = texts.iter().map(one).collect();
+        all.map(Suspects::of).ok_or_else(|| D::Error::custom("a partition is <topic id>/<number>"))
+    }
+}
+
+impl NodeRecord {
+    /// Whether `other` had the data path that this process has locked.
+    pub fn has_place_of(&self, other: &NodeRecord) -> bool {
+        self.machine == other.machine && self.data_path == other.data_path
+    }
+}
+
+/// Value of `member/<id>`: what is known of a node also while it is away.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct MemberRecord {
+    pub name: String,
+    pub peer_address: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub native_address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_address: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http_address: Option<String>,
+    /// Replicas of a partition stand in different zones where that can be had.
+    #[serde(default)]
+    pub zone: String,
+    /// Share of replicas that the node takes, beside others: 100 is an ordinary node's.
+    #[serde(default = "capacity_default")]
+    pub capacity: u32,
+    #[serde(default)]
+    pub cores: u32,
+    #[serde(default)]
+    pub version: String,
+}
+
+fn capacity_default() -> u32 {
+    100
+}
+
+/// Value of `drain/<id>`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct DrainRecord {}
+
+/// Value of `ctl`.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct ControllerRecord {
+    #[serde(with = "one_id")]
+    pub node: NodeId,
+}
+
+/// Value of `topic/<name>`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct TopicRecord {
+    #[serde(with = "one_id")]
+    pub id: TopicId,
+    pub partitions: u16,
+    /// Wanted replicas of each partition.
+    pub replicas: u8,
+    /// What its partitions are to have.
+    pub min_isr: u8,
+}
+
+/// Who leads: a node, in one session.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct Leader {
+    #[serde(with = "one_id")]
+    pub node: NodeId,
+    pub session: u64,
+}
+
+/// The writer of a record, and which of its writes it was. Who does not know what became of a write finds it by this.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
+pub struct Tag {
+    pub session: u64,
+    pub number: u64,
+}
+
+/// Value of `part/<topic id>/<0000>`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct PartitionRecord {
+    /// Rises with each leader. [`store_epoch`] makes an [`Epoch`] of it.
+    pub epoch: u64,
+    pub leader: Option<Leader>,
+    #[serde(with = "many_ids")]
+    pub replicas: Vec<NodeId>,
+    #[serde(with = "many_ids")]
+    pub isr: Vec<NodeId>,
+    pub min_isr: u8,
+    /// Whom the leader is to hand over to, as soon as nothing of its is open.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "maybe_id")]
+    pub wanted: Option<NodeId>,
+    pub tag: Tag,
+}
+
+impl PartitionRecord {
+    /// Whether a node could work with it.
+    pub fn is_sane(&self) -> bool {
+        let once = |list: &[NodeId]| list.iter().enumerate().all(|(i, n)| !list[..i].contains(n));
+        let is_replica = |n: &NodeId| self.replicas.contains(n);
+        (1..=REPLICAS_MAX).contains(&self.replicas.len())
+            && self.epoch < EPOCH_BASE
+            && self.min_isr >= 1
+            && once(&self.replicas)
+            && once(&self.isr)
+            && self.isr.iter().all(is_replica)
+            && self.leader.is_none_or(|l| self.isr.contains(&l.node))
+    }
+
+    /// As the replicas are told it. `lost`: the session that leads is not that of the node that is told, though the node is its.
+    pub fn membership(&self, mod_revision: u64, lost: bool) -> Membership {
+        Membership {
+            version: mod_revision << 1 | lost as u64,
+            epoch: store_epoch(self.epoch),
+            leader: self.leader.map(|l| l.node).filter(|_| !lost),
+            replicas: self.replicas.clone(),
+            isr: self.isr.clone(),
+            joining: vec![],
+            min_isr: self.min_isr.max(1) as usize,
+        }
+    }
+}
+
+pub fn store_epoch(number: u64) -> Epoch {
+    Epoch(EPOCH_BASE | number)
+}
+
+/// Value of `gone/<topic id>`.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+pub struct GoneRecord {
+    #[serde(with = "topic_name")]
+    pub name: TopicName,
+    pub partitions: u16,
+}
+
+// ---- ids as text
+
+/// 128 bits that have a text.
+pub trait Id: Copy {
+    fn of(bits: [u8; 16]) -> Self;
+    fn bits(&self) -> [u8; 16];
+}
+
+impl Id for [u8; 16] {
+    fn of(bits: [u8; 16]) -> Self {
+        bits
+    }
+    fn bits(&self) -> [u8; 16] {
+        *self
+    }
+}
+
+impl Id for NodeId {
+    fn of(bits: [u8; 16]) -> Self {
+        NodeId(bits)
+    }
+    fn bits(&self) -> [u8; 16] {
+        self.0
+    }
+}
+
+impl Id for TopicId {
+    fn of(bits: [u8; 16]) -> Self {
+        TopicId(bits)
+    }
+    fn bits(&self) -> [u8; 16] {
+        self.0
+    }
+}
+
+fn text_of(id: &impl Id) -> String {
+    NodeId(id.bits()).to_string()
+}
+
+fn id_of<I: Id, E: serde::de::Error>(text: &str) -> Result<I, E> {
+    parse_id(text).map(I::of).ok_or_else(|| E::custom(format!("{text:?}: 32 lower-case hex characters are expected")))
+}
+
+mod one_id {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(id: &impl Id, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&text_of(id))
+    }
+
+    pub fn deserialize<'de, I: Id, D: Deserializer<'de>>(from: D) -> Result<I, D::Error> {
+        id_of(&String::deserialize(from)?)
+    }
+}
+
+mod many_ids {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(ids: &[impl Id], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(ids.iter().map(text_of))
+    }
+
+    pub fn deserialize<'de, I: Id, D: Deserializer<'de>>(from: D) -> Result<Vec<I>, D::Error> {
+        Vec::<String>::deserialize(from)?.iter().map(|text| id_of(text)).collect()
+    }
+}
+
+mod maybe_id {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(id: &Option<impl Id>, to: S) -> Result<S::Ok, S::Error> {
+        id.as_ref().map(text_of).serialize(to)
+    }
+
+    pub fn deserialize<'de, I: Id, D: Deserializer<'de>>(from: D) -> Result<Option<I>, D::Error> {
+        Option::<String>::deserialize(from)?.map(|text| id_of(&text)).transpose()
+    }
+}
+
+mod topic_name {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(name: &TopicName, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(name)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<TopicName, D::Error> {
+        TopicName::new(&String::deserialize(from)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn partition() -> PartitionRecord {
+        let n = |b| NodeId([b; 16]);
+        PartitionRecord {
+            epoch: 7,
+            leader: Some(Leader { node: n(1), session: 90 }),
+            replicas: vec![n(1), n(2)],
+            isr: vec![n(1)],
+            min_isr: 1,
+            wanted: None,
+            tag: Tag { session: 90, number: 3 },
+        }
+    }
+
+    #[test]
+    fn the_form_of_a_partition_is_frozen() {
+        let text = concat!(
+            r#"{"v":1,"epoch":7,"leader":{"node":"01010101010101010101010101010101","session":90},"#,
+            r#""replicas":["01010101010101010101010101010101","02020202020202020202020202020202"],"#,
+            r#""isr":["01010101010101010101010101010101"],"min_isr":1,"tag":{"session":90,"number":3}}"#
+        );
+        assert_eq!(encode(&partition()), text);
+        assert_eq!(decode::<PartitionRecord>(text.as_bytes()), Ok(partition()));
+        let wanted = PartitionRecord { wanted: Some(NodeId([2; 16])), leader: None, ..partition() };
+        assert_eq!(decode::<PartitionRecord>(&encode(&wanted)), Ok(wanted));
+    }
+
+    #[test]
+    fn every_record_is_read_back() {
+        let topic = TopicRecord { id: TopicId([3; 16]), partitions: 4, replicas: 3, min_isr: 2 };
+        assert_eq!(decode(&encode(&topic)), Ok(topic));
+        let member = MemberRecord { name: "a".into(), peer_address: "h:1".into(), capacity: 100, ..Default::default() };
+        assert_eq!(decode(&encode(&member)), Ok(member));
+        let gone = GoneRecord { name: TopicName::new("t").unwrap(), partitions: 2 };
+        assert_eq!(decode(&encode(&gone)), Ok(gone));
+        let cluster = ClusterRecord { id: [0xfe; 16] };
+        for suspects in [Suspects::None, Suspects::All, Suspects::of([(TopicId([3; 16]), 7)].into())] {
+            let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 4, suspects };
+            assert_eq!(decode(&encode(&node)), Ok(node));
+        }
+        assert_eq!(decode(&encode(&cluster)), Ok(cluster));
+        assert_eq!(decode(&encode(&DrainRecord {})), Ok(DrainRecord {}));
+        assert_eq!(decode(&encode(&ControllerRecord { node: NodeId([1; 16]) })), Ok(ControllerRecord { node: NodeId([1; 16]) }));
+    }
+
+    #[test]
+    fn a_newer_version_is_refused_by_its_name_and_a_new_member_is_ignored() {
+        let newer = decode::<TopicRecord>(br#"{"v":2,"whatever":[]}"#).unwrap_err();
+        assert_eq!(newer, BadRecord::Newer { found: 2 });
+        assert!(newer.to_string().contains("Upgrade this node"));
+        let known = br#"{"v":1,"id":"03030303030303030303030303030303","partitions":1,"replicas":1,"min_isr":1,"soon":{"a":1}}"#;
+        assert!(decode::<TopicRecord>(known).is_ok());
+        for broken in [&b""[..], b"{}", b"[]", br#"{"v":1}"#, br#"{"v":1,"id":"xyz","partitions":1,"replicas":1,"min_isr":1}"#] {
+            assert!(matches!(decode::<TopicRecord>(broken), Err(BadRecord::Broken(_))), "{broken:?}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_nobody_can_work_with_is_noticed() {
+        let n = |b| NodeId([b; 16]);
+        assert!(partition().is_sane());
+        assert!(!PartitionRecord { replicas: vec![], isr: vec![], leader: None, ..partition() }.is_sane());
+        assert!(!PartitionRecord { isr: vec![n(1), n(3)], ..partition() }.is_sane());
+        assert!(!PartitionRecord { leader: Some(Leader { node: n(2), session: 1 }), ..partition() }.is_sane());
+        assert!(!PartitionRecord { epoch: 1 << 63, ..partition() }.is_sane());
+    }
+}
