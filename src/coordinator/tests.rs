@@ -410,7 +410,7 @@ fn each_block_of_the_copies_may_be_damaged() {
     let copies = copy::paths(data);
     let topics = |epoch| -> String {
         let partition = partition("abc", "abc", "a", epoch);
-        (1..60).map(|n| topic(&format!("topic{n}"), "7", &[&partition]).replace(&"7".repeat(32), &format!("{n:032x}"))).collect()
+        (1..90).map(|n| topic(&format!("topic{n}"), "7", &[&partition]).replace(&"7".repeat(32), &format!("{n:032x}"))).collect()
     };
     let [older, newer] = [text(5, &topics(3)), text(7, &topics(4))];
     for file in [&older, &newer] {
