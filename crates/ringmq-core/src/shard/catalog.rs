@@ -6,7 +6,7 @@ use super::engine::Engine;
 use crate::base::topic::home_core;
 use crate::base::{ChannelName, CoreId, TopicRef};
 use crate::log::PartitionIdx;
-use crate::seam::event::Effect;
+
 use crate::seam::message::CatalogChange;
 use crate::seam::message::MeshMessage;
 
@@ -43,7 +43,7 @@ impl Engine {
     pub(super) fn tell_catalog(&mut self) {
         if !self.catalog.0.is_empty() {
             let changes = std::mem::take(&mut self.catalog.0);
-            self.passes.push(Effect::Pass { to: CoreId::HTTP, message: MeshMessage::Catalog { changes } });
+            self.outbox.pass(CoreId::HTTP, MeshMessage::Catalog { changes });
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A connection's session, of either protocol, as the shard deals with it.
 
-use super::engine::{Engine, Heard};
+use super::engine::Engine;
 use super::failures::failure_of;
+use super::outbox::Heard;
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;

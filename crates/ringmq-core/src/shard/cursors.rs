@@ -10,9 +10,10 @@
 //! ```
 //! Ephemeral channels are not journaled: their changes are final at once.
 
-use super::engine::{Engine, Heard};
+use super::engine::Engine;
 use super::offsets::Setter;
 use super::operate::Collects;
+use super::outbox::Heard;
 use super::partitions::{ChannelKey, ChannelState};
 use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, MessagePlace, Now, PartitionId, Position, SubId, TopicId};
 use crate::log::RecordTicket;
@@ -287,7 +288,7 @@ impl Engine {
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {
-                self.replies.push((conn, Heard::Native(request, Answer::Finished { num: kept as u64 })));
+                self.outbox.tell(conn, Heard::Native(request, Answer::Finished { num: kept as u64 }));
             }
         }
     }

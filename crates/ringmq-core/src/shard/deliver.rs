@@ -14,7 +14,7 @@ use crate::format::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
-use crate::seam::event::Effect;
+
 use crate::seam::message::MeshMessage;
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
@@ -131,10 +131,8 @@ impl Shard {
             }
         }
         self.engine.wake_holding();
-        let Engine { frames, passes, .. } = &mut self.engine;
-        passes.extend(
-            frames.drain().map(|(sub, frames)| Effect::Pass { to: sub.core, message: MeshMessage::Deliver { sub, frames } }),
-        );
+        let Engine { frames, outbox, .. } = &mut self.engine;
+        frames.drain().for_each(|(sub, frames)| outbox.pass(sub.core, MeshMessage::Deliver { sub, frames }));
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
@@ -168,7 +166,8 @@ impl Shard {
             e.settle_owed(key);
             return false;
         }
-        let mut source = Log { store: &mut e.store, p: idx, committed: committed.offset, unix_ns: now.unix_ns, io: &mut e.io };
+        let mut source =
+            Log { store: &mut e.store, p: idx, committed: committed.offset, unix_ns: now.unix_ns, io: e.outbox.io() };
         let mut sink = Outputs {
             core: e.core,
             conns: &mut self.conns,

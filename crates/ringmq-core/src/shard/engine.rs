@@ -1,11 +1,12 @@
 //! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. It is the sessions'
-//! host, and answers other cores; what sessions are to hear of it is left in `replies`, `frames` and `resume`.
+//! host, and answers other cores; what sessions are to hear of it is left in the [`Outbox`] and in `frames`.
 
 use super::attach::Attaching;
 use super::catalog::Catalog;
 use super::cursors::{CursorRequest, CursorSyncs};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
+use super::outbox::Outbox;
 use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
 use super::removal::Removals;
 use super::replication::Cluster;
@@ -23,15 +24,14 @@ use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
 use crate::log::native::NativeBatch;
-use crate::log::{AppendTicket, Io, Lender, Notice, PartitionIdx, Store};
+use crate::log::{AppendTicket, Lender, Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
 use crate::peer::{LinkEvent, Links};
 use crate::replica::{self, Replica};
 use crate::seam::event::Effect;
 use crate::seam::{
-    grants::Grants,
     message::{MeshMessage, OwnedBodies, Ticket},
-    outcome::{InFlightCommand, InFlightError, PublishError},
+    outcome::PublishError,
 };
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
@@ -48,24 +48,6 @@ pub(super) struct Track {
     pub moving: Option<CoreId>,
     /// What it last stalled on.
     pub stalled: Option<crate::session::Asked>,
-}
-
-/// What a session hears of an earlier command.
-pub(super) enum Heard {
-    Answer(ReplySlot, Result<(), PublishError>),
-    InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
-    /// What the auth server says, or why there is no answer.
-    Authorized(Result<Arc<Grants>, String>),
-    /// The command it stalls on cannot be done.
-    StallFailed(PublishError),
-    /// The answer to a native request.
-    Native(u64, Answer),
-    /// What a native subscription, by its number, reads is led by another node, or is no more; in words.
-    NativeEnded(u32, &'static str),
-    /// The channel that the connection has subscribed to was deleted.
-    ChannelDeleted,
-    /// Another node leads all that the connection has subscribed to.
-    SubscriptionLost,
 }
 
 pub(super) struct Engine {
@@ -111,12 +93,7 @@ pub(super) struct Engine {
     /// The store has said that it is done: nothing reaches it any more.
     pub stopped: bool,
 
-    /// Scratch that one step fills and the shard empties.
-    pub io: Io,
-    pub notices: Vec<Notice>,
-    pub passes: Vec<Effect>,
-    pub replies: Vec<(ConnId, Heard)>,
-    pub resume: Vec<ConnId>,
+    pub outbox: Outbox,
     pub moving: Vec<ConnId>,
 
     /// Channels that may have something to deliver, in turn.
@@ -211,11 +188,7 @@ impl Engine {
             timers: Timers::default(),
             stopping: false,
             stopped: false,
-            io: Vec::new(),
-            notices: Vec::new(),
-            passes: Vec::new(),
-            replies: Vec::new(),
-            resume: Vec::new(),
+            outbox: Outbox::default(),
             moving: Vec::new(),
             ready: VecDeque::new(),
             fins: Vec::new(),
@@ -251,7 +224,7 @@ impl Engine {
     }
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
-        self.passes.push(Effect::Pass { to, message });
+        self.outbox.pass(to, message);
     }
 
     pub fn ticket(&mut self, asked: Asked) -> Ticket {
@@ -272,7 +245,7 @@ impl Engine {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).unwrap_or_else(|| {
             let dir = Arc::new(dir);
-            let idx = self.store.create(now, dir.clone(), &mut self.io);
+            let idx = self.store.create(now, dir.clone(), self.outbox.io());
             let replica = Replica::new(self.epoch, self.store.durable_end(idx));
             self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Alone(replica)));
             idx
@@ -354,7 +327,7 @@ impl Engine {
             Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
             Notice::Stopped => {
                 self.stopped = true;
-                self.passes.push(Effect::Stopped);
+                self.outbox.push(Effect::Stopped);
             }
         }
     }
@@ -398,7 +371,7 @@ impl Engine {
 
     /// Whether the shard has something to carry through: lists that are filled, topics and SUBs whose time may have come.
     pub fn has_unsettled(&self) -> bool {
-        !(self.notices.is_empty() && self.replies.is_empty() && self.resume.is_empty() && self.opening.is_empty())
+        !(self.outbox.is_settled() && self.opening.is_empty())
             || self.removals.is_unsettled()
             || self.links.as_ref().is_some_and(Links::has_events)
     }

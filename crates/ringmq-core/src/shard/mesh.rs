@@ -1,7 +1,8 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
-use super::engine::{Asked, Attempt, Engine, Heard, Parked};
+use super::engine::{Asked, Attempt, Engine, Parked};
 use super::offsets::Setter;
+use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::replication::loss::{Accepted, Accepting};
 use super::topics::Wanted;
@@ -60,7 +61,7 @@ impl Engine {
             }
             MeshMessage::Authorized { ticket, result } => {
                 if let Some(Asked::Auth { conn }) = self.asked.remove(&ticket) {
-                    self.replies.push((conn, Heard::Authorized(result)));
+                    self.outbox.tell(conn, Heard::Authorized(result));
                 }
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
@@ -108,7 +109,7 @@ impl Engine {
             }
             MeshMessage::Published { ticket, result } => {
                 let Some(Asked::Publish { conn, slot, bytes, .. }) = self.asked.remove(&ticket) else { return };
-                self.replies.push((conn, Heard::Answer(slot, result)));
+                self.outbox.tell(conn, Heard::Answer(slot, result));
                 self.remote_done(bytes);
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),

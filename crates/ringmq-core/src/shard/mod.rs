@@ -27,6 +27,7 @@ mod native;
 mod offsets;
 mod operate;
 mod order;
+mod outbox;
 mod partitions;
 mod peers;
 mod publish;
@@ -58,7 +59,7 @@ use crate::codec::peer::message::Route;
 use crate::config::Settings;
 use crate::format::journal::JournalIdentity;
 use crate::log::state::RecoveredPartition;
-use crate::log::{Notice, PartitionIdx, Store, StoreOptions};
+use crate::log::{PartitionIdx, Store, StoreOptions};
 use crate::peer::Links;
 use crate::replica::states::State;
 use crate::replica::{Replica, ReplicaOptions};
@@ -70,7 +71,8 @@ use crate::seam::{
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
 use client::Client;
-use engine::{Engine, Heard};
+use engine::Engine;
+use outbox::Heard;
 use partitions::{ChannelKey, Partition, Role};
 use replication::Cluster;
 use std::sync::Arc;
@@ -157,13 +159,6 @@ impl Conn {
     }
 }
 
-/// Emptied lists that keep their memory.
-#[derive(Default)]
-struct Spare {
-    notices: Vec<Notice>,
-    replies: Vec<(ConnId, Heard)>,
-}
-
 enum Stop {
     Running,
     Answering { until: Ticks },
@@ -178,7 +173,7 @@ pub struct Shard {
     touched: Vec<ConnId>,
     /// Scratch of a turn's deliveries.
     full: Vec<(SubId, ChannelKey)>,
-    spare: Spare,
+
     /// Timers of one tick.
     due: Vec<Timer>,
     /// Client errors on their way to the log.
@@ -248,7 +243,7 @@ impl Shard {
             conns: IdMap::default(),
             touched: vec![],
             full: vec![],
-            spare: Spare::default(),
+
             due: vec![],
             faults: FaultLog::default(),
             limits,
@@ -342,7 +337,8 @@ impl Shard {
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
                 e.counters.disk_done(op, outcome.is_err());
-                e.store.completed(now, op, outcome, &e.partitions, &mut e.io, &mut e.notices);
+                let (io, notices) = e.outbox.of_store();
+                e.store.completed(now, op, outcome, &e.partitions, io, notices);
             }
             Event::Stop => self.begin_stop(now),
         }
@@ -427,7 +423,8 @@ impl Shard {
     fn tick(&mut self, now: Now) {
         if !self.engine.stopped && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
-            e.store.tick(now, &e.partitions, &mut e.io, &mut e.notices);
+            let (io, notices) = e.outbox.of_store();
+            e.store.tick(now, &e.partitions, io, notices);
         }
         if let Some(links) = &mut self.engine.links {
             links.tick(now);
@@ -469,7 +466,7 @@ impl Shard {
                 let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
                 let is_late = now.ticks.since(since) >= limit;
                 if is_late {
-                    e.replies.push((conn, Heard::StallFailed(error)));
+                    e.outbox.tell(conn, Heard::StallFailed(error));
                 } else {
                     e.timers.at_most(Timer::Stalls, Some(since + limit));
                 }
@@ -484,18 +481,18 @@ impl Shard {
             return;
         }
         loop {
-            // What comes meanwhile goes into another list, and its turn comes next; both keep their memory.
-            let mut notices = std::mem::replace(&mut self.engine.notices, std::mem::take(&mut self.spare.notices));
+            // What comes meanwhile waits for the next round.
+            let mut notices = self.engine.outbox.notices.take();
             for notice in notices.drain(..) {
                 self.engine.on_notice(now, notice);
             }
-            self.spare.notices = notices;
-            let mut replies = std::mem::replace(&mut self.engine.replies, std::mem::take(&mut self.spare.replies));
-            for (conn, heard) in replies.drain(..) {
+            self.engine.outbox.notices.give_back(notices);
+            let mut answers = self.engine.outbox.answers.take();
+            for (conn, heard) in answers.drain(..) {
                 self.hear(now, conn, heard);
             }
-            self.spare.replies = replies;
-            for conn in std::mem::take(&mut self.engine.resume) {
+            self.engine.outbox.answers.give_back(answers);
+            for conn in self.engine.outbox.take_resuming() {
                 if let Some(c) = self.conns.get_mut(&conn)
                     && c.session.is_stalled()
                 {
@@ -507,8 +504,7 @@ impl Shard {
             self.engine.answer_closes(now);
             self.engine.resume_parked_subs(now);
             self.engine.hear_links(now);
-            let e = &self.engine;
-            if e.notices.is_empty() && e.replies.is_empty() && e.resume.is_empty() && e.opening.is_empty() {
+            if self.engine.outbox.is_settled() && self.engine.opening.is_empty() {
                 return;
             }
         }
@@ -548,10 +544,10 @@ impl Shard {
         self.engine.syncs.is_unpacked = false;
         if !self.engine.stopped {
             let e = &mut self.engine;
-            e.store.turn_end(now, &e.partitions, &mut e.io);
+            e.store.turn_end(now, &e.partitions, e.outbox.io());
             e.replicate_sealed(now);
             e.tell_full();
-            e.store.take_notices(&mut e.notices);
+            e.store.take_notices(e.outbox.of_store().1);
         }
         self.settle(now);
         self.move_quiet(now, out);
@@ -633,12 +629,8 @@ impl Shard {
 
     fn emit(&mut self, out: &mut Effects) {
         self.engine.tell_catalog();
-        let Engine { io, counters, .. } = &mut self.engine;
-        out.extend(io.drain(..).map(|(op, request)| {
-            counters.disk_began(op, &request);
-            Effect::Disk { op, request }
-        }));
-        out.append(&mut self.engine.passes);
+        let Engine { outbox, counters, .. } = &mut self.engine;
+        outbox.emit(counters, out);
     }
 
     fn begin_stop(&mut self, now: Now) {
@@ -651,8 +643,7 @@ impl Shard {
         self.stop = Stop::Answering { until };
         self.engine.timers.at_most(Timer::Stop, Some(until));
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
-        let stalled: Vec<_> = stalled.collect();
-        self.engine.replies.extend(stalled.into_iter().map(|conn| (conn, Heard::StallFailed(PublishError::Stopping))));
+        stalled.for_each(|conn| self.engine.outbox.tell(conn, Heard::StallFailed(PublishError::Stopping)));
         self.engine.stop_removals();
         self.engine.on_room(now);
     }
@@ -676,7 +667,7 @@ impl Shard {
             self.stop = Stop::Flushing;
             self.engine.journal_fins(now, true);
             let e = &mut self.engine;
-            e.store.stop(now, &e.partitions, &mut e.io);
+            e.store.stop(now, &e.partitions, e.outbox.io());
             self.settle(now);
             self.emit(out);
         }

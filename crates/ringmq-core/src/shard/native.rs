@@ -2,9 +2,10 @@
 //! that is elsewhere is told where to go, so nothing of this protocol but a topic's creation crosses cores.
 
 use super::cursors::{CursorChange, CursorRequest, Finisher};
-use super::engine::{Attempt, Engine, Heard};
+use super::engine::{Attempt, Engine};
 use super::failures::{failure_of, sequence_failure};
 use super::offsets::Setter;
+use super::outbox::Heard;
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
@@ -123,7 +124,7 @@ impl Engine {
             }
         }
         let message_bytes = batch.message_bytes();
-        match self.store.append_batch(now, idx, batch, &mut self.io) {
+        match self.store.append_batch(now, idx, batch, self.outbox.io()) {
             Ok(Appended::New { at, ticket }) => {
                 let publisher = Publisher::Native { conn, request: publish.request, at: Some(at), duplicate: false };
                 let p = self.partitions.get_mut(idx);
@@ -213,7 +214,7 @@ impl Engine {
             self.native_unsubscribe(now, conn, subscribe.subscription);
             return Err(failure_of(PublishError::ReadOnly));
         } else {
-            self.replies.push((conn, Heard::Native(subscribe.request, answer)));
+            self.outbox.tell(conn, Heard::Native(subscribe.request, answer));
         }
         self.wake_channel(key);
         Ok(())
@@ -230,7 +231,7 @@ impl Engine {
                 }
                 (answer, _) => answer,
             };
-            self.replies.push((conn, Heard::Native(request, answer)));
+            self.outbox.tell(conn, Heard::Native(request, answer));
         }
     }
 
@@ -282,7 +283,7 @@ impl Engine {
         let token = self.next_ticket;
         let idx = finding.idx;
         self.finding.insert(token, finding);
-        self.store.search(idx, by, token, &mut self.io);
+        self.store.search(idx, by, token, self.outbox.io());
     }
 
     /// The answer of a search: the start of a batch at or before the place, or nothing by time.
@@ -316,13 +317,13 @@ impl Engine {
             FindingFor::Set { .. } => {}
             FindingFor::Find { request } => {
                 let answer = found.map_or_else(Answer::Failed, |at| Answer::Found { at });
-                self.replies.push((conn, Heard::Native(request, answer)));
+                self.outbox.tell(conn, Heard::Native(request, answer));
             }
             FindingFor::Subscribe { subscribe, options } => {
                 let request = subscribe.request;
                 let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
                 if let Err(failure) = done {
-                    self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
+                    self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
                 }
             }
         }
@@ -533,7 +534,7 @@ impl NativeHost for Engine {
             searching.and_then(|token| self.finding.remove(&token))
         {
             let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
-            self.replies.push((conn, Heard::Native(subscribe.request, Answer::Failed(failure))));
+            self.outbox.tell(conn, Heard::Native(subscribe.request, Answer::Failed(failure)));
             return true;
         }
         let waits = |(_, c, _, answer): &(_, ConnId, _, Answer)| {
@@ -542,7 +543,7 @@ impl NativeHost for Engine {
         if let Some(at) = self.native_subscribing.iter().position(waits) {
             let (_, _, request, _) = self.native_subscribing.remove(at).expect("it was just found");
             let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
-            self.replies.push((conn, Heard::Native(request, Answer::Failed(failure))));
+            self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
         }
         let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
@@ -578,7 +579,7 @@ impl NativeHost for Engine {
         match self.ensure_topic_with(now, topic, partitions) {
             Ok(true) => {
                 let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
-                self.replies.push((conn, Heard::Native(request, Answer::Created(entry, self.native_nodes()))));
+                self.outbox.tell(conn, Heard::Native(request, Answer::Created(entry, self.native_nodes())));
                 NativeTaken::Accepted
             }
             Ok(false) => {
@@ -615,7 +616,7 @@ impl NativeHost for Engine {
         match self.place_of(idx, start) {
             Ok(place) => {
                 let at = place.unwrap_or_else(|| self.store.collect_start(idx));
-                self.replies.push((conn, Heard::Native(request, Answer::Found { at })));
+                self.outbox.tell(conn, Heard::Native(request, Answer::Found { at }));
             }
             Err(by) => self.search(by, Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } }),
         }

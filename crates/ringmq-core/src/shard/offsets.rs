@@ -9,8 +9,9 @@
 //! nothing until the change is final. Each partition is set by its own core.
 
 use super::cursors::CursorChange;
-use super::engine::{Engine, Heard};
+use super::engine::Engine;
 use super::failures::set_failure;
+use super::outbox::Heard;
 use super::partitions::ChannelKey;
 use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionDir, PartitionId, Position, TopicId, TopicRef};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
@@ -130,8 +131,11 @@ impl Engine {
         }
         let idx = wanted.key.partition_idx();
         let committed = self.partitions.get(idx).committed();
-        let found =
-            if wanted.at.offset >= committed.offset { Fetch::End } else { self.store.fetch(idx, wanted.at.offset, &mut self.io) };
+        let found = if wanted.at.offset >= committed.offset {
+            Fetch::End
+        } else {
+            self.store.fetch(idx, wanted.at.offset, self.outbox.io())
+        };
         wanted.at = match found {
             Fetch::Batch(batch) => border(&batch, wanted.set.to),
             Fetch::Pending => return self.offsets.reading.push(wanted),
@@ -192,7 +196,7 @@ impl Engine {
             Setter::Core(core, ticket) => self.pass(core, MeshMessage::OffsetSet { ticket, result }),
             Setter::Native { conn, request } => {
                 let answer = result.map_or_else(|error| Answer::Failed(set_failure(error)), |at| Answer::Found { at });
-                self.replies.push((conn, Heard::Native(request, answer)));
+                self.outbox.tell(conn, Heard::Native(request, answer));
             }
         }
     }

@@ -13,7 +13,8 @@
 //! the old one nor the beginning of this one takes it for news.
 
 use super::cursors::CursorChange;
-use super::engine::{Engine, Heard};
+use super::engine::Engine;
+use super::outbox::Heard;
 use super::partitions::ChannelKey;
 use super::timers::Timer;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId};
@@ -195,7 +196,7 @@ impl Engine {
     /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
     pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
         if self.subs.contains_key(&sub.conn) {
-            self.replies.push((sub.conn, Heard::ChannelDeleted));
+            self.outbox.tell(sub.conn, Heard::ChannelDeleted);
         }
     }
 

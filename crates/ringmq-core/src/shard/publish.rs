@@ -1,7 +1,8 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
 
-use super::engine::{Asked, Attempt, Engine, Heard};
+use super::engine::{Asked, Attempt, Engine};
 use super::failures::failure_of;
+use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
@@ -10,7 +11,7 @@ use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo
 use crate::codec::nsq::Bodies;
 use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
-use crate::seam::event::Effect;
+
 use crate::seam::{
     message::{MeshMessage, OwnedBodies},
     outcome::PublishError,
@@ -74,7 +75,7 @@ impl Engine {
         let partitions = if partitions == 0 { self.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
         let info = TopicInfo { name: name.clone(), id, partitions };
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
-        let record = self.store.log_topic_create(&info, now.unix_ns, &mut self.io);
+        let record = self.store.log_topic_create(&info, now.unix_ns, self.outbox.io());
         self.topics.begin(name, Some((info, record)));
         self.count_topics(1);
         Ok(())
@@ -91,7 +92,7 @@ impl Engine {
 
     pub fn tell_others(&mut self, message: impl Fn() -> MeshMessage) {
         for core in (0..self.cores).map(CoreId).filter(|core| *core != self.core) {
-            self.passes.push(Effect::Pass { to: core, message: message() });
+            self.outbox.pass(core, message());
         }
     }
 
@@ -112,8 +113,8 @@ impl Engine {
             self.pass(from, MeshMessage::Topic { ticket, result: result.clone() });
         }
         match result {
-            Ok(_) => self.resume.extend(waiters.conns),
-            Err(error) => self.replies.extend(waiters.conns.into_iter().map(|c| (c, Heard::StallFailed(error)))),
+            Ok(_) => self.outbox.resume(waiters.conns),
+            Err(error) => waiters.conns.into_iter().for_each(|c| self.outbox.tell(c, Heard::StallFailed(error))),
         }
     }
 
@@ -143,7 +144,7 @@ impl Engine {
         }
         // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
         let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
-        match self.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, &mut self.io) {
+        match self.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, self.outbox.io()) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
@@ -277,7 +278,7 @@ impl Engine {
         self.remote_bytes -= bytes;
         // Not at each answer: all who wait try again, and most would only wait again.
         if self.remote_bytes <= self.settings.max_pub_waiting_size / 2 {
-            self.resume.extend(self.remote_waiters.drain(..));
+            self.outbox.resume(self.remote_waiters.drain(..));
         }
     }
 
@@ -327,9 +328,9 @@ impl Engine {
                 }
             }
         }
-        self.resume.extend(self.room_waiters.drain(..));
+        self.outbox.resume(self.room_waiters.drain(..));
         if self.stopping {
-            self.resume.extend(self.remote_waiters.drain(..));
+            self.outbox.resume(self.remote_waiters.drain(..));
         }
     }
 
@@ -356,14 +357,14 @@ impl Engine {
             self.counters.failed(error.kind());
         }
         match publisher {
-            Publisher::Session(conn, slot) => self.replies.push((conn, Heard::Answer(slot, result))),
+            Publisher::Session(conn, slot) => self.outbox.tell(conn, Heard::Answer(slot, result)),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {
                     Ok(()) => Answer::Published { at, duplicate },
                     Err(error) => Answer::Failed(failure_of(error)),
                 };
-                self.replies.push((conn, Heard::Native(request, answer)));
+                self.outbox.tell(conn, Heard::Native(request, answer));
             }
         }
     }

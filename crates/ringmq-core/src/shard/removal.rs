@@ -338,7 +338,7 @@ impl Engine {
         let (key, is_gone) = (*key, *is_gone);
         if is_gone {
             closing.stage = Stage::Removing { key };
-            self.store.remove_topic(key, &mut self.io);
+            self.store.remove_topic(key, self.outbox.io());
         } else {
             self.store.topic_delete_failed(key);
             self.stick(topic);
@@ -414,7 +414,7 @@ impl Engine {
         // What a record was waited for is never waited for again.
         self.removals.dropping[i].after = RecordTicket(u64::MAX);
         for idx in self.removals.dropping[i].left.clone() {
-            self.store.remove_partition(idx, &mut self.io);
+            self.store.remove_partition(idx, self.outbox.io());
         }
         if self.removals.dropping[i].left.is_empty() {
             self.end_drop(now, i);
@@ -443,7 +443,7 @@ impl Engine {
     fn go_on_without(&mut self, now: Now, topic: &TopicRef) {
         let Waiters { conns, asked_by } = self.topics.remove(topic);
         self.unlist_topic(topic);
-        self.resume.extend(conns);
+        self.outbox.resume(conns);
         for Wanted { from, ticket, partitions } in asked_by {
             self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions });
         }

@@ -1,6 +1,7 @@
 //! Subscriptions on the connection's core: SUB, RDY, FIN, REQ and TOUCH go from here to the partitions, wherever they live.
 
-use super::engine::{Attempt, Engine, Heard};
+use super::engine::{Attempt, Engine};
+use super::outbox::Heard;
 use super::subscription::{LendAction, Part, Subscription};
 use super::timers::Timer;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, MessagePlace, Now, PartitionId, SubId, TopicRef};
@@ -251,7 +252,7 @@ impl Engine {
             return self.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
         }
         if let Some(s) = self.subs.get(&sub.conn) {
-            self.replies.push((sub.conn, Heard::InFlightFailed(s.ids.id(place), command, why)));
+            self.outbox.tell(sub.conn, Heard::InFlightFailed(s.ids.id(place), command, why));
         }
     }
 
@@ -338,7 +339,7 @@ impl Engine {
             && let Some(slot) = s.slot.take()
         {
             let result = s.failed.map_or(Ok(()), Err);
-            self.replies.push((sub.conn, Heard::Answer(slot, result)));
+            self.outbox.tell(sub.conn, Heard::Answer(slot, result));
         }
     }
 

@@ -8,7 +8,8 @@
 //! What was acknowledged of the topic before goes with it. A core that cannot write keeps the topic: nothing would make the decision
 //! durable.
 
-use super::engine::{Engine, Heard};
+use super::engine::Engine;
+use super::outbox::Heard;
 use super::partitions::ChannelKey;
 use super::removal::Asker;
 use crate::base::{Now, TopicName, TopicRef};
@@ -53,7 +54,7 @@ impl Engine {
         }
         // Those whose SUB was not answered, too.
         let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
-        self.replies.extend(subscribed.map(|(&conn, _)| (conn, Heard::ChannelDeleted)));
+        subscribed.for_each(|(&conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
         self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
     }
 
@@ -89,7 +90,7 @@ impl Engine {
                 self.end_clients_of(now, key);
                 self.forget_channel(key);
             }
-            self.store.close_partition(idx, &mut self.io);
+            self.store.close_partition(idx, self.outbox.io());
         }
         all
     }

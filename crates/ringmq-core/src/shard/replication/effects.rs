@@ -32,7 +32,7 @@ impl Engine {
                 let cluster = self.cluster_mut();
                 let token = cluster.number();
                 cluster.readings.insert(token, Reading { idx, to, session, from });
-                self.store.read_verbatim(now, idx, token, from, bytes_max, &mut self.io);
+                self.store.read_verbatim(now, idx, token, from, bytes_max, self.outbox.io());
             }
             Effect::LogEpoch { epoch } => {
                 let record = self.store.log_epoch(idx, epoch);
@@ -46,14 +46,14 @@ impl Engine {
             Effect::Truncate { to } => {
                 seat.held.clear();
                 self.clamp_channels(now, idx, to);
-                self.store.truncate(now, idx, to, &mut self.io);
+                self.store.truncate(now, idx, to, self.outbox.io());
             }
             Effect::Restart { start, chain_crc } => {
                 seat.held.clear();
                 self.clamp_channels(now, idx, start);
-                self.store.restart(now, idx, start, chain_crc, &mut self.io);
+                self.store.restart(now, idx, start, chain_crc, self.outbox.io());
             }
-            Effect::Mend { batches } => self.store.mend(idx, batches, &mut self.io),
+            Effect::Mend { batches } => self.store.mend(idx, batches, self.outbox.io()),
             Effect::Doubted => self.store.mark_suspect(idx),
             Effect::Cleared => {
                 self.store.clear_suspect(idx);
@@ -75,10 +75,10 @@ impl Engine {
                 self.wake_channels(idx);
             }
             Effect::Closed { error } => self.close_publishes(now, idx, error),
-            Effect::Propose { version, isr } => self.passes.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
-            Effect::AskEpoch { above } => self.passes.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
-            Effect::Refresh => self.passes.push(event::Effect::Ask(Ask::Refresh { route })),
-            Effect::Resign => self.passes.push(event::Effect::Ask(Ask::Resign { route })),
+            Effect::Propose { version, isr } => self.outbox.push(event::Effect::Ask(Ask::Propose { route, version, isr })),
+            Effect::AskEpoch { above } => self.outbox.push(event::Effect::Ask(Ask::AskEpoch { route, above })),
+            Effect::Refresh => self.outbox.push(event::Effect::Ask(Ask::Refresh { route })),
+            Effect::Resign => self.outbox.push(event::Effect::Ask(Ask::Resign { route })),
             Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
             Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers } => {
@@ -113,7 +113,7 @@ impl Engine {
             let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
             let Some(Incoming { batch, is_settled }) = seat.held.pop_front() else { return };
             let bytes = message_bytes(&batch);
-            match self.store.append_verbatim(idx, batch, is_settled, &mut self.io) {
+            match self.store.append_verbatim(idx, batch, is_settled, self.outbox.io()) {
                 Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
                 Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
                     if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {

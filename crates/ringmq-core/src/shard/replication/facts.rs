@@ -162,7 +162,7 @@ impl Engine {
             return;
         }
         tracing::info!(topic = %topic.name, id = %topic.id, partitions = topic.partitions, "this node gets a topic of the cluster");
-        let record = self.store.log_topic_create(topic, now.unix_ns, &mut self.io);
+        let record = self.store.log_topic_create(topic, now.unix_ns, self.outbox.io());
         self.cluster_mut().recording.push_back((record, topic.clone()));
     }
 
@@ -199,7 +199,7 @@ impl Engine {
 
     fn create_member(&mut self, now: Now, topic: &TopicRef, partition: PartitionId) -> PartitionIdx {
         let dir = Arc::new(PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition });
-        let idx = self.store.create(now, dir.clone(), &mut self.io);
+        let idx = self.store.create(now, dir.clone(), self.outbox.io());
         let cluster = self.cluster_mut();
         let (seat, until) = (cluster.seat(topic, partition, None), cluster.lease.until());
         cluster.set_place(Route { topic_id: topic.id, partition }, idx);

@@ -11,7 +11,7 @@ use crate::seam::{
     message::{MeshMessage, Share, SubRequest},
     outcome::PublishError,
 };
-use crate::shard::engine::Heard;
+use crate::shard::outbox::Heard;
 use crate::shard::partitions::{ChannelKey, Role};
 use crate::shard::subscription::Part;
 use crate::shard::timers::Timer;
@@ -145,7 +145,7 @@ impl Engine {
                 Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
                 None => Heard::SubscriptionLost,
             };
-            self.replies.push((conn, heard));
+            self.outbox.tell(conn, heard);
         }
         self.lend(conn, actions);
     }
@@ -210,7 +210,7 @@ impl Engine {
             if let Some((subs, at)) = native.and_then(|s| s.iter().position(|n| n.key == key).map(|at| (s, at))) {
                 let number = subs.swap_remove(at).number;
                 let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
-                self.replies.push((sub.conn, Heard::NativeEnded(number, why)));
+                self.outbox.tell(sub.conn, Heard::NativeEnded(number, why));
             } else if deleted && sub.core == self.core {
                 self.subscription_deleted(sub);
             } else if deleted {

@@ -1,0 +1,120 @@
+//! What a step leaves for others: effects for the runtime, and what the core's own machines have yet to hear.
+//!
+//! The engine fills it. The shard settles it (notices of the store, answers to sessions, connections that try again) until nothing is
+//! left, and then hands the effects to the runtime, disk operations first.
+
+use crate::base::{ConnId, CoreId};
+use crate::log::{Io, Notice};
+use crate::metrics::counters::Counters;
+use crate::seam::event::{Effect, Effects};
+use crate::seam::{
+    grants::Grants,
+    message::MeshMessage,
+    outcome::{InFlightCommand, InFlightError, PublishError},
+};
+use crate::session::ReplySlot;
+use crate::session::native::Answer;
+use std::sync::Arc;
+
+/// What a session hears of an earlier command.
+pub(super) enum Heard {
+    Answer(ReplySlot, Result<(), PublishError>),
+    InFlightFailed(crate::base::MessageId, InFlightCommand, InFlightError),
+    /// What the auth server says, or why there is no answer.
+    Authorized(Result<Arc<Grants>, String>),
+    /// The command it stalls on cannot be done.
+    StallFailed(PublishError),
+    /// The answer to a native request.
+    Native(u64, Answer),
+    /// What a native subscription, by its number, reads is led by another node, or is no more; in words.
+    NativeEnded(u32, &'static str),
+    /// The channel that the connection has subscribed to was deleted.
+    ChannelDeleted,
+    /// Another node leads all that the connection has subscribed to.
+    SubscriptionLost,
+}
+
+/// List that grows while what it held before is worked through. Both halves keep their memory.
+pub(super) struct Relay<T> {
+    filling: Vec<T>,
+    spare: Vec<T>,
+}
+
+impl<T> Default for Relay<T> {
+    fn default() -> Self {
+        Relay { filling: vec![], spare: vec![] }
+    }
+}
+
+impl<T> Relay<T> {
+    /// Everything so far; what comes from here on waits for the next call.
+    pub fn take(&mut self) -> Vec<T> {
+        std::mem::replace(&mut self.filling, std::mem::take(&mut self.spare))
+    }
+
+    /// Memory of a list that [`Self::take`] gave, emptied.
+    pub fn give_back(&mut self, emptied: Vec<T>) {
+        debug_assert!(emptied.is_empty());
+        self.spare = emptied;
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Outbox {
+    /// Disk operations that the store wants.
+    io: Io,
+    /// All other effects, in order.
+    effects: Vec<Effect>,
+    /// What the store said and the engine has not heard.
+    pub notices: Relay<Notice>,
+    /// What sessions have not heard.
+    pub answers: Relay<(ConnId, Heard)>,
+    /// Connections whose stalled command is tried again.
+    resuming: Vec<ConnId>,
+}
+
+impl Outbox {
+    /// Where the store puts its operations.
+    pub fn io(&mut self) -> &mut Io {
+        &mut self.io
+    }
+
+    /// Where the store puts its operations, and what it has to say.
+    pub fn of_store(&mut self) -> (&mut Io, &mut Vec<Notice>) {
+        (&mut self.io, &mut self.notices.filling)
+    }
+
+    pub fn push(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
+        self.effects.push(Effect::Pass { to, message });
+    }
+
+    pub fn tell(&mut self, conn: ConnId, heard: Heard) {
+        self.answers.filling.push((conn, heard));
+    }
+
+    pub fn resume(&mut self, conns: impl IntoIterator<Item = ConnId>) {
+        self.resuming.extend(conns);
+    }
+
+    pub fn take_resuming(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.resuming)
+    }
+
+    /// Whether the core's own machines have heard everything.
+    pub fn is_settled(&self) -> bool {
+        self.notices.filling.is_empty() && self.answers.filling.is_empty() && self.resuming.is_empty()
+    }
+
+    /// Hands all effects to the runtime.
+    pub fn emit(&mut self, counters: &mut Counters, out: &mut Effects) {
+        out.extend(self.io.drain(..).map(|(op, request)| {
+            counters.disk_began(op, &request);
+            Effect::Disk { op, request }
+        }));
+        out.append(&mut self.effects);
+    }
+}
