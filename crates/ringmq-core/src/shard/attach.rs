@@ -63,7 +63,7 @@ impl Engine {
         if self.is_gone(request.sub.core, &request.topic) {
             return self.tell_subscriber(request.sub, request.partition, Err(PublishError::TopicGone));
         }
-        if self.cluster.is_none() {
+        if !self.is_clustered() {
             self.topic_known(&request.topic);
         }
         self.attach(now, request);
@@ -152,7 +152,7 @@ impl Engine {
     /// Whether a new channel is taken. One that partition 0 has taken comes to the others whatever their disk says; so does one in a
     /// cluster, where a consumer may need it of a leader that has just begun to lead.
     pub fn check_new_channel(&self, name: &ChannelName) -> Result<(), PublishError> {
-        let is_refused = self.cluster.is_none() && !name.is_ephemeral() && self.store.is_stuck();
+        let is_refused = !self.is_clustered() && !name.is_ephemeral() && self.store.is_stuck();
         if is_refused { Err(PublishError::DiskFull) } else { Ok(()) }
     }
 

@@ -7,7 +7,7 @@ use super::cursors::{CursorRequest, CursorSyncs};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::outbox::Outbox;
-use super::partitions::{ChannelKey, Partition, Partitions, Publisher, Role};
+use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
 use super::removal::Removals;
 use super::replication::Cluster;
 use super::replication::loss::Accepting;
@@ -216,6 +216,11 @@ impl Engine {
         }
     }
 
+    /// Whether the node is one of several that replicate partitions, even if it is the only one at present.
+    pub fn is_clustered(&self) -> bool {
+        self.cluster.is_some()
+    }
+
     pub fn channel_options(&self) -> ChannelOptions {
         ChannelOptions {
             max_msg_timeout: Duration::from_millis(self.settings.max_msg_timeout_ms),
@@ -239,7 +244,7 @@ impl Engine {
         if let Some(idx) = self.topics.place(&topic.name, partition) {
             return Ok(idx);
         }
-        if self.cluster.is_some() {
+        if self.is_clustered() {
             return Err(PublishError::NotLeader);
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
@@ -247,7 +252,7 @@ impl Engine {
             let dir = Arc::new(dir);
             let idx = self.store.create(now, dir.clone(), self.outbox.io());
             let replica = Replica::new(self.epoch, self.store.durable_end(idx));
-            self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Alone(replica)));
+            self.partitions.insert(idx, Partition::alone(topic.clone(), dir, replica));
             idx
         });
         self.topics.set_place(&topic.name, partition, idx);
@@ -256,13 +261,13 @@ impl Engine {
 
     pub fn on_notice(&mut self, now: Now, notice: Notice) {
         match notice {
-            Notice::Durable { p, end, tickets_upto } => match &mut self.partitions.get_mut(p).replica {
-                Role::Alone(replica) => {
+            Notice::Durable { p, end, tickets_upto } => match self.partitions.get_mut(p).alone_mut() {
+                Some(replica) => {
                     replica.on_local_durable(end);
                     self.answer_publishers(p, tickets_upto);
                     self.wake_channels(p);
                 }
-                Role::Member(_) => self.member_durable(now, p, end, tickets_upto),
+                None => self.member_durable(now, p, end, tickets_upto),
             },
             Notice::AppendFailed { p, from, error } => {
                 // Of a replica that is definite for what was not sealed. When the whole journal fails, what was sealed and

@@ -66,7 +66,7 @@ impl Engine {
             }
             MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
-            MeshMessage::TopicCreated { topic } => match self.cluster.is_some() {
+            MeshMessage::TopicCreated { topic } => match self.is_clustered() {
                 true => self.on_topic_recorded(now, &topic),
                 false => self.topic_known(&topic),
             },
@@ -82,7 +82,7 @@ impl Engine {
                 if self.is_gone(from, &topic) {
                     return self.tell_publisher(publisher, Err(PublishError::TopicGone));
                 }
-                if self.cluster.is_none() {
+                if !self.is_clustered() {
                     self.topic_known(&topic);
                 }
                 if self.stopping {

@@ -73,7 +73,7 @@ use crate::session::{Asked, Session};
 use client::Client;
 use engine::Engine;
 use outbox::Heard;
-use partitions::{ChannelKey, Partition, Role};
+use partitions::{ChannelKey, Partition};
 use replication::Cluster;
 use std::sync::Arc;
 use std::time::Duration;
@@ -223,16 +223,19 @@ impl Shard {
         for recovered in partitions {
             let (dir, topic, end, channels) =
                 (recovered.dir.clone(), recovered.topic.clone(), recovered.end, recovered.channels.clone());
-            let replica = match &engine.cluster {
-                None => Role::Alone(Replica::new(epoch, end)),
-                Some(c) => Role::Member(c.seat(&topic, dir.partition, Some((recovered.promised, recovered.committed)))),
+            let partition = match &engine.cluster {
+                None => Partition::alone(topic, dir.clone(), Replica::new(epoch, end)),
+                Some(c) => {
+                    let seat = c.seat(&topic, dir.partition, Some((recovered.promised, recovered.committed)));
+                    Partition::member(topic, dir.clone(), seat)
+                }
             };
             let idx = engine.store.open(recovered);
             if let Some(cluster) = &mut engine.cluster {
                 cluster.set_place(Route { topic_id: dir.topic_id, partition: dir.partition }, idx);
                 engine.store.await_agreement(idx);
             }
-            engine.partitions.insert(idx, Partition::new(topic, dir, replica));
+            engine.partitions.insert(idx, partition);
             for image in channels {
                 engine.add_channel(idx, image);
             }

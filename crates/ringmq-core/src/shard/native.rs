@@ -116,7 +116,7 @@ impl Engine {
                 Err(error) => return NativeTaken::Refused(Failure::never(Code::BadBatch, error.to_string())),
             },
         };
-        if self.cluster.is_some() {
+        if self.is_clustered() {
             match self.check_publish(now, idx, batch.len()) {
                 None | Some(Attempt::Accepted) => {}
                 Some(Attempt::Refused(error)) => return NativeTaken::Refused(failure_of(error)),
@@ -130,7 +130,7 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += message_bytes as u64;
-                if self.cluster.is_some() {
+                if self.is_clustered() {
                     self.has_grown(idx);
                 }
                 NativeTaken::Accepted

@@ -97,7 +97,7 @@ impl Engine {
         }
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let missing =
-            if self.cluster.is_some() { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
+            if self.is_clustered() { SetOffsetError::Failed(PublishError::NotLeader) } else { SetOffsetError::NoChannel };
         let idx = self.partitions.find(&dir).ok_or(missing)?;
         self.partitions.get(idx).check_read(now.ticks).map_err(SetOffsetError::Failed)?;
         let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;

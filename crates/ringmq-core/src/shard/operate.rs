@@ -221,8 +221,8 @@ impl Engine {
         if self.is_gone(core, &set.topic) {
             return Err(failed(PublishError::TopicGone));
         }
-        let is_alone = is_alone || self.cluster.is_some();
-        if self.cluster.is_none() {
+        let is_alone = is_alone || self.is_clustered();
+        if !self.is_clustered() {
             self.topic_known(&set.topic);
         }
         let idx = self.partition(now, &set.topic, set.partition).map_err(failed)?;

@@ -75,7 +75,7 @@ impl ChannelState {
 }
 
 /// Who decides what is committed.
-pub enum Role {
+enum Role {
     /// The node is alone.
     Alone(Replica),
     /// One of the replicas of a cluster's partition, perhaps the only one.
@@ -85,7 +85,7 @@ pub enum Role {
 pub struct Partition {
     pub topic: TopicRef,
     pub dir: Arc<PartitionDir>,
-    pub replica: Role,
+    role: Role,
     pub channels: Slab<ChannelState>,
     /// In order; since when each waits.
     pub publishers: VecDeque<(AppendTicket, Publisher, Ticks)>,
@@ -96,11 +96,21 @@ pub struct Partition {
 }
 
 impl Partition {
-    pub fn new(topic: TopicRef, dir: Arc<PartitionDir>, replica: Role) -> Self {
+    /// Partition of a node that is alone.
+    pub fn alone(topic: TopicRef, dir: Arc<PartitionDir>, replica: Replica) -> Self {
+        Self::new(topic, dir, Role::Alone(replica))
+    }
+
+    /// Partition of a cluster.
+    pub fn member(topic: TopicRef, dir: Arc<PartitionDir>, seat: Box<Seat>) -> Self {
+        Self::new(topic, dir, Role::Member(seat))
+    }
+
+    fn new(topic: TopicRef, dir: Arc<PartitionDir>, role: Role) -> Self {
         Partition {
             topic,
             dir,
-            replica,
+            role,
             channels: Slab::new(),
             publishers: VecDeque::new(),
             message_bytes: 0,
@@ -111,14 +121,29 @@ impl Partition {
 
     /// Consumers see up to here only.
     pub fn committed(&self) -> Position {
-        match &self.replica {
+        match &self.role {
             Role::Alone(replica) => replica.committed(),
             Role::Member(seat) => seat.member.committed(),
         }
     }
 
+    /// Replica of a cluster's partition. `None`: the node is alone.
     pub fn seat(&self) -> Option<&Seat> {
-        if let Role::Member(seat) = &self.replica { Some(seat) } else { None }
+        if let Role::Member(seat) = &self.role { Some(seat) } else { None }
+    }
+
+    pub fn seat_mut(&mut self) -> Option<&mut Seat> {
+        if let Role::Member(seat) = &mut self.role { Some(seat) } else { None }
+    }
+
+    /// The same, and the channels that it looks at.
+    pub fn seat_and_channels(&mut self) -> Option<(&mut Seat, &Slab<ChannelState>)> {
+        if let Role::Member(seat) = &mut self.role { Some((seat, &self.channels)) } else { None }
+    }
+
+    /// Decider of a node that is alone.
+    pub fn alone_mut(&mut self) -> Option<&mut Replica> {
+        if let Role::Alone(replica) = &mut self.role { Some(replica) } else { None }
     }
 
     /// Whether a publish may be appended.

@@ -37,7 +37,7 @@ impl Engine {
         if self.topics.known(name).is_some() {
             return Ok(true);
         }
-        if self.cluster.is_some() {
+        if self.is_clustered() {
             return Err(PublishError::TopicNotExist);
         }
         if self.topics.is_stuck(name) {
@@ -137,7 +137,7 @@ impl Engine {
         if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX {
             return Attempt::Refused(PublishError::TooBig);
         }
-        if self.cluster.is_some()
+        if self.is_clustered()
             && let Some(attempt) = self.check_publish(now, idx, bytes)
         {
             return attempt;
@@ -149,7 +149,7 @@ impl Engine {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
                 p.message_bytes += bytes as u64;
-                if self.cluster.is_some() {
+                if self.is_clustered() {
                     self.has_grown(idx);
                 }
                 Attempt::Accepted
@@ -185,7 +185,7 @@ impl Engine {
         if self.is_moving(conn) {
             return Attempt::Wait;
         }
-        let is_alone = self.cluster.is_none();
+        let is_alone = !self.is_clustered();
         let found = match partition {
             None if is_alone => self.topics.next_partition(topic, conn),
             None => self.topics.next_led(topic),

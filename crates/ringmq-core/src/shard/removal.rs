@@ -132,7 +132,7 @@ impl Engine {
 
     /// The last channel of a partition went, or a SUB was given up that may have been all there was.
     pub fn topic_idle(&mut self, topic: &TopicRef) {
-        if !topic.name.is_ephemeral() || self.cluster.is_some() {
+        if !topic.name.is_ephemeral() || self.is_clustered() {
             return;
         }
         let home = home_core(&topic.name, self.cores);

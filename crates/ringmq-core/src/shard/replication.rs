@@ -21,7 +21,7 @@ mod status;
 mod view;
 
 use super::engine::{Attempt, Engine};
-use super::partitions::Role;
+
 use super::timers::Timer;
 use crate::base::{Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
@@ -223,18 +223,18 @@ impl Engine {
         }
         let mut effects = std::mem::take(&mut self.cluster_mut().effects);
         let p = self.partitions.get_mut(idx);
-        let Role::Member(seat) = &mut p.replica else { return };
+        let Some((seat, channels)) = p.seat_and_channels() else { return };
         let epoch = seat.member.epoch();
         if seat.member.may_end_leading(&event) {
             self.store.seal_open(idx);
         }
-        let view = View { log: self.store.log_view(idx), channels: &p.channels };
+        let view = View { log: self.store.log_view(idx), channels };
         seat.member.step(now.ticks, &view, event, &mut effects);
         for effect in effects.drain(..) {
             self.carry_out(now, idx, effect);
         }
         self.cluster_mut().effects = effects;
-        let Role::Member(seat) = &self.partitions.get(idx).replica else { return };
+        let Some(seat) = self.partitions.get(idx).seat() else { return };
         let (is_leader, deadline) = (seat.is_leader(), seat.member.deadline());
         if epoch.is_some() && !is_leader {
             self.stop_leading(now, idx);
@@ -253,7 +253,7 @@ impl Engine {
 
     /// A publish was appended: the followers get it when the turn's end has sealed it.
     pub(super) fn has_grown(&mut self, idx: PartitionIdx) {
-        if let (Role::Member(seat), Some(cluster)) = (&mut self.partitions.get_mut(idx).replica, &mut self.cluster)
+        if let (Some(seat), Some(cluster)) = (self.partitions.get_mut(idx).seat_mut(), &mut self.cluster)
             && !std::mem::replace(&mut seat.has_grown, true)
         {
             cluster.grown.push(idx);
@@ -264,7 +264,7 @@ impl Engine {
     pub(super) fn replicate_sealed(&mut self, now: Now) {
         let Some(cluster) = &mut self.cluster else { return };
         for idx in std::mem::take(&mut cluster.grown) {
-            if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+            if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
                 seat.has_grown = false;
             }
             self.tell_member(now, idx, Event::Sealed);
@@ -278,8 +278,8 @@ impl Engine {
     /// The partition's log is durable up to here.
     pub(super) fn member_durable(&mut self, now: Now, idx: PartitionIdx, end: Position, upto: AppendTicket) {
         let p = self.partitions.get_mut(idx);
-        if let Role::Member(seat) = &mut p.replica
-            && !p.publishers.is_empty()
+        if !p.publishers.is_empty()
+            && let Some(seat) = p.seat_mut()
         {
             seat.marks.push_back((end.offset, upto));
         }
@@ -295,7 +295,7 @@ impl Engine {
 
     /// Records up to here are durable.
     pub(super) fn member_records(&mut self, now: Now, upto: RecordTicket) {
-        if self.cluster.is_none() {
+        if !self.is_clustered() {
             return;
         }
         let is_done = |r: &mut (RecordTicket, PartitionIdx, Recorded)| r.0 <= upto;
@@ -328,7 +328,7 @@ impl Engine {
     fn count_uncommitted(&mut self, idx: PartitionIdx) {
         let durable = self.store.durable_end(idx).offset;
         let Some(cluster) = &mut self.cluster else { return };
-        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+        let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
         let committed = seat.member.committed().offset;
         let bytes = if seat.is_leader() { (durable - committed).max(0) as u64 } else { 0 };
         cluster.uncommitted = cluster.uncommitted + bytes - seat.uncommitted;

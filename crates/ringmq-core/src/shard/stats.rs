@@ -32,9 +32,9 @@ impl Shard {
             ..Default::default()
         };
         // One that goes, or is stuck on its way, is nobody's.
-        let is_open = |t: &TopicRef| e.cluster.is_some() || e.topics.known(&t.name).is_some_and(|known| known.id == t.id);
+        let is_open = |t: &TopicRef| e.is_clustered() || e.topics.known(&t.name).is_some_and(|known| known.id == t.id);
         let is_asked_for = |t: &TopicRef| topic.is_none_or(|name| *name == t.name) && is_open(t);
-        if e.cluster.is_none() {
+        if !e.is_clustered() {
             let own = e.topics.all().filter(|t| is_asked_for(t) && home_core(&t.name, e.cores) == e.core);
             stats.topics = own.map(|t| t.name.to_string()).collect();
         }

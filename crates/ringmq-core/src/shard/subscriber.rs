@@ -55,7 +55,7 @@ impl Engine {
         let sub = SubId { core: self.core, conn };
         let parts = partitions.iter().map(|&p| Part::new(p, topic.core_of(p, self.cores))).collect();
         let mut subscription = Subscription::new(topic.clone(), channel.clone(), options.clone(), slot, parts);
-        if self.cluster.is_none() {
+        if !self.is_clustered() {
             self.subs.insert(conn, subscription);
             let (is_alone, partition) = (partition.is_some(), partitions[0]);
             self.ask(now, SubRequest { sub, topic, partition, channel, options, first: None, is_alone });
@@ -74,7 +74,7 @@ impl Engine {
 
     /// The partitions that a SUB of the topic reads here.
     fn readable_partitions(&self, topic: &TopicRef) -> Result<Vec<PartitionId>, PublishError> {
-        if self.cluster.is_none() {
+        if !self.is_clustered() {
             return Ok((0..topic.partitions).map(PartitionId).collect());
         }
         let (served, leads_some) = self.topics.served(&topic.name);
@@ -317,6 +317,7 @@ impl Engine {
         if sub.core != self.core {
             return self.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
         }
+        let is_clustered = self.is_clustered();
         let Some(s) = self.subs.get_mut(&sub.conn) else { return };
         if s.slot.is_none()
             && let Err(error) = result
@@ -327,7 +328,7 @@ impl Engine {
         }
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
-        if self.cluster.is_none() && partition == s.parts[0].partition {
+        if !is_clustered && partition == s.parts[0].partition {
             s.first = result.ok();
             match result {
                 Ok(_) => self.opening.push(sub.conn),

@@ -20,7 +20,7 @@ impl Engine {
     pub(super) fn delete_topic(&mut self, now: Now, name: &TopicName, asker: Asker) {
         let begun = match () {
             // The coordinator says which topics there are.
-            () if self.cluster.is_some() => Err(PublishError::TopicNotExist),
+            () if self.is_clustered() => Err(PublishError::TopicNotExist),
             () if self.stopping => Err(PublishError::Stopping),
             () if self.read_only.is_some() || self.topics.is_stuck(name) => Err(PublishError::ReadOnly),
             () => self.begin_delete(now, name, asker),

@@ -27,7 +27,7 @@ impl Engine {
 
     fn begin_empty(&mut self, topic: &TopicRef, partition: PartitionId) -> Result<Option<RecordTicket>, PublishError> {
         match () {
-            () if self.cluster.is_some() => return Err(PublishError::NotLeader),
+            () if self.is_clustered() => return Err(PublishError::NotLeader),
             () if self.stopping => return Err(PublishError::Stopping),
             () if self.read_only.is_some() => return Err(PublishError::ReadOnly),
             () if self.is_frozen(topic) => return Err(PublishError::TopicGone),

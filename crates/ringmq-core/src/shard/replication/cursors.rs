@@ -21,7 +21,7 @@ use crate::replica::states::State;
 use crate::replica::{Channels, CursorEvent, Event};
 use crate::seam::outcome::PublishError;
 use crate::shard::cursors::CursorRequest;
-use crate::shard::partitions::{ChannelKey, Role};
+use crate::shard::partitions::ChannelKey;
 
 impl Engine {
     // ---- a leader's
@@ -67,7 +67,7 @@ impl Engine {
     /// FINs of the channel went to the journal: the followers hear of them with the next interval.
     pub(in crate::shard) fn cursor_moved(&mut self, now: Now, key: ChannelKey) {
         let idx = key.partition_idx();
-        if self.cluster.is_none() || !self.partitions.get(idx).seat().is_some_and(|s| s.is_leader()) {
+        if !self.is_clustered() || !self.partitions.get(idx).seat().is_some_and(|s| s.is_leader()) {
             return;
         }
         let Some(c) = self.partitions.channel_mut(key) else { return };
@@ -105,7 +105,7 @@ impl Engine {
     /// Retention would remove all before `at`: from now on no channel of this leader begins there, and the others are told so, until
     /// all who may lead next have it. A follower's retention waits for its leader's word.
     pub(in crate::shard) fn collect_from(&mut self, idx: PartitionIdx, at: Position) {
-        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+        let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
         if seat.member.state() != State::Open || at.offset <= seat.collecting {
             return;
         }
@@ -113,7 +113,7 @@ impl Engine {
         if self.partitions.get(idx).channels.iter().any(|(_, c)| c.machine.is_deleting()) {
             return;
         }
-        let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+        let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
         let known = self.store.collect_start(idx);
         let at = if known.offset > at.offset { known } else { at };
         seat.collecting = at.offset;

@@ -10,14 +10,13 @@ use crate::seam::cluster::Ask;
 use crate::seam::event;
 use crate::seam::outcome::PublishError;
 use crate::shard::cursors::CursorRequest;
-use crate::shard::partitions::Role;
 use crate::{base::NodeId, codec::peer::error::PeerError};
 use bytes::Bytes;
 
 impl Engine {
     pub(super) fn carry_out(&mut self, now: Now, idx: PartitionIdx, effect: Effect) {
         let p = self.partitions.get_mut(idx);
-        let Role::Member(seat) = &mut p.replica else { return };
+        let Some(seat) = p.seat_mut() else { return };
         let route = seat.member.route();
         match effect {
             Effect::Send { to, message } => self.send_peer(to, message.body.lane(), route, message),
@@ -110,19 +109,19 @@ impl Engine {
     /// Gives the store the batches of a peer that wait, as far as it has room.
     fn append_held(&mut self, now: Now, idx: PartitionIdx) {
         loop {
-            let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica else { return };
+            let Some(seat) = self.partitions.get_mut(idx).seat_mut() else { return };
             let Some(Incoming { batch, is_settled }) = seat.held.pop_front() else { return };
             let bytes = message_bytes(&batch);
             match self.store.append_verbatim(idx, batch, is_settled, self.outbox.io()) {
                 Ok(_) => self.partitions.get_mut(idx).message_bytes += bytes,
                 Err((Refusal::Busy | Refusal::DiskFull, batch)) => {
-                    if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+                    if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
                         seat.held.push_front(Incoming { batch, is_settled });
                     }
                     return;
                 }
                 Err((Refusal::ReadOnly | Refusal::TooBig, _)) => {
-                    if let Role::Member(seat) = &mut self.partitions.get_mut(idx).replica {
+                    if let Some(seat) = self.partitions.get_mut(idx).seat_mut() {
                         seat.held.clear();
                         seat.has_failed = true;
                     }
@@ -134,7 +133,7 @@ impl Engine {
 
     /// The store has room again.
     pub(in crate::shard) fn go_on_following(&mut self, now: Now) {
-        if self.cluster.is_none() {
+        if !self.is_clustered() {
             return;
         }
         let waits = |p: &crate::shard::partitions::Partition| p.seat().is_some_and(|s| !s.held.is_empty());
@@ -164,7 +163,7 @@ impl Engine {
     /// Everything before `end` is committed: whoever published it hears of it, in order.
     pub(super) fn answer_committed(&mut self, now: Now, idx: PartitionIdx, end: i64) {
         let p = self.partitions.get_mut(idx);
-        let Role::Member(seat) = &mut p.replica else { return };
+        let Some(seat) = p.seat_mut() else { return };
         let mut upto = None;
         while let Some((_, ticket)) = seat.marks.pop_front_if(|m| m.0 <= end) {
             upto = Some(ticket);
@@ -187,7 +186,7 @@ impl Engine {
     /// What is not committed will not be, by this epoch: its publishers are told.
     fn close_publishes(&mut self, now: Now, idx: PartitionIdx, error: ReplicaError) {
         let p = self.partitions.get_mut(idx);
-        if let Role::Member(seat) = &mut p.replica {
+        if let Some(seat) = p.seat_mut() {
             seat.marks.clear();
         }
         for (_, publisher, _) in std::mem::take(&mut p.publishers) {

@@ -15,7 +15,7 @@ use crate::replica::lease::Lease;
 use crate::replica::{Event, Member};
 use crate::seam::cluster::{ClusterNode, Fact};
 use crate::seam::message::MeshMessage;
-use crate::shard::partitions::{Partition, Role};
+use crate::shard::partitions::Partition;
 use crate::{base::NodeId, codec::peer::error::PeerError, seam::membership::Membership};
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Cluster {
 
 impl Engine {
     pub(in crate::shard) fn on_fact(&mut self, now: Now, fact: Fact) {
-        if self.cluster.is_none() || self.stopped {
+        if !self.is_clustered() || self.stopped {
             return;
         }
         match fact {
@@ -204,7 +204,7 @@ impl Engine {
         let (seat, until) = (cluster.seat(topic, partition, None), cluster.lease.until());
         cluster.set_place(Route { topic_id: topic.id, partition }, idx);
         self.store.await_agreement(idx);
-        self.partitions.insert(idx, Partition::new(topic.clone(), dir, Role::Member(seat)));
+        self.partitions.insert(idx, Partition::member(topic.clone(), dir, seat));
         self.topics.set_place(&topic.name, partition, idx);
         self.tell_member(now, idx, Event::Lease { until });
         if self.read_only.is_some() {

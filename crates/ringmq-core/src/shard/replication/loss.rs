@@ -10,7 +10,7 @@ use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::AcceptLossError,
 };
-use crate::shard::partitions::Role;
+
 
 /// What an operator let go of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -44,12 +44,12 @@ impl Engine {
             return Err(AcceptLossError::ReadOnly);
         }
         let channels = self.store.channels_lost(idx);
-        if channels > 0 && (loss == Some(&channels_name(channels)) || matches!(self.partitions.get(idx).replica, Role::Alone(_)))
+        if channels > 0 && (loss == Some(&channels_name(channels)) || self.partitions.get(idx).seat().is_none())
         {
             return self.accept_channels(idx, channels, loss);
         }
         let p = self.partitions.get_mut(idx);
-        let Role::Member(seat) = &mut p.replica else {
+        let Some(seat) = p.seat_mut() else {
             return Err(AcceptLossError::Nothing { role: "alone" });
         };
         let state = seat.member.state();

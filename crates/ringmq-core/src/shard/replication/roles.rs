@@ -12,7 +12,7 @@ use crate::seam::{
     outcome::PublishError,
 };
 use crate::shard::outbox::Heard;
-use crate::shard::partitions::{ChannelKey, Role};
+use crate::shard::partitions::ChannelKey;
 use crate::shard::subscription::Part;
 use crate::shard::timers::Timer;
 
@@ -42,7 +42,7 @@ impl Engine {
     pub(super) fn note_role(&mut self, now: Now, idx: PartitionIdx) {
         let p = self.partitions.get_mut(idx);
         let (topic, partition) = (p.topic.clone(), p.dir.partition);
-        let (Role::Member(seat), Some(cluster)) = (&mut p.replica, &self.cluster) else { return };
+        let (Some(seat), Some(cluster)) = (p.seat_mut(), &self.cluster) else { return };
         let (state, before) = (seat.member.state(), seat.seen.state);
         if before != Some(state) {
             seat.seen.state = Some(state);
@@ -80,7 +80,7 @@ impl Engine {
 
     pub(super) fn raise_alarm(&mut self, idx: PartitionIdx, alarm: Alarm) {
         let p = self.partitions.get_mut(idx);
-        if let Role::Member(seat) = &mut p.replica
+        if let Some(seat) = p.seat_mut()
             && seat.alarm.replace(alarm) != Some(alarm)
         {
             tracing::error!(topic = %p.topic.name, partition = %p.dir.partition, %alarm, "the partition needs an operator");
@@ -97,7 +97,7 @@ impl Engine {
     pub(super) fn note_damage(&mut self, idx: PartitionIdx) {
         let is_damaged = self.store.log_view(idx).awaited().is_some();
         let p = self.partitions.get_mut(idx);
-        if let Role::Member(seat) = &mut p.replica
+        if let Some(seat) = p.seat_mut()
             && seat.alarm.take_if(|a| matches!(a, Alarm::Damaged { .. }) && !is_damaged).is_some()
         {
             tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, "the partition's alarm is over");
@@ -164,7 +164,7 @@ impl Engine {
         }
         let p = self.partitions.get_mut(idx);
         p.low_water_stale = true;
-        if let Role::Member(seat) = &mut p.replica {
+        if let Some(seat) = p.seat_mut() {
             seat.marks.clear();
         }
         self.count_uncommitted(idx);
