@@ -72,7 +72,7 @@ impl Engine {
     /// Finds or creates the channel, adds the client, and answers when the channel is durable.
     pub fn attach(&mut self, now: Now, request: SubRequest) {
         let SubRequest { sub, topic, partition, channel, options, first, is_alone } = request;
-        if self.stopping {
+        if self.life.is_stopping() {
             return self.tell_subscriber(sub, partition, Err(PublishError::Stopping));
         }
         let found = self.partition(now, &topic, partition);
@@ -222,10 +222,8 @@ impl Engine {
         first: Option<bool>,
         ordered: bool,
     ) -> Result<u32, PublishError> {
-        if self.read_only.is_some() && !name.is_ephemeral() {
-            return Err(PublishError::ReadOnly);
-        }
         if !name.is_ephemeral() {
+            self.life.check_writable()?;
             self.partitions.get(idx).check_write(now.ticks)?;
         }
         if self.partitions.get(idx).channels.len() >= self.channels_max() {
@@ -339,7 +337,7 @@ impl Engine {
     }
 
     pub fn on_create_channel(&mut self, now: Now, from: CoreId, topic: TopicRef, channel: ChannelName) {
-        if self.stopping || self.read_only.is_some() || self.is_gone(from, &topic) {
+        if self.life.is_stopping() || self.life.is_read_only() || self.is_gone(from, &topic) {
             return self.pass(from, MeshMessage::ChannelCreated { topic });
         }
         self.topic_known(&topic);

@@ -116,7 +116,7 @@ impl Engine {
         let (topic, partition) = (self.partitions.get(idx).dir.topic_id, self.partitions.get(idx).dir.partition);
         let c = self.partitions.channel_mut(key).expect("who changes a cursor has found its channel");
         let name = c.name.clone();
-        let record = match (&change, self.read_only.is_some()) {
+        let record = match (&change, self.life.is_read_only()) {
             _ if name.is_ephemeral() => Some(None),
             (_, true) => None,
             (CursorChange::Finish { .. }, false) => {
@@ -273,7 +273,7 @@ impl Engine {
     }
 
     pub(super) fn log_taken_back(&mut self, now: Now, key: ChannelKey) {
-        let read_only = self.read_only.is_some();
+        let read_only = self.life.is_read_only();
         let Some(c) = self.partitions.channel_mut(key).filter(|c| !read_only && !c.name.is_ephemeral()) else { return };
         let image = c.machine.image();
         self.store.log_cursor(key.partition_idx(), &image);

@@ -160,7 +160,7 @@ impl Shard {
         let Some(c) = e.partitions.channel_mut(key) else { return false };
         c.queued = false;
         // No FIN becomes durable before a restart: what it hands out would come again at once, for ever.
-        let is_stuck = e.read_only.is_some() && c.machine.is_ordered() && !c.name.is_ephemeral();
+        let is_stuck = e.life.is_read_only() && c.machine.is_ordered() && !c.name.is_ephemeral();
         if !may_read || is_stuck {
             // Woken when the partition may be read again.
             e.settle_owed(key);

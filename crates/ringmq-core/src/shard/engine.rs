@@ -12,6 +12,7 @@ use super::removal::Removals;
 use super::replication::Cluster;
 use super::replication::loss::Accepting;
 use super::room::OpenMemory;
+use super::stop::Life;
 use super::subscription::LendAction;
 use super::subscription::Subscription;
 use super::timers::Timers;
@@ -88,10 +89,8 @@ pub(super) struct Engine {
     /// Where a client's messages of a partition come from, for partitions of this core.
     pub sub_keys: IdMap<(SubId, PartitionId), ChannelKey>,
     pub timers: Timers,
-    /// Nothing new is taken.
-    pub stopping: bool,
-    /// The store has said that it is done: nothing reaches it any more.
-    pub stopped: bool,
+    /// What is still taken.
+    pub life: Life,
 
     pub outbox: Outbox,
     pub moving: Vec<ConnId>,
@@ -129,7 +128,7 @@ pub(super) struct Engine {
     pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
-    pub read_only: Option<String>,
+
     pub(super) emptying: Emptying,
     pub catalog: Catalog,
     pub counters: Counters,
@@ -186,8 +185,7 @@ impl Engine {
             tracks: IdMap::default(),
             sub_keys: IdMap::default(),
             timers: Timers::default(),
-            stopping: false,
-            stopped: false,
+            life: Life::default(),
             outbox: Outbox::default(),
             moving: Vec::new(),
             ready: VecDeque::new(),
@@ -212,7 +210,6 @@ impl Engine {
             lend_scratch: Vec::new(),
             hungry_scratch: Vec::new(),
             open_memory: OpenMemory::default(),
-            read_only: None,
         }
     }
 
@@ -316,7 +313,7 @@ impl Engine {
                     reason,
                     "this core takes no publish until a restart; consumers go on (not of ordered channels), FINs are not durable"
                 );
-                self.read_only = Some(reason);
+                self.life.fail(reason);
                 for name in self.topics.creations_failed() {
                     self.topic_failed(&name, PublishError::ReadOnly);
                 }
@@ -331,7 +328,7 @@ impl Engine {
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
             Notice::TopicRemoved { key, is_gone } => self.topic_removed(now, key, is_gone),
             Notice::Stopped => {
-                self.stopped = true;
+                self.life.stopped();
                 self.outbox.push(Effect::Stopped);
             }
         }

@@ -85,7 +85,7 @@ impl Engine {
                 if !self.is_clustered() {
                     self.topic_known(&topic);
                 }
-                if self.stopping {
+                if self.life.is_stopping() {
                     return self.tell_publisher(publisher, Err(PublishError::Stopping));
                 }
                 let partition = match self.partition(now, &topic, partition) {

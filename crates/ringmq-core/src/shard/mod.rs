@@ -35,6 +35,7 @@ mod removal;
 mod replication;
 mod room;
 mod stats;
+mod stop;
 mod subscriber;
 mod subscription;
 #[cfg(test)]
@@ -78,10 +79,6 @@ use replication::Cluster;
 use std::sync::Arc;
 use std::time::Duration;
 use timers::Timer;
-
-/// How long a stopping core waits for outstanding answers, and then for its connections to close.
-const STOP_ANSWERS: Duration = Duration::from_secs(2);
-const STOP_CLOSES: Duration = Duration::from_secs(2);
 
 /// What a core starts with.
 pub struct ShardOptions {
@@ -159,13 +156,6 @@ impl Conn {
     }
 }
 
-enum Stop {
-    Running,
-    Answering { until: Ticks },
-    Closing { until: Ticks },
-    Flushing,
-}
-
 /// One core's whole state.
 pub struct Shard {
     engine: Engine,
@@ -182,7 +172,6 @@ pub struct Shard {
     connections_max: usize,
     /// What native clients are told of this node.
     node: NodeFacts,
-    stop: Stop,
 }
 
 impl Shard {
@@ -252,7 +241,6 @@ impl Shard {
             limits,
             connections_max,
             node,
-            stop: Stop::Running,
         }
     }
 
@@ -277,7 +265,7 @@ impl Shard {
             Event::Dialed { dial, result } => self.engine.peer_dialed(now, dial, result, out),
             Event::Cluster(fact) => self.engine.on_fact(now, fact),
             // It was on its way when the stop began.
-            Event::Adopted { conn, .. } if !matches!(self.stop, Stop::Running) => out.push(Effect::Close { conn }),
+            Event::Adopted { conn, .. } if self.engine.life.is_stopping() => out.push(Effect::Close { conn }),
             Event::Adopted { conn, session } => {
                 let (peer, limits) = (session.peer.clone(), self.limits.clone());
                 let client = match session.protocol {
@@ -336,7 +324,7 @@ impl Shard {
             },
             Event::Mesh { from, message } => self.on_mesh(now, from, message),
             // What the store no longer waits for, such as space that was being allocated.
-            Event::Disk { .. } if self.engine.stopped => {}
+            Event::Disk { .. } if self.engine.life.is_stopped() => {}
             Event::Disk { op, outcome } => {
                 let e = &mut self.engine;
                 e.counters.disk_done(op, outcome.is_err());
@@ -355,7 +343,7 @@ impl Shard {
         if !self.engine.ready.is_empty() || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
-        let store = if self.engine.stopped { None } else { self.engine.store.deadline() };
+        let store = if self.engine.life.is_stopped() { None } else { self.engine.store.deadline() };
         let links = self.engine.links.as_ref().and_then(Links::deadline);
         self.engine.timers.next().into_iter().chain(store).chain(links).min()
     }
@@ -372,7 +360,7 @@ impl Shard {
 
     /// Why this core takes no publish, if so.
     pub fn read_only(&self) -> Option<&str> {
-        self.engine.read_only.as_deref()
+        self.engine.life.read_only()
     }
 
     /// The replicated partitions whose clients this core serves at that moment, and in which epoch.
@@ -388,7 +376,7 @@ impl Shard {
     }
 
     fn takes_connections(&self) -> bool {
-        if !matches!(self.stop, Stop::Running) {
+        if self.engine.life.is_stopping() {
             return false;
         }
         let is_full = self.connections_max > 0 && self.conns.len() >= self.connections_max;
@@ -424,7 +412,7 @@ impl Shard {
     }
 
     fn tick(&mut self, now: Now) {
-        if !self.engine.stopped && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
+        if !self.engine.life.is_stopped() && self.engine.store.deadline().is_some_and(|at| at <= now.ticks) {
             let e = &mut self.engine;
             let (io, notices) = e.outbox.of_store();
             e.store.tick(now, &e.partitions, io, notices);
@@ -533,7 +521,7 @@ impl Shard {
     }
 
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
-        if self.engine.stopped {
+        if self.engine.life.is_stopped() {
             // A client of another core may still be there; its channel must not begin a read.
             self.engine.ready.clear();
         } else {
@@ -545,7 +533,7 @@ impl Shard {
         self.engine.flush_remote_fins();
         // What the end of the turn brings (an answer to a search) is packed by the next one.
         self.engine.syncs.is_unpacked = false;
-        if !self.engine.stopped {
+        if !self.engine.life.is_stopped() {
             let e = &mut self.engine;
             e.store.turn_end(now, &e.partitions, e.outbox.io());
             e.replicate_sealed(now);
@@ -563,7 +551,7 @@ impl Shard {
         }
         touched.append(&mut self.touched);
         self.touched = touched;
-        if !matches!(self.stop, Stop::Running) {
+        if self.engine.life.is_stopping() {
             self.go_on_stopping(now, out);
         }
     }
@@ -634,45 +622,5 @@ impl Shard {
         self.engine.tell_catalog();
         let Engine { outbox, counters, .. } = &mut self.engine;
         outbox.emit(counters, out);
-    }
-
-    fn begin_stop(&mut self, now: Now) {
-        if !matches!(self.stop, Stop::Running) {
-            return;
-        }
-        tracing::info!(core = self.engine.core.0, connections = self.conns.len(), "stopping");
-        self.engine.stopping = true;
-        let until = now.ticks + STOP_ANSWERS;
-        self.stop = Stop::Answering { until };
-        self.engine.timers.at_most(Timer::Stop, Some(until));
-        let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
-        stalled.for_each(|conn| self.engine.outbox.tell(conn, Heard::StallFailed(PublishError::Stopping)));
-        self.engine.stop_removals();
-        self.engine.on_room(now);
-    }
-
-    fn go_on_stopping(&mut self, now: Now, out: &mut Effects) {
-        if let Stop::Answering { until } = self.stop
-            && (now.ticks >= until || !self.engine.has_outstanding())
-        {
-            let until = now.ticks + STOP_CLOSES;
-            self.stop = Stop::Closing { until };
-            self.engine.timers.at_most(Timer::Stop, Some(until));
-            for (conn, c) in self.conns.iter_mut().filter(|(_, c)| !c.closing) {
-                c.closing = true;
-                out.push(Effect::Close { conn: *conn });
-            }
-            self.engine.stop_links(now, out);
-        }
-        if let Stop::Closing { until } = self.stop
-            && (now.ticks >= until || (self.conns.is_empty() && self.engine.links.as_ref().is_none_or(Links::is_idle)))
-        {
-            self.stop = Stop::Flushing;
-            self.engine.journal_fins(now, true);
-            let e = &mut self.engine;
-            e.store.stop(now, &e.partitions, e.outbox.io());
-            self.settle(now);
-            self.emit(out);
-        }
     }
 }

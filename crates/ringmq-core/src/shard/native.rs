@@ -193,7 +193,7 @@ impl Engine {
         };
         let key = ChannelKey { partition: idx.0, channel: i };
         self.check_join(now, key, &options).map_err(failure_of)?;
-        if self.read_only.is_some() && self.partitions.get(idx).channels[i as usize].is_uncertain {
+        if self.life.is_read_only() && self.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }
         let subs = self.native_subs.entry(conn).or_default();
@@ -380,7 +380,7 @@ fn inside(batch: Position, start: Start, end: Position) -> Position {
 
 impl NativeHost for Engine {
     fn native_move(&mut self, conn: ConnId, core: u16) -> bool {
-        if self.stopping || core >= self.cores || core == self.core.0 {
+        if self.life.is_stopping() || core >= self.cores || core == self.core.0 {
             return false;
         }
         self.go(conn, CoreId(core));
@@ -388,7 +388,7 @@ impl NativeHost for Engine {
     }
 
     fn native_publish(&mut self, now: Now, conn: ConnId, publish: &mut NativePublish) -> NativeTaken {
-        if self.stopping {
+        if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         match self.locate(now, conn, &publish.topic, publish.partition) {
@@ -399,7 +399,7 @@ impl NativeHost for Engine {
     }
 
     fn native_subscribe(&mut self, now: Now, conn: ConnId, subscribe: &NativeSubscribe, client: &ClientIdentity) -> NativeTaken {
-        if self.stopping {
+        if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         let subs = self.native_subs.get(&conn);
@@ -573,7 +573,7 @@ impl NativeHost for Engine {
     }
 
     fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken {
-        if self.stopping {
+        if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         match self.ensure_topic_with(now, topic, partitions) {
@@ -599,7 +599,7 @@ impl NativeHost for Engine {
         partition: PartitionId,
         start: Start,
     ) -> NativeTaken {
-        if self.stopping {
+        if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
@@ -624,7 +624,7 @@ impl NativeHost for Engine {
     }
 
     fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken {
-        if self.stopping {
+        if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
         if self.topics.known(&set.topic).is_none() && !self.topics.is_pending(&set.topic) {

@@ -86,9 +86,7 @@ impl Engine {
         partition: PartitionId,
         name: &ChannelName,
     ) -> Result<ChannelKey, SetOffsetError> {
-        if self.stopping {
-            return Err(SetOffsetError::Failed(PublishError::Stopping));
-        }
+        self.life.check_running().map_err(SetOffsetError::Failed)?;
         if partition.0 >= topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }
@@ -103,11 +101,11 @@ impl Engine {
         let channel = self.partitions.get(idx).channel(name).ok_or(SetOffsetError::NoChannel)?;
         let key = ChannelKey { partition: idx.0, channel };
         self.partitions.check_change(now.ticks, key).map_err(SetOffsetError::Failed)?;
-        if self.read_only.is_some() && !name.is_ephemeral() {
-            return Err(SetOffsetError::Failed(PublishError::ReadOnly));
-        }
-        if !self.store.takes_changes() && !name.is_ephemeral() {
-            return Err(SetOffsetError::Failed(PublishError::DiskFull));
+        if !name.is_ephemeral() {
+            self.life.check_writable().map_err(SetOffsetError::Failed)?;
+            if !self.store.takes_changes() {
+                return Err(SetOffsetError::Failed(PublishError::DiskFull));
+            }
         }
         Ok(key)
     }

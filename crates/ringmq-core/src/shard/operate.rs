@@ -154,7 +154,7 @@ impl Engine {
                     self.settle_cursor(now, key, false);
                 }
                 let idx = key.partition_idx();
-                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && self.read_only.is_none())
+                if let Some(Collects { was, to }) = collects.filter(|_| found.is_some() && !self.life.is_read_only())
                     && self.store.collect_start(idx) == to
                 {
                     self.store.log_collect_start(idx, was);
@@ -212,9 +212,7 @@ impl Engine {
         ticket: Ticket,
     ) -> Begun {
         let failed = SetOffsetError::Failed;
-        if self.stopping {
-            return Err(failed(PublishError::Stopping));
-        }
+        self.life.check_running().map_err(failed)?;
         if set.partition.0 >= set.topic.partitions {
             return Err(SetOffsetError::NoPartition);
         }

@@ -44,9 +44,7 @@ impl Engine {
             return Err(PublishError::ReadOnly);
         }
         if !self.topics.is_pending(name) {
-            if self.stopping {
-                return Err(PublishError::Stopping);
-            }
+            self.life.check_running()?;
             let name = TopicName::new(name).map_err(|_| PublishError::NoTopic)?;
             let home = home_core(&name, self.cores);
             if home == self.core {
@@ -61,9 +59,7 @@ impl Engine {
     }
 
     pub fn create_topic(&mut self, now: Now, name: TopicName, partitions: u16) -> Result<(), PublishError> {
-        if self.read_only.is_some() {
-            return Err(PublishError::ReadOnly);
-        }
+        self.life.check_writable()?;
         if self.store.is_stuck() {
             return Err(PublishError::DiskFull);
         }
@@ -130,7 +126,7 @@ impl Engine {
         bytes: usize,
         delay_ms: u64,
     ) -> Attempt {
-        if self.stopping {
+        if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
@@ -245,7 +241,7 @@ impl Engine {
         bodies: &Bodies<'_>,
         slot: ReplySlot,
     ) -> Attempt {
-        if self.stopping {
+        if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         if self.follow(conn, owner) {
@@ -329,7 +325,7 @@ impl Engine {
             }
         }
         self.outbox.resume(self.room_waiters.drain(..));
-        if self.stopping {
+        if self.life.is_stopping() {
             self.outbox.resume(self.remote_waiters.drain(..));
         }
     }

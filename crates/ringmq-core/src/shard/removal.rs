@@ -161,8 +161,8 @@ impl Engine {
         let is_used = |(idx, p): (PartitionIdx, &super::partitions::Partition)| {
             p.topic.id == topic.id && (!is_forced && !p.channels.is_empty() || self.store.is_poisoned(idx))
         };
-        self.stopping
-            || self.read_only.is_some()
+        self.life.is_stopping()
+            || self.life.is_read_only()
             || !is_forced && self.subs.values().any(|s| s.topic.id == topic.id)
             || self.partitions.iter().any(is_used)
     }
@@ -371,7 +371,7 @@ impl Engine {
     // ---- at each core
 
     pub fn on_removal(&mut self, now: Now, from: CoreId, message: MeshMessage) {
-        if self.stopped {
+        if self.life.is_stopped() {
             return;
         }
         match message {
@@ -402,7 +402,7 @@ impl Engine {
     fn begin_drop(&mut self, now: Now, topic: TopicRef) {
         let left = self.close_partitions(now, &topic);
         self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
-        let is_gone = self.read_only.is_none();
+        let is_gone = !self.life.is_read_only();
         let after = if is_gone { self.store.log_topic_gone(&topic) } else { RecordTicket::default() };
         self.removals.dropping.push(Dropping { topic, after, left, is_gone });
         if !is_gone {

@@ -218,7 +218,7 @@ impl Engine {
 
     fn step_member(&mut self, now: Now, idx: PartitionIdx, event: Event) {
         // The store takes nothing more, and nothing of what it took is open.
-        if self.stopped {
+        if self.life.is_stopped() {
             return;
         }
         let mut effects = std::mem::take(&mut self.cluster_mut().effects);

@@ -10,8 +10,8 @@ impl Shard {
     fn health(&self) -> Vec<String> {
         let mut sick = self.engine.store.health();
         // The store tells it too, but a notice may still be on its way.
-        if let Some(reason) = self.engine.read_only.as_ref().filter(|_| !self.engine.store.is_read_only()) {
-            sick.insert(0, reason.clone());
+        if let Some(reason) = self.engine.life.read_only().filter(|_| !self.engine.store.is_read_only()) {
+            sick.insert(0, reason.to_owned());
         }
         sick
     }

@@ -21,7 +21,7 @@ impl Engine {
         options: SubOptions,
         slot: ReplySlot,
     ) -> Attempt {
-        if self.stopping {
+        if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
         if self.is_moving(conn) {

@@ -21,8 +21,8 @@ impl Engine {
         let begun = match () {
             // The coordinator says which topics there are.
             () if self.is_clustered() => Err(PublishError::TopicNotExist),
-            () if self.stopping => Err(PublishError::Stopping),
-            () if self.read_only.is_some() || self.topics.is_stuck(name) => Err(PublishError::ReadOnly),
+            () if self.life.is_stopping() => Err(PublishError::Stopping),
+            () if self.life.is_read_only() || self.topics.is_stuck(name) => Err(PublishError::ReadOnly),
             () => self.begin_delete(now, name, asker),
         };
         if let Err(error) = begun {
@@ -32,7 +32,7 @@ impl Engine {
 
     /// Why a core did not let go of a topic.
     pub(super) fn why_kept(&self) -> PublishError {
-        if self.stopping { PublishError::Stopping } else { PublishError::ReadOnly }
+        if self.life.is_stopping() { PublishError::Stopping } else { PublishError::ReadOnly }
     }
 
     /// Nobody of this core gets the topic from here on, and who has it leaves. False: the core cannot write.

@@ -26,10 +26,12 @@ impl Engine {
     }
 
     fn begin_empty(&mut self, topic: &TopicRef, partition: PartitionId) -> Result<Option<RecordTicket>, PublishError> {
+        if self.is_clustered() {
+            return Err(PublishError::NotLeader);
+        }
+        self.life.check_running()?;
+        self.life.check_writable()?;
         match () {
-            () if self.is_clustered() => return Err(PublishError::NotLeader),
-            () if self.stopping => return Err(PublishError::Stopping),
-            () if self.read_only.is_some() => return Err(PublishError::ReadOnly),
             () if self.is_frozen(topic) => return Err(PublishError::TopicGone),
             () if !self.store.takes_changes() => return Err(PublishError::DiskFull),
             () => {}

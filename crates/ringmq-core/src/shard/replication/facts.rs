@@ -43,7 +43,7 @@ impl Cluster {
 
 impl Engine {
     pub(in crate::shard) fn on_fact(&mut self, now: Now, fact: Fact) {
-        if !self.is_clustered() || self.stopped {
+        if !self.is_clustered() || self.life.is_stopped() {
             return;
         }
         match fact {
@@ -143,7 +143,7 @@ impl Engine {
 
     /// The topic's home core makes its record durable, once.
     fn record_topic(&mut self, now: Now, topic: &TopicRef) {
-        if home_core(&topic.name, self.cores) != self.core || self.read_only.is_some() {
+        if home_core(&topic.name, self.cores) != self.core || self.life.is_read_only() {
             return;
         }
         let cluster = self.cluster_mut();
@@ -207,7 +207,7 @@ impl Engine {
         self.partitions.insert(idx, Partition::member(topic.clone(), dir, seat));
         self.topics.set_place(&topic.name, partition, idx);
         self.tell_member(now, idx, Event::Lease { until });
-        if self.read_only.is_some() {
+        if self.life.is_read_only() {
             self.tell_member(now, idx, Event::LogFailed);
         }
         idx

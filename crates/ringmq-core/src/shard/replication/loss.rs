@@ -11,7 +11,6 @@ use crate::seam::{
     outcome::AcceptLossError,
 };
 
-
 /// What an operator let go of.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
@@ -40,12 +39,11 @@ impl Engine {
     ) -> Result<Accepted, AcceptLossError> {
         let dir = PartitionDir { topic: topic.name.clone(), topic_id: topic.id, partition };
         let idx = self.partitions.find(&dir).ok_or(AcceptLossError::NoReplica)?;
-        if self.read_only.is_some() && loss.is_some_and(|loss| loss.starts_with(CHANNELS)) {
+        if self.life.is_read_only() && loss.is_some_and(|loss| loss.starts_with(CHANNELS)) {
             return Err(AcceptLossError::ReadOnly);
         }
         let channels = self.store.channels_lost(idx);
-        if channels > 0 && (loss == Some(&channels_name(channels)) || self.partitions.get(idx).seat().is_none())
-        {
+        if channels > 0 && (loss == Some(&channels_name(channels)) || self.partitions.get(idx).seat().is_none()) {
             return self.accept_channels(idx, channels, loss);
         }
         let p = self.partitions.get_mut(idx);

@@ -116,11 +116,11 @@ fn a_core_that_cannot_write_keeps_the_topic() {
         n.send(c, b"SUB t ch\n");
         n.take(p);
         let other = (n.home("t") + sick) % 2;
-        n.shards[other].engine.read_only = Some("its journal failed".into());
+        n.shards[other].engine.life.fail("its journal failed".into());
         n.ask_delete("t");
         n.run();
         assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
-        n.shards[other].engine.read_only = None;
+        n.shards[other].engine.life.heal();
         assert_eq!(n.topic_names(), ["t"]);
         n.publish(p, "t", "y");
         assert_eq!(n.take(p), ["OK"], "it goes on");
@@ -199,7 +199,7 @@ fn a_topic_without_channels_is_emptied_and_the_answer_follows_the_record() {
         let depth = n.shards[core].stats(None, None, false).partitions[0].channels[0].depth;
         let in_flight = n.shards[core].stats(None, None, false).partitions[0].channels[0].in_flight_count;
         assert_eq!((depth, in_flight), (0, 1), "a channel keeps what it has");
-        n.shards[core].engine.read_only = Some("its journal failed".into());
+        n.shards[core].engine.life.fail("its journal failed".into());
         empty(&mut n);
         n.run();
         assert_eq!(n.deleted(), Err(PublishError::ReadOnly));
