@@ -7,7 +7,8 @@ use super::cursors::{CursorRequest, CursorSyncs};
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::outbox::Outbox;
-use super::partitions::{ChannelKey, Partition, Partitions, Publisher};
+use super::partitions::{ChannelKey, Partition, Partitions};
+use super::questions::Questions;
 use super::removal::Removals;
 use super::replication::Cluster;
 use super::replication::loss::Accepting;
@@ -18,6 +19,7 @@ use super::subscription::Subscription;
 use super::timers::Timers;
 use super::topic_empty::Emptying;
 use super::topics::Topics;
+use super::waiting::Waiting;
 use crate::base::{
     ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicId, TopicName, TopicRef,
 };
@@ -68,8 +70,6 @@ pub(super) struct Engine {
     /// Of each core, the topics that it is the home of, as far as heard.
     pub topic_counts: BTreeMap<CoreId, u64>,
     pub removals: Removals,
-    /// What the others were told of this core's disk.
-    pub told_full: bool,
     /// With the other nodes of the cluster; `None`: this node is alone.
     pub links: Option<Links>,
     /// Scratch.
@@ -99,11 +99,7 @@ pub(super) struct Engine {
     pub ready: VecDeque<ChannelKey>,
     /// Channels with FINs that no journal record holds yet.
     pub fins: Vec<ChannelKey>,
-    /// Connections whose publish waits for room here, and for answers of other cores; oldest first.
-    pub room_waiters: VecDeque<ConnId>,
-    pub remote_waiters: VecDeque<ConnId>,
-    /// Publishes of other cores that wait for room, oldest first.
-    pub parked: VecDeque<Parked>,
+    pub waiting: Waiting,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
     pub offsets: Offsets,
@@ -121,10 +117,8 @@ pub(super) struct Engine {
     pub remote_blocked: rustc_hash::FxHashSet<SubId>,
     /// FINs for partitions of other cores, sent at the end of the turn.
     pub remote_fins: IdMap<(ConnId, PartitionId), Vec<LogId>>,
+    pub questions: Questions,
     pub next_ticket: u64,
-    pub asked: IdMap<Ticket, Asked>,
-    /// Bytes of publishes that other cores work on for this one, what each costs beside its bodies included.
-    pub remote_bytes: u64,
     pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
@@ -132,19 +126,6 @@ pub(super) struct Engine {
     pub(super) emptying: Emptying,
     pub catalog: Catalog,
     pub counters: Counters,
-}
-
-pub(super) struct Parked {
-    pub since: crate::base::Ticks,
-    pub publisher: Publisher,
-    pub partition: PartitionIdx,
-    pub bodies: OwnedBodies,
-}
-
-pub(super) enum Asked {
-    Publish { conn: ConnId, slot: ReplySlot, bytes: u64, topic: TopicId },
-    Topic { name: TopicName },
-    Auth { conn: ConnId },
 }
 
 /// What came of an attempt to publish.
@@ -173,7 +154,6 @@ impl Engine {
             cluster: None,
             topic_counts: BTreeMap::new(),
             removals: Removals::default(),
-            told_full: false,
             links: None,
             link_events: Vec::new(),
             subs: IdMap::default(),
@@ -190,9 +170,7 @@ impl Engine {
             moving: Vec::new(),
             ready: VecDeque::new(),
             fins: Vec::new(),
-            room_waiters: VecDeque::new(),
-            remote_waiters: VecDeque::new(),
-            parked: VecDeque::new(),
+            waiting: Waiting::default(),
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
             offsets: Offsets::default(),
@@ -205,8 +183,7 @@ impl Engine {
             remote_blocked: Default::default(),
             remote_fins: IdMap::default(),
             next_ticket: 0,
-            asked: IdMap::default(),
-            remote_bytes: 0,
+            questions: Questions::default(),
             lend_scratch: Vec::new(),
             hungry_scratch: Vec::new(),
             open_memory: OpenMemory::default(),
@@ -227,13 +204,6 @@ impl Engine {
 
     pub fn pass(&mut self, to: CoreId, message: MeshMessage) {
         self.outbox.pass(to, message);
-    }
-
-    pub fn ticket(&mut self, asked: Asked) -> Ticket {
-        self.next_ticket += 1;
-        let ticket = Ticket(self.next_ticket);
-        self.asked.insert(ticket, asked);
-        ticket
     }
 
     /// A partition of this core, made when it is used for the first time. In a cluster only the metadata makes partitions.
@@ -302,7 +272,7 @@ impl Engine {
             }
             Notice::Room => {
                 self.go_on_following(now);
-                self.on_room(now);
+                self.retry_waiting(now);
             }
             Notice::Found { token, result } => self.on_found(now, token, result),
             Notice::Damage { p, .. } => self.tell_member(now, p, replica::Event::Damaged),
@@ -322,7 +292,7 @@ impl Engine {
                 self.emptying_failed();
                 self.members_failed(now);
                 self.losses_failed();
-                self.on_room(now);
+                self.retry_waiting(now);
             }
             Notice::Removable { p, at } => self.collect_from(p, at),
             Notice::Removed { p, is_gone } => self.partition_removed(now, p, is_gone),
@@ -363,14 +333,6 @@ impl Engine {
         }
     }
 
-    /// Tells the others when this core's disk has become full, or is no longer.
-    pub fn tell_full(&mut self) {
-        let full = self.store.is_disk_full();
-        if std::mem::replace(&mut self.told_full, full) != full {
-            self.tell_others(|| MeshMessage::DiskFull { full });
-        }
-    }
-
     /// Whether the shard has something to carry through: lists that are filled, topics and SUBs whose time may have come.
     pub fn has_unsettled(&self) -> bool {
         !(self.outbox.is_settled() && self.opening.is_empty())
@@ -380,6 +342,6 @@ impl Engine {
 
     /// Whether somebody still waits for an answer.
     pub fn has_outstanding(&self) -> bool {
-        !self.asked.is_empty() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
+        !self.questions.is_empty() || self.partitions.iter().any(|(_, p)| !p.publishers.is_empty())
     }
 }

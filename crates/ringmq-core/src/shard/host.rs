@@ -1,6 +1,7 @@
 //! What the sessions of a core ask of it.
 
-use super::engine::{Asked as Question, Attempt, Engine};
+use super::engine::{Attempt, Engine};
+use super::questions::Question;
 use crate::base::{ChannelName, ConnId, CoreId, MessageId, Now, PartitionId};
 use crate::codec::nsq::{Bodies, ClientError};
 use crate::seam::{
@@ -58,7 +59,7 @@ impl Host for Engine {
     }
 
     fn authorize(&mut self, conn: ConnId, query: AuthQuery) {
-        let ticket = self.ticket(Question::Auth { conn });
+        let ticket = self.questions.open(Question::Auth { conn });
         self.pass(CoreId::HTTP, MeshMessage::Authorize { ticket, query: Box::new(query) });
     }
 

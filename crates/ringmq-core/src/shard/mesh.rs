@@ -1,9 +1,10 @@
 //! What other cores (and the HTTP thread) ask of this one, and what they answer.
 
-use super::engine::{Asked, Attempt, Engine, Parked};
+use super::engine::{Attempt, Engine};
 use super::offsets::Setter;
 use super::outbox::Heard;
 use super::partitions::Publisher;
+use super::questions::Question;
 use super::replication::loss::{Accepted, Accepting};
 use super::topics::Wanted;
 use crate::base::{CoreId, MessagePlace, Now};
@@ -53,14 +54,14 @@ impl Engine {
             | MeshMessage::ChannelChanged { .. }
             | MeshMessage::LossAccepted { .. } => {}
             MeshMessage::Topic { ticket, result } => {
-                let Some(Asked::Topic { name }) = self.asked.remove(&ticket) else { return };
+                let Some(Question::Topic { name }) = self.questions.close(ticket) else { return };
                 match result {
                     Ok(topic) => self.topic_known(&topic),
                     Err(error) => self.topic_failed(&name, error),
                 }
             }
             MeshMessage::Authorized { ticket, result } => {
-                if let Some(Asked::Auth { conn }) = self.asked.remove(&ticket) {
+                if let Some(Question::Auth { conn }) = self.questions.close(ticket) {
                     self.outbox.tell(conn, Heard::Authorized(result));
                 }
             }
@@ -94,23 +95,20 @@ impl Engine {
                 };
                 let (count, bytes) = (bodies.ends.len(), bodies.bytes.len());
                 // Order: what waits already goes first.
-                let attempt = match self.parked.is_empty() {
-                    true => self.append(now, partition, publisher, bodies.iter(), count, bytes, bodies.delay_ms),
-                    false => Attempt::Wait,
+                let attempt = match self.waiting.has_parked() {
+                    true => Attempt::Wait,
+                    false => self.append(now, partition, publisher, bodies.iter(), count, bytes, bodies.delay_ms),
                 };
                 match attempt {
                     Attempt::Accepted => {}
                     Attempt::Refused(error) => self.tell_publisher(publisher, Err(error)),
-                    Attempt::Wait => {
-                        self.parked.push_back(Parked { since: now.ticks, publisher, partition, bodies });
-                        self.expect_stalls(now);
-                    }
+                    Attempt::Wait => self.park(now, publisher, partition, bodies),
                 }
             }
             MeshMessage::Published { ticket, result } => {
-                let Some(Asked::Publish { conn, slot, bytes, .. }) = self.asked.remove(&ticket) else { return };
+                let Some(Question::Publish { conn, slot, .. }) = self.questions.close(ticket) else { return };
                 self.outbox.tell(conn, Heard::Answer(slot, result));
-                self.remote_done(bytes);
+                self.retry_waiting_elsewhere();
             }
             MeshMessage::Subscribe { request } => self.on_subscribe(now, *request),
             MeshMessage::CreateChannel { topic, channel } => self.on_create_channel(now, from, topic, channel),

@@ -31,6 +31,7 @@ mod outbox;
 mod partitions;
 mod peers;
 mod publish;
+mod questions;
 mod removal;
 mod replication;
 mod room;
@@ -44,6 +45,7 @@ mod timers;
 mod topic_delete;
 mod topic_empty;
 mod topics;
+mod waiting;
 
 use crate::seam::{
     event::{Effect, Effects, Event},
@@ -443,27 +445,6 @@ impl Shard {
             }
         }
         self.due = due;
-    }
-
-    /// Publishes that waited too long for room.
-    fn expire_stalls(&mut self, now: Now) {
-        self.engine.expire_parked(now);
-        let limit = Duration::from_millis(self.engine.settings.pub_waiting_timeout_ms);
-        let here = self.engine.no_room();
-        let e = &mut self.engine;
-        // What another core lacks is not known here.
-        for (waiters, error) in [(&mut e.room_waiters, here), (&mut e.remote_waiters, PublishError::TooMuchWaiting)] {
-            waiters.retain(|&conn| {
-                let Some(since) = self.conns.get(&conn).and_then(|c| c.session.stalled_since()) else { return false };
-                let is_late = now.ticks.since(since) >= limit;
-                if is_late {
-                    e.outbox.tell(conn, Heard::StallFailed(error));
-                } else {
-                    e.timers.at_most(Timer::Stalls, Some(since + limit));
-                }
-                !is_late
-            });
-        }
     }
 
     /// Carries through what one event led to inside the core.

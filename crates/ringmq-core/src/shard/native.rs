@@ -161,8 +161,7 @@ impl Engine {
     /// The batch waits for room.
     fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
         self.native_stalled.insert(conn, (request, batch));
-        self.room_waiters.push_back(conn);
-        self.expect_stalls(now);
+        self.wait_here(now, conn);
         NativeTaken::Stall
     }
 

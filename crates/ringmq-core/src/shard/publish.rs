@@ -1,10 +1,10 @@
-//! Topics on demand, and publishes: taken here or passed to the partition's core, and who waits for room.
+//! Topics on demand, and publishes: taken here or passed to the partition's core.
 
-use super::engine::{Asked, Attempt, Engine};
+use super::engine::{Attempt, Engine};
 use super::failures::failure_of;
 use super::outbox::Heard;
 use super::partitions::Publisher;
-use super::timers::Timer;
+use super::questions::Question;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
@@ -18,7 +18,6 @@ use crate::seam::{
 };
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
-use std::time::Duration;
 
 /// Publishes in a row to partitions of one other core before the connection moves there.
 const MOVE_STREAK: u32 = 32;
@@ -50,7 +49,7 @@ impl Engine {
             if home == self.core {
                 self.create_topic(now, name, partitions)?;
             } else {
-                let ticket = self.ticket(Asked::Topic { name: name.clone() });
+                let ticket = self.questions.open(Question::Topic { name: name.clone() });
                 self.topics.begin(name.clone(), None);
                 self.pass(home, MeshMessage::EnsureTopic { ticket, name, partitions });
             }
@@ -224,8 +223,7 @@ impl Engine {
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
         if matches!(attempt, Attempt::Wait) {
-            self.room_waiters.push_back(conn);
-            self.expect_stalls(now);
+            self.wait_here(now, conn);
         }
         attempt
     }
@@ -248,9 +246,9 @@ impl Engine {
             return Attempt::Wait;
         }
         let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
-        if self.remote_bytes > 0 && self.remote_bytes + bytes > self.settings.max_pub_waiting_size {
-            self.remote_waiters.push_back(conn);
-            self.expect_stalls(now);
+        let waiting = self.questions.publish_bytes();
+        if waiting > 0 && waiting + bytes > self.settings.max_pub_waiting_size {
+            self.wait_elsewhere(now, conn);
             return Attempt::Wait;
         }
         // An OK to this publish implies the FINs before it.
@@ -263,24 +261,9 @@ impl Engine {
             delay_ms: bodies.delay_ms(),
         };
         bodies.iter().for_each(|b| owned.push(b));
-        self.remote_bytes += bytes;
-        let ticket = self.ticket(Asked::Publish { conn, slot, bytes, topic: topic.id });
+        let ticket = self.questions.open(Question::Publish { conn, slot, bytes, topic: topic.id });
         self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
-    }
-
-    /// Another core has answered a publish.
-    pub fn remote_done(&mut self, bytes: u64) {
-        self.remote_bytes -= bytes;
-        // Not at each answer: all who wait try again, and most would only wait again.
-        if self.remote_bytes <= self.settings.max_pub_waiting_size / 2 {
-            self.outbox.resume(self.remote_waiters.drain(..));
-        }
-    }
-
-    pub fn expect_stalls(&mut self, now: Now) {
-        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-        self.timers.at_most(Timer::Stalls, Some(now.ticks + limit));
     }
 
     /// Notes which core a connection publishes to; `true` when it is time for it to move there.
@@ -308,43 +291,6 @@ impl Engine {
     pub fn stay(&mut self, conn: ConnId) {
         if let Some(track) = self.tracks.get_mut(&conn) {
             track.moving = None;
-        }
-    }
-
-    /// Room came back: whoever waits tries again, the oldest first.
-    pub fn on_room(&mut self, now: Now) {
-        while let Some(p) = self.parked.pop_front() {
-            let (count, bytes) = (p.bodies.ends.len(), p.bodies.bytes.len());
-            match self.append(now, p.partition, p.publisher, p.bodies.iter(), count, bytes, p.bodies.delay_ms) {
-                Attempt::Accepted => {}
-                Attempt::Refused(error) => self.tell_publisher(p.publisher, Err(error)),
-                Attempt::Wait => {
-                    self.parked.push_front(p);
-                    break;
-                }
-            }
-        }
-        self.outbox.resume(self.room_waiters.drain(..));
-        if self.life.is_stopping() {
-            self.outbox.resume(self.remote_waiters.drain(..));
-        }
-    }
-
-    /// What a publish hears that waited too long for room.
-    pub fn no_room(&self) -> PublishError {
-        if self.store.is_stuck() { PublishError::DiskFull } else { PublishError::TooMuchWaiting }
-    }
-
-    /// Publishes of other cores that waited too long for room.
-    pub fn expire_parked(&mut self, now: Now) {
-        let limit = Duration::from_millis(self.settings.pub_waiting_timeout_ms);
-        let error = self.no_room();
-        while self.parked.front().is_some_and(|p| now.ticks.since(p.since) >= limit) {
-            let p = self.parked.pop_front().expect("the front was looked at");
-            self.tell_publisher(p.publisher, Err(error));
-        }
-        if let Some(p) = self.parked.front() {
-            self.timers.at_most(Timer::Stalls, Some(p.since + limit));
         }
     }
 

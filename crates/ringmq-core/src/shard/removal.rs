@@ -15,7 +15,7 @@
 //! What fails leaves the topic closed until a restart, which finishes what was decided: the decision stays in the home's
 //! journal until every file is gone.
 
-use super::engine::{Asked, Engine};
+use super::engine::Engine;
 use super::timers::Timer;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
@@ -169,13 +169,12 @@ impl Engine {
 
     /// Whether somebody of this core, or in one of its partitions, waits for something of the topic.
     fn is_busy(&self, topic: &TopicRef) -> bool {
-        let is_asked = |a: &Asked| matches!(a, Asked::Publish { topic: id, .. } if *id == topic.id);
-        self.asked.values().any(is_asked)
+        self.questions.publishes_to(topic.id)
             || self.changes_channels_of(topic)
             || self.partitions.iter().filter(|(_, p)| p.topic.id == topic.id).any(|(idx, p)| {
                 !p.publishers.is_empty()
                     || !self.store.is_at_rest(idx)
-                    || self.parked.iter().any(|w| w.partition == idx)
+                    || self.waiting.has_parked_for(idx)
                     || self.finding.values().any(|f| f.idx == idx)
             })
     }

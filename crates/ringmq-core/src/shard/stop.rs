@@ -95,7 +95,7 @@ impl Shard {
         let stalled = self.conns.iter().filter(|(_, c)| c.session.is_stalled()).map(|(conn, _)| *conn);
         stalled.for_each(|conn| self.engine.outbox.tell(conn, Heard::StallFailed(PublishError::Stopping)));
         self.engine.stop_removals();
-        self.engine.on_room(now);
+        self.engine.retry_waiting(now);
     }
 
     /// At a turn's end: the next stage of a stop, once this one is done.

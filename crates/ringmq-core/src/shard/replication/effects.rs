@@ -178,8 +178,8 @@ impl Engine {
         self.wake_channels(idx);
         self.count_uncommitted(idx);
         let is_free = self.cluster.as_ref().is_some_and(|c| c.uncommitted <= self.settings.max_pub_waiting_size / 2);
-        if is_free && (!self.room_waiters.is_empty() || !self.parked.is_empty()) {
-            self.on_room(now);
+        if is_free && self.waiting.is_any_here() {
+            self.retry_waiting(now);
         }
     }
 
@@ -194,7 +194,7 @@ impl Engine {
         }
         self.count_uncommitted(idx);
         // Who waits for room finds out that there is nothing to wait for.
-        self.on_room(now);
+        self.retry_waiting(now);
     }
 }
 
