@@ -52,10 +52,10 @@ impl Engine {
     }
 
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
-        self.remote_blocked.remove(&sub);
+        self.bundles.set_blocked(sub, false);
         self.forget_subscribing(sub, partition);
         let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
-        self.frames.remove(&sub);
+        self.bundles.drop_frames(sub);
         self.detach_from(now, sub, key);
     }
 
@@ -96,8 +96,7 @@ impl Engine {
         self.unlist_channel(key.partition_idx(), &gone.name);
         self.uncount_open(key, gone.open_bytes);
         self.timers.remove(Timer::Channel(key));
-        self.ready.retain(|k| *k != key);
-        self.fins.retain(|k| *k != key);
+        self.agenda.forget(key);
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
@@ -208,12 +207,11 @@ impl Engine {
         if c.dirty {
             return;
         }
-        c.dirty = true;
-        if self.fins.is_empty() {
+        if !self.agenda.has_fins() {
             let at = now.ticks + Duration::from_millis(self.settings.fin_sync_interval_ms);
             self.timers.at_most(Timer::Fins, Some(at));
         }
-        self.fins.push(key);
+        self.agenda.add_fins(key, c);
     }
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
@@ -266,7 +264,7 @@ impl Engine {
     /// implies them. Those that the journal has no room for stay in their channels, unless all `must` go.
     pub fn journal_fins(&mut self, now: Now, must: bool) {
         // The timer stays: it fires once more, for nothing or earlier than a later FIN needs, and costs no turn a removal.
-        let mut fins = std::mem::take(&mut self.fins);
+        let mut fins = self.agenda.take_fins();
         let mut gone = 0;
         for &key in &fins {
             if !must && !self.store.takes_facts() {
@@ -293,7 +291,7 @@ impl Engine {
             let wait = Duration::from_millis(self.settings.fin_sync_interval_ms.max(FINS_RETRY_MS));
             self.timers.at_most(Timer::Fins, Some(now.ticks + wait));
         }
-        self.fins = fins;
+        self.agenda.put_back_fins(fins);
     }
 
     pub fn update_low_water(&mut self, idx: PartitionIdx) {
@@ -307,7 +305,7 @@ impl Engine {
 
     /// A remote client's bundle of frames is on its way: it may have more.
     pub fn unblock_remote(&mut self, sub: SubId, key: ChannelKey) {
-        if self.remote_blocked.contains(&sub) {
+        if self.bundles.is_blocked(sub) {
             return;
         }
         if let Some(c) = self.partitions.channel_mut(key) {

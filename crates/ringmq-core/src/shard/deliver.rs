@@ -1,6 +1,7 @@
 //! Hands messages to clients: what the channels give goes straight into the outputs of sessions on this core, and into
 //! one bundle of frames per client of another core and turn.
 
+use super::bundles::Bundles;
 use super::client::Client;
 use super::engine::Engine;
 use super::native::{self, NativeSub};
@@ -14,8 +15,6 @@ use crate::format::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
-
-use crate::seam::message::MeshMessage;
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
@@ -49,7 +48,7 @@ struct Outputs<'a> {
     core: CoreId,
     conns: &'a mut IdMap<ConnId, Conn>,
     touched: &'a mut Vec<ConnId>,
-    frames: &'a mut IdMap<SubId, Vec<u8>>,
+    bundles: &'a mut Bundles,
     native_subs: &'a mut IdMap<ConnId, Vec<NativeSub>>,
     lender: &'a Lender,
     lent_min: usize,
@@ -74,7 +73,7 @@ impl Sink for Outputs<'_> {
     fn deliver(&mut self, sub: SubId, message: &Message<'_>, attempts: u16, place: Option<(i64, u32)>) -> bool {
         let id = self.ids.id(MessagePlace::new(self.partition, message.log_id));
         if sub.core != self.core {
-            let frames = self.frames.entry(sub).or_default();
+            let frames = self.bundles.frames_for(sub);
             if frames.len() >= REMOTE_FRAMES_MAX {
                 self.full.push((sub, self.key));
                 return false;
@@ -123,16 +122,15 @@ impl Shard {
     /// One round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
         let mut full = std::mem::take(&mut self.full);
-        for _ in 0..self.engine.ready.len() {
-            let Some(key) = self.engine.ready.pop_front() else { break };
+        for _ in 0..self.engine.agenda.num_ready() {
+            let Some(key) = self.engine.agenda.next_ready() else { break };
             let more = self.deliver_channel(now, key, &mut full);
             if more {
                 self.engine.wake_channel(key);
             }
         }
         self.engine.wake_holding();
-        let Engine { frames, outbox, .. } = &mut self.engine;
-        frames.drain().for_each(|(sub, frames)| outbox.pass(sub.core, MeshMessage::Deliver { sub, frames }));
+        self.engine.bundles.pass_frames(&mut self.engine.outbox);
         for (sub, key) in full.drain(..) {
             if sub.core == self.engine.core {
                 // The end of the turn asks the session whether it is still full.
@@ -172,7 +170,7 @@ impl Shard {
             core: e.core,
             conns: &mut self.conns,
             touched: &mut self.touched,
-            frames: &mut e.frames,
+            bundles: &mut e.bundles,
             native_subs: &mut e.native_subs,
             lender: &e.lender,
             lent_min: e.lent_min,

@@ -1,9 +1,12 @@
 //! Everything of a core but its sessions: the store, the partitions, the topics, the subscriptions. It is the sessions'
-//! host, and answers other cores; what sessions are to hear of it is left in the [`Outbox`] and in `frames`.
+//! host, and answers other cores; what sessions are to hear of it is left in the [`Outbox`].
 
+use super::agenda::Agenda;
 use super::attach::Attaching;
+use super::bundles::Bundles;
 use super::catalog::Catalog;
 use super::cursors::{CursorRequest, CursorSyncs};
+use super::moves::Moves;
 use super::native::{Finding, NativeSub};
 use super::offsets::Offsets;
 use super::outbox::Outbox;
@@ -20,9 +23,7 @@ use super::timers::Timers;
 use super::topic_empty::Emptying;
 use super::topics::Topics;
 use super::waiting::Waiting;
-use crate::base::{
-    ConnId, CoreId, Epoch, IdMap, LogId, Now, PartitionDir, PartitionId, Rng, SubId, TopicId, TopicName, TopicRef,
-};
+use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, PartitionDir, PartitionId, Rng, SubId, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
@@ -33,25 +34,13 @@ use crate::peer::{LinkEvent, Links};
 use crate::replica::{self, Replica};
 use crate::seam::event::Effect;
 use crate::seam::{
-    message::{MeshMessage, OwnedBodies, Ticket},
+    message::{MeshMessage, Ticket},
     outcome::PublishError,
 };
-use crate::session::ReplySlot;
 use crate::session::native::Answer;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// What the shard knows of a connection beside its session.
-#[derive(Debug, Default)]
-pub(super) struct Track {
-    pub toward: Option<CoreId>,
-    pub streak: u32,
-    /// Waits until nothing is outstanding, then goes there.
-    pub moving: Option<CoreId>,
-    /// What it last stalled on.
-    pub stalled: Option<crate::session::Asked>,
-}
 
 pub(super) struct Engine {
     pub core: CoreId,
@@ -85,7 +74,7 @@ pub(super) struct Engine {
     pub native_subscribing: VecDeque<(CursorRequest, ConnId, u64, Answer)>,
     /// Searches by their token.
     pub finding: IdMap<u64, Finding>,
-    pub tracks: IdMap<ConnId, Track>,
+    pub moves: Moves,
     /// Where a client's messages of a partition come from, for partitions of this core.
     pub sub_keys: IdMap<(SubId, PartitionId), ChannelKey>,
     pub timers: Timers,
@@ -93,12 +82,8 @@ pub(super) struct Engine {
     pub life: Life,
 
     pub outbox: Outbox,
-    pub moving: Vec<ConnId>,
 
-    /// Channels that may have something to deliver, in turn.
-    pub ready: VecDeque<ChannelKey>,
-    /// Channels with FINs that no journal record holds yet.
-    pub fins: Vec<ChannelKey>,
+    pub agenda: Agenda,
     pub waiting: Waiting,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
@@ -111,12 +96,7 @@ pub(super) struct Engine {
     pub accepting: VecDeque<Accepting>,
     /// Connections whose SUB partition 0 has answered: the other partitions are next.
     pub opening: Vec<ConnId>,
-    /// Frames for clients of other cores, sent at the end of the turn.
-    pub frames: IdMap<SubId, Vec<u8>>,
-    /// Clients of other cores whose core said that their output is full.
-    pub remote_blocked: rustc_hash::FxHashSet<SubId>,
-    /// FINs for partitions of other cores, sent at the end of the turn.
-    pub remote_fins: IdMap<(ConnId, PartitionId), Vec<LogId>>,
+    pub bundles: Bundles,
     pub questions: Questions,
     pub next_ticket: u64,
     pub lend_scratch: Vec<LendAction>,
@@ -162,14 +142,12 @@ impl Engine {
             native_stalled: IdMap::default(),
             native_subscribing: VecDeque::new(),
             finding: IdMap::default(),
-            tracks: IdMap::default(),
+            moves: Moves::default(),
             sub_keys: IdMap::default(),
             timers: Timers::default(),
             life: Life::default(),
             outbox: Outbox::default(),
-            moving: Vec::new(),
-            ready: VecDeque::new(),
-            fins: Vec::new(),
+            agenda: Agenda::default(),
             waiting: Waiting::default(),
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
@@ -179,9 +157,7 @@ impl Engine {
             creators: vec![],
             accepting: VecDeque::new(),
             opening: Vec::new(),
-            frames: IdMap::default(),
-            remote_blocked: Default::default(),
-            remote_fins: IdMap::default(),
+            bundles: Bundles::default(),
             next_ticket: 0,
             questions: Questions::default(),
             lend_scratch: Vec::new(),
@@ -317,19 +293,15 @@ impl Engine {
     pub fn wake_channels(&mut self, p: PartitionIdx) {
         let partition = self.partitions.get_mut(p);
         for (i, channel) in partition.channels.iter_mut() {
-            if !channel.queued && !channel.subs.is_empty() {
-                channel.queued = true;
-                self.ready.push_back(ChannelKey { partition: p.0, channel: i as u32 });
+            if !channel.subs.is_empty() {
+                self.agenda.wake(ChannelKey { partition: p.0, channel: i as u32 }, channel);
             }
         }
     }
 
     pub fn wake_channel(&mut self, key: ChannelKey) {
-        if let Some(channel) = self.partitions.channel_mut(key)
-            && !channel.queued
-        {
-            channel.queued = true;
-            self.ready.push_back(key);
+        if let Some(channel) = self.partitions.channel_mut(key) {
+            self.agenda.wake(key, channel);
         }
     }
 

@@ -85,7 +85,7 @@ impl Engine {
     }
 
     fn stall(&mut self, conn: ConnId, asked: Asked) -> Taken {
-        self.tracks.entry(conn).or_default().stalled = Some(asked);
+        self.moves.set_stalled_on(conn, asked);
         Taken::Stall
     }
 }

@@ -128,11 +128,7 @@ impl Engine {
             MeshMessage::Returned { sub, partition, credit } => self.on_returned(sub, partition, credit),
             MeshMessage::Hungry { sub, partition } => self.on_hungry(sub, partition),
             MeshMessage::Block { sub, partition, blocked } => {
-                if blocked {
-                    self.remote_blocked.insert(sub);
-                } else {
-                    self.remote_blocked.remove(&sub);
-                }
+                self.bundles.set_blocked(sub, blocked);
                 self.on_block(sub, partition, blocked);
             }
             MeshMessage::Finish { sub, partition, ids } => {

@@ -9,7 +9,9 @@
 //! TurnEnd: deliver (Channel ─> Session output) · FINs to the journal · seal and pack · Send
 //! ```
 
+mod agenda;
 mod attach;
+mod bundles;
 pub mod catalog;
 mod channels;
 mod client;
@@ -23,6 +25,7 @@ mod host;
 mod mesh;
 #[cfg(test)]
 mod model;
+mod moves;
 mod native;
 mod offsets;
 mod operate;
@@ -342,7 +345,7 @@ impl Shard {
     /// When [`Event::Tick`] next has work.
     pub fn deadline(&self) -> Option<Ticks> {
         // Work that a turn left, or found at its end: the runtime does not sleep.
-        if !self.engine.ready.is_empty() || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
+        if self.engine.agenda.num_ready() > 0 || !self.touched.is_empty() || self.engine.syncs.is_unpacked {
             return Some(Ticks(0));
         }
         let store = if self.engine.life.is_stopped() { None } else { self.engine.store.deadline() };
@@ -488,7 +491,7 @@ impl Shard {
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
                     self.engine.native_stalled.remove(&conn);
-                    let asked = self.engine.tracks.get(&conn).and_then(|t| t.stalled).unwrap_or(Asked::Publish);
+                    let asked = self.engine.moves.stalled_on(conn).unwrap_or(Asked::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }
@@ -504,7 +507,7 @@ impl Shard {
     fn turn_end(&mut self, now: Now, out: &mut Effects) {
         if self.engine.life.is_stopped() {
             // A client of another core may still be there; its channel must not begin a read.
-            self.engine.ready.clear();
+            self.engine.agenda.drop_ready();
         } else {
             self.deliver(now);
         }
@@ -522,7 +525,7 @@ impl Shard {
             e.store.take_notices(e.outbox.of_store().1);
         }
         self.settle(now);
-        self.move_quiet(now, out);
+        self.move_quiet(out);
         // The disk starts before the sockets are written.
         self.emit(out);
         self.engine.end_links_turn(now, out);
@@ -573,30 +576,6 @@ impl Shard {
         let full = c.session.is_output_full() || !c.held.is_empty();
         c.tell_full(conn, full, &mut self.engine);
         c.set_timer(conn, &mut self.engine);
-    }
-
-    /// Connections that want to live on another core go once nothing of them is outstanding here.
-    fn move_quiet(&mut self, _now: Now, out: &mut Effects) {
-        for conn in std::mem::take(&mut self.engine.moving) {
-            let Some(c) = self.conns.get_mut(&conn) else { continue };
-            let Some(to) = self.engine.tracks.get(&conn).and_then(|t| t.moving) else { continue };
-            if !c.session.is_stalled() || c.session.is_closing() || c.closing {
-                // It was answered otherwise meanwhile, and stays.
-                self.engine.stay(conn);
-                continue;
-            }
-            if !c.session.is_quiet() {
-                self.engine.moving.push(conn);
-                continue;
-            }
-            let mut c = self.conns.remove(&conn).expect("it was just looked at");
-            let peer = c.session.peer().clone();
-            let (session, unread) = c.session.carry(peer);
-            tracing::debug!(conn = conn.0, to = to.0, "connection moves to the core of its partitions");
-            self.engine.tracks.remove(&conn);
-            self.engine.timers.remove(Timer::Session(conn));
-            out.push(Effect::Move { conn, to, session, unread });
-        }
     }
 
     fn emit(&mut self, out: &mut Effects) {

@@ -382,7 +382,7 @@ impl NativeHost for Engine {
         if self.life.is_stopping() || core >= self.cores || core == self.core.0 {
             return false;
         }
-        self.go(conn, CoreId(core));
+        self.moves.begin(conn, CoreId(core));
         true
     }
 

@@ -19,9 +19,6 @@ use crate::seam::{
 use crate::session::ReplySlot;
 use crate::session::native::Answer;
 
-/// Publishes in a row to partitions of one other core before the connection moves there.
-const MOVE_STREAK: u32 = 32;
-
 /// What a publish to another core costs in memory, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
 
@@ -215,10 +212,8 @@ impl Engine {
     }
 
     fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
-        if self.cores > 1
-            && let Some(track) = self.tracks.get_mut(&conn)
-        {
-            track.toward = None;
+        if self.cores > 1 {
+            self.moves.published_here(conn);
         }
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
@@ -242,7 +237,8 @@ impl Engine {
         if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
-        if self.follow(conn, owner) {
+        if self.moves.publishes_at(conn, owner) && !self.subs.contains_key(&conn) {
+            self.moves.begin(conn, owner);
             return Attempt::Wait;
         }
         let bytes = (bodies.bytes() + bodies.count() * size_of::<u32>() + REMOTE_OVERHEAD) as u64;
@@ -252,7 +248,7 @@ impl Engine {
             return Attempt::Wait;
         }
         // An OK to this publish implies the FINs before it.
-        if !self.remote_fins.is_empty() && self.subs.contains_key(&conn) {
+        if self.bundles.has_fins() && self.subs.contains_key(&conn) {
             self.flush_remote_fins();
         }
         let mut owned = OwnedBodies {
@@ -264,34 +260,6 @@ impl Engine {
         let ticket = self.questions.open(Question::Publish { conn, slot, bytes, topic: topic.id });
         self.pass(owner, MeshMessage::Publish { ticket, topic, partition, bodies: owned });
         Attempt::Accepted
-    }
-
-    /// Notes which core a connection publishes to; `true` when it is time for it to move there.
-    fn follow(&mut self, conn: ConnId, owner: CoreId) -> bool {
-        let track = self.tracks.entry(conn).or_default();
-        track.streak = if track.toward == Some(owner) { track.streak + 1 } else { 1 };
-        track.toward = Some(owner);
-        if track.streak < MOVE_STREAK || self.subs.contains_key(&conn) {
-            return false;
-        }
-        self.go(conn, owner);
-        true
-    }
-
-    /// The connection moves as soon as nothing of it is outstanding; until then its command waits.
-    pub fn go(&mut self, conn: ConnId, to: CoreId) {
-        self.tracks.entry(conn).or_default().moving = Some(to);
-        self.moving.push(conn);
-    }
-
-    pub fn is_moving(&self, conn: ConnId) -> bool {
-        self.cores > 1 && self.tracks.get(&conn).is_some_and(|t| t.moving.is_some())
-    }
-
-    pub fn stay(&mut self, conn: ConnId) {
-        if let Some(track) = self.tracks.get_mut(&conn) {
-            track.moving = None;
-        }
     }
 
     pub fn tell_publisher(&mut self, publisher: Publisher, result: Result<(), PublishError>) {

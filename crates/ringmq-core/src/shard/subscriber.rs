@@ -49,7 +49,7 @@ impl Engine {
             Some(p) => Some(topic.core_of(p, self.cores)).filter(|core| *core != self.core),
         };
         if let Some(home) = home {
-            self.go(conn, home);
+            self.moves.begin(conn, home);
             return Attempt::Wait;
         }
         let sub = SubId { core: self.core, conn };
@@ -189,7 +189,7 @@ impl Engine {
         let place = self.place_named(conn, id).ok_or(InFlightError::NotInFlight)?;
         let (core, MessagePlace { partition, log_id: id }) = place;
         if core != self.core {
-            self.remote_fins.entry((conn, partition)).or_default().push(id);
+            self.bundles.finish(conn, partition, id);
             return Ok(());
         }
         self.on_finish(now, SubId { core, conn }, partition, id)
@@ -286,7 +286,7 @@ impl Engine {
     /// The connection is gone.
     pub fn forget_conn(&mut self, now: Now, conn: ConnId) {
         self.flush_remote_fins();
-        self.tracks.remove(&conn);
+        self.moves.forget(conn);
         self.timers.remove(Timer::Session(conn));
         self.forget_native(now, conn);
         let Some(s) = self.subs.remove(&conn) else { return };
@@ -306,7 +306,7 @@ impl Engine {
     }
 
     pub fn flush_remote_fins(&mut self) {
-        for ((conn, partition), ids) in std::mem::take(&mut self.remote_fins) {
+        for ((conn, partition), ids) in self.bundles.take_fins() {
             if let Some(core) = self.part_core(conn, partition) {
                 self.pass(core, MeshMessage::Finish { sub: SubId { core: self.core, conn }, partition, ids });
             }

@@ -609,7 +609,7 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
     };
     finish(&mut n, MESSAGES - 1);
     let engine = &n.shards[0].engine;
-    assert!(!engine.store.takes_facts() && engine.fins.len() == 1 && !engine.store.is_read_only());
+    assert!(!engine.store.takes_facts() && engine.agenda.num_fins() == 1 && !engine.store.is_read_only());
     for (core, op, request) in n.held.take().expect("set above") {
         n.pending.push_back((core, op, request));
     }
@@ -619,7 +619,7 @@ fn fins_wait_in_their_channels_while_the_journal_has_no_room() {
     n.pass_time(Duration::from_millis(101));
     assert!(most < 4096, "{most} bytes of facts waited");
     let engine = &n.shards[0].engine;
-    assert!(engine.fins.is_empty() && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
+    assert!(engine.agenda.num_fins() == 0 && engine.store.takes_facts() && engine.store.queued_bytes() == 0);
     let p = n.connect(0);
     n.publish(p, "t", "x");
     assert_eq!(n.take(p), ["OK"]);

@@ -1,0 +1,67 @@
+//! Channels that have something to do at the end of a turn. Each stands in a list at most once: the flags of its
+//! [`ChannelState`] say whether it does.
+
+use super::partitions::{ChannelKey, ChannelState};
+use std::collections::VecDeque;
+
+#[derive(Default)]
+pub(super) struct Agenda {
+    /// Channels that may have something to deliver, in turn: those that are `queued`.
+    ready: VecDeque<ChannelKey>,
+    /// Channels with FINs that no journal record holds yet: those that are `dirty`.
+    fins: Vec<ChannelKey>,
+}
+
+impl Agenda {
+    /// The channel may have something to deliver.
+    pub fn wake(&mut self, key: ChannelKey, channel: &mut ChannelState) {
+        if !std::mem::replace(&mut channel.queued, true) {
+            self.ready.push_back(key);
+        }
+    }
+
+    pub fn num_ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The channel whose turn it is. Whoever takes it clears its `queued`.
+    pub fn next_ready(&mut self) -> Option<ChannelKey> {
+        self.ready.pop_front()
+    }
+
+    /// Nothing is delivered any more.
+    pub fn drop_ready(&mut self) {
+        self.ready.clear();
+    }
+
+    /// The channel has FINs for the journal.
+    pub fn add_fins(&mut self, key: ChannelKey, channel: &mut ChannelState) {
+        if !std::mem::replace(&mut channel.dirty, true) {
+            self.fins.push(key);
+        }
+    }
+
+    pub fn has_fins(&self) -> bool {
+        !self.fins.is_empty()
+    }
+
+    /// The channels that have FINs. Whoever takes them clears `dirty` of those that the journal took, and puts back the others.
+    pub fn take_fins(&mut self) -> Vec<ChannelKey> {
+        std::mem::take(&mut self.fins)
+    }
+
+    pub fn put_back_fins(&mut self, fins: Vec<ChannelKey>) {
+        self.fins = fins;
+    }
+
+    /// The channel is gone.
+    pub fn forget(&mut self, key: ChannelKey) {
+        self.ready.retain(|k| *k != key);
+        self.fins.retain(|k| *k != key);
+    }
+
+    #[cfg(test)]
+    pub fn num_fins(&self) -> usize {
+        self.fins.len()
+    }
+}

@@ -1,0 +1,57 @@
+//! What one turn collects for other cores, so that a client's messages and a partition's FINs cross in one piece.
+
+use super::outbox::Outbox;
+use crate::base::{ConnId, IdMap, LogId, PartitionId, SubId};
+use crate::seam::message::MeshMessage;
+use rustc_hash::FxHashSet;
+
+#[derive(Default)]
+pub(super) struct Bundles {
+    /// Messages for clients of other cores.
+    frames: IdMap<SubId, Vec<u8>>,
+    /// Clients whose core said that their output is full.
+    blocked: FxHashSet<SubId>,
+    /// FINs of this core's clients for partitions of other cores.
+    fins: IdMap<(ConnId, PartitionId), Vec<LogId>>,
+}
+
+impl Bundles {
+    /// Where the client's messages of this turn go.
+    pub fn frames_for(&mut self, sub: SubId) -> &mut Vec<u8> {
+        self.frames.entry(sub).or_default()
+    }
+
+    pub fn drop_frames(&mut self, sub: SubId) {
+        self.frames.remove(&sub);
+    }
+
+    /// Sends the turn's messages on their way.
+    pub fn pass_frames(&mut self, outbox: &mut Outbox) {
+        self.frames.drain().for_each(|(sub, frames)| outbox.pass(sub.core, MeshMessage::Deliver { sub, frames }));
+    }
+
+    /// The client's core says whether its output is full.
+    pub fn set_blocked(&mut self, sub: SubId, blocked: bool) {
+        if blocked {
+            self.blocked.insert(sub);
+        } else {
+            self.blocked.remove(&sub);
+        }
+    }
+
+    pub fn is_blocked(&self, sub: SubId) -> bool {
+        self.blocked.contains(&sub)
+    }
+
+    pub fn finish(&mut self, conn: ConnId, partition: PartitionId, id: LogId) {
+        self.fins.entry((conn, partition)).or_default().push(id);
+    }
+
+    pub fn has_fins(&self) -> bool {
+        !self.fins.is_empty()
+    }
+
+    pub fn take_fins(&mut self) -> IdMap<(ConnId, PartitionId), Vec<LogId>> {
+        std::mem::take(&mut self.fins)
+    }
+}
