@@ -98,7 +98,7 @@ impl Engine {
             return self.tell_subscriber(sub, partition, Err(PublishError::TooManyConsumers));
         }
         self.join_channel(now, key, sub, options);
-        self.sub_keys.insert((sub, partition), key);
+        self.partitions.set_client(sub, partition, key);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
         let (created, is_uncertain) = (c.created, c.is_uncertain);
         let s = Subscribing { created, sub, partition, topic: topic.id, first };

@@ -54,7 +54,7 @@ impl Engine {
     pub fn detach(&mut self, now: Now, sub: SubId, partition: PartitionId) {
         self.bundles.set_blocked(sub, false);
         self.forget_subscribing(sub, partition);
-        let Some(key) = self.sub_keys.remove(&(sub, partition)) else { return };
+        let Some(key) = self.partitions.forget_client(sub, partition) else { return };
         self.bundles.drop_frames(sub);
         self.detach_from(now, sub, key);
     }
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     pub fn on_lent(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+        let Some(key) = self.partitions.of_client(sub, partition) else {
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.credit += credit;
             }
@@ -113,7 +113,7 @@ impl Engine {
 
     /// What can be given back at once; the rest follows as messages are done.
     pub fn on_recall(&mut self, sub: SubId, partition: PartitionId, credit: u32) -> u32 {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+        let Some(key) = self.partitions.of_client(sub, partition) else {
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.credit = parked.credit.saturating_sub(credit);
             }
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     pub fn on_finish(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> Result<(), InFlightError> {
-        let &key = self.sub_keys.get(&(sub, partition)).ok_or(InFlightError::NotInFlight)?;
+        let key = self.partitions.of_client(sub, partition).ok_or(InFlightError::NotInFlight)?;
         let c = self.partitions.served_mut(now.ticks, key).ok_or(InFlightError::NotInFlight)?;
         if c.machine.is_ordered() {
             self.partitions.check_change(now.ticks, key).map_err(InFlightError::Refused)?;
@@ -215,7 +215,7 @@ impl Engine {
     }
 
     pub fn on_requeue(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId, delay_ms: u64) -> bool {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return false };
         if c.machine.is_ordered() && delay_ms > 0 {
             // It would keep all behind it waiting: it comes again by its timeout, as in the replicated NSQ.
@@ -231,12 +231,12 @@ impl Engine {
     }
 
     pub fn on_touch(&mut self, now: Now, sub: SubId, partition: PartitionId, id: LogId) -> bool {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else { return false };
+        let Some(key) = self.partitions.of_client(sub, partition) else { return false };
         self.partitions.served_mut(now.ticks, key).is_some_and(|c| c.machine.touch(now.ticks, sub, id).is_ok())
     }
 
     pub fn on_block(&mut self, sub: SubId, partition: PartitionId, blocked: bool) {
-        let Some(&key) = self.sub_keys.get(&(sub, partition)) else {
+        let Some(key) = self.partitions.of_client(sub, partition) else {
             if let Some(parked) = self.parked_sub(sub, partition) {
                 parked.blocked = blocked;
             }

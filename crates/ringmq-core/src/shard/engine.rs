@@ -17,8 +17,7 @@ use super::replication::Cluster;
 use super::replication::loss::Accepting;
 use super::room::OpenMemory;
 use super::stop::Life;
-use super::subscription::LendAction;
-use super::subscription::Subscription;
+use super::subscription::Subscriptions;
 use super::timers::Timers;
 use super::topic_empty::Emptying;
 use super::topics::Topics;
@@ -63,7 +62,7 @@ pub(super) struct Engine {
     pub links: Option<Links>,
     /// Scratch.
     pub link_events: Vec<LinkEvent>,
-    pub subs: IdMap<ConnId, Subscription>,
+    pub subs: Subscriptions,
     /// Subscriptions of native connections.
     pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
     /// Verified batches of native connections that wait for room, by their request.
@@ -75,8 +74,6 @@ pub(super) struct Engine {
     /// Searches by their token.
     pub finding: IdMap<u64, Finding>,
     pub moves: Moves,
-    /// Where a client's messages of a partition come from, for partitions of this core.
-    pub sub_keys: IdMap<(SubId, PartitionId), ChannelKey>,
     pub timers: Timers,
     /// What is still taken.
     pub life: Life,
@@ -94,12 +91,9 @@ pub(super) struct Engine {
     pub creators: Vec<(CursorRequest, CoreId, Ticket, bool)>,
     /// Losses that an operator accepted, in the order of their records.
     pub accepting: VecDeque<Accepting>,
-    /// Connections whose SUB partition 0 has answered: the other partitions are next.
-    pub opening: Vec<ConnId>,
     pub bundles: Bundles,
     pub questions: Questions,
     pub next_ticket: u64,
-    pub lend_scratch: Vec<LendAction>,
     pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
 
@@ -136,14 +130,13 @@ impl Engine {
             removals: Removals::default(),
             links: None,
             link_events: Vec::new(),
-            subs: IdMap::default(),
+            subs: Subscriptions::default(),
             native_subs: IdMap::default(),
             native_blocked: Default::default(),
             native_stalled: IdMap::default(),
             native_subscribing: VecDeque::new(),
             finding: IdMap::default(),
             moves: Moves::default(),
-            sub_keys: IdMap::default(),
             timers: Timers::default(),
             life: Life::default(),
             outbox: Outbox::default(),
@@ -156,11 +149,9 @@ impl Engine {
             operators: vec![],
             creators: vec![],
             accepting: VecDeque::new(),
-            opening: Vec::new(),
             bundles: Bundles::default(),
             next_ticket: 0,
             questions: Questions::default(),
-            lend_scratch: Vec::new(),
             hungry_scratch: Vec::new(),
             open_memory: OpenMemory::default(),
         }
@@ -307,7 +298,8 @@ impl Engine {
 
     /// Whether the shard has something to carry through: lists that are filled, topics and SUBs whose time may have come.
     pub fn has_unsettled(&self) -> bool {
-        !(self.outbox.is_settled() && self.opening.is_empty())
+        !self.outbox.is_settled()
+            || self.subs.has_opening()
             || self.removals.is_unsettled()
             || self.links.as_ref().is_some_and(Links::has_events)
     }

@@ -479,7 +479,7 @@ impl Shard {
             self.engine.answer_closes(now);
             self.engine.resume_parked_subs(now);
             self.engine.hear_links(now);
-            if self.engine.outbox.is_settled() && self.engine.opening.is_empty() {
+            if self.engine.outbox.is_settled() && !self.engine.subs.has_opening() {
                 return;
             }
         }

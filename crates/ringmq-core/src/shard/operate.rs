@@ -195,7 +195,7 @@ impl Engine {
 
     /// The connection's channel was deleted in one of its partitions: it ends, as nsqd's do.
     pub(super) fn subscription_deleted(&mut self, sub: crate::base::SubId) {
-        if self.subs.contains_key(&sub.conn) {
+        if self.subs.contains(sub.conn) {
             self.outbox.tell(sub.conn, Heard::ChannelDeleted);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::cursors::CursorRequest;
 use super::replication::Seat;
-use crate::base::{ChannelName, ConnId, CoreId, PartitionDir, Position, SubId, Ticks, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
@@ -172,6 +172,8 @@ impl Partition {
 pub struct Partitions {
     slots: Vec<Option<Partition>>,
     by_dir: HashMap<Arc<PartitionDir>, PartitionIdx>,
+    /// The channel from which an NSQ client gets a partition's messages.
+    clients: IdMap<(SubId, PartitionId), ChannelKey>,
 }
 
 impl Partitions {
@@ -190,6 +192,19 @@ impl Partitions {
         if let Some(partition) = self.slots.get_mut(idx.0 as usize).and_then(Option::take) {
             self.by_dir.remove(&partition.dir);
         }
+    }
+
+    /// The channel from which the client gets this partition's messages.
+    pub fn of_client(&self, sub: SubId, partition: PartitionId) -> Option<ChannelKey> {
+        self.clients.get(&(sub, partition)).copied()
+    }
+
+    pub fn set_client(&mut self, sub: SubId, partition: PartitionId, key: ChannelKey) {
+        self.clients.insert((sub, partition), key);
+    }
+
+    pub fn forget_client(&mut self, sub: SubId, partition: PartitionId) -> Option<ChannelKey> {
+        self.clients.remove(&(sub, partition))
     }
 
     pub fn find(&self, dir: &PartitionDir) -> Option<PartitionIdx> {

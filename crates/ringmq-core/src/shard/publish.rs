@@ -237,7 +237,7 @@ impl Engine {
         if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
-        if self.moves.publishes_at(conn, owner) && !self.subs.contains_key(&conn) {
+        if self.moves.publishes_at(conn, owner) && !self.subs.contains(conn) {
             self.moves.begin(conn, owner);
             return Attempt::Wait;
         }
@@ -248,7 +248,7 @@ impl Engine {
             return Attempt::Wait;
         }
         // An OK to this publish implies the FINs before it.
-        if self.bundles.has_fins() && self.subs.contains_key(&conn) {
+        if self.bundles.has_fins() && self.subs.contains(conn) {
             self.flush_remote_fins();
         }
         let mut owned = OwnedBodies {

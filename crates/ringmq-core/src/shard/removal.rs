@@ -163,7 +163,7 @@ impl Engine {
         };
         self.life.is_stopping()
             || self.life.is_read_only()
-            || !is_forced && self.subs.values().any(|s| s.topic.id == topic.id)
+            || !is_forced && self.subs.iter().any(|(_, s)| s.topic.id == topic.id)
             || self.partitions.iter().any(is_used)
     }
 

@@ -96,10 +96,9 @@ impl Engine {
 
     /// Partition 0 has answered: the others follow what it said.
     pub fn open_subscriptions(&mut self, now: Now) {
-        for conn in std::mem::take(&mut self.opening) {
-            let Some(s) = self.subs.get_mut(&conn) else { continue };
-            let mut actions = std::mem::take(&mut self.lend_scratch);
-            s.open(&mut actions);
+        for conn in self.subs.take_opening() {
+            let actions = self.subs.decide(conn, Subscription::open);
+            let Some(s) = self.subs.get(conn) else { continue };
             let (topic, channel, options) = (s.topic.clone(), s.channel.clone(), s.options.clone());
             let (first, blocked) = (s.first, s.blocked);
             let sub = SubId { core: self.core, conn };
@@ -125,10 +124,7 @@ impl Engine {
     }
 
     pub fn set_ready(&mut self, conn: ConnId, rdy: u32) {
-        let mut actions = std::mem::take(&mut self.lend_scratch);
-        if let Some(s) = self.subs.get_mut(&conn) {
-            s.set_rdy(rdy, &mut actions);
-        }
+        let actions = self.subs.decide(conn, |s, actions| s.set_rdy(rdy, actions));
         self.lend(conn, actions);
     }
 
@@ -139,7 +135,7 @@ impl Engine {
         while let Some(&action) = actions.get(next) {
             next += 1;
             let (LendAction::Lend { part, credit } | LendAction::Recall { part, credit }) = action;
-            let Some(s) = self.subs.get(&conn) else { break };
+            let Some(s) = self.subs.get(conn) else { break };
             let (partition, core) = (s.parts[part].partition, s.parts[part].core);
             match action {
                 _ if core != self.core => {
@@ -154,34 +150,31 @@ impl Engine {
                 LendAction::Recall { .. } => {
                     let back = self.on_recall(sub, partition, credit);
                     if back > 0
-                        && let Some(s) = self.subs.get_mut(&conn)
+                        && let Some(s) = self.subs.get_mut(conn)
                     {
                         s.on_returned(part, back, &mut actions);
                     }
                 }
             }
         }
-        actions.clear();
-        self.lend_scratch = actions;
+        self.subs.give_back(actions);
     }
 
     pub fn on_returned(&mut self, sub: SubId, partition: PartitionId, credit: u32) {
-        let mut actions = std::mem::take(&mut self.lend_scratch);
-        if let Some(s) = self.subs.get_mut(&sub.conn)
-            && let Some(part) = s.part_of(partition)
-        {
-            s.on_returned(part, credit, &mut actions);
-        }
+        let actions = self.subs.decide(sub.conn, |s, actions| {
+            if let Some(part) = s.part_of(partition) {
+                s.on_returned(part, credit, actions);
+            }
+        });
         self.lend(sub.conn, actions);
     }
 
     pub fn on_hungry(&mut self, sub: SubId, partition: PartitionId) {
-        let mut actions = std::mem::take(&mut self.lend_scratch);
-        if let Some(s) = self.subs.get_mut(&sub.conn)
-            && let Some(part) = s.part_of(partition)
-        {
-            s.on_hungry(part, &mut actions);
-        }
+        let actions = self.subs.decide(sub.conn, |s, actions| {
+            if let Some(part) = s.part_of(partition) {
+                s.on_hungry(part, actions);
+            }
+        });
         self.lend(sub.conn, actions);
     }
 
@@ -218,14 +211,14 @@ impl Engine {
     /// What the id names in the topic that the connection has subscribed to, and the partition's core. `None`: the subscription
     /// has no such partition.
     fn place_named(&self, conn: ConnId, id: MessageId) -> Option<(CoreId, MessagePlace)> {
-        let s = self.subs.get(&conn)?;
+        let s = self.subs.get(conn)?;
         let place = s.ids.place(id);
         Some((s.parts[s.part_of(place.partition)?].core, place))
     }
 
     /// Why a message of a partition of this core is not in flight for the client, as it is known to be wrong.
     pub fn why_not_in_flight(&mut self, sub: SubId, place: MessagePlace, why: InFlightError) -> InFlightError {
-        let key = self.sub_keys.get(&(sub, place.partition)).copied();
+        let key = self.partitions.of_client(sub, place.partition);
         let channel = key.and_then(|key| self.partitions.channel_mut(key));
         let is_anothers = channel.is_some_and(|c| c.machine.is_anothers(sub, place.log_id));
         if why == InFlightError::NotInFlight && is_anothers { InFlightError::NotOwned } else { why }
@@ -251,26 +244,26 @@ impl Engine {
         if sub.core != self.core {
             return self.pass(sub.core, MeshMessage::InFlightFailed { sub, place, command, why });
         }
-        if let Some(s) = self.subs.get(&sub.conn) {
+        if let Some(s) = self.subs.get(sub.conn) {
             self.outbox.tell(sub.conn, Heard::InFlightFailed(s.ids.id(place), command, why));
         }
     }
 
     pub fn part_core(&self, conn: ConnId, partition: PartitionId) -> Option<CoreId> {
-        let s = self.subs.get(&conn)?;
+        let s = self.subs.get(conn)?;
         Some(s.parts[s.part_of(partition)?].core)
     }
 
     /// The client's output became full, or has room again.
     pub fn set_blocked(&mut self, conn: ConnId, blocked: bool) {
-        let Some(s) = self.subs.get_mut(&conn) else { return self.set_native_blocked(conn, blocked) };
+        let Some(s) = self.subs.get_mut(conn) else { return self.set_native_blocked(conn, blocked) };
         if s.blocked == blocked {
             return;
         }
         s.blocked = blocked;
         let sub = SubId { core: self.core, conn };
         for i in 0..s.asked() {
-            let Some(part) = self.subs.get(&conn).map(|s| &s.parts[i]) else { return };
+            let Some(part) = self.subs.get(conn).map(|s| &s.parts[i]) else { return };
             self.tell_blocked(sub, part.partition, part.core, blocked);
         }
     }
@@ -289,7 +282,7 @@ impl Engine {
         self.moves.forget(conn);
         self.timers.remove(Timer::Session(conn));
         self.forget_native(now, conn);
-        let Some(s) = self.subs.remove(&conn) else { return };
+        let Some(s) = self.subs.remove(conn) else { return };
         let sub = SubId { core: self.core, conn };
         for part in &s.parts[..s.asked()] {
             if part.core == self.core {
@@ -318,7 +311,7 @@ impl Engine {
             return self.pass(sub.core, MeshMessage::Subscribed { sub, partition, result });
         }
         let is_clustered = self.is_clustered();
-        let Some(s) = self.subs.get_mut(&sub.conn) else { return };
+        let Some(s) = self.subs.get_mut(sub.conn) else { return };
         if s.slot.is_none()
             && let Err(error) = result
         {
@@ -331,7 +324,7 @@ impl Engine {
         if !is_clustered && partition == s.parts[0].partition {
             s.first = result.ok();
             match result {
-                Ok(_) => self.opening.push(sub.conn),
+                Ok(_) => self.subs.expect_opening(sub.conn),
                 // Nobody else is asked.
                 Err(_) => s.unanswered = 0,
             }

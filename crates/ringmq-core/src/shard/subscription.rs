@@ -7,7 +7,7 @@
 //! ```
 //! So never more than RDY messages are in flight in all, whatever the number of partitions and cores.
 
-use crate::base::{ChannelName, CoreId, MessageIds, PartitionId, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, MessageIds, PartitionId, TopicRef};
 use crate::seam::{message::SubOptions, outcome::PublishError};
 use crate::session::ReplySlot;
 
@@ -32,6 +32,68 @@ pub struct Part {
 impl Part {
     pub fn new(partition: PartitionId, core: CoreId) -> Self {
         Part { partition, core, lent: 0, recalled: 0, hungry: None }
+    }
+}
+
+/// Subscriptions of this core's NSQ connections.
+#[derive(Default)]
+pub struct Subscriptions {
+    by_conn: IdMap<ConnId, Subscription>,
+    /// Connections whose SUB the first partition has answered: the other partitions are asked next.
+    opening: Vec<ConnId>,
+    /// Emptied list of decisions.
+    spare: Vec<LendAction>,
+}
+
+impl Subscriptions {
+    pub fn get(&self, conn: ConnId) -> Option<&Subscription> {
+        self.by_conn.get(&conn)
+    }
+
+    pub fn get_mut(&mut self, conn: ConnId) -> Option<&mut Subscription> {
+        self.by_conn.get_mut(&conn)
+    }
+
+    pub fn contains(&self, conn: ConnId) -> bool {
+        self.by_conn.contains_key(&conn)
+    }
+
+    pub fn insert(&mut self, conn: ConnId, subscription: Subscription) {
+        self.by_conn.insert(conn, subscription);
+    }
+
+    pub fn remove(&mut self, conn: ConnId) -> Option<Subscription> {
+        self.by_conn.remove(&conn)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ConnId, &Subscription)> {
+        self.by_conn.iter().map(|(conn, s)| (*conn, s))
+    }
+
+    pub fn expect_opening(&mut self, conn: ConnId) {
+        self.opening.push(conn);
+    }
+
+    pub fn has_opening(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
+    pub fn take_opening(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.opening)
+    }
+
+    /// What the connection's subscription decides. Whoever carries it out gives the list back.
+    pub fn decide(&mut self, conn: ConnId, decide: impl FnOnce(&mut Subscription, &mut Vec<LendAction>)) -> Vec<LendAction> {
+        let mut actions = std::mem::take(&mut self.spare);
+        if let Some(s) = self.by_conn.get_mut(&conn) {
+            decide(s, &mut actions);
+        }
+        actions
+    }
+
+    pub fn give_back(&mut self, mut actions: Vec<LendAction>) {
+        actions.clear();
+        self.spare = actions;
     }
 }
 

@@ -54,7 +54,7 @@ impl Engine {
         }
         // Those whose SUB was not answered, too.
         let subscribed = self.subs.iter().filter(|(_, s)| s.topic.id == topic.id);
-        subscribed.for_each(|(&conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
+        subscribed.for_each(|(conn, _)| self.outbox.tell(conn, Heard::ChannelDeleted));
         self.removals.parked_subs.retain(|s| s.request.topic.id != topic.id);
     }
 

@@ -14,6 +14,7 @@ use crate::seam::{
 use crate::shard::outbox::Heard;
 use crate::shard::partitions::ChannelKey;
 use crate::shard::subscription::Part;
+use crate::shard::subscription::Subscription;
 use crate::shard::timers::Timer;
 
 impl Seat {
@@ -111,15 +112,12 @@ impl Engine {
         if !self.topics.set_share(topic, partition, share) {
             return;
         }
-        let wants = |s: &crate::shard::subscription::Subscription| {
-            s.follows_leaders && s.topic.id == topic.id && s.part_of(partition).is_none()
-        };
-        let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| *conn).collect();
+        let wants = |s: &Subscription| s.follows_leaders && s.topic.id == topic.id && s.part_of(partition).is_none();
+        let mut conns: Vec<ConnId> = self.subs.iter().filter(|(_, s)| wants(s)).map(|(conn, _)| conn).collect();
         conns.sort_unstable();
         let core = topic.core_of(partition, self.cores);
         for conn in conns {
-            let Some(s) = self.subs.get_mut(&conn) else { continue };
-            let mut actions = std::mem::take(&mut self.lend_scratch);
+            let Some(s) = self.subs.get_mut(conn) else { continue };
             let (topic, channel, options, blocked) = (s.topic.clone(), s.channel.clone(), s.options.clone(), s.blocked);
             let sub = SubId { core: self.core, conn };
             s.join(Part::new(partition, core));
@@ -127,9 +125,7 @@ impl Engine {
             if blocked {
                 self.tell_blocked(sub, partition, core, true);
             }
-            if let Some(s) = self.subs.get_mut(&conn) {
-                s.open(&mut actions);
-            }
+            let actions = self.subs.decide(conn, Subscription::open);
             self.lend(conn, actions);
         }
     }
@@ -137,9 +133,8 @@ impl Engine {
     /// The partition's core has forgotten the client: it goes on without, or ends when nothing else is left.
     pub(in crate::shard) fn part_lost(&mut self, sub: SubId, partition: PartitionId) {
         let conn = sub.conn;
-        let Some(s) = self.subs.get_mut(&conn) else { return };
-        let mut actions = std::mem::take(&mut self.lend_scratch);
-        s.leave(partition, &mut actions);
+        let actions = self.subs.decide(conn, |s, actions| s.leave(partition, actions));
+        let Some(s) = self.subs.get_mut(conn) else { return };
         if s.parts.is_empty() {
             let heard = match s.slot.take() {
                 Some(slot) => Heard::Answer(slot, Err(PublishError::NotLeader)),
@@ -205,7 +200,7 @@ impl Engine {
         deleted: bool,
     ) {
         for sub in subs {
-            self.sub_keys.remove(&(sub, partition));
+            self.partitions.forget_client(sub, partition);
             let native = self.native_subs.get_mut(&sub.conn).filter(|_| sub.core == self.core);
             if let Some((subs, at)) = native.and_then(|s| s.iter().position(|n| n.key == key).map(|at| (s, at))) {
                 let number = subs.swap_remove(at).number;
