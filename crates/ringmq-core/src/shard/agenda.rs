@@ -2,6 +2,7 @@
 //! [`ChannelState`] say whether it does.
 
 use super::partitions::{ChannelKey, ChannelState};
+use crate::base::SubId;
 use std::collections::VecDeque;
 
 #[derive(Default)]
@@ -10,6 +11,8 @@ pub(super) struct Agenda {
     ready: VecDeque<ChannelKey>,
     /// Channels with FINs that no journal record holds yet: those that are `dirty`.
     fins: Vec<ChannelKey>,
+    /// Emptied list of clients that could take more than their partition was lent.
+    spare_hungry: Vec<SubId>,
 }
 
 impl Agenda {
@@ -52,6 +55,15 @@ impl Agenda {
 
     pub fn put_back_fins(&mut self, fins: Vec<ChannelKey>) {
         self.fins = fins;
+    }
+
+    /// An empty list; whoever takes it gives it back.
+    pub fn take_hungry(&mut self) -> Vec<SubId> {
+        std::mem::take(&mut self.spare_hungry)
+    }
+
+    pub fn give_back_hungry(&mut self, emptied: Vec<SubId>) {
+        self.spare_hungry = emptied;
     }
 
     /// The channel is gone.

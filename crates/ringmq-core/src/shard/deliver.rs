@@ -3,8 +3,7 @@
 
 use super::bundles::Bundles;
 use super::client::Client;
-use super::engine::Engine;
-use super::native::{self, NativeSub};
+use super::native::{self, NativeClients};
 use super::partitions::ChannelKey;
 use super::{Conn, Shard};
 use crate::base::{ConnId, CoreId, IdMap, MessageId, MessageIds, MessagePlace, Now, PartitionId, SubId};
@@ -15,12 +14,35 @@ use crate::format::batch::Message;
 use crate::log::fetch::Fetch;
 use crate::log::{Io, Lender, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
+use bytes::Bytes;
+use std::ops::Range;
 
 /// Frames that one turn collects for a client of another core before the client counts as full.
 const REMOTE_FRAMES_MAX: usize = if cfg!(test) { 4 * 1024 } else { 256 * 1024 };
 
 /// Shorter runs are cheaper to copy than to lend: a piece of memory keeps all that was read with it.
 pub const LENT_MIN: usize = 16 * 1024;
+
+/// The store's memory, lent to the sockets of native clients.
+pub(super) struct Lending {
+    lender: Lender,
+    /// Shorter runs are copied.
+    bytes_min: usize,
+}
+
+impl Lending {
+    pub fn new(lender: Lender) -> Self {
+        Lending { lender, bytes_min: LENT_MIN }
+    }
+
+    pub fn set_min(&mut self, bytes_min: usize) {
+        self.bytes_min = bytes_min;
+    }
+
+    fn lend(&self, batch: &Bytes, at: Range<usize>) -> Option<Bytes> {
+        if at.len() < self.bytes_min { None } else { self.lender.lend(batch, at) }
+    }
+}
 
 struct Log<'a> {
     store: &'a mut Store,
@@ -49,9 +71,8 @@ struct Outputs<'a> {
     conns: &'a mut IdMap<ConnId, Conn>,
     touched: &'a mut Vec<ConnId>,
     bundles: &'a mut Bundles,
-    native_subs: &'a mut IdMap<ConnId, Vec<NativeSub>>,
-    lender: &'a Lender,
-    lent_min: usize,
+    native: &'a mut NativeClients,
+    lending: &'a Lending,
     key: ChannelKey,
     /// Of the topic.
     ids: MessageIds,
@@ -95,7 +116,7 @@ impl Sink for Outputs<'_> {
     }
 
     fn deliver_range(&mut self, sub: SubId, run: &Run<'_>) -> bool {
-        let (Some(c), Some(subs)) = (self.conns.get_mut(&sub.conn), self.native_subs.get_mut(&sub.conn)) else { return false };
+        let (Some(c), Some(subs)) = (self.conns.get_mut(&sub.conn), self.native.subs_of(sub.conn)) else { return false };
         if c.session.is_output_full() || c.session.is_closing() || c.closing {
             self.full.push((sub, self.key));
             return false;
@@ -108,8 +129,7 @@ impl Sink for Outputs<'_> {
         // a whole body's crc stands in its header
         let crc = if whole { run.batch.header.body_crc.get() } else { payload_crc(payload) };
         self.counters.handed_out(run.attempts, self.unix_ns, run.batch.header.base_unix_ns.get(), run.num.into());
-        let is_long = payload.len() >= self.lent_min;
-        match is_long.then(|| self.lender.lend(&run.batch.bytes, run.at.clone())).flatten() {
+        match self.lending.lend(&run.batch.bytes, run.at.clone()) {
             Some(payload) => session.lent_messages(messages, payload, crc),
             None => session.messages(messages, payload, crc),
         }
@@ -171,9 +191,8 @@ impl Shard {
             conns: &mut self.conns,
             touched: &mut self.touched,
             bundles: &mut e.bundles,
-            native_subs: &mut e.native_subs,
-            lender: &e.lender,
-            lent_min: e.lent_min,
+            native: &mut e.native,
+            lending: &e.lending,
             key,
             ids,
             partition,
@@ -183,7 +202,7 @@ impl Shard {
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
         let deadline = c.machine.deadline();
-        let mut hungry = std::mem::take(&mut e.hungry_scratch);
+        let mut hungry = e.agenda.take_hungry();
         if multi {
             c.machine.hungry(committed, &mut |sub| hungry.push(sub));
         }
@@ -199,7 +218,7 @@ impl Shard {
         for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);
         }
-        e.hungry_scratch = hungry;
+        e.agenda.give_back_hungry(hungry);
         more
     }
 }

@@ -5,39 +5,33 @@ use super::agenda::Agenda;
 use super::attach::Attaching;
 use super::bundles::Bundles;
 use super::catalog::Catalog;
-use super::cursors::{CursorRequest, CursorSyncs};
+use super::cursors::CursorSyncs;
+use super::deliver::Lending;
 use super::moves::Moves;
-use super::native::{Finding, NativeSub};
+use super::native::NativeClients;
 use super::offsets::Offsets;
+use super::operate::Operators;
 use super::outbox::Outbox;
 use super::partitions::{ChannelKey, Partition, Partitions};
 use super::questions::Questions;
 use super::removal::Removals;
 use super::replication::Cluster;
-use super::replication::loss::Accepting;
 use super::room::OpenMemory;
 use super::stop::Life;
 use super::subscription::Subscriptions;
 use super::timers::Timers;
-use super::topic_empty::Emptying;
 use super::topics::Topics;
 use super::waiting::Waiting;
-use crate::base::{ConnId, CoreId, Epoch, IdMap, Now, PartitionDir, PartitionId, Rng, SubId, TopicRef};
+use crate::base::{CoreId, Epoch, Now, PartitionDir, PartitionId, TopicRef};
 use crate::channel::ChannelOptions;
 use crate::codec::peer::error::PeerError;
 use crate::config::Settings;
-use crate::log::native::NativeBatch;
-use crate::log::{AppendTicket, Lender, Notice, PartitionIdx, Store};
+use crate::log::{AppendTicket, Notice, PartitionIdx, Store};
 use crate::metrics::counters::Counters;
-use crate::peer::{LinkEvent, Links};
+use crate::peer::Links;
 use crate::replica::{self, Replica};
 use crate::seam::event::Effect;
-use crate::seam::{
-    message::{MeshMessage, Ticket},
-    outcome::PublishError,
-};
-use crate::session::native::Answer;
-use std::collections::{BTreeMap, VecDeque};
+use crate::seam::{message::MeshMessage, outcome::PublishError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,58 +40,29 @@ pub(super) struct Engine {
     pub cores: u16,
     pub settings: Arc<Settings>,
     pub epoch: Epoch,
-    pub rng: Rng,
     pub store: Store,
-    /// The store's.
-    pub lender: Lender,
-    pub lent_min: usize,
+    pub lending: Lending,
     pub partitions: Partitions,
     pub topics: Topics,
     /// In a cluster: what the coordinator says, and the work of the replicas.
     pub cluster: Option<Box<Cluster>>,
-    /// Of each core, the topics that it is the home of, as far as heard.
-    pub topic_counts: BTreeMap<CoreId, u64>,
     pub removals: Removals,
-    /// With the other nodes of the cluster; `None`: this node is alone.
-    pub links: Option<Links>,
-    /// Scratch.
-    pub link_events: Vec<LinkEvent>,
     pub subs: Subscriptions,
-    /// Subscriptions of native connections.
-    pub native_subs: IdMap<ConnId, Vec<NativeSub>>,
-    /// Verified batches of native connections that wait for room, by their request.
-    pub native_stalled: IdMap<ConnId, (u64, NativeBatch)>,
-    /// Native connections whose output was full.
-    pub native_blocked: rustc_hash::FxHashSet<ConnId>,
-    /// Native subscriptions whose channel is not final yet: with the request and its answer.
-    pub native_subscribing: VecDeque<(CursorRequest, ConnId, u64, Answer)>,
-    /// Searches by their token.
-    pub finding: IdMap<u64, Finding>,
+    pub native: NativeClients,
     pub moves: Moves,
     pub timers: Timers,
     /// What is still taken.
     pub life: Life,
-
     pub outbox: Outbox,
-
     pub agenda: Agenda,
     pub waiting: Waiting,
     pub attaching: Attaching,
     pub syncs: CursorSyncs,
     pub offsets: Offsets,
-    pub(super) orderers: Vec<super::order::Orderer>,
-    pub(super) operators: Vec<super::operate::Operator>,
-    /// Operators whose channel is not final yet, and whether it is its topic's first.
-    pub creators: Vec<(CursorRequest, CoreId, Ticket, bool)>,
-    /// Losses that an operator accepted, in the order of their records.
-    pub accepting: VecDeque<Accepting>,
+    pub operators: Operators,
     pub bundles: Bundles,
     pub questions: Questions,
-    pub next_ticket: u64,
-    pub hungry_scratch: Vec<SubId>,
     pub open_memory: OpenMemory,
-
-    pub(super) emptying: Emptying,
     pub catalog: Catalog,
     pub counters: Counters,
 }
@@ -112,30 +77,20 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
-            emptying: Emptying::default(),
             catalog: Catalog::default(),
             counters: Counters::default(),
             core,
             cores,
             settings,
             epoch,
-            rng: Rng::new(seed),
-            lender: store.lender(),
-            lent_min: super::LENT_MIN,
+            lending: Lending::new(store.lender()),
             store,
             partitions: Partitions::default(),
-            topics: Topics::default(),
+            topics: Topics::new(seed),
             cluster: None,
-            topic_counts: BTreeMap::new(),
             removals: Removals::default(),
-            links: None,
-            link_events: Vec::new(),
             subs: Subscriptions::default(),
-            native_subs: IdMap::default(),
-            native_blocked: Default::default(),
-            native_stalled: IdMap::default(),
-            native_subscribing: VecDeque::new(),
-            finding: IdMap::default(),
+            native: NativeClients::default(),
             moves: Moves::default(),
             timers: Timers::default(),
             life: Life::default(),
@@ -145,14 +100,9 @@ impl Engine {
             attaching: Attaching::default(),
             syncs: CursorSyncs::default(),
             offsets: Offsets::default(),
-            orderers: vec![],
-            operators: vec![],
-            creators: vec![],
-            accepting: VecDeque::new(),
+            operators: Operators::default(),
             bundles: Bundles::default(),
-            next_ticket: 0,
             questions: Questions::default(),
-            hungry_scratch: Vec::new(),
             open_memory: OpenMemory::default(),
         }
     }
@@ -301,7 +251,7 @@ impl Engine {
         !self.outbox.is_settled()
             || self.subs.has_opening()
             || self.removals.is_unsettled()
-            || self.links.as_ref().is_some_and(Links::has_events)
+            || self.links().is_some_and(Links::has_events)
     }
 
     /// Whether somebody still waits for an answer.

@@ -5,7 +5,6 @@ use super::offsets::Setter;
 use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::questions::Question;
-use super::replication::loss::{Accepted, Accepting};
 use super::topics::Wanted;
 use crate::base::{CoreId, MessagePlace, Now};
 use crate::peer::LinkEvent;
@@ -35,15 +34,7 @@ impl Engine {
             MeshMessage::SetOrder { ticket, set } => self.set_order(now, *set, from, ticket),
             MeshMessage::ChangeChannel { ticket, set } => self.change_channel(now, *set, from, ticket),
             MeshMessage::AcceptLoss { ticket, topic, partition, loss } => {
-                match self.accept_loss(now, &topic, partition, loss.as_deref()) {
-                    Ok(Accepted { what, record: Some(record) }) => {
-                        self.accepting.push_back(Accepting { record, from, ticket, what });
-                    }
-                    Ok(Accepted { what, record: None }) => {
-                        self.pass(from, MeshMessage::LossAccepted { ticket, result: Ok(what) })
-                    }
-                    Err(error) => self.pass(from, MeshMessage::LossAccepted { ticket, result: Err(error) }),
-                }
+                self.accept_loss(now, from, ticket, (&topic, partition), loss.as_deref());
             }
             // Cores do not ask each other; the HTTP thread does.
             MeshMessage::Authorize { .. }
@@ -65,7 +56,7 @@ impl Engine {
                     self.outbox.tell(conn, Heard::Authorized(result));
                 }
             }
-            MeshMessage::TopicCount { topics } => drop(self.topic_counts.insert(from, topics)),
+            MeshMessage::TopicCount { topics } => self.topics.set_count(from, topics),
             MeshMessage::DiskFull { full } => self.store.set_other_full(from, full),
             MeshMessage::TopicCreated { topic } => match self.is_clustered() {
                 true => self.on_topic_recorded(now, &topic),

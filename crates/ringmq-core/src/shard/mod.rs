@@ -201,15 +201,16 @@ impl Shard {
         let store = Store::new(StoreOptions::new(&settings, core, epoch, journal));
         let links = cluster.as_ref().map(|cluster| peers::links(cluster, &settings, node_id, core, cores, seed));
         let mut engine = Engine::new(core, cores, settings, epoch, store, seed);
-        (engine.links, engine.lent_min) = (links, lent_min);
-        engine.cluster = cluster.map(|_| Box::new(Cluster::new(NodeId(node_id), ReplicaOptions::from(&*engine.settings))));
+        engine.lending.set_min(lent_min);
+        let replica = ReplicaOptions::from(&*engine.settings);
+        engine.cluster = links.map(|links| Box::new(Cluster::new(NodeId(node_id), replica, links)));
         for topic in topics {
             if let Some(cluster) = &mut engine.cluster {
                 // The coordinator says whether it is still the cluster's.
                 cluster.topic_recorded(&topic);
                 continue;
             }
-            *engine.topic_counts.entry(home_core(&topic.name, cores)).or_default() += 1;
+            engine.topics.count(home_core(&topic.name, cores), 1);
             engine.topics.learn(&topic);
             engine.list_topic(&topic, false);
             engine.expect_idle(&topic);
@@ -290,7 +291,7 @@ impl Shard {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.on_bytes(now, bytes, &mut self.engine);
                     c.touch(conn, &mut self.touched);
-                } else if let Some(links) = &mut self.engine.links {
+                } else if let Some(links) = self.engine.links_mut() {
                     links.bytes(now, conn, bytes);
                 }
             }
@@ -298,7 +299,7 @@ impl Shard {
                 if let Some(c) = self.conns.get_mut(&conn) {
                     c.session.received(now, lent, &mut self.engine);
                     c.touch(conn, &mut self.touched);
-                } else if let Some(links) = &mut self.engine.links {
+                } else if let Some(links) = self.engine.links_mut() {
                     links.received(now, conn, lent);
                 }
             }
@@ -310,7 +311,7 @@ impl Shard {
                         c.session.go_on(now, &mut self.engine);
                         c.touch(conn, &mut self.touched);
                     }
-                } else if let Some(links) = &mut self.engine.links {
+                } else if let Some(links) = self.engine.links_mut() {
                     links.sent(now, conn, bytes);
                 }
             }
@@ -320,7 +321,7 @@ impl Shard {
                     c.touch(conn, &mut self.touched);
                 }
             }
-            Event::Closed { conn } => match &mut self.engine.links {
+            Event::Closed { conn } => match self.engine.links_mut() {
                 Some(links) if links.owns(conn) => links.closed(now, conn),
                 _ => {
                     self.conns.remove(&conn);
@@ -349,7 +350,7 @@ impl Shard {
             return Some(Ticks(0));
         }
         let store = if self.engine.life.is_stopped() { None } else { self.engine.store.deadline() };
-        let links = self.engine.links.as_ref().and_then(Links::deadline);
+        let links = self.engine.links().and_then(Links::deadline);
         self.engine.timers.next().into_iter().chain(store).chain(links).min()
     }
 
@@ -422,7 +423,7 @@ impl Shard {
             let (io, notices) = e.outbox.of_store();
             e.store.tick(now, &e.partitions, io, notices);
         }
-        if let Some(links) = &mut self.engine.links {
+        if let Some(links) = self.engine.links_mut() {
             links.tick(now);
         }
         // A timer that is due again at once (more timeouts than one turn takes) waits for the next tick.
@@ -490,7 +491,7 @@ impl Shard {
         match heard {
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
-                    self.engine.native_stalled.remove(&conn);
+                    self.engine.native.forget_stalled(conn);
                     let asked = self.engine.moves.stalled_on(conn).unwrap_or(Asked::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }

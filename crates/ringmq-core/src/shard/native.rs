@@ -8,7 +8,7 @@ use super::offsets::Setter;
 use super::outbox::Heard;
 use super::partitions::{ChannelKey, Publisher};
 use super::timers::Timer;
-use crate::base::{ChannelName, ConnId, CoreId, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, Now, PartitionId, Position, ProducerId, SubId, TopicRef};
 use crate::channel::Run;
 use crate::codec::native::{Code, IdRange, Messages, Retry, Start};
 use crate::format::producer::Sequence;
@@ -23,10 +23,66 @@ use crate::session::native::{
     Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
     PartitionPlace, TopicEntry,
 };
+use rustc_hash::FxHashSet;
 use std::time::Duration;
 
 /// Subscriptions of one connection.
 const SUBSCRIPTIONS_MAX: usize = 4096;
+
+/// Subscription whose channel is not final yet.
+struct NativeSubscribing {
+    created: CursorRequest,
+    conn: ConnId,
+    request: u64,
+    answer: Answer,
+}
+
+/// What native connections of this core have, and wait for.
+#[derive(Default)]
+pub(super) struct NativeClients {
+    subs: IdMap<ConnId, Vec<NativeSub>>,
+    /// Verified batches that wait for space, by their request.
+    stalled: IdMap<ConnId, (u64, NativeBatch)>,
+    /// Connections whose output was full.
+    blocked: FxHashSet<ConnId>,
+    /// In the order in which they came.
+    subscribing: Vec<NativeSubscribing>,
+    /// Searches by their token.
+    finding: IdMap<u64, Finding>,
+    last_search: u64,
+}
+
+impl NativeClients {
+    pub fn subs_of(&mut self, conn: ConnId) -> Option<&mut Vec<NativeSub>> {
+        self.subs.get_mut(&conn)
+    }
+
+    /// Ends the connection's subscription to the channel. Returns its number.
+    pub fn end(&mut self, conn: ConnId, key: ChannelKey) -> Option<u32> {
+        let subs = self.subs.get_mut(&conn)?;
+        let at = subs.iter().position(|s| s.key == key)?;
+        Some(subs.swap_remove(at).number)
+    }
+
+    /// Whether the connection has a subscription that was not answered.
+    pub fn is_subscribing(&self, conn: ConnId) -> bool {
+        self.subscribing.iter().any(|s| s.conn == conn)
+    }
+
+    /// Whether a search is under way in the partition.
+    pub fn searches_in(&self, idx: PartitionIdx) -> bool {
+        self.finding.values().any(|f| f.idx == idx)
+    }
+
+    /// The batch that waited is refused.
+    pub fn forget_stalled(&mut self, conn: ConnId) {
+        self.stalled.remove(&conn);
+    }
+
+    fn sub_mut(&mut self, conn: ConnId, number: u32) -> Option<&mut NativeSub> {
+        self.subs.get_mut(&conn)?.iter_mut().find(|s| s.number == number)
+    }
+}
 
 /// One subscription of a native connection.
 #[derive(Debug)]
@@ -42,10 +98,10 @@ pub(super) struct NativeSub {
 
 /// A search whose answer somebody waits for.
 #[derive(Debug)]
-pub(super) struct Finding {
+struct Finding {
     /// Whose it is: it goes with the connection. None: another core's.
     conn: Option<ConnId>,
-    pub idx: PartitionIdx,
+    idx: PartitionIdx,
     start: Start,
     what: FindingFor,
 }
@@ -104,7 +160,7 @@ impl Engine {
         let producer = ProducerId::new(publish.producer_id).map(|producer| Sequence { producer, first });
         let body = std::mem::take(&mut publish.body);
         // one that waited was verified before
-        let kept = self.native_stalled.remove(&conn).filter(|(request, _)| *request == publish.request && body.is_empty());
+        let kept = self.native.stalled.remove(&conn).filter(|(request, _)| *request == publish.request && body.is_empty());
         let batch = match kept {
             Some((_, batch)) => batch,
             None => match NativeBatch::verify(body, publish.num, publish.body_crc, producer, &limits) {
@@ -160,7 +216,7 @@ impl Engine {
 
     /// The batch waits for room.
     fn native_stall(&mut self, now: Now, conn: ConnId, request: u64, batch: NativeBatch) -> NativeTaken {
-        self.native_stalled.insert(conn, (request, batch));
+        self.native.stalled.insert(conn, (request, batch));
         self.wait_here(now, conn);
         NativeTaken::Stall
     }
@@ -195,7 +251,7 @@ impl Engine {
         if self.life.is_read_only() && self.partitions.get(idx).channels[i as usize].is_uncertain {
             return Err(failure_of(PublishError::ReadOnly));
         }
-        let subs = self.native_subs.entry(conn).or_default();
+        let subs = self.native.subs.entry(conn).or_default();
         if subs.iter().any(|s| s.key == key) {
             return Err(Failure::never(
                 Code::BadSubscription,
@@ -208,7 +264,7 @@ impl Engine {
         let (request, at) = (c.created, c.machine.confirmed());
         let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
         if self.syncs.is_pending(request) {
-            self.native_subscribing.push_back((request, conn, subscribe.request, answer));
+            self.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
         } else if c.is_uncertain {
             self.native_unsubscribe(now, conn, subscribe.subscription);
             return Err(failure_of(PublishError::ReadOnly));
@@ -221,8 +277,8 @@ impl Engine {
 
     /// Subscriptions whose channel is final now; or never will be.
     pub fn native_channels_done(&mut self, now: Now, done: CursorRequest, result: Result<(), PublishError>) {
-        while let Some(at) = self.native_subscribing.iter().position(|s| s.0 == done) {
-            let (_, conn, request, answer) = self.native_subscribing.remove(at).expect("it was just found");
+        while let Some(at) = self.native.subscribing.iter().position(|s| s.created == done) {
+            let NativeSubscribing { conn, request, answer, .. } = self.native.subscribing.remove(at);
             let answer = match (answer, result) {
                 (Answer::Subscribed { subscription, .. }, Err(error)) => {
                     self.native_unsubscribe(now, conn, subscription);
@@ -234,23 +290,19 @@ impl Engine {
         }
     }
 
-    fn native_sub(&mut self, conn: ConnId, number: u32) -> Option<&mut NativeSub> {
-        self.native_subs.get_mut(&conn)?.iter_mut().find(|s| s.number == number)
-    }
-
     /// The connection's output became full, or has room again: then all that have bytes left may go on.
     pub fn set_native_blocked(&mut self, conn: ConnId, blocked: bool) {
         if blocked {
-            if self.native_subs.contains_key(&conn) {
-                self.native_blocked.insert(conn);
+            if self.native.subs.contains_key(&conn) {
+                self.native.blocked.insert(conn);
             }
             return;
         }
-        if !self.native_blocked.remove(&conn) {
+        if !self.native.blocked.remove(&conn) {
             return;
         }
         let sub = SubId { core: self.core, conn };
-        let subs = self.native_subs.get(&conn).into_iter().flatten();
+        let subs = self.native.subs.get(&conn).into_iter().flatten();
         let keys: Vec<_> = subs.filter(|s| s.sent < s.granted).map(|s| s.key).collect();
         for key in keys {
             if let Some(c) = self.partitions.channel_mut(key) {
@@ -262,13 +314,13 @@ impl Engine {
 
     /// The connection is gone.
     pub fn forget_native(&mut self, now: Now, conn: ConnId) {
-        self.native_blocked.remove(&conn);
-        self.native_stalled.remove(&conn);
-        for s in self.native_subs.remove(&conn).unwrap_or_default() {
+        self.native.blocked.remove(&conn);
+        self.native.stalled.remove(&conn);
+        for s in self.native.subs.remove(&conn).unwrap_or_default() {
             self.native_detach(now, conn, s.key);
         }
-        self.native_subscribing.retain(|(_, c, ..)| *c != conn);
-        self.finding.retain(|_, f| f.conn != Some(conn));
+        self.native.subscribing.retain(|s| s.conn != conn);
+        self.native.finding.retain(|_, f| f.conn != Some(conn));
     }
 
     fn native_detach(&mut self, now: Now, conn: ConnId, key: ChannelKey) {
@@ -278,16 +330,16 @@ impl Engine {
 
     /// Starts the search for a place that the commit logs know.
     fn search(&mut self, by: SearchBy, finding: Finding) {
-        self.next_ticket += 1;
-        let token = self.next_ticket;
+        self.native.last_search += 1;
+        let token = self.native.last_search;
         let idx = finding.idx;
-        self.finding.insert(token, finding);
+        self.native.finding.insert(token, finding);
         self.store.search(idx, by, token, self.outbox.io());
     }
 
     /// The answer of a search: the start of a batch at or before the place, or nothing by time.
     pub fn on_found(&mut self, now: Now, token: u64, result: Result<Option<Position>, crate::base::DiskError>) {
-        let Some(Finding { conn, idx, start, what }) = self.finding.remove(&token) else { return };
+        let Some(Finding { conn, idx, start, what }) = self.native.finding.remove(&token) else { return };
         let end = self.partitions.get(idx).committed();
         // By time the first batch is found whose base is not before it; the one before may end with messages of that time.
         if let (Start::Timestamp(_), Ok(batch)) = (start, &result) {
@@ -401,8 +453,8 @@ impl NativeHost for Engine {
         if self.life.is_stopping() {
             return NativeTaken::Refused(failure_of(PublishError::Stopping));
         }
-        let subs = self.native_subs.get(&conn);
-        let pending = self.finding.values().filter(|f| f.conn == Some(conn)).filter_map(|f| match &f.what {
+        let subs = self.native.subs.get(&conn);
+        let pending = self.native.finding.values().filter(|f| f.conn == Some(conn)).filter_map(|f| match &f.what {
             FindingFor::Subscribe { subscribe, .. } => Some(subscribe.subscription),
             FindingFor::Find { .. } | FindingFor::Set { .. } => None,
         });
@@ -410,7 +462,7 @@ impl NativeHost for Engine {
             let why = format!("subscription {} is in use on this connection", subscribe.subscription);
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
         }
-        let searching = self.finding.values().filter(|f| f.conn == Some(conn)).count();
+        let searching = self.native.finding.values().filter(|f| f.conn == Some(conn)).count();
         if subs.map_or(0, Vec::len) + searching >= SUBSCRIPTIONS_MAX {
             let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
             return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
@@ -448,7 +500,7 @@ impl NativeHost for Engine {
 
     fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool {
         let sub = SubId { core: self.core, conn };
-        let Some(s) = self.native_sub(conn, subscription) else { return false };
+        let Some(s) = self.native.sub_mut(conn, subscription) else { return false };
         let (key, before) = (s.key, std::mem::replace(&mut s.window, messages));
         let had_bytes = s.sent < s.granted;
         s.granted = s.granted.max(bytes);
@@ -481,7 +533,7 @@ impl NativeHost for Engine {
 
     fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
         let sub = SubId { core: self.core, conn };
-        let Some(key) = self.native_sub(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
+        let Some(key) = self.native.sub_mut(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
         if c.machine.is_ordered()
             && let Err(error) = self.partitions.check_change(now.ticks, key)
@@ -503,7 +555,7 @@ impl NativeHost for Engine {
 
     fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
-        let key = self.native_sub(conn, subscription)?.key;
+        let key = self.native.sub_mut(conn, subscription)?.key;
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         if c.machine.is_ordered() && delay_ms > 0 {
             // as for REQ: they come again by their timeout
@@ -519,7 +571,7 @@ impl NativeHost for Engine {
 
     fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
         let sub = SubId { core: self.core, conn };
-        let key = self.native_sub(conn, subscription)?.key;
+        let key = self.native.sub_mut(conn, subscription)?.key;
         let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
         Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
     }
@@ -528,23 +580,21 @@ impl NativeHost for Engine {
         let is_it = |s: &NativeSubscribe| s.subscription == subscription;
         let of_it =
             |f: &Finding| f.conn == Some(conn) && matches!(&f.what, FindingFor::Subscribe { subscribe, .. } if is_it(subscribe));
-        let searching = self.finding.iter().find(|(_, f)| of_it(f)).map(|(&token, _)| token);
+        let searching = self.native.finding.iter().find(|(_, f)| of_it(f)).map(|(&token, _)| token);
         if let Some(Finding { what: FindingFor::Subscribe { subscribe, .. }, .. }) =
-            searching.and_then(|token| self.finding.remove(&token))
+            searching.and_then(|token| self.native.finding.remove(&token))
         {
             let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
             self.outbox.tell(conn, Heard::Native(subscribe.request, Answer::Failed(failure)));
             return true;
         }
-        let waits = |(_, c, _, answer): &(_, ConnId, _, Answer)| {
-            *c == conn && matches!(answer, Answer::Subscribed { subscription: number, .. } if *number == subscription)
-        };
-        if let Some(at) = self.native_subscribing.iter().position(waits) {
-            let (_, _, request, _) = self.native_subscribing.remove(at).expect("it was just found");
+        let is_number = |a: &Answer| matches!(a, Answer::Subscribed { subscription: number, .. } if *number == subscription);
+        if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
+            let request = self.native.subscribing.remove(at).request;
             let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
             self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
         }
-        let Some(subs) = self.native_subs.get_mut(&conn) else { return false };
+        let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
         let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
         let key = subs.swap_remove(at).key;
         self.native_detach(now, conn, key);

@@ -12,11 +12,14 @@
 //! A channel that comes after one of the same name begins with a higher generation: a follower that has seen neither the end of
 //! the old one nor the beginning of this one takes it for news.
 
-use super::cursors::CursorChange;
+use super::cursors::{CursorChange, CursorRequest};
 use super::engine::Engine;
+use super::order::Orders;
 use super::outbox::Heard;
 use super::partitions::ChannelKey;
+use super::replication::loss::Acceptances;
 use super::timers::Timer;
+use super::topic_empty::Emptying;
 use crate::base::{ChannelName, CoreId, Now, PartitionId, Position, TopicId};
 use crate::log::PartitionIdx;
 use crate::seam::message::{ChangeChannel, ChannelChange};
@@ -25,11 +28,36 @@ use crate::seam::{
     outcome::{PublishError, SetOffsetError},
 };
 
+/// What operators asked for and is not done. The state of each kind is private to its file.
+#[derive(Default)]
+pub(super) struct Operators {
+    pub changes: Changes,
+    pub orders: Orders,
+    pub emptying: Emptying,
+    pub losses: Acceptances,
+}
+
+/// Changes of channels.
+#[derive(Default)]
+pub(super) struct Changes {
+    waiting: Vec<Operator>,
+    creators: Vec<Creator>,
+}
+
 /// One that waits until another change of the channel is final.
-pub(super) struct Operator {
+struct Operator {
     set: ChangeChannel,
     core: CoreId,
     ticket: Ticket,
+}
+
+/// One whose channel is there and not final yet.
+struct Creator {
+    request: CursorRequest,
+    core: CoreId,
+    ticket: Ticket,
+    /// Whether the channel is its topic's first.
+    is_first: bool,
 }
 
 /// The collect start before a channel is deleted that is the partition's last one, and with it.
@@ -57,7 +85,7 @@ impl Engine {
 
     /// Something was settled that operators may wait for.
     pub(super) fn go_on_operating(&mut self, now: Now) {
-        for Operator { set, core, ticket } in std::mem::take(&mut self.operators) {
+        for Operator { set, core, ticket } in std::mem::take(&mut self.operators.changes.waiting) {
             self.change_channel(now, set, core, ticket);
         }
     }
@@ -67,7 +95,7 @@ impl Engine {
         let is_spreading = set.partition == PartitionId(0) && self.is_spreading(set.topic.id, Some(&set.channel));
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if c.machine.is_syncing() || self.syncs.changes(key) || is_spreading {
-            self.operators.push(Operator { set, core, ticket });
+            self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }
         let ChangeChannel { topic, partition, channel, change } = set;
@@ -227,7 +255,7 @@ impl Engine {
         self.partitions.get(idx).check_read(now.ticks).map_err(failed)?;
         let must_wait = first.is_none() && !is_alone && self.is_spreading(set.topic.id, None);
         if must_wait || self.is_deleting(idx, &set.channel) {
-            self.operators.push(Operator { set, core, ticket });
+            self.operators.changes.waiting.push(Operator { set, core, ticket });
             return Ok(());
         }
         let (i, is_first) = self.find_or_create(now, idx, &set.topic, set.channel, first, is_alone, false).map_err(failed)?;
@@ -243,7 +271,7 @@ impl Engine {
         }
         let c = self.partitions.channel_mut(key).ok_or(SetOffsetError::NoChannel)?;
         if self.syncs.is_pending(c.created) {
-            self.creators.push((c.created, core, ticket, is_first));
+            self.operators.changes.creators.push(Creator { request: c.created, core, ticket, is_first });
         } else if c.is_uncertain {
             return Err(failed(PublishError::ReadOnly));
         } else {
@@ -253,8 +281,9 @@ impl Engine {
     }
 
     /// A channel is final, or will not be.
-    pub(super) fn creators_done(&mut self, request: super::cursors::CursorRequest, result: Result<(), PublishError>) {
-        for (_, core, ticket, is_first) in self.creators.extract_if(.., |c| c.0 == request).collect::<Vec<_>>() {
+    pub(super) fn creators_done(&mut self, request: CursorRequest, result: Result<(), PublishError>) {
+        let done: Vec<_> = self.operators.changes.creators.extract_if(.., |c| c.request == request).collect();
+        for Creator { core, ticket, is_first, .. } in done {
             let result = result.map(|()| is_first).map_err(SetOffsetError::Failed);
             self.pass(core, MeshMessage::ChannelChanged { ticket, result });
         }

@@ -15,12 +15,16 @@ use crate::seam::{
 };
 
 /// One that waits until another change of the cursor is final.
-pub(super) struct Orderer {
+struct Orderer {
     key: ChannelKey,
     set: SetOrder,
     core: CoreId,
     ticket: Ticket,
 }
+
+/// Changes that wait, in the order in which they came.
+#[derive(Default)]
+pub(super) struct Orders(Vec<Orderer>);
 
 impl Engine {
     pub(super) fn set_order(&mut self, now: Now, set: SetOrder, core: CoreId, ticket: Ticket) {
@@ -30,7 +34,7 @@ impl Engine {
         };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
-            return self.orderers.push(Orderer { key, set, core, ticket });
+            return self.operators.orders.0.push(Orderer { key, set, core, ticket });
         }
         let was = c.machine.is_ordered();
         let mut dropped = vec![];
@@ -51,7 +55,7 @@ impl Engine {
 
     /// A change of this channel's cursor was settled.
     pub(super) fn go_on_ordering(&mut self, now: Now, key: ChannelKey) {
-        for Orderer { set, core, ticket, .. } in self.orderers.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
+        for Orderer { set, core, ticket, .. } in self.operators.orders.0.extract_if(.., |o| o.key == key).collect::<Vec<_>>() {
             self.set_order(now, set, core, ticket);
         }
     }

@@ -38,15 +38,24 @@ pub(super) fn links(
 }
 
 impl Engine {
+    /// Links with the other nodes. `None`: this node is alone.
+    pub fn links(&self) -> Option<&Links> {
+        self.cluster.as_ref().map(|c| &c.links)
+    }
+
+    pub fn links_mut(&mut self) -> Option<&mut Links> {
+        self.cluster.as_mut().map(|c| &mut c.links)
+    }
+
     pub fn peer_opened(&mut self, now: Now, conn: ConnId, peer: Peer, out: &mut Effects) {
-        match &mut self.links {
+        match self.links_mut() {
             Some(links) => links.opened(now, conn, peer),
             None => out.push(Effect::Close { conn }),
         }
     }
 
     pub fn peer_dialed(&mut self, now: Now, dial: u64, result: Result<ConnId, DialError>, out: &mut Effects) {
-        match (&mut self.links, result) {
+        match (self.links_mut(), result) {
             (Some(links), result) => links.dialed(now, dial, result),
             (None, Ok(conn)) => out.push(Effect::Close { conn }),
             (None, Err(_)) => {}
@@ -54,7 +63,7 @@ impl Engine {
     }
 
     pub fn peer_adopted(&mut self, now: Now, conn: ConnId, peer: Peer, carried: Carried, out: &mut Effects) {
-        match &mut self.links {
+        match self.links_mut() {
             Some(links) => links.adopted(now, conn, peer, carried),
             None => out.push(Effect::Close { conn }),
         }
@@ -62,9 +71,9 @@ impl Engine {
 
     /// Gives what the links heard to whom it is for.
     pub fn hear_links(&mut self, now: Now) {
-        let Some(links) = &mut self.links else { return };
-        let mut events = std::mem::take(&mut self.link_events);
-        links.take(&mut events);
+        let Some(cluster) = &mut self.cluster else { return };
+        let mut events = std::mem::take(&mut cluster.spare_events);
+        cluster.links.take(&mut events);
         for event in events.drain(..) {
             match event {
                 LinkEvent::Message { from, addressed } => match self.core_of_message(&addressed) {
@@ -77,7 +86,7 @@ impl Engine {
                 event => self.on_link_event(now, event),
             }
         }
-        self.link_events = events;
+        self.cluster_mut().spare_events = events;
     }
 
     /// Where the partition lives. `None`: its topic is not known; this core answers that.
@@ -102,14 +111,14 @@ impl Engine {
     }
 
     pub fn end_links_turn(&mut self, now: Now, out: &mut Effects) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = self.links_mut() {
             links.turn_end(now, out);
         }
     }
 
     /// Tells the other nodes that this one goes.
     pub fn stop_links(&mut self, now: Now, out: &mut Effects) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = self.links_mut() {
             links.stop(now);
         }
         self.end_links_turn(now, out);
@@ -275,7 +284,7 @@ mod tests {
         for conn in [1, 2] {
             world.step(Event::Closed { conn: ConnId(conn) });
         }
-        let links = world.shard.engine.links.as_ref().unwrap();
+        let links = world.shard.engine.links().unwrap();
         assert!(links.is_idle() && links.connected().count() == 0);
     }
 }

@@ -7,7 +7,7 @@ use super::partitions::Publisher;
 use super::questions::Question;
 use super::topics::{Waiters, Wanted};
 use crate::base::topic::home_core;
-use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicId, TopicInfo, TopicName, TopicRef};
+use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
 use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
@@ -60,10 +60,10 @@ impl Engine {
             return Err(PublishError::DiskFull);
         }
         let max = self.settings.max_topics;
-        if max > 0 && self.topic_counts.values().sum::<u64>() >= max {
+        if max > 0 && self.topics.total() >= max {
             return Err(PublishError::TooManyTopics);
         }
-        let id = TopicId(self.rng.bytes_16());
+        let id = self.topics.new_id();
         let partitions = if partitions == 0 { self.settings.partitions } else { partitions.min(PartitionId::COUNT_MAX) };
         let info = TopicInfo { name: name.clone(), id, partitions };
         tracing::info!(topic = %name, id = %id, partitions = info.partitions, "creating topic");
@@ -76,9 +76,7 @@ impl Engine {
     /// Topics of which this core is the home came or went. The others hear of it a moment later, so cores that create
     /// at the same time may pass the node's limit by one each.
     pub fn count_topics(&mut self, change: i64) {
-        let topics = self.topic_counts.entry(self.core).or_default();
-        *topics = topics.saturating_add_signed(change);
-        let topics = *topics;
+        let topics = self.topics.count(self.core, change);
         self.tell_others(|| MeshMessage::TopicCount { topics });
     }
 

@@ -27,6 +27,7 @@ use crate::base::{Epoch, IdMap, Now, Position, TopicId, TopicName, TopicRef};
 use crate::codec::peer::message::{Route, Session};
 use crate::format::batch::Batch;
 use crate::log::{AppendTicket, PartitionIdx, RecordTicket};
+use crate::peer::{LinkEvent, Links};
 use crate::replica::lease::Lease;
 use crate::replica::states::State;
 use crate::replica::{Alarm, CursorEvent, Effect, Event, Member, ReplicaOptions};
@@ -132,6 +133,10 @@ struct Reading {
 /// What a core of a clustered node knows beside its partitions.
 pub struct Cluster {
     pub me: NodeId,
+    /// Connections of this core with the other nodes.
+    pub(super) links: Links,
+    /// Emptied list of what the links heard.
+    pub(super) spare_events: Vec<LinkEvent>,
     replica: ReplicaOptions,
     nodes: Arc<[ClusterNode]>,
     lease: Lease,
@@ -159,9 +164,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    pub fn new(me: NodeId, replica: ReplicaOptions) -> Self {
+    pub fn new(me: NodeId, replica: ReplicaOptions, links: Links) -> Self {
         Cluster {
             me,
+            links,
+            spare_events: vec![],
             replica,
             nodes: Arc::new([]),
             lease: Lease::default(),

@@ -113,7 +113,7 @@ impl Shard {
             self.engine.stop_links(now, out);
         }
         if let Stop::Closing { until } = self.engine.life.stop
-            && (now.ticks >= until || (self.conns.is_empty() && self.engine.links.as_ref().is_none_or(Links::is_idle)))
+            && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
             self.engine.life.stop = Stop::Flushing;
             self.engine.journal_fins(now, true);

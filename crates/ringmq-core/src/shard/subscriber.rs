@@ -321,12 +321,12 @@ impl Engine {
         }
         s.failed = s.failed.or(result.err());
         s.unanswered = s.unanswered.saturating_sub(1);
-        if !is_clustered && partition == s.parts[0].partition {
+        let is_verdict = !is_clustered && partition == s.parts[0].partition;
+        if is_verdict {
             s.first = result.ok();
-            match result {
-                Ok(_) => self.subs.expect_opening(sub.conn),
+            if result.is_err() {
                 // Nobody else is asked.
-                Err(_) => s.unanswered = 0,
+                s.unanswered = 0;
             }
         }
         if s.unanswered == 0
@@ -334,6 +334,9 @@ impl Engine {
         {
             let result = s.failed.map_or(Ok(()), Err);
             self.outbox.tell(sub.conn, Heard::Answer(slot, result));
+        }
+        if is_verdict && result.is_ok() {
+            self.subs.expect_opening(sub.conn);
         }
     }
 

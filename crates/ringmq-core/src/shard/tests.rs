@@ -49,7 +49,7 @@ impl Node {
         let settings = Arc::new(Settings { journal_bytes: settings.journal_bytes.min(4 << 20), ..settings });
         let shard = |core| {
             let mut shard = memory::first_start(core, cores, &settings, core as u64);
-            shard.engine.lent_min = 256;
+            shard.engine.lending.set_min(256);
             shard
         };
         Node {
@@ -486,7 +486,7 @@ fn an_ephemeral_topic_goes_with_its_last_channel_and_comes_back_as_another_one()
         }
         n.publish(p, "t", "x");
         assert_eq!(n.take(p), ["OK"]);
-        let counted = |s: &Shard| s.engine.topic_counts.values().sum::<u64>();
+        let counted = |s: &Shard| s.engine.topics.total();
         assert!(n.shards.iter().all(|s| counted(s) == 1), "what is gone does not count for --max-topics");
     }
 }

@@ -67,9 +67,8 @@ impl Engine {
     fn end_clients_of(&mut self, now: Now, key: ChannelKey) {
         let partition = self.partitions.get(key.partition_idx()).dir.partition;
         let core = self.core;
-        let unanswered: Vec<_> = self.native_subscribing.iter().map(|(_, conn, _, _)| *conn).collect();
         let Some(c) = self.partitions.channel_mut(key) else { return };
-        let ended = c.subs.extract_if(.., |s| s.core != core || !unanswered.contains(&s.conn)).collect::<Vec<_>>();
+        let ended = c.subs.extract_if(.., |s| s.core != core || !self.native.is_subscribing(s.conn)).collect::<Vec<_>>();
         for &sub in &ended {
             c.owed.remove(&sub);
             c.machine.unsubscribe(now.ticks, sub);

@@ -11,13 +11,14 @@ use crate::seam::{message::MeshMessage, outcome::PublishError};
 use std::collections::VecDeque;
 
 /// Who waits for which record, in order.
-pub(super) type Emptying = VecDeque<(RecordTicket, Asker)>;
+#[derive(Default)]
+pub(super) struct Emptying(VecDeque<(RecordTicket, Asker)>);
 
 impl Engine {
     pub(super) fn empty_topic(&mut self, topic: &TopicRef, partition: PartitionId, asker: Asker) {
         match self.begin_empty(topic, partition) {
             Ok(Some(record)) => {
-                self.emptying.push_back((record, asker));
+                self.operators.emptying.0.push_back((record, asker));
                 self.syncs.is_unpacked = true;
             }
             Ok(None) => self.answer_askers(vec![asker], Ok(())),
@@ -51,14 +52,14 @@ impl Engine {
 
     /// Records up to here are durable.
     pub(super) fn emptied_up_to(&mut self, upto: RecordTicket) {
-        while let Some((_, asker)) = self.emptying.pop_front_if(|(record, _)| *record <= upto) {
+        while let Some((_, asker)) = self.operators.emptying.0.pop_front_if(|(record, _)| *record <= upto) {
             self.answer_askers(vec![asker], Ok(()));
         }
     }
 
     /// No record becomes durable any more: the last ones may be in the journal or not.
     pub(super) fn emptying_failed(&mut self) {
-        let askers = std::mem::take(&mut self.emptying).into_iter().map(|(_, asker)| asker).collect();
+        let askers = std::mem::take(&mut self.operators.emptying.0).into_iter().map(|(_, asker)| asker).collect();
         self.answer_askers(askers, Err(PublishError::Unknown));
     }
 

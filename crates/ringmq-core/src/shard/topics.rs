@@ -3,12 +3,11 @@
 //! A topic is created by its home core: a random id, a durable journal record, then everybody who asked hears of it.
 //! Nobody uses a topic before its record is durable, so no core ever holds a batch of a topic that recovery won't know.
 
-use crate::base::{ConnId, CoreId, PartitionId, TopicInfo, TopicName, TopicRef};
+use crate::base::{ConnId, CoreId, PartitionId, Rng, TopicId, TopicInfo, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::seam::message::{Share, Ticket};
 use std::collections::{BTreeMap, HashMap};
 
-#[derive(Debug, Default)]
 pub struct Topics {
     entries: HashMap<TopicName, Entry>,
     known: Vec<Known>,
@@ -17,6 +16,9 @@ pub struct Topics {
     hints: Vec<u32>,
     /// Topics whose record waits for the journal, oldest first.
     creating: BTreeMap<RecordTicket, TopicName>,
+    /// How many topics each core is the home of, as far as heard.
+    counts: BTreeMap<CoreId, u64>,
+    ids: Rng,
 }
 
 /// Of [`Topics::hints`]; a power of two.
@@ -82,6 +84,32 @@ impl Waiters {
 }
 
 impl Topics {
+    pub fn new(seed: u64) -> Self {
+        let (entries, known, hints, creating) = Default::default();
+        Topics { entries, known, hints, creating, counts: BTreeMap::new(), ids: Rng::new(seed) }
+    }
+
+    pub fn new_id(&mut self) -> TopicId {
+        TopicId(self.ids.bytes_16())
+    }
+
+    /// Topics came to their home core, or went. Returns how many it has now.
+    pub fn count(&mut self, home: CoreId, change: i64) -> u64 {
+        let topics = self.counts.entry(home).or_default();
+        *topics = topics.saturating_add_signed(change);
+        *topics
+    }
+
+    /// What another core says of itself.
+    pub fn set_count(&mut self, home: CoreId, topics: u64) {
+        self.counts.insert(home, topics);
+    }
+
+    /// Topics of the node, as far as heard.
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
     fn find(&self, name: &str) -> Option<usize> {
         match self.entries.get(name) {
             Some(Entry::Known(at)) => Some(*at),

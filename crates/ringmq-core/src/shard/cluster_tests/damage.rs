@@ -53,7 +53,7 @@ impl Net {
 
     fn accept_loss(&mut self, node: usize, loss: Option<&str>) -> Result<String, AcceptLossError> {
         let (now, topic) = (self.now, self.topic.clone());
-        self.nodes[node].shards[0].engine.accept_loss(now, &topic, PartitionId(0), loss).map(|accepted| accepted.what)
+        self.nodes[node].shards[0].engine.begin_acceptance(now, &topic, PartitionId(0), loss).map(|accepted| accepted.what)
     }
 
     /// Reads all of the channel from the first message on.

@@ -95,7 +95,7 @@ impl Engine {
 
     /// To a replica of another node. Lost when there is no connection to it: the machines ask again.
     pub(super) fn send_peer(&mut self, to: NodeId, lane: Lane, route: Route, message: Message) {
-        if let Some(links) = &mut self.links {
+        if let Some(links) = self.links_mut() {
             links.send_on(to, lane, route, message);
         }
     }

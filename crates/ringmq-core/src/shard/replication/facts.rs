@@ -78,10 +78,9 @@ impl Engine {
     }
 
     fn on_nodes(&mut self, now: Now, nodes: Arc<[ClusterNode]>) {
-        if let Some(links) = &mut self.links {
-            links.set_nodes(now, &nodes);
-        }
-        self.cluster_mut().nodes = nodes;
+        let cluster = self.cluster_mut();
+        cluster.links.set_nodes(now, &nodes);
+        cluster.nodes = nodes;
     }
 
     /// A topic of the metadata.

@@ -10,27 +10,49 @@ use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::AcceptLossError,
 };
+use std::collections::VecDeque;
 
 /// What an operator let go of.
-#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
     pub what: String,
     /// The answer waits until this record is durable.
-    pub record: Option<RecordTicket>,
+    record: Option<RecordTicket>,
 }
 
 /// An answer that waits for its record.
 #[derive(Debug)]
-pub struct Accepting {
-    pub record: RecordTicket,
-    pub from: CoreId,
-    pub ticket: Ticket,
-    pub what: String,
+struct Accepting {
+    record: RecordTicket,
+    from: CoreId,
+    ticket: Ticket,
+    what: String,
 }
 
+/// Losses that an operator accepted, in the order of their records.
+#[derive(Default)]
+pub struct Acceptances(VecDeque<Accepting>);
+
 impl Engine {
-    /// `loss`: as the refusal named it. What is lost by it.
+    /// `loss`: as the refusal named it. The answer says what is lost by it.
     pub(in crate::shard) fn accept_loss(
+        &mut self,
+        now: Now,
+        from: CoreId,
+        ticket: Ticket,
+        (topic, partition): (&TopicRef, PartitionId),
+        loss: Option<&str>,
+    ) {
+        let result = match self.begin_acceptance(now, topic, partition, loss) {
+            Ok(Accepted { what, record: Some(record) }) => {
+                return self.operators.losses.0.push_back(Accepting { record, from, ticket, what });
+            }
+            Ok(Accepted { what, record: None }) => Ok(what),
+            Err(error) => Err(error),
+        };
+        self.pass(from, MeshMessage::LossAccepted { ticket, result });
+    }
+
+    pub(in crate::shard) fn begin_acceptance(
         &mut self,
         now: Now,
         topic: &TopicRef,
@@ -84,14 +106,14 @@ impl Engine {
 
     /// Records up to here are durable: so are these decisions.
     pub(in crate::shard) fn losses_durable(&mut self, upto: RecordTicket) {
-        while let Some(Accepting { from, ticket, what, .. }) = self.accepting.pop_front_if(|a| a.record <= upto) {
+        while let Some(Accepting { from, ticket, what, .. }) = self.operators.losses.0.pop_front_if(|a| a.record <= upto) {
             self.pass(from, MeshMessage::LossAccepted { ticket, result: Ok(what) });
         }
     }
 
     /// The journal has failed: whether the last decisions are kept is not known.
     pub(in crate::shard) fn losses_failed(&mut self) {
-        for Accepting { from, ticket, .. } in std::mem::take(&mut self.accepting) {
+        for Accepting { from, ticket, .. } in std::mem::take(&mut self.operators.losses.0) {
             self.pass(from, MeshMessage::LossAccepted { ticket, result: Err(AcceptLossError::ReadOnly) });
         }
     }

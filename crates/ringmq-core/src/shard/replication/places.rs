@@ -27,10 +27,11 @@ impl Engine {
     /// `None`: this node leads it, or nobody, or nobody knows where.
     pub(in crate::shard) fn place_elsewhere(&self, topic: &TopicRef, partition: PartitionId) -> Option<PartitionPlace> {
         let route = Route { topic_id: topic.id, partition };
-        let leader = self.cluster.as_ref()?.leaders.get(&route)?.1?;
+        let cluster = self.cluster.as_ref()?;
+        let leader = cluster.leaders.get(&route)?.1?;
         let index = self.nodes_elsewhere().position(|(id, _)| id == leader)?;
         // A client that asks the wrong core of it is told the right one.
-        let cores = self.links.as_ref().and_then(|l| l.cores_of(leader)).unwrap_or(1);
+        let cores = cluster.links.cores_of(leader).unwrap_or(1);
         Some(PartitionPlace { node: index as u16 + 1, core: topic.core_of(partition, cores).0 })
     }
 

@@ -201,9 +201,8 @@ impl Engine {
     ) {
         for sub in subs {
             self.partitions.forget_client(sub, partition);
-            let native = self.native_subs.get_mut(&sub.conn).filter(|_| sub.core == self.core);
-            if let Some((subs, at)) = native.and_then(|s| s.iter().position(|n| n.key == key).map(|at| (s, at))) {
-                let number = subs.swap_remove(at).number;
+            let is_here = sub.core == self.core;
+            if let Some(number) = is_here.then(|| self.native.end(sub.conn, key)).flatten() {
                 let why = if deleted { "the channel was deleted" } else { "this node does not lead the partition any more" };
                 self.outbox.tell(sub.conn, Heard::NativeEnded(number, why));
             } else if deleted && sub.core == self.core {

@@ -8,9 +8,9 @@ use crate::metrics::stats::{FollowerStats, LinkStats, ReplicationStats};
 impl Engine {
     /// This core's links with the other nodes.
     pub(in crate::shard) fn link_stats(&self) -> Vec<LinkStats> {
-        let (Some(links), Some(cluster)) = (&self.links, &self.cluster) else { return vec![] };
+        let Some(cluster) = &self.cluster else { return vec![] };
         let link = |(node, connected, queued)| LinkStats { node: cluster.name_of(node), connected, queued_bytes: queued as u64 };
-        links.status().map(link).collect()
+        cluster.links.status().map(link).collect()
     }
 
     /// `None` of a partition without replicas.

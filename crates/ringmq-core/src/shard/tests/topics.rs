@@ -45,7 +45,7 @@ impl Node {
                 || e.topics.known(topic).is_some()
                 || e.topics.is_pending(topic)
         };
-        let counted: u64 = self.shards[0].engine.topic_counts.values().sum();
+        let counted: u64 = self.shards[0].engine.topics.total();
         !self.shards.iter().any(left) && counted == self.topic_names().len() as u64
     }
 }
