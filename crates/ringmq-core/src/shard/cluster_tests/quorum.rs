@@ -12,7 +12,7 @@ use crate::{
 };
 
 const TOO_FEW: PublishError = PublishError::NotWritable(Unwritable::IsrTooSmall);
-const WHY: &str = "no write is taken: too few replicas are in sync";
+const WHY: &str = "the partition accepts no write: too few replicas are in sync";
 
 /// Of a channel: name, generation, first message that is not confirmed, whether it is paused and ordered.
 type Shape = (String, u64, LogId, bool, bool);

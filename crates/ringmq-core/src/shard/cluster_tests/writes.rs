@@ -69,7 +69,7 @@ fn without_a_smaller_isr_writes_end_until_the_next_epoch() {
     assert_eq!(net.take(p), [format!("E_PUB_FAILED PUB failed {}", PublishError::Unknown)]);
     net.publish(late, "y");
     let got = net.take(late);
-    assert!(got[0].starts_with("E_FAILED_ON_NOT_WRITABLE PUB failed no write is taken"), "{got:?}");
+    assert!(got[0].starts_with("E_FAILED_ON_NOT_WRITABLE PUB failed the partition accepts no write"), "{got:?}");
     assert!(net.closed.iter().all(|conn| *conn != late), "the connection stays");
     assert!(net.take(c).is_empty(), "what is not committed is not delivered");
     // The file names a smaller ISR, and a new epoch decides what was open.
@@ -88,7 +88,7 @@ fn too_small_an_isr_takes_no_write() {
     let p = net.connect(0);
     net.publish(p, "x");
     let got = net.take(p);
-    assert_eq!(got, ["E_FAILED_ON_NOT_WRITABLE PUB failed no write is taken: too few replicas are in sync"]);
+    assert_eq!(got, ["E_FAILED_ON_NOT_WRITABLE PUB failed the partition accepts no write: too few replicas are in sync"]);
 }
 
 /// Bytes that wait for a follower are bounded as those that wait for the disk.
