@@ -14,6 +14,7 @@ use crate::seam::membership::Membership;
 use crate::seam::{message::MeshMessage, outcome::PublishError};
 use crate::sim::disk::SimDisk;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
 
 mod damage;
 mod failover;

@@ -17,6 +17,7 @@ use super::questions::Questions;
 use super::removal::Removals;
 use super::replication::Cluster;
 use super::room::OpenMemory;
+use super::search::Searches;
 use super::stop::Life;
 use super::subscription::Subscriptions;
 use super::timers::Timers;
@@ -49,6 +50,7 @@ pub(super) struct Engine {
     pub removals: Removals,
     pub subs: Subscriptions,
     pub native: NativeClients,
+    pub searches: Searches,
     pub moves: Moves,
     pub timers: Timers,
     /// What is still taken.
@@ -91,6 +93,7 @@ impl Engine {
             removals: Removals::default(),
             subs: Subscriptions::default(),
             native: NativeClients::default(),
+            searches: Searches::default(),
             moves: Moves::default(),
             timers: Timers::default(),
             life: Life::default(),

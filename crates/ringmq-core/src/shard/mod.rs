@@ -38,6 +38,7 @@ mod questions;
 mod removal;
 mod replication;
 mod room;
+mod search;
 mod stats;
 mod stop;
 mod subscriber;
@@ -70,10 +71,7 @@ use crate::peer::Links;
 use crate::replica::states::State;
 use crate::replica::{Replica, ReplicaOptions};
 use crate::seam::cluster::ClusterOptions;
-use crate::seam::{
-    message::{MeshMessage, Protocol},
-    outcome::PublishError,
-};
+use crate::seam::message::{MeshMessage, Protocol};
 use crate::session::native::{NativeSession, NodeFacts};
 use crate::session::{Asked, Session};
 use client::Client;
@@ -82,7 +80,6 @@ use outbox::Heard;
 use partitions::{ChannelKey, Partition};
 use replication::Cluster;
 use std::sync::Arc;
-use std::time::Duration;
 use timers::Timer;
 
 /// What a core starts with.

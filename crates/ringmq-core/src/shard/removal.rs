@@ -175,7 +175,7 @@ impl Engine {
                 !p.publishers.is_empty()
                     || !self.store.is_at_rest(idx)
                     || self.waiting.has_parked_for(idx)
-                    || self.native.searches_in(idx)
+                    || self.searches.is_any_in(idx)
             })
     }
 

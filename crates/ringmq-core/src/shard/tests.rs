@@ -4,9 +4,10 @@ use super::*;
 use crate::base::{DiskDone, DiskError, DiskOp, FileId, LogId, MessageId, MessageIds, MessagePlace, OpId, PartitionId, Peer};
 use crate::codec::nsq::frame::Frame;
 use crate::codec::nsq::{frame, request};
-use crate::seam::message::MeshMessage;
+use crate::seam::{message::MeshMessage, outcome::PublishError};
 use crate::sim::memory::{self, MemoryDisk};
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 mod catalog;
 mod firsts;

@@ -1,0 +1,273 @@
+//! The requests of native sessions, one method each.
+
+use super::*;
+use crate::shard::search::{Finding, FindingFor};
+
+/// Subscriptions of one connection.
+const SUBSCRIPTIONS_MAX: usize = 4096;
+
+impl NativeHost for Engine {
+    fn native_move(&mut self, conn: ConnId, core: u16) -> bool {
+        if self.life.is_stopping() || core >= self.cores || core == self.core.0 {
+            return false;
+        }
+        self.moves.begin(conn, CoreId(core));
+        true
+    }
+
+    fn native_publish(&mut self, now: Now, conn: ConnId, publish: &mut NativePublish) -> NativeTaken {
+        if self.life.is_stopping() {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        match self.locate(now, conn, &publish.topic, publish.partition) {
+            Located::Here(idx) => self.native_append(now, conn, idx, publish),
+            Located::Wait => NativeTaken::Stall,
+            Located::Refused(failure) => NativeTaken::Refused(failure),
+        }
+    }
+
+    fn native_subscribe(&mut self, now: Now, conn: ConnId, subscribe: &NativeSubscribe, client: &ClientIdentity) -> NativeTaken {
+        if self.life.is_stopping() {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        let (subs, number) = (self.native.subs.get(&conn), subscribe.subscription);
+        let is_taken = subs.is_some_and(|subs| subs.iter().any(|s| s.number == number));
+        if is_taken || self.searches.is_subscribing(conn, number) {
+            let why = format!("subscription {} is in use on this connection", subscribe.subscription);
+            return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
+        }
+        if subs.map_or(0, Vec::len) + self.searches.count(conn) >= SUBSCRIPTIONS_MAX {
+            let why = format!("a connection has at most {SUBSCRIPTIONS_MAX} subscriptions: open another");
+            return NativeTaken::Refused(Failure::never(Code::BadSubscription, why));
+        }
+        let idx = match self.locate(now, conn, &subscribe.topic, subscribe.partition) {
+            Located::Here(idx) => idx,
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
+        let options = SubOptions {
+            msg_timeout_ms: subscribe.message_timeout_ms,
+            sample_rate: 0,
+            client: client.into(),
+            ranged: true,
+            ordered: subscribe.ordered,
+            placed: false,
+        };
+        let is_new = self.partitions.get(idx).channel(&subscribe.channel).is_none();
+        let begin = match self.place_of(idx, subscribe.start) {
+            Err(by) if is_new => {
+                let what = FindingFor::Subscribe { subscribe: subscribe.clone(), options };
+                self.search(by, Finding { conn: Some(conn), idx, start: subscribe.start, what });
+                return NativeTaken::Accepted;
+            }
+            place => place.unwrap_or_default(),
+        };
+        match self.native_attach(now, conn, idx, subscribe, options, begin) {
+            Ok(()) => NativeTaken::Accepted,
+            Err(failure) => NativeTaken::Refused(failure),
+        }
+    }
+
+    fn native_credit(&mut self, conn: ConnId, subscription: u32, messages: u32, bytes: u64) -> bool {
+        let sub = SubId { core: self.core, conn };
+        let Some(s) = self.native.sub_mut(conn, subscription) else { return false };
+        let (key, before) = (s.key, std::mem::replace(&mut s.window, messages));
+        let had_bytes = s.sent < s.granted;
+        s.granted = s.granted.max(bytes);
+        let has_bytes = s.sent < s.granted;
+        let Some(c) = self.partitions.channel_mut(key) else { return false };
+        if messages >= before {
+            let mut more = messages - before;
+            if let Some(owed) = c.owed.get_mut(&sub) {
+                let kept = more.min(*owed);
+                *owed -= kept;
+                more -= kept;
+                if *owed == 0 {
+                    c.owed.remove(&sub);
+                }
+            }
+            c.machine.lend(sub, more);
+        } else {
+            let less = before - messages;
+            let taken = c.take_unspent(sub, less);
+            if taken < less {
+                *c.owed.entry(sub).or_default() += less - taken;
+            }
+        }
+        if has_bytes && !had_bytes {
+            c.machine.block(sub, false);
+        }
+        self.wake_channel(key);
+        true
+    }
+
+    fn native_finish(&mut self, now: Now, conn: ConnId, request: u64, subscription: u32, ranges: &[IdRange]) -> NativeFinished {
+        let sub = SubId { core: self.core, conn };
+        let Some(key) = self.native.sub_mut(conn, subscription).map(|s| s.key) else { return NativeFinished::NoSubscription };
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return NativeFinished::Done(0) };
+        if c.machine.is_ordered()
+            && let Err(error) = self.partitions.check_change(now.ticks, key)
+        {
+            return NativeFinished::Refused(failure_of(error));
+        }
+        let Some(c) = self.partitions.channel_mut(key) else { return NativeFinished::Done(0) };
+        let num = ranges.iter().map(|r| c.machine.finish_range(now.ticks, sub, r.first, r.last)).sum();
+        if num > 0 && c.machine.finishing().is_some() {
+            self.sync_cursor(now, key, CursorChange::Finish { sub, by: Finisher::Native { conn, request } });
+            return NativeFinished::Waits;
+        }
+        if num > 0 {
+            self.mark_dirty(now, key);
+            self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
+        }
+        NativeFinished::Done(num)
+    }
+
+    fn native_requeue(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange], delay_ms: u32) -> Option<u64> {
+        let sub = SubId { core: self.core, conn };
+        let key = self.native.sub_mut(conn, subscription)?.key;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
+        if c.machine.is_ordered() && delay_ms > 0 {
+            // as for REQ: they come again by their timeout
+            return Some(0);
+        }
+        let delay = Duration::from_millis(delay_ms as u64);
+        let num = ranges.iter().map(|r| c.machine.requeue_range(now.ticks, sub, r.first, r.last, delay)).sum();
+        let deadline = c.machine.deadline();
+        self.timers.at_most(Timer::Channel(key), deadline);
+        self.on_freed(key, sub, u32::try_from(num).unwrap_or(u32::MAX));
+        Some(num)
+    }
+
+    fn native_touch(&mut self, now: Now, conn: ConnId, subscription: u32, ranges: &[IdRange]) -> Option<u64> {
+        let sub = SubId { core: self.core, conn };
+        let key = self.native.sub_mut(conn, subscription)?.key;
+        let Some(c) = self.partitions.served_mut(now.ticks, key) else { return Some(0) };
+        Some(ranges.iter().map(|r| c.machine.touch_range(now.ticks, sub, r.first, r.last)).sum())
+    }
+
+    fn native_unsubscribe(&mut self, now: Now, conn: ConnId, subscription: u32) -> bool {
+        if let Some(request) = self.searches.give_up(conn, subscription) {
+            let failure = Failure::never(Code::BadSubscription, "it was given up before it began");
+            self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
+            return true;
+        }
+        let is_number = |a: &Answer| matches!(a, Answer::Subscribed { subscription: number, .. } if *number == subscription);
+        if let Some(at) = self.native.subscribing.iter().position(|s| s.conn == conn && is_number(&s.answer)) {
+            let request = self.native.subscribing.remove(at).request;
+            let failure = Failure::never(Code::BadSubscription, "it was given up before it was durable");
+            self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
+        }
+        let Some(subs) = self.native.subs.get_mut(&conn) else { return false };
+        let Some(at) = subs.iter().position(|s| s.number == subscription) else { return false };
+        let key = subs.swap_remove(at).key;
+        self.native_detach(now, conn, key);
+        true
+    }
+
+    fn native_nodes(&self) -> Vec<([u8; 16], std::sync::Arc<str>)> {
+        self.nodes_elsewhere().map(|(id, address)| (id.0, address.clone())).collect()
+    }
+
+    fn native_topics(&mut self, names: &[&str], after: &str, each: &mut dyn FnMut(TopicEntry) -> bool) {
+        if names.is_empty() {
+            for topic in self.topics.after(after) {
+                if !each(self.topic_entry(&topic)) {
+                    return;
+                }
+            }
+        } else {
+            for topic in names.iter().filter_map(|name| self.topics.known(name)) {
+                if !each(self.topic_entry(topic)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn native_create_topic(&mut self, now: Now, conn: ConnId, request: u64, topic: &str, partitions: u16) -> NativeTaken {
+        if self.life.is_stopping() {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        match self.ensure_topic_with(now, topic, partitions) {
+            Ok(true) => {
+                let entry = self.topic_entry(&self.topics.known(topic).expect("the topic is known").clone());
+                self.outbox.tell(conn, Heard::Native(request, Answer::Created(entry, self.native_nodes())));
+                NativeTaken::Accepted
+            }
+            Ok(false) => {
+                self.topics.wait_conn(topic, conn);
+                NativeTaken::Stall
+            }
+            Err(error) => NativeTaken::Refused(failure_of(error)),
+        }
+    }
+
+    fn native_find(
+        &mut self,
+        now: Now,
+        conn: ConnId,
+        request: u64,
+        topic: &str,
+        partition: PartitionId,
+        start: Start,
+    ) -> NativeTaken {
+        if self.life.is_stopping() {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        if self.topics.known(topic).is_none() && !self.topics.is_pending(topic) {
+            return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {topic}")));
+        }
+        let idx = match self.locate(now, conn, topic, partition) {
+            Located::Here(idx) => idx,
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        };
+        if let Err(error) = self.partitions.get(idx).check_read(now.ticks) {
+            return NativeTaken::Refused(failure_of(error));
+        }
+        match self.place_of(idx, start) {
+            Ok(place) => {
+                let at = place.unwrap_or_else(|| self.store.collect_start(idx));
+                self.outbox.tell(conn, Heard::Native(request, Answer::Found { at }));
+            }
+            Err(by) => self.search(by, Finding { conn: Some(conn), idx, start, what: FindingFor::Find { request } }),
+        }
+        NativeTaken::Accepted
+    }
+
+    fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken {
+        if self.life.is_stopping() {
+            return NativeTaken::Refused(failure_of(PublishError::Stopping));
+        }
+        if self.topics.known(&set.topic).is_none() && !self.topics.is_pending(&set.topic) {
+            return NativeTaken::Refused(Failure::never(Code::BadTopic, format!("there is no topic {}", set.topic)));
+        }
+        match self.locate(now, conn, &set.topic, set.partition) {
+            Located::Here(_) => {}
+            Located::Wait => return NativeTaken::Stall,
+            Located::Refused(failure) => return NativeTaken::Refused(failure),
+        }
+        let Ok(channel) = ChannelName::new(&set.channel) else {
+            return NativeTaken::Refused(Failure::never(Code::BadChannel, "the channel's name is not valid"));
+        };
+        let topic = self.topics.known(&set.topic).expect("it was just located").clone();
+        let setter = Setter::Native { conn, request: set.request };
+        let NativeSetOffset { partition, to, force, .. } = *set;
+        self.set_offset(now, SetOffset { topic, partition, channel, to, from: None, force }, setter);
+        NativeTaken::Accepted
+    }
+}
+
+impl Engine {
+    fn topic_entry(&self, topic: &TopicRef) -> TopicEntry {
+        let place = |p: u16| {
+            self.place_elsewhere(topic, PartitionId(p))
+                .unwrap_or_else(|| PartitionPlace { node: 0, core: topic.core_of(PartitionId(p), self.cores).0 })
+        };
+        TopicEntry { name: topic.name.clone(), id: topic.id, places: (0..topic.partitions).map(place).collect() }
+    }
+}
