@@ -48,30 +48,26 @@ impl Store {
         let direct_len = self.direct_len;
         let part = &mut self.partitions[p.0 as usize];
         if is_new {
-            let (alone, len) = (part.builder.is_empty(), BATCH_HEADER_LEN + encoded);
+            let (alone, len) = (part.open.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
                 part.seal(p, &mut self.batch_memory);
                 self.has_sealed = true;
             }
-            part.builder_ticket = AppendTicket(part.last_ticket.0 + 1);
-            part.builder.reserve(len);
+            part.open.begin(len);
         }
-        part.last_ticket.0 += 1;
-        let before = part.builder.len();
+        let ticket = part.open.next_ticket();
+        let before = part.open.len();
         let mut pushed = 0;
         for body in bodies {
-            part.builder.push_due(now.unix_ns, due_unix_ns, body);
+            part.open.push(now.unix_ns, due_unix_ns, body);
             pushed += 1;
         }
-        let grown = part.builder.len() - before;
+        let grown = part.open.len() - before;
         assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
-        self.has_sealed |= part.builder.len() >= direct_len;
-        let cost = batch_cost(part.builder.len(), direct_len);
-        let more = cost - part.builder_cost;
-        part.builder_cost = cost;
-        self.unpacked += more;
+        self.has_sealed |= part.open.len() >= direct_len;
+        let cost = batch_cost(part.open.len(), direct_len);
+        self.unpacked += part.open.set_cost(cost);
         self.waiting_bytes += grown as u64;
-        let ticket = part.last_ticket;
         self.mark_unsealed(p);
         Ok(ticket)
     }
@@ -95,11 +91,11 @@ impl Store {
         }
         let cost = batch_cost(len, self.direct_len);
         let part = &mut self.partitions[p.0 as usize];
-        if !part.builder.is_empty() {
+        if !part.open.is_empty() {
             part.seal(p, &mut self.batch_memory);
         }
         let at = part.seal_native(now.unix_ns, batch, cost);
-        let ticket = part.last_ticket;
+        let ticket = part.open.last_ticket();
         self.unpacked += cost;
         self.waiting_bytes += len as u64;
         self.has_sealed = true;
@@ -117,7 +113,7 @@ impl Store {
     /// The answer to a repeat waits for the original, when that is not durable yet.
     fn repeated(&self, p: PartitionIdx, at: Option<Position>, upto: i64) -> Appended {
         let part = self.part(p);
-        let ticket = (upto >= part.durable.at.offset)
+        let ticket = (upto >= part.progress.durable().at.offset)
             .then(|| part.ticket_at(upto).expect("a producer's batch that is not durable is in memory"));
         Appended::Duplicate { at, ticket }
     }
@@ -145,20 +141,20 @@ impl Store {
             self.room.space = true;
             return Err(Refusal::Busy);
         }
-        let open = part.builder.len();
+        let open = part.open.len();
         // Small publishes never add up to a batch that would have to go the long way of a direct one.
         let joins = !alone && open > 0 && open + encoded < self.direct_len;
         let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
-        let more = batch_cost(len, self.direct_len) - if joins { part.builder_cost } else { 0 };
+        let more = batch_cost(len, self.direct_len) - if joins { part.open.cost() } else { 0 };
         if !self.ring.admits(self.unpacked + more) {
             self.room.ring = true;
             return Err(Refusal::Busy);
         }
         let base = part.active().meta.base.offset;
         let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
-        let at = part.end.at.offset + sealed;
+        let at = part.progress.end().at.offset + sealed;
         let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
-        if segment > self.segment_max && part.end.at.offset + open as i64 > base {
+        if segment > self.segment_max && part.progress.end().at.offset + open as i64 > base {
             // It begins the next segment, behind all that was appended before.
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {

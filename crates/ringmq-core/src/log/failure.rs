@@ -53,13 +53,11 @@ impl Store {
             running.left -= 1;
         }
         // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
-        let (kept, issued) = (part.enqueued, part.recent(part.enqueued).map(|r| r.tickets.0));
-        let unsealed = (!part.builder.is_empty()).then_some(part.builder_ticket);
-        let dropped: u64 = (kept..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.bytes.len() as u64).sum();
-        let cost: u64 = (part.packed.max(kept)..part.end.number).filter_map(|n| part.recent(n)).map(|r| r.cost).sum();
-        self.waiting_bytes -= dropped + part.builder.len() as u64;
-        self.unpacked -= cost + part.builder_cost;
-        part.forget_from(kept);
+        let kept = part.progress.enqueued();
+        let (issued, unsealed) = (part.batches.get(kept).map(|r| r.tickets.0), part.open.unsealed());
+        let (dropped, cost) = part.forget_from(kept);
+        self.waiting_bytes -= dropped;
+        self.unpacked -= cost;
         self.has_sealed = true; // it has no open batch any more
         if let Some(from) = unsealed {
             self.notices.push(Notice::AppendFailed { p, from, error: AppendError::ReadOnly });
@@ -84,17 +82,15 @@ impl Store {
         self.close_publishing(&format!("the journal takes nothing any more: {reason}"));
         for (i, part) in self.partitions.iter_mut() {
             let p = PartitionIdx(i as u32);
-            let number = part.durable.number;
+            let number = part.progress.durable().number;
             if let Some(from) = part.shared.as_mut().and_then(|s| s.held_from.as_mut()) {
-                *from = part.durable.at.offset;
+                *from = part.progress.durable().at.offset;
             }
-            let unissued = part
-                .recent(part.packed.max(part.flush_until()))
-                .map(|r| r.tickets.0)
-                .or((!part.builder.is_empty()).then_some(part.builder_ticket));
-            let issued = part.recent(number).map(|r| r.tickets.0).filter(|&t| Some(t) != unissued);
+            let unissued = part.batches.get(part.progress.packed().max(part.flush_until())).map(|r| r.tickets.0);
+            let unissued = unissued.or(part.open.unsealed());
+            let issued = part.batches.get(number).map(|r| r.tickets.0).filter(|&t| Some(t) != unissued);
             part.forget_from(number);
-            (part.released, part.enqueued, part.packed) = (number, number, number);
+            part.progress.take_back();
             if let Some(from) = unissued {
                 self.notices.push(Notice::AppendFailed { p, from, error: AppendError::ReadOnly });
             }

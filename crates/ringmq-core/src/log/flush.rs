@@ -17,7 +17,7 @@
 //! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
 use super::notice::{CursorSource, Io, PartitionIdx};
-use super::partition::Mark;
+use super::progress::Mark;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
@@ -240,8 +240,8 @@ impl Store {
     /// The last direct batch that may be written but is not synced.
     fn direct_until(&self, p: PartitionIdx) -> Option<u64> {
         let part = &self.partitions[p.0 as usize];
-        let from = part.enqueued.max(part.synced.number);
-        (from..part.released).rev().find(|&n| part.recent(n).is_some_and(|r| r.is_direct)).map(|n| n + 1)
+        let from = part.progress.enqueued().max(part.progress.synced().number);
+        (from..part.progress.released()).rev().find(|&n| part.batches.get(n).is_some_and(|r| r.is_direct)).map(|n| n + 1)
     }
 
     fn begin_round(&mut self, now: Now, p: PartitionIdx, is_background: bool) {
@@ -256,15 +256,16 @@ impl Store {
         assert!(part.flush.outstanding == 0 && part.flush.todo.is_empty());
         part.flush.is_background = is_background;
         self.rounds += is_background as usize;
-        let number = part.durable.number.max(direct.unwrap_or(0)).max(part.written.number);
-        let until = part.mark_at(part.written, number);
-        let is_synced = part.synced.number == part.written.number && part.flush.unsynced_segments.is_empty();
+        let number = part.progress.durable().number.max(direct.unwrap_or(0)).max(part.progress.written().number);
+        let until = part.mark_at(part.progress.written(), number);
+        let is_synced =
+            part.progress.synced().number == part.progress.written().number && part.flush.unsynced_segments.is_empty();
         let durability = if direct.is_some() && is_synced { Durability::Durable } else { Durability::Later };
         let (mut todo, mut steps) = (VecDeque::new(), VecDeque::new());
-        let mut n = part.written.number;
+        let mut n = part.progress.written().number;
         while n < number {
             // As many batches as stand in one segment.
-            let offset = part.recent(n).expect("an unwritten batch is in memory").header().offset.get();
+            let offset = part.batches.get(n).expect("an unwritten batch is in memory").header().offset.get();
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.segment_writer.base() != segment.meta.base.offset {
@@ -272,7 +273,7 @@ impl Store {
             }
             let mut data = Vec::with_capacity((number - n) as usize);
             while n < number {
-                let r = part.recent(n).expect("an unwritten batch is in memory");
+                let r = part.batches.get(n).expect("an unwritten batch is in memory");
                 if r.header().offset.get() >= border {
                     break;
                 }
@@ -285,7 +286,7 @@ impl Store {
                 let at = FILE_HEADER_LEN + part.segment_writer.len_behind_header();
                 let lens: Vec<usize> = data.iter().map(Bytes::len).collect();
                 part.segment_writer.write(data, durability, &mut todo);
-                let mut mark = steps.back().map_or(part.written, |(mark, _)| *mark);
+                let mut mark = steps.back().map_or(part.progress.written(), |(mark, _)| *mark);
                 for number in complete_with(todo.range(planned..), at, n - lens.len() as u64, &lens) {
                     mark = part.mark_at(mark, number);
                     steps.push_back((mark, false));
@@ -315,13 +316,13 @@ impl Store {
     fn plan_commits(&mut self, now: Now, p: PartitionIdx) -> Mark {
         let epoch = self.options.epoch;
         let part = &mut self.partitions[p.0 as usize];
-        let number = part.written.number.min(part.durable.number);
-        if number <= part.committed.number {
-            return part.committed;
+        let number = part.progress.written().number.min(part.progress.durable().number);
+        if number <= part.progress.committed().number {
+            return part.progress.committed();
         }
-        let mut n = part.committed.number;
+        let mut n = part.progress.committed().number;
         while n < number {
-            let offset = part.recent(n).expect("an uncommitted batch is in memory").header().offset.get();
+            let offset = part.batches.get(n).expect("an uncommitted batch is in memory").header().offset.get();
             let (index, segment) = part.segment_of(offset);
             let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
             if part.commit_writer.base() != segment.meta.base.offset {
@@ -329,7 +330,7 @@ impl Store {
             }
             let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
             while n < number {
-                let header = part.recent(n).expect("an uncommitted batch is in memory").header();
+                let header = part.batches.get(n).expect("an uncommitted batch is in memory").header();
                 if header.offset.get() >= border {
                     break;
                 }
@@ -342,7 +343,7 @@ impl Store {
             }
             part.commit_writer.write(vec![data.into()], Durability::Later, &mut part.flush.todo);
         }
-        part.mark_at(part.committed, number)
+        part.mark_at(part.progress.committed(), number)
     }
 
     /// Takes a round as far as it goes without waiting.
@@ -365,7 +366,7 @@ impl Store {
             match f.stage {
                 Stage::Idle => return,
                 Stage::Segment => {
-                    part.written = f.until;
+                    part.progress.write(f.until);
                     if f.sync {
                         f.todo = f.unsynced_segments.drain(..).map(|file| DiskOp::Sync { file }).collect();
                     }
@@ -375,7 +376,7 @@ impl Store {
                     let beside = f.committed_beside.take();
                     let ends = beside.is_some() && !f.snapshot;
                     if f.sync {
-                        part.synced = part.written;
+                        part.progress.sync();
                         self.advance(p);
                     }
                     if let Some(mark) = beside {
@@ -432,7 +433,7 @@ impl Store {
                         continue;
                     }
                     part.dirty_from = part.dirty_after.take();
-                    part.snapshot_end = part.committed.at;
+                    part.snapshot_end = part.progress.committed().at;
                     f.image = Bytes::new();
                     self.snapshot_stands(p);
                     return self.end_round(p, io);
@@ -459,10 +460,13 @@ impl Store {
         let channels = cursors.cursors(p);
         let part = &mut self.partitions[p.0 as usize];
         // This round synced both files after its writes, so everything written and committed is synced.
-        assert!(part.synced.number >= part.committed.number && part.durable.number >= part.committed.number);
-        let end = part.committed;
+        assert!(
+            part.progress.synced().number >= part.progress.committed().number
+                && part.progress.durable().number >= part.progress.committed().number
+        );
+        let end = part.progress.committed();
         // A batch that is not contained bounds what is contained; facts before it are.
-        let next = part.recent(end.number);
+        let next = part.batches.get(end.number);
         let applied = match next {
             Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
             _ => part.record_sequence,
@@ -513,15 +517,11 @@ impl Store {
     /// Batches that now stand in segment and commit log may leave the memory.
     fn unpin(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        let until = part.written.number.min(part.committed.number);
-        for n in part.pinned..until {
-            let bytes = part.recent(n).expect("a pinned batch is in memory").bytes.len();
-            part.unflushed_bytes -= bytes as u64;
+        for bytes in part.unpin() {
             self.unflushed_bytes -= bytes as u64;
             self.tail.push_back((p, bytes as u32));
             self.tail_bytes += bytes;
         }
-        part.pinned = part.pinned.max(until);
         self.evict_tail();
     }
 
@@ -548,10 +548,10 @@ impl Store {
     pub(super) fn flush_if_due(&mut self, p: PartitionIdx) {
         let part = &self.partitions[p.0 as usize];
         // Direct batches take next to nothing of the ring, so it does not bound what they leave in memory.
-        let is_much = self.needs_memory() && part.unflushed_bytes > 0;
-        if part.enqueued < part.released && self.direct_until(p).is_some() {
+        let is_much = self.needs_memory() && part.unflushed_bytes() > 0;
+        if part.progress.is_held_back() && self.direct_until(p).is_some() {
             self.want_flush(p, true);
-        } else if part.flush.wants_snapshot || part.unflushed_bytes >= self.options.flush_bytes || is_much {
+        } else if part.flush.wants_snapshot || part.unflushed_bytes() >= self.options.flush_bytes || is_much {
             self.want_flush(p, false);
         }
     }
@@ -575,7 +575,7 @@ impl Store {
                 if part.flush.stage == Stage::Segment
                     && let Some(mark) = part.flush.step_done(index)
                 {
-                    (part.written, part.synced) = (mark, mark);
+                    part.progress.write_durably(mark);
                     self.advance(p);
                 }
                 self.proceed(now, p, cursors, io);

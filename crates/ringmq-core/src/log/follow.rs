@@ -29,14 +29,14 @@ impl Store {
     pub fn set_epoch(&mut self, p: PartitionIdx, epoch: Epoch) {
         self.seal_open(p);
         let part = self.part_mut(p);
-        assert!(epoch >= part.end.epoch, "epochs never fall");
+        assert!(epoch >= part.progress.end().epoch, "epochs never fall");
         part.epoch = epoch;
     }
 
     /// What is appended and open becomes a batch: the log's end says all that there is.
     pub fn seal_open(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        if !part.builder.is_empty() {
+        if !part.open.is_empty() {
             part.seal(p, &mut self.batch_memory);
             self.has_sealed = true;
         }
@@ -56,7 +56,7 @@ impl Store {
         io: &mut Io,
     ) -> Result<AppendTicket, (Refusal, Batch)> {
         self.seal_open(p);
-        let (h, end) = (&batch.header, self.part(p).end);
+        let (h, end) = (&batch.header, self.part(p).progress.end());
         assert_eq!((h.start(), h.prev_crc.get()), (end.at, end.chain_crc), "a peer's batch goes on where the log ends");
         assert!(h.epoch.get() >= end.epoch.0, "epochs never fall");
         let len = batch.bytes.len();
@@ -78,9 +78,8 @@ impl Store {
     /// header, which says its length (a lost batch is its header alone).
     pub fn tail(&self, p: PartitionIdx, from: i64, end: i64) -> impl Iterator<Item = Bytes> + '_ {
         let part = self.part(p);
-        let first = part.recent.partition_point(|r| r.header().offset.get() < from);
-        let last = part.recent.partition_point(|r| r.header().offset.get() < end);
-        part.recent.range(first..last.max(first)).map(|r| r.bytes.clone())
+        let first = part.batches.number_at(from);
+        part.batches.from(first).take_while(move |r| r.header().offset.get() < end).map(|r| r.bytes.clone())
     }
 
     /// Journals the promise to follow no lower epoch. What is open is sealed: a replica says where its log ends only afterwards.
@@ -88,7 +87,7 @@ impl Store {
         self.seal_open(p);
         let part = self.part_mut(p);
         // Until now it was alone: what is durable is committed.
-        let durable = part.durable.at;
+        let durable = part.progress.durable().at;
         let shared = part.shared.get_or_insert_with(|| Box::new(Shared::new(epoch, durable)));
         shared.promised = shared.promised.max(epoch);
         self.fact(p, RecordKind::Epoch, epoch.0.to_le_bytes().to_vec())
@@ -98,7 +97,7 @@ impl Store {
     /// so there, at most once.
     pub fn log_committed(&mut self, p: PartitionIdx, at: Position) {
         let part = self.part_mut(p);
-        let (durable, mut released) = (part.durable.at.offset, 0);
+        let (durable, mut released) = (part.progress.durable().at.offset, 0);
         let Some(shared) = &mut part.shared else { return };
         shared.committed = at;
         while shared.counted.pop_front_if(|c| c.offset < at.offset).is_some() {}
@@ -121,7 +120,7 @@ impl Store {
     /// passes it, not only until it is durable here. For who leads other replicas, from its opening to its closing.
     pub fn hold_until_committed(&mut self, p: PartitionIdx, holds: bool) {
         let part = self.part_mut(p);
-        let durable = part.durable.at.offset;
+        let durable = part.progress.durable().at.offset;
         let released = if holds { 0 } else { part.release_held(i64::MIN) };
         if let Some(shared) = &mut part.shared {
             shared.held_from = if holds { shared.held_from.or(Some(durable)) } else { None };

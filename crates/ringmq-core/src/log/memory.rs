@@ -68,7 +68,7 @@ impl Store {
             let Some(mut oldest) = self.batch_memory.pieces.pop_front() else { return };
             while let Some(&(p, number)) = oldest.last() {
                 let part = self.partitions.get_mut(p.0 as usize);
-                if let Some(r) = part.and_then(|part| part.recent_by_low(number)).filter(|r| r.bytes.len() <= COPIED_MAX) {
+                if let Some(r) = part.and_then(|part| part.batches.get_by_low(number)).filter(|r| r.bytes.len() <= COPIED_MAX) {
                     if !must_go {
                         return self.batch_memory.pieces.push_front(oldest);
                     }

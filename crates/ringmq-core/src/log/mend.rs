@@ -72,7 +72,7 @@ impl Store {
         let (index, segment) = part.segment_of(from.offset);
         let base = segment.meta.base.offset;
         let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
-        let limit = border.min(to.offset).min(part.written.at.offset);
+        let limit = border.min(to.offset).min(part.progress.written().at.offset);
         let fits = |b: &Batch| b.header.end().offset <= limit && !b.header.is_lost();
         let kept: Vec<Batch> = batches.into_iter().take_while(fits).collect();
         let (Some(head), Some(last)) = (kept.first(), kept.last()) else {

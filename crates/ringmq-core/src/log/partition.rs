@@ -1,36 +1,32 @@
 //! One partition's log in memory: how far it was appended, journaled, written, synced; its recent batches; its
 //! segments and the space allocated for them.
 //!
-//! ```text
-//! batch numbers    first ... pinned ........... durable .... packed ... enqueued ... released ... end | builder
-//!                  evictable | in no segment or   | in a journal  | in the  | held behind  | sealed, the |
-//!                            | commit log yet     | write         | queue   | a direct one | turn goes on|
-//! written, synced, committed move between `pinned` and `end` (a direct batch is written before it is durable).
-//! ```
-//! Decides nothing about IO: [`flush`](super::flush) and [`store`](super::store) move the marks.
+//! [`Progress`](super::progress::Progress) has the picture of a batch's way. Decides nothing about IO: [`flush`](super::flush) and
+//! [`store`](super::store) move the borders.
 
 use super::flush::Flush;
 use super::memory::BatchMemory;
 use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
+use super::open_batch::OpenBatch;
 use super::producers::{Before, ProducerLimits, Producers};
+use super::progress::{Mark, Progress};
+use super::recent::{Recent, RecentBatches};
 use super::space::Space;
 use super::state::RecoveredPartition;
 use super::truncate::Cut;
 use super::writer::FileWriter;
 use crate::base::{BLOCK, Epoch, PartitionDir, Position, TopicInfo};
 use crate::format::batch::COPIED_MAX;
-use crate::format::batch::{Batch, BatchBuilder, BatchHeader, Stamp};
+use crate::format::batch::{Batch, BatchHeader, Stamp};
 use crate::format::epochs::Epochs;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
 use crate::format::segment_table::SegmentTable;
 use crate::format::snapshot::SLOTS;
 use crate::format::tail::Tail;
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
-use bytes::Bytes;
 use std::{collections::VecDeque, sync::Arc};
-use zerocopy::FromBytes;
 
 /// With so many times `direct-bytes` waiting, a partition is written to as a stream ...
 const STREAM_WAITING: usize = 4;
@@ -38,59 +34,6 @@ const STREAM_WAITING: usize = 4;
 const STREAM_PART: usize = 4;
 /// ... until so often nothing waited when something came.
 const STREAM_LASTS: u8 = 16;
-
-/// A border between two batches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Of the batch that begins here. Counted from the start of the process.
-    pub number: u64,
-    pub at: Position,
-    /// Header crc and epoch of the batch that ends here.
-    pub chain_crc: u32,
-    pub epoch: Epoch,
-    /// Base timestamp of the batch that ends here; zero when unknown.
-    pub unix_ns: i64,
-}
-
-impl Mark {
-    /// The border after the next batch.
-    pub fn after(self, header: &BatchHeader) -> Mark {
-        assert_eq!(header.start(), self.at, "batches are contiguous");
-        Mark {
-            number: self.number + 1,
-            at: header.end(),
-            chain_crc: header.header_crc.get(),
-            epoch: Epoch(header.epoch.get()),
-            unix_ns: header.base_unix_ns.get(),
-        }
-    }
-}
-
-/// A batch in memory.
-#[derive(Debug)]
-pub struct Recent {
-    /// The batch, header and body.
-    pub bytes: Bytes,
-    /// Of its first and last append.
-    pub tickets: (AppendTicket, AppendTicket),
-    pub is_direct: bool,
-    /// Bytes of the ring that were set aside for it until it is packed.
-    pub cost: u64,
-    /// Of its journal record; zero before it is enqueued.
-    pub record_sequence: u64,
-    /// Of the journal write that holds the record; zero before it is packed.
-    pub write_sequence: u64,
-}
-
-impl Recent {
-    pub fn header(&self) -> &BatchHeader {
-        BatchHeader::ref_from_prefix(&self.bytes).expect("a batch has a header").0
-    }
-
-    pub fn batch(&self) -> Batch {
-        Batch { header: *self.header(), bytes: self.bytes.clone() }
-    }
-}
 
 /// A segment and its commit log.
 #[derive(Clone, Copy, Debug)]
@@ -150,27 +93,13 @@ pub struct PartitionLog {
     pub cut: Option<Box<Cut>>,
     /// What damage took and is being written again.
     pub mend: Option<Box<Mend>>,
-    pub end: Mark,
-    /// All epochs of the log but the last one, which ends at `end`.
+    pub progress: Progress,
+    /// All epochs of the log but the last one, which ends at its end.
     pub epochs: Epochs,
-    pub durable: Mark,
-    pub written: Mark,
-    pub synced: Mark,
-    pub committed: Mark,
-    pub released: u64,
-    pub enqueued: u64,
-    pub packed: u64,
-    pub pinned: u64,
-    /// `recent[0]` has the number `first`.
-    pub first: u64,
-    pub recent: VecDeque<Recent>,
-    /// Bytes of the batches `pinned .. durable`.
-    pub unflushed_bytes: u64,
-    // ---- the open batch
-    pub builder: BatchBuilder,
-    pub builder_cost: u64,
-    pub builder_ticket: AppendTicket,
-    pub last_ticket: AppendTicket,
+    pub batches: RecentBatches,
+    /// Bytes of the batches from `pinned` to `durable`.
+    unflushed_bytes: u64,
+    pub open: OpenBatch,
     /// Idempotent producers as all sealed batches tell them, and as those below `committed` do: what a snapshot holds,
     /// and what the first goes back to when batches are forgotten.
     pub producers: Producers,
@@ -300,23 +229,11 @@ impl PartitionLog {
                 .then(|| Box::new(Shared { counted: r.counted, ..Shared::new(r.promised, r.committed) })),
             cut: None,
             mend: None,
-            end,
+            progress: Progress::new(end),
             epochs: r.epochs,
-            durable: end,
-            written: end,
-            synced: end,
-            committed: end,
-            released: 0,
-            enqueued: 0,
-            packed: 0,
-            pinned: 0,
-            first: 0,
-            recent: VecDeque::new(),
+            batches: RecentBatches::default(),
             unflushed_bytes: 0,
-            builder: BatchBuilder::default(),
-            builder_cost: 0,
-            builder_ticket: AppendTicket(0),
-            last_ticket: AppendTicket(0),
+            open: OpenBatch::default(),
             committed_producers: r.producers.clone(),
             producers: r.producers,
             is_dirty: false,
@@ -355,34 +272,64 @@ impl PartitionLog {
 
     /// Batches below this number were given to the disk, or will be by the round under way.
     pub fn flush_until(&self) -> u64 {
-        self.flush.written_until().max(self.written.number)
+        self.flush.written_until().max(self.progress.written().number)
     }
 
-    pub fn recent(&self, number: u64) -> Option<&Recent> {
-        self.recent.get(number.checked_sub(self.first)? as usize)
-    }
-
-    pub fn recent_mut(&mut self, number: u64) -> Option<&mut Recent> {
-        self.recent.get_mut(number.checked_sub(self.first)? as usize)
-    }
-
-    /// That whose number has this low half, if it is in memory.
-    pub fn recent_by_low(&mut self, low: u32) -> Option<&mut Recent> {
-        self.recent.get_mut(low.wrapping_sub(self.first as u32) as usize)
+    /// The batch with this number, if it is durable and in memory.
+    pub fn durable_batch(&self, number: u64) -> Option<&Recent> {
+        self.batches.get(number).filter(|_| number < self.progress.durable().number)
     }
 
     /// The durable batch in memory that begins at `offset`.
-    pub fn recent_at(&self, offset: i64) -> Option<(u64, &Recent)> {
-        let index = self.recent.partition_point(|r| r.header().offset.get() < offset);
-        let found = self.recent.get(index).filter(|r| r.header().offset.get() == offset)?;
-        let number = self.first + index as u64;
-        (number < self.durable.number).then_some((number, found))
+    pub fn recent_at(&self, offset: i64) -> Option<&Recent> {
+        let (number, found) = self.batches.starting_at(offset)?;
+        (number < self.progress.durable().number).then_some(found)
+    }
+
+    /// Where the first durable batch in memory begins that is younger than this.
+    pub fn first_durable_after(&self, unix_ns: i64) -> Option<Position> {
+        let numbers = self.batches.first()..self.progress.durable().number;
+        let mut headers = numbers.zip(self.batches.iter()).map(|(_, r)| r.header());
+        headers.find(|h| h.base_unix_ns.get() > unix_ns).map(|h| h.start())
+    }
+
+    /// Bytes that are durable and stand in no segment, or in no commit log, yet.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.unflushed_bytes
+    }
+
+    /// The next batch is durable with this journal write. Its length.
+    pub fn next_durable(&mut self, write_sequence: u64) -> u64 {
+        let r = self.batches.get(self.progress.durable().number).expect("a batch that is not durable is in memory");
+        assert!(r.write_sequence == write_sequence, "batches become durable with their own write");
+        self.progress.make_durable(r.header());
+        let len = r.bytes.len() as u64;
+        self.unflushed_bytes += len;
+        len
+    }
+
+    /// What stands in segment and commit log may leave the memory. The lengths of those batches.
+    pub fn unpin(&mut self) -> impl Iterator<Item = usize> + '_ {
+        self.progress.unpin().map(|number| {
+            let len = self.batches.get(number).expect("a pinned batch is in memory").bytes.len();
+            self.unflushed_bytes -= len as u64;
+            len
+        })
+    }
+
+    /// The log ends at `mark`: forgets the batches behind it.
+    pub fn truncate_memory(&mut self, mark: Mark) {
+        for number in mark.number.max(self.batches.first()).max(self.progress.pinned())..self.progress.durable().number {
+            self.unflushed_bytes -= self.batches.get(number).expect("a pinned batch is in memory").bytes.len() as u64;
+        }
+        self.batches.truncate(mark.number);
+        self.progress.truncate(mark);
     }
 
     /// The mark after the batches below `number`, reached from `mark`; all of them are in memory.
     pub fn mark_at(&self, mark: Mark, number: u64) -> Mark {
         (mark.number..number)
-            .fold(mark, |m, n| m.after(self.recent(n).expect("a batch that is in no segment yet is in memory").header()))
+            .fold(mark, |m, n| m.after(self.batches.get(n).expect("a batch that is in no segment yet is in memory").header()))
     }
 
     /// What was appended goes on now: the length from which on it goes straight to its segment, when `usual` is what the settings say.
@@ -390,10 +337,10 @@ impl PartitionLog {
     /// Written once costs two durable writes in a row, but half of the bandwidth and less of the core: worth it where much waits, so
     /// that nobody waits for one batch alone. Then shorter ones are, too, until one after the other had nothing before it.
     pub fn direct_len(&mut self, usual: usize) -> usize {
-        let waiting = (self.end.at.offset - self.durable.at.offset) as usize;
+        let waiting = (self.progress.end().at.offset - self.progress.durable().at.offset) as usize;
         if waiting >= STREAM_WAITING * usual {
             self.streams = STREAM_LASTS;
-        } else if self.released == self.durable.number {
+        } else if self.progress.released() == self.progress.durable().number {
             self.streams = self.streams.saturating_sub(1);
         }
         if self.streams > 0 { usual / STREAM_PART } else { usual }
@@ -412,39 +359,39 @@ impl PartitionLog {
 
     fn stamp(&self) -> Stamp {
         let (topic_id, partition, epoch) = (self.dir.topic_id, self.dir.partition, self.epoch);
-        Stamp { topic_id, partition, epoch, at: self.end.at, prev_crc: self.end.chain_crc }
+        let end = self.progress.end();
+        Stamp { topic_id, partition, epoch, at: end.at, prev_crc: end.chain_crc }
     }
 
     /// Makes the open batch a sealed one; `p` is this partition.
     pub fn seal(&mut self, p: PartitionIdx, memory: &mut BatchMemory) {
         let stamp = self.stamp();
-        let batch = self.builder.seal_in(stamp, |bytes| memory.keep(bytes));
+        let (batch, tickets, cost) = self.open.seal(stamp, memory);
         if batch.bytes.len() <= COPIED_MAX {
-            memory.note(p, self.end.number);
+            memory.note(p, self.progress.end().number);
         }
-        let cost = std::mem::take(&mut self.builder_cost);
-        self.push(batch, (self.builder_ticket, self.last_ticket), cost);
+        self.push(batch, tickets, cost);
     }
 
     /// Seals a client's batch behind the last one; there is no open one. Where it begins.
     pub fn seal_native(&mut self, now_unix_ns: i64, native: NativeBatch, cost: u64) -> Position {
-        assert!(self.builder.is_empty(), "what came before stands before it");
-        let at = self.end.at;
-        let base_unix_ns = native.base_unix_ns(now_unix_ns, self.end.unix_ns);
+        assert!(self.open.is_empty(), "what came before stands before it");
+        let Mark { at, unix_ns, .. } = self.progress.end();
+        let base_unix_ns = native.base_unix_ns(now_unix_ns, unix_ns);
         let batch = native.seal(self.stamp(), base_unix_ns);
         self.producers.count(&batch.header);
-        self.last_ticket.0 += 1;
-        self.push(batch, (self.last_ticket, self.last_ticket), cost);
+        let ticket = self.open.next_ticket();
+        self.push(batch, (ticket, ticket), cost);
         at
     }
 
     /// A peer's batch, as it is.
     pub fn push_verbatim(&mut self, batch: Batch, is_direct: bool, cost: u64) -> AppendTicket {
         self.producers.count(&batch.header);
-        self.last_ticket.0 += 1;
-        let (ticket, is_lost) = (self.last_ticket, batch.header.is_lost());
+        let (ticket, is_lost) = (self.open.next_ticket(), batch.header.is_lost());
+        let number = self.progress.end().number;
         self.push(batch, (ticket, ticket), cost);
-        if let Some(r) = self.recent.back_mut() {
+        if let Some(r) = self.batches.get_mut(number) {
             r.is_direct = is_direct;
         }
         if is_lost {
@@ -455,47 +402,41 @@ impl PartitionLog {
     }
 
     fn push(&mut self, batch: Batch, tickets: (AppendTicket, AppendTicket), cost: u64) {
-        if batch.header.epoch.get() != self.end.epoch.0 {
-            self.epochs.close(self.start, self.end.tail());
+        let end = self.progress.end();
+        if batch.header.epoch.get() != end.epoch.0 {
+            self.epochs.close(self.start, end.tail());
         }
-        self.end = self.end.after(&batch.header);
+        self.progress.seal(&batch.header);
         self.segment_batches += 1;
-        self.recent.push_back(Recent {
-            bytes: batch.bytes,
-            tickets,
-            is_direct: false,
-            cost,
-            record_sequence: 0,
-            write_sequence: 0,
-        });
-        assert_eq!(self.first + self.recent.len() as u64, self.end.number, "recent batches end at the end");
+        let bytes = batch.bytes;
+        self.batches.push(Recent { bytes, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });
+        assert_eq!(self.batches.end(), self.progress.end().number, "recent batches end at the end");
     }
 
     /// Batches up to `mark` stand in segment and commit log.
     pub fn commit(&mut self, mark: Mark) {
-        for number in self.committed.number..mark.number {
-            let index = number - self.first;
-            let r = self.recent.get(index as usize).expect("an uncommitted batch is in memory");
+        for number in self.progress.committed().number..mark.number {
+            let r = self.batches.get(number).expect("an uncommitted batch is in memory");
             if let Some(shared) = &mut self.shared {
                 shared.counted.extend(self.committed_producers.before(r.header()));
             }
             self.committed_producers.count(r.header());
         }
-        self.committed = mark;
+        self.progress.commit(mark);
     }
 
     /// The last ticket of the batch in memory that begins at `offset`.
     pub fn ticket_at(&self, offset: i64) -> Option<AppendTicket> {
-        let index = self.recent.partition_point(|r| r.header().offset.get() < offset);
-        self.recent.get(index).filter(|r| r.header().offset.get() == offset).map(|r| r.tickets.1)
+        self.batches.starting_at(offset).map(|(_, r)| r.tickets.1)
     }
 
     /// Begins a new segment at the end.
     pub fn roll(&mut self) {
-        assert!(self.builder.is_empty() && self.active().meta.base.offset < self.end.at.offset);
-        let last_unix_ns = self.recent.back().map(|r| r.header().base_unix_ns.get());
+        let end = self.progress.end();
+        assert!(self.open.is_empty() && self.active().meta.base.offset < end.at.offset);
+        let last_unix_ns = self.batches.last().map(|r| r.header().base_unix_ns.get());
         self.segments.back_mut().expect("a partition has a segment").last_unix_ns = last_unix_ns;
-        let meta = SegmentMeta { base: self.end.at, prev_crc: self.end.chain_crc };
+        let meta = SegmentMeta { base: end.at, prev_crc: end.chain_crc };
         self.segments.push_back(Segment { meta, last_unix_ns: None });
         self.segment_batches = 0;
         self.space = self.space.next(meta.base.offset);
@@ -536,29 +477,33 @@ impl PartitionLog {
 
     /// Forgets the oldest batch in memory, which stands in segment and commit log.
     pub fn evict(&mut self) -> usize {
-        assert!(self.first < self.pinned, "what is not in a segment yet is never evicted");
-        self.first += 1;
-        let evicted = self.recent.pop_front().map_or(0, |r| r.bytes.len());
-        if self.recent.is_empty() {
-            self.builder.shrink();
+        assert!(self.batches.first() < self.progress.pinned(), "what is not in a segment yet is never evicted");
+        let evicted = self.batches.pop().map_or(0, |bytes| bytes.len());
+        if self.batches.is_empty() {
+            self.open.shrink();
         }
         evicted
     }
 
-    /// Forgets the batches from `number` on: they will never be durable.
-    pub fn forget_from(&mut self, number: u64) {
-        self.recent.truncate(number.saturating_sub(self.first) as usize);
-        self.builder = BatchBuilder::default();
-        self.builder_cost = 0;
+    /// Forgets the batches from `number` on, and the open one: they will never be durable. Their bytes, and what was set aside for
+    /// them of the ring.
+    pub fn forget_from(&mut self, number: u64) -> (u64, u64) {
+        let (mut dropped, mut cost) = self.open.drop_all();
+        for r in self.batches.from(number) {
+            dropped += r.bytes.len() as u64;
+            cost += r.cost;
+        }
+        self.batches.forget_from(number);
         // Their producers did not write them.
         self.recount_producers();
+        (dropped, cost)
     }
 
     /// Counts the batches in memory behind those that the table of the files has.
     pub fn recount_producers(&mut self) {
         self.producers = self.committed_producers.clone();
-        let skipped = self.committed.number.saturating_sub(self.first) as usize;
-        self.recent.iter().skip(skipped).for_each(|r| self.producers.count(r.header()));
+        let number = self.progress.committed().number;
+        self.batches.from(number).for_each(|r| self.producers.count(r.header()));
     }
 
     /// What becomes durable goes on counting as waiting, until it is committed.
@@ -568,7 +513,7 @@ impl PartitionLog {
 
     /// What is durable and still counts as waiting, from `offset` on, does so no longer. So many bytes.
     pub fn release_held(&mut self, offset: i64) -> u64 {
-        let durable = self.durable.at.offset;
+        let durable = self.progress.durable().at.offset;
         let held = self.shared.as_mut().and_then(|s| s.held_from.as_mut());
         held.map_or(0, |from| {
             let bytes = durable - offset.max(*from).min(durable);
@@ -609,8 +554,8 @@ impl PartitionLog {
 
     pub fn stats(&self) -> LogStats {
         LogStats {
-            messages: (self.durable.at.count - self.start.count).max(0) as u64,
-            bytes: (self.durable.at.offset - self.start.offset).max(0) as u64,
+            messages: (self.progress.durable().at.count - self.start.count).max(0) as u64,
+            bytes: (self.progress.durable().at.offset - self.start.offset).max(0) as u64,
             segments: self.segments.len() as u64,
             unflushed_bytes: self.unflushed_bytes,
             read_only: self.poisoned.is_some(),

@@ -187,13 +187,13 @@ impl Store {
         if offset < part.start.offset {
             return Fetch::Below { start: part.start };
         }
-        if offset >= part.durable.at.offset {
+        if offset >= part.progress.durable().at.offset {
             return Fetch::End;
         }
         if part.is_cutting() {
             return Fetch::Pending; // What stands there may just go. Its end says that the partition is readable.
         }
-        if let Some((_, r)) = part.recent_at(offset) {
+        if let Some(r) = part.recent_at(offset) {
             return Fetch::Batch(r.batch());
         }
         if let Some((from, to)) = part.lost_at(offset) {
@@ -213,7 +213,7 @@ impl Store {
         }
         let Some(limit) = self.readable_limit(p, offset) else {
             // No batch begins here: it lies inside one that is in memory. Nobody wrote such a cursor.
-            let from = Position { offset, ..self.part(p).durable.at };
+            let from = Position { offset, ..self.part(p).progress.durable().at };
             let to = self.next_in_memory(p, offset);
             return Fetch::Lost { from, to };
         };
@@ -303,16 +303,15 @@ impl Store {
         }
         let (index, _) = part.segment_of(offset);
         let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
-        let limit = border.min(part.written.at.offset).min(part.durable.at.offset);
+        let limit = border.min(part.progress.written().at.offset).min(part.progress.durable().at.offset);
         (offset < limit).then_some(limit)
     }
 
     /// The first position after `offset` that memory knows.
     pub(super) fn next_in_memory(&self, p: PartitionIdx, offset: i64) -> Position {
         let part = self.part(p);
-        let index = part.recent.partition_point(|r| r.header().offset.get() <= offset);
-        let found = part.recent.get(index).map(|r| r.header().start());
-        found.filter(|f| f.offset < part.durable.at.offset).unwrap_or(part.durable.at)
+        let found = part.batches.get(part.batches.number_at(offset + 1)).map(|r| r.header().start());
+        found.filter(|f| f.offset < part.progress.durable().at.offset).unwrap_or(part.progress.durable().at)
     }
 
     pub(super) fn start_read(&mut self, p: PartitionIdx, offset: i64, limit: i64, purpose: Purpose, io: &mut Io) -> u64 {

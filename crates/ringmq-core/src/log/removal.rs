@@ -37,7 +37,7 @@ impl Store {
     /// Whether all that was appended to the partition is durable, so that nobody waits for it.
     pub fn is_at_rest(&self, p: PartitionIdx) -> bool {
         let part = self.part(p);
-        part.builder.is_empty() && part.durable.number == part.end.number
+        part.open.is_empty() && part.progress.is_all_durable()
     }
 
     pub fn is_poisoned(&self, p: PartitionIdx) -> bool {
@@ -171,7 +171,7 @@ impl Store {
             tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next startup removes it");
         } else {
             let part = self.partitions.remove(p.0 as usize);
-            self.unflushed_bytes -= part.unflushed_bytes;
+            self.unflushed_bytes -= part.unflushed_bytes();
             self.tail_bytes -= self.tail.iter().filter(|t| t.0 == p).map(|t| t.1 as usize).sum::<usize>();
             self.tail.retain(|t| t.0 != p);
             self.cache.forget(p);

@@ -108,7 +108,7 @@ impl Store {
         let (mut removable, mut unknown) = (0, None);
         while let Some(next) = part.segments.get(removable + 1) {
             let (segment, border) = (&part.segments[removable], next.meta.base);
-            let is_kept = border.offset > part.low_water.offset || part.durable.at.offset - border.offset < bytes_min;
+            let is_kept = border.offset > part.low_water.offset || part.progress.durable().at.offset - border.offset < bytes_min;
             if is_kept {
                 break;
             }
@@ -170,10 +170,10 @@ impl Store {
     /// Closes the active segment when every channel has confirmed all of it and nothing else keeps it.
     fn close_confirmed(&mut self, now: Now, p: PartitionIdx, age_min: i64, bytes_min: i64) {
         let part = self.part_mut(p);
-        let is_confirmed = part.low_water.offset >= part.end.at.offset && part.builder.is_empty();
-        let has_batches = part.active().meta.base.offset < part.end.at.offset;
-        let is_durable = part.durable.number == part.end.number;
-        let newest = part.recent.back().map(|r| r.header().base_unix_ns.get());
+        let is_confirmed = part.low_water.offset >= part.progress.end().at.offset && part.open.is_empty();
+        let has_batches = part.active().meta.base.offset < part.progress.end().at.offset;
+        let is_durable = part.progress.is_all_durable();
+        let newest = part.batches.last().map(|r| r.header().base_unix_ns.get());
         let is_old = age_min == 0 || newest.is_some_and(|at| now.unix_ns - at >= age_min);
         if is_confirmed && has_batches && is_durable && is_old && bytes_min == 0 {
             part.roll();

@@ -183,7 +183,7 @@ impl Store {
         let part = self.part(p);
         let index = part.segments.iter().position(|s| s.meta.base.offset == base);
         let border = index.and_then(|i| part.segments.get(i + 1)).map(|s| s.meta.base.offset);
-        let is_closed = border.is_some_and(|b| part.committed.at.offset >= b) && part.poisoned.is_none();
+        let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && part.poisoned.is_none();
         let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
             return self.scrubbed(now, p, end, io);
         };

@@ -157,21 +157,17 @@ impl Store {
             SearchBy::UnixNs(at) => (Key::UnixNs, at.saturating_sub(1)),
         };
         let goal = Goal::Answer { token };
-        let durable = (part.durable.number - part.first) as usize;
-        let header = |i: usize| part.recent.get(i).filter(|_| i < durable).map(|r| *r.header());
+        let header = |number| part.durable_batch(number).map(|r| *r.header());
         let found = if let Key::UnixNs = key {
-            let is_in_memory = header(0).is_some_and(|h| h.base_unix_ns.get() <= target);
-            let is_empty = part.start == part.durable.at;
-            (is_in_memory || is_empty).then(|| {
-                let mut headers = (0..durable).filter_map(header);
-                headers.find(|h| h.base_unix_ns.get() > target).map(|h| h.start())
-            })
+            let is_in_memory = header(part.batches.first()).is_some_and(|h| h.base_unix_ns.get() <= target);
+            let is_empty = part.start == part.progress.durable().at;
+            (is_in_memory || is_empty).then(|| part.first_durable_after(target))
         } else if target <= key.of_position(part.start) {
             Some(Some(part.start))
-        } else if target >= key.of_position(part.durable.at) {
-            Some(Some(part.durable.at))
+        } else if target >= key.of_position(part.progress.durable().at) {
+            Some(Some(part.progress.durable().at))
         } else {
-            let after = part.recent.partition_point(|r| key.of_position(r.header().start()) <= target);
+            let after = part.batches.number_where(|h| key.of_position(h.start()) <= target);
             after.checked_sub(1).and_then(header).map(|h| Some(h.start()))
         };
         if let Some(found) = found {
@@ -236,7 +232,7 @@ impl Store {
 
     fn enter_segment(&mut self, id: u32, base: i64) {
         let part = self.part(self.searches[id as usize].p);
-        let next = part.segments.iter().find(|s| s.meta.base.offset > base).map_or(part.durable.at, |s| s.meta.base);
+        let next = part.segments.iter().find(|s| s.meta.base.offset > base).map_or(part.progress.durable().at, |s| s.meta.base);
         let first = part.segments.iter().find(|s| s.meta.base.offset == base).map_or(part.start, |s| s.meta.base);
         // A batch takes at least its header.
         let records = ((next.offset - first.offset).max(0) as u64 / crate::format::batch::BATCH_HEADER_LEN as u64).max(1);
@@ -415,14 +411,7 @@ impl Store {
         match s.goal {
             Goal::Answer { token } => {
                 let result = found.map(|next| match s.key {
-                    Key::UnixNs => {
-                        let in_memory = || {
-                            let durable = part.durable.number;
-                            let headers = part.recent.iter().zip(part.first..durable).map(|(r, _)| *r.header());
-                            headers.filter(|h| h.base_unix_ns.get() > s.target).map(|h| h.start()).next()
-                        };
-                        next.map(|r| r.position()).or(behind).or_else(in_memory)
-                    }
+                    Key::UnixNs => next.map(|r| r.position()).or(behind).or_else(|| part.first_durable_after(s.target)),
                     _ => Some(s.floor.map_or(base, |r| r.position())),
                 });
                 let start = part.start;

@@ -195,7 +195,7 @@ impl Store {
     pub(super) fn opened(&mut self, p: PartitionIdx) {
         self.tell_of_lost_channels(p);
         let part = &mut self.partitions[p.0 as usize];
-        let used = (part.end.at.offset - part.space.base).max(0) as u64;
+        let used = (part.progress.end().at.offset - part.space.base).max(0) as u64;
         let space = &mut part.space;
         if used == 0 || space.segment.len == 0 {
             return;

@@ -262,11 +262,11 @@ impl Store {
 
     /// After all appends that a turn's end has sealed.
     pub fn end(&self, p: PartitionIdx) -> Position {
-        self.part(p).end.at
+        self.part(p).progress.end().at
     }
 
     pub fn durable_end(&self, p: PartitionIdx) -> Position {
-        self.part(p).durable.at
+        self.part(p).progress.durable().at
     }
 
     pub fn start(&self, p: PartitionIdx) -> Position {
@@ -319,7 +319,7 @@ impl Store {
 
     /// What was appended last is not sealed yet.
     pub fn has_open_batch(&self, p: PartitionIdx) -> bool {
-        !self.part(p).builder.is_empty()
+        !self.part(p).open.is_empty()
     }
 
     /// Bytes that were appended and are not durable.
@@ -347,19 +347,22 @@ impl Store {
         dirty.retain(|&p| {
             let direct_len = self.direct_len;
             let part = &mut self.partitions[p.0 as usize];
-            let stays_open = is_busy && part.builder.len() < direct_len && !part.builder.is_empty();
-            if !stays_open && !part.builder.is_empty() {
+            let stays_open = is_busy && part.open.len() < direct_len && !part.open.is_empty();
+            if !stays_open && !part.open.is_empty() {
                 part.seal(p, &mut self.batch_memory);
             }
             part.is_dirty = stays_open;
-            if part.released < part.end.number && part.poisoned.is_none() && part.cut.is_none() && !self.ring.is_poisoned() {
+            if part.progress.released() < part.progress.end().number
+                && part.poisoned.is_none()
+                && part.cut.is_none()
+                && !self.ring.is_poisoned()
+            {
                 let direct_len = part.direct_len(direct_len);
-                for n in part.released..part.end.number {
-                    if let Some(r) = part.recent_mut(n) {
+                for n in part.progress.release() {
+                    if let Some(r) = part.batches.get_mut(n) {
                         r.is_direct |= r.bytes.len() >= direct_len;
                     }
                 }
-                part.released = part.end.number;
                 self.advance(p);
             }
             stays_open
@@ -385,12 +388,12 @@ impl Store {
     /// Hands sealed batches to the journal, in order, up to a direct one that is not synced yet.
     pub(super) fn advance(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
-        while part.enqueued < part.released && !self.ring.is_poisoned() {
-            let number = part.enqueued;
-            let is_synced = part.synced.number > number;
+        while part.progress.is_held_back() && !self.ring.is_poisoned() {
+            let number = part.progress.enqueued();
+            let is_synced = part.progress.synced().number > number;
             let sequence = part.record_sequence + 1;
             let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
-            let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
+            let r = part.batches.get_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
                 false => (RecordKind::Batch, r.bytes.clone()),
                 true if is_synced => (RecordKind::DirectBatch, r.bytes.slice(..BATCH_HEADER_LEN)),
@@ -405,9 +408,9 @@ impl Store {
             self.unpacked -= r.cost;
             part.record_sequence = sequence;
             part.journal_end = end;
-            part.enqueued += 1;
+            part.progress.enqueue();
         }
-        if part.enqueued < part.released {
+        if part.progress.is_held_back() {
             self.want_flush(p, true);
         }
     }
@@ -419,9 +422,8 @@ impl Store {
             Note::Batch(p) => {
                 let part = &mut partitions[p.0 as usize];
                 part.mark_dirty(sequence);
-                let number = part.packed;
-                part.packed += 1;
-                let r = part.recent_mut(number).expect("a batch that is not durable is in memory");
+                let number = part.progress.pack();
+                let r = part.batches.get_mut(number).expect("a batch that is not durable is in memory");
                 r.write_sequence = sequence;
             }
             Note::Fact(p, ticket) => {
@@ -532,11 +534,7 @@ impl Store {
             match note {
                 Note::Batch(p) => {
                     let part = &mut self.partitions[p.0 as usize];
-                    let r = part.recent(part.durable.number).expect("a batch that is not durable is in memory");
-                    let (len, mark) = (r.bytes.len() as u64, part.durable.after(r.header()));
-                    assert!(r.write_sequence == self.ring.durable(), "batches become durable with their own write");
-                    part.durable = mark;
-                    part.unflushed_bytes += len;
+                    let len = part.next_durable(self.ring.durable());
                     self.unflushed_bytes += len;
                     if !part.is_held() {
                         self.waiting_bytes -= len;
@@ -557,8 +555,8 @@ impl Store {
         for p in touched.drain(..) {
             let part = self.part_mut(p);
             part.is_touched = false;
-            let last = part.recent(part.durable.number - 1).expect("what was just made durable is in memory");
-            let notice = Notice::Durable { p, end: part.durable.at, tickets_upto: last.tickets.1 };
+            let last = part.batches.get(part.progress.durable().number - 1).expect("what was just made durable is in memory");
+            let notice = Notice::Durable { p, end: part.progress.durable().at, tickets_upto: last.tickets.1 };
             self.notices.push(notice);
             self.flush_if_due(p);
         }

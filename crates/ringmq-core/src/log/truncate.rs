@@ -18,8 +18,9 @@
 
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
-use super::partition::{Mark, PartitionLog, Segment};
+use super::partition::{PartitionLog, Segment};
 use super::producers::Producers;
+use super::progress::Mark;
 use super::recovery::scan::{commit_at, segment_at};
 use super::store::{Op, Store};
 use super::writer::FileWriter;
@@ -130,11 +131,6 @@ impl PartitionLog {
     pub fn is_restarting(&self) -> bool {
         self.cut.as_ref().is_some_and(|c| c.is_restart)
     }
-
-    /// The number of the batch that begins at `offset`, of the first one in memory when it stood before that.
-    fn number_at(&self, offset: i64) -> u64 {
-        self.first + self.recent.partition_point(|r| r.header().offset.get() < offset) as u64
-    }
 }
 
 impl Store {
@@ -146,7 +142,7 @@ impl Store {
         assert!(to.offset >= part.start.offset, "a log is not cut below its start");
         // Nothing of the log is left before its start.
         let is_all = to.offset == part.start.offset;
-        let epoch = if is_all { Epoch(0) } else { part.epochs.epoch_at(to.offset).unwrap_or(part.end.epoch) };
+        let epoch = if is_all { Epoch(0) } else { part.epochs.epoch_at(to.offset).unwrap_or(part.progress.end().epoch) };
         let chain_crc = part.epochs.crc_at(to.offset).unwrap_or(0);
         self.begin_cut(now, p, Tail { at: to, chain_crc, epoch }, false, io);
     }
@@ -166,16 +162,16 @@ impl Store {
         }
         let part = &mut self.partitions[p.0 as usize];
         // What is open was never given to anybody.
-        self.waiting_bytes -= part.builder.len() as u64;
-        self.unpacked -= std::mem::take(&mut part.builder_cost);
-        part.builder = Default::default();
-        let number = if is_restart { part.first } else { part.number_at(tail.at.offset) };
-        for number in part.released..number {
-            if let Some(r) = part.recent_mut(number) {
+        let (dropped, cost) = part.open.drop_all();
+        self.waiting_bytes -= dropped;
+        self.unpacked -= cost;
+        let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
+        for number in part.progress.released()..number {
+            if let Some(r) = part.batches.get_mut(number) {
                 r.is_direct |= r.bytes.len() >= self.direct_len;
             }
         }
-        part.released = number.max(part.enqueued);
+        part.progress.release_before(number);
         part.cut = Some(Box::new(Cut {
             is_restart,
             tail,
@@ -223,10 +219,10 @@ impl Store {
             }
             cut.retry_at = None;
             match cut.stage {
-                Stage::Settling if !cut.is_restart && part.enqueued < cut.number => {
+                Stage::Settling if !cut.is_restart && part.progress.enqueued() < cut.number => {
                     self.advance(p);
                     let part = self.part(p);
-                    if part.cut.as_ref().is_some_and(|cut| part.enqueued < cut.number) {
+                    if part.cut.as_ref().is_some_and(|cut| part.progress.enqueued() < cut.number) {
                         return false;
                     }
                 }
@@ -275,8 +271,9 @@ impl Store {
         let Some(mut cut) = part.cut.take() else { return };
         let segment = part.segment_of(cut.tail.at.offset).1.meta;
         cut.base = segment.base.offset;
-        let before = cut.number.checked_sub(1).and_then(|n| part.recent(n)).map(|r| r.header());
-        let mark = [part.end, part.durable, part.committed].into_iter().find(|m| m.at == cut.tail.at);
+        let before = cut.number.checked_sub(1).and_then(|n| part.batches.get(n)).map(|r| r.header());
+        let marks = [part.progress.end(), part.progress.durable(), part.progress.committed()];
+        let mark = marks.into_iter().find(|m| m.at == cut.tail.at);
         let is_known = if cut.is_restart {
             true
         } else if let Some(h) = before.filter(|h| h.end() == cut.tail.at) {
@@ -305,13 +302,13 @@ impl Store {
         let at = cut.tail.at.offset;
         cut.base = part.segment_of(at).1.meta.base.offset;
         let (mut is_known, mut needs_tail) = (true, false);
-        if !cut.is_restart && at >= part.committed.at.offset {
+        if !cut.is_restart && at >= part.progress.committed().at.offset {
             // All that the commit log has stays.
             let is_begun = part.commit_writer.base() == cut.base;
             let written = if is_begun { part.commit_writer.len_behind_header() / COMMIT_RECORD_LEN as u64 } else { 0 };
-            let from = part.committed.number.max(part.number_at(cut.base));
+            let from = part.progress.committed().number.max(part.batches.number_at(cut.base));
             cut.count = written + cut.number.saturating_sub(from);
-            needs_tail = part.written.at.offset > at;
+            needs_tail = part.progress.written().at.offset > at;
         } else if !cut.is_restart && cut.base == at {
             // Only its header stands before it.
             (cut.segment_tail, cut.commit_tail) = (Some(vec![]), Some(vec![]));
@@ -465,8 +462,7 @@ impl Store {
             return self.poison_partition(p, &DiskError::Io { file, call: "read", errno: 5, message });
         }
         (cut.tail, cut.unix_ns, cut.count) = (at.tail(), at.unix_ns, count);
-        let number = part.first + part.recent.partition_point(|r| r.header().offset.get() < at.at.offset) as u64;
-        cut.number = number.min(cut.number);
+        cut.number = part.batches.number_at(at.at.offset).min(cut.number);
         self.found_place(now, p);
     }
 
@@ -493,20 +489,20 @@ impl Store {
         let Some(mut cut) = part.cut.take() else { return };
         let Tail { at, chain_crc, epoch } = cut.tail;
         let n = cut.number;
-        assert_eq!(part.durable.number, part.enqueued, "what was journaled before the cut's record is durable");
-        for number in part.durable.number..part.end.number {
-            let r = part.recent(number).expect("a batch that is not durable is in memory");
+        assert_eq!(
+            part.progress.durable().number,
+            part.progress.enqueued(),
+            "what was journaled before the cut's record is durable"
+        );
+        for number in part.progress.durable().number..part.progress.end().number {
+            let r = part.batches.get(number).expect("a batch that is not durable is in memory");
             self.waiting_bytes -= r.bytes.len() as u64;
             self.unpacked -= r.cost;
         }
         self.waiting_bytes -= part.release_held(at.offset);
-        let kept = n.max(part.first);
-        for number in kept.max(part.pinned)..part.durable.number {
-            let len = part.recent(number).expect("a pinned batch is in memory").bytes.len() as u64;
-            part.unflushed_bytes -= len;
-            self.unflushed_bytes -= len;
-        }
-        let mut evictable = part.pinned.saturating_sub(kept);
+        let kept = n.max(part.batches.first());
+        let unflushed = part.unflushed_bytes();
+        let mut evictable = part.progress.pinned().saturating_sub(kept);
         let mut index = self.tail.len();
         while evictable > 0 {
             index -= 1;
@@ -516,17 +512,10 @@ impl Store {
                 evictable -= 1;
             }
         }
-        let was_committed = part.committed.at.offset > at.offset;
-        let was_written = part.written.at.offset > at.offset;
-        part.first = part.first.min(n);
-        part.recent.truncate((n - part.first) as usize);
-        let mark = Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns };
-        for m in [&mut part.end, &mut part.durable, &mut part.written, &mut part.synced, &mut part.committed] {
-            *m = if m.number >= n { mark } else { *m };
-        }
-        for number in [&mut part.released, &mut part.enqueued, &mut part.packed, &mut part.pinned] {
-            *number = (*number).min(n);
-        }
+        let was_committed = part.progress.committed().at.offset > at.offset;
+        let was_written = part.progress.written().at.offset > at.offset;
+        part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns });
+        self.unflushed_bytes -= unflushed - part.unflushed_bytes();
         part.cut_table(at, cut.is_restart, was_committed);
         let removed = if cut.is_restart { part.restart_files(at, chain_crc) } else { part.cut_segments(&cut) };
         part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);

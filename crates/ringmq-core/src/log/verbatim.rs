@@ -280,12 +280,12 @@ impl Store {
     }
 
     fn run_in_memory(&self, want: Want, durable: Position) -> Option<Run> {
-        let (index, first) = self.log_view(want.p).batch_at(want.from.offset)?;
+        let (number, first) = self.log_view(want.p).batch_at(want.from.offset)?;
         if first.header().start() != want.from {
             return None;
         }
         let (mut parts, mut end, mut len) = (vec![], want.from, 0);
-        for r in self.part(want.p).recent.iter().skip(index) {
+        for r in self.part(want.p).batches.from(number) {
             len += r.bytes.len();
             let is_beyond = r.header().end().offset > durable.offset;
             if is_beyond || !parts.is_empty() && len > want.bytes_max {

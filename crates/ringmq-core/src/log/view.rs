@@ -4,16 +4,11 @@
 
 use crate::format::tail::{BatchId, EpochEnd, Tail};
 
-use super::partition::{Mark, PartitionLog, Recent};
+use super::partition::PartitionLog;
+use super::recent::Recent;
 use crate::base::{Epoch, Position};
 use crate::format::files::CommitRecord;
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
-
-impl Mark {
-    pub fn tail(&self) -> Tail {
-        Tail { at: self.at, chain_crc: self.chain_crc, epoch: self.epoch }
-    }
-}
 
 impl PartitionLog {
     /// Damage begins at `from`; `before` is the record of the batch that ends there, as far as the commit log tells. Without, the
@@ -24,7 +19,7 @@ impl PartitionLog {
         }
         let tail = |r: CommitRecord| Tail { at: r.end(), chain_crc: r.batch_crc.get(), epoch: Epoch(r.epoch.get()) };
         let SegmentMeta { base, prev_crc } = self.segment_of(from.offset).1.meta;
-        let epoch = self.epochs.epoch_at(base.offset).unwrap_or(self.end.epoch);
+        let epoch = self.epochs.epoch_at(base.offset).unwrap_or(self.progress.end().epoch);
         let segment = Tail { at: base, chain_crc: prev_crc, epoch };
         let closed = self.epochs.newest_first().find(|e| e.end.offset <= from.offset);
         let closed = closed.map(|e| Tail { at: e.end, chain_crc: e.chain_crc, epoch: e.epoch });
@@ -62,12 +57,12 @@ impl<'a> View<'a> {
 
     /// After all that was appended and sealed.
     pub fn end(&self) -> Tail {
-        self.part.cut.as_ref().map_or(self.part.end.tail(), |cut| cut.tail)
+        self.part.cut.as_ref().map_or(self.part.progress.end().tail(), |cut| cut.tail)
     }
 
     /// At most the end.
     pub fn durable(&self) -> Tail {
-        let durable = self.part.durable.tail();
+        let durable = self.part.progress.durable().tail();
         let cut = self.part.cut.as_ref().filter(|cut| cut.is_restart || cut.tail.at.offset <= durable.at.offset);
         cut.map_or(durable, |cut| cut.tail)
     }
@@ -102,10 +97,10 @@ impl<'a> View<'a> {
 
     /// The end of the longest run of batches from `from` on that is in memory and at most `bytes_max` long, one batch at least.
     pub fn run_end(&self, from: i64, bytes_max: usize) -> Option<Position> {
-        let (index, first) = self.batch_at(from)?;
+        let (number, first) = self.batch_at(from)?;
         let limit = from.saturating_add(i64::try_from(bytes_max).unwrap_or(i64::MAX)).min(self.end().at.offset);
-        let after = self.part.recent.partition_point(|r| r.header().end().offset <= limit);
-        let last = after.checked_sub(1).filter(|&last| last > index).and_then(|last| self.part.recent.get(last));
+        let behind = self.part.batches.number_where(|h| h.end().offset <= limit);
+        let last = behind.checked_sub(1).filter(|&last| last > number).and_then(|last| self.part.batches.get(last));
         Some(last.map_or(first.header().end(), |r| r.header().end()))
     }
 
@@ -134,11 +129,8 @@ impl<'a> View<'a> {
         found.next().is_some()
     }
 
-    /// The sealed batch in memory that begins at `offset`, with its index there.
-    pub(super) fn batch_at(&self, offset: i64) -> Option<(usize, &'a Recent)> {
-        let recent = &self.part.recent;
-        let index = recent.partition_point(|r| r.header().offset.get() < offset);
-        let found = recent.get(index)?;
-        (found.header().offset.get() == offset && offset < self.end().at.offset).then_some((index, found))
+    /// The sealed batch in memory that begins at `offset`, with its number.
+    pub(super) fn batch_at(&self, offset: i64) -> Option<(u64, &'a Recent)> {
+        self.part.batches.starting_at(offset).filter(|_| offset < self.end().at.offset)
     }
 }

@@ -197,7 +197,7 @@ fn a_trickle_does_not_keep_the_memory_of_a_flood() {
         let (pieces, batches) = (rig.store.batch_memory.bytes(), rig.store.batch_bytes());
         assert!(pieces <= 2 * batches + memory::SLACK, "{pieces} bytes for {batches} after {n}");
     }
-    let recent = &rig.store.part(trickle).recent;
+    let recent = &rig.store.part(trickle).batches;
     assert_eq!(recent.len(), 2000, "nothing of it is flushed yet");
     let alone = recent.iter().filter(|r| r.bytes.is_unique()).count();
     assert!((1000..2000).contains(&alone), "{alone} have memory of their own");
@@ -273,7 +273,7 @@ fn a_place_is_found_in_memory_and_on_disk() {
         starts.push(at);
     }
     let end = rig.store.durable_end(p);
-    assert!(rig.store.part(p).segments.len() > 3 && rig.store.part(p).recent.len() < 100);
+    assert!(rig.store.part(p).segments.len() > 3 && rig.store.part(p).batches.len() < 100);
     let mut token = 0;
     let mut find = |rig: &mut Rig, by: SearchBy| {
         token += 1;
@@ -470,8 +470,7 @@ fn a_partition_goes_on_where_recovery_left_it() {
     rig.store.stop(rig.now, &NoCursors, &mut rig.io);
     rig.settle();
     // From the disk alone.
-    rig.store.part_mut(p).pinned = 30;
-    while rig.store.part(p).first < 30 {
+    while rig.store.part(p).batches.first() < 30 {
         rig.store.part_mut(p).evict();
     }
     rig.store.cache = cache::ReadCache::new(0);
