@@ -63,22 +63,22 @@ impl Store {
     /// Begins to read behind a run that is cached, which has this of the batch at `offset`.
     fn start_behind(&mut self, p: PartitionIdx, offset: i64, limit: i64, tail: &[u8], io: &mut Io) {
         let part = self.part(p);
-        let base = part.segment_of(offset).1.meta.base.offset;
+        let base = part.segments.holding(offset).1.base();
         let first_at = FILE_HEADER_LEN + (offset - base) as u64;
         let at = first_at + tail.len() as u64;
         let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
         let head = self.head(p, tail);
         let rest = head.capacity().saturating_sub(tail.len()) as u64;
         let ahead = self.cache.ahead() as u64;
-        if head.is_empty() || offset < part.careful_until || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
+        if head.is_empty() || part.reading.is_careful(offset) || rest > ahead || at >= end || !at.is_multiple_of(BLOCK as u64) {
             self.start_read(p, offset, limit, Purpose::Fetch, io);
             return;
         }
-        let until = end.min(at + whole_batches(ahead, rest, part.read_batch_len as u64));
+        let until = end.min(at + whole_batches(ahead, rest, part.reading.batch_len() as u64));
         self.make_room(read_memory((until - at) as usize) + head.capacity());
         let read = Read { first_at, head, ..Read::new(p, Purpose::Fetch, offset, (base, limit), at..until) };
         let key = self.reader.reads.insert(read) as u32;
-        self.part_mut(p).reads.push(offset);
+        self.part_mut(p).reading.begin(offset);
         self.ask(key, io);
     }
 
@@ -101,10 +101,10 @@ impl Store {
     /// There is no use in another read of what stands there.
     pub(super) fn is_settled(&self, p: PartitionIdx, offset: i64) -> bool {
         let part = self.part(p);
-        offset < part.start.offset
-            || part.reads.contains(&offset)
+        offset < part.start().offset
+            || part.reading.is_under_way(offset)
             || part.recent_at(offset).is_some()
-            || part.lost_at(offset).is_some()
+            || part.damage.lost_at(offset).is_some()
             || self.cache.contains(p, offset)
             || self.reader.holds.is_held(p, offset)
     }
@@ -120,8 +120,8 @@ impl Store {
             }
             let is_end = read.until >= block_up(FILE_HEADER_LEN + (read.limit - read.base) as u64);
             let part = self.part(p);
-            let is_long = part.read_batch_len as usize > self.cache.ahead();
-            if is_end || is_long || read.is_parked || read.offset < part.careful_until {
+            let is_long = part.reading.batch_len() as usize > self.cache.ahead();
+            if is_end || is_long || read.is_parked || part.reading.is_careful(read.offset) {
                 return true;
             }
             if self.is_crowded(p, ahead) {
@@ -149,7 +149,7 @@ impl Store {
     fn start_next(&mut self, before: u32, io: &mut Io) -> u32 {
         let read = &self.reader.reads[before as usize];
         let (p, base, limit, offset) = (read.p, read.base, read.limit, read.offset);
-        let batch = self.part(p).read_batch_len as u64;
+        let batch = self.part(p).reading.batch_len() as u64;
         let first_at = match (read.until - read.first_at).checked_div(batch) {
             Some(count) => (read.first_at + count * batch).max(read.until - BLOCK as u64),
             None => read.until,
@@ -227,7 +227,7 @@ impl Store {
         read.head = head;
         (read.offset, read.first_at, read.follows) = (end, first_at, None);
         let is_there = read.is_there();
-        self.part_mut(before.p).reads.push(end);
+        self.part_mut(before.p).reading.begin(end);
         self.make_room(0);
         if is_there {
             self.judge_read(now, key, io);

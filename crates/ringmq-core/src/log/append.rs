@@ -105,7 +105,7 @@ impl Store {
 
     fn judge(&self, p: PartitionIdx, batch: &NativeBatch) -> Result<Judged, SequenceError> {
         match batch.sequence() {
-            Some(sequence) => self.part(p).producers.judge(sequence, batch.num()),
+            Some(sequence) => self.part(p).producers.sealed().judge(sequence, batch.num()),
             None => Ok(Judged::New),
         }
     }
@@ -150,7 +150,7 @@ impl Store {
             self.room.ring = true;
             return Err(Refusal::Busy);
         }
-        let base = part.active().meta.base.offset;
+        let base = part.segments.active().base();
         let (sealed, batches) = if open == 0 || joins { (0, 0) } else { (open as i64, 1) };
         let at = part.progress.end().at.offset + sealed;
         let segment = FILE_HEADER_LEN + (at - base) as u64 + len as u64;
@@ -165,7 +165,7 @@ impl Store {
             self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;
             return Ok(true);
         }
-        let batches = part.segment_batches + batches + 1;
+        let batches = part.segments.batches() + batches + 1;
         self.reserve(p, segment, commit_len(batches), io)?;
         Ok(!joins)
     }

@@ -36,7 +36,7 @@ impl Store {
         // What a poisoned partition needs stays in the ring.
         let topics = self.topics.values().filter(|t| t.failed).filter_map(|t| t.write_sequence);
         let topics = topics.chain(self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence));
-        let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].dirty_from).chain(topics).min();
+        let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from()).chain(topics).min();
         if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
             if self.room.ring && !self.is_read_only() {
                 self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
@@ -47,7 +47,7 @@ impl Store {
         let due: Vec<PartitionIdx> = self
             .partitions
             .iter()
-            .filter(|(_, part)| part.poisoned.is_none() && part.dirty_from.is_some_and(|d| d < target))
+            .filter(|(_, part)| part.poisoned.is_none() && part.journaled.dirty_from().is_some_and(|d| d < target))
             .map(|(i, _)| PartitionIdx(i as u32))
             .collect();
         self.running = Some(Running { target, left: due.len() });
@@ -68,7 +68,7 @@ impl Store {
             return; // Its topic.meta is on its way.
         }
         let deletes = &self.removal.deletes;
-        let dirty = self.partitions.iter().filter_map(|(_, part)| part.dirty_from);
+        let dirty = self.partitions.iter().filter_map(|(_, part)| part.journaled.dirty_from());
         let topics = self.topics.values().filter_map(|t| t.write_sequence);
         let topics = topics.chain(deletes.values().filter_map(|d| d.write_sequence));
         let target = dirty.chain(topics).min().map_or(running.target, |d| d.min(running.target));

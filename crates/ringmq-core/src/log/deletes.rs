@@ -101,7 +101,7 @@ impl Store {
 
     fn files_of(&self, old: Old) -> (FileId, FileId) {
         let part = self.part(old.p);
-        assert!(part.segments.iter().all(|s| s.meta.base.offset != old.base), "a segment of the log is not deleted");
+        assert!(part.segments.iter().all(|s| s.base() != old.base), "a segment of the log is not deleted");
         (FileId::Segment(part.dir.clone(), old.base), FileId::Commit(part.dir.clone(), old.base))
     }
 

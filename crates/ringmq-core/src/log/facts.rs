@@ -84,12 +84,12 @@ impl Store {
 
     /// Channels may have been lost here, by the start with this generation, and nobody has accepted that yet; zero: none.
     pub fn channels_lost(&self, p: PartitionIdx) -> u64 {
-        self.part(p).channels_lost
+        self.part(p).damage.channels_lost()
     }
 
     pub(super) fn tell_of_lost_channels(&self, p: PartitionIdx) {
         let part = self.part(p);
-        if part.channels_lost > 0 {
+        if part.damage.channels_lost() > 0 {
             let (topic, partition) = (&part.dir.topic, part.dir.partition);
             tracing::warn!(
                 %topic, %partition,
@@ -101,7 +101,7 @@ impl Store {
 
     /// What is lost of channels is accepted: new ones begin where they usually do, and retention goes on.
     pub fn accept_channels_lost(&mut self, p: PartitionIdx) -> RecordTicket {
-        let upto = std::mem::take(&mut self.part_mut(p).channels_lost);
+        let upto = self.part_mut(p).damage.accept_channels_lost();
         self.fact(p, RecordKind::LossAccepted, upto.to_le_bytes().to_vec())
     }
 
@@ -112,7 +112,7 @@ impl Store {
 
     /// Where the topic's next first channel starts in this partition.
     pub fn log_collect_start(&mut self, p: PartitionIdx, at: Position) -> RecordTicket {
-        self.part_mut(p).collect_start = at;
+        self.part_mut(p).borders.set_collect_start(at);
         self.log_position(p, RecordKind::CollectStart, at)
     }
 
@@ -121,8 +121,7 @@ impl Store {
     pub fn log_producers(&mut self, p: PartitionIdx, list: &[Producer]) -> Option<RecordTicket> {
         let max = (self.ring.payload_max() / 2 / Producer::ENCODED_MAX).max(1);
         let part = self.part_mut(p);
-        let adopted = part.committed_producers.adopt(list, part.start.offset);
-        part.producers.adopt(&adopted, part.start.offset);
+        let adopted = part.producers.adopt(list, part.start().offset);
         let some = adopted.chunks(max).map(|some| self.fact(p, RecordKind::Producers, Producer::encode_all(some)));
         some.last()
     }
@@ -130,7 +129,7 @@ impl Store {
     /// What [`Store::log_producers`] of a follower has to be told.
     pub fn producers_before_start(&self, p: PartitionIdx, max: usize) -> Vec<Producer> {
         let part = self.part(p);
-        part.producers.told_before(part.start.offset, max)
+        part.producers.sealed().told_before(part.start().offset, max)
     }
 
     pub(super) fn log_position(&mut self, p: PartitionIdx, kind: RecordKind, at: Position) -> RecordTicket {

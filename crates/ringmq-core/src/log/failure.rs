@@ -45,7 +45,7 @@ impl Store {
         }
         tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
             "a write failed: the partition is read-only until a restart");
-        part.poisoned = Some(error.to_string());
+        part.poisoned = Some(error.to_string().into());
         self.rounds -= part.flush.uncount();
         self.stalled_snapshots.retain(|&q| q != p);
         let was_counted = part.flush.give_up();
@@ -83,8 +83,8 @@ impl Store {
         for (i, part) in self.partitions.iter_mut() {
             let p = PartitionIdx(i as u32);
             let number = part.progress.durable().number;
-            if let Some(from) = part.shared.as_mut().and_then(|s| s.held_from.as_mut()) {
-                *from = part.progress.durable().at.offset;
+            if let Some(shared) = &mut part.shared {
+                shared.release_all(part.progress.durable().at.offset);
             }
             let unissued = part.batches.get(part.progress.packed().max(part.flush_until())).map(|r| r.tickets.0);
             let unissued = unissued.or(part.open.unsealed());

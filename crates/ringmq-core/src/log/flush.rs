@@ -21,7 +21,7 @@ use super::progress::Mark;
 use super::store::{Op, Store};
 use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, Durability, Epoch, FileId, IO_BYTES_MAX, Now, Ticks};
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, FILE_HEADER_LEN, SEGMENT_MAGIC};
-use crate::format::snapshot::{SLOTS, Snapshot};
+use crate::format::snapshot::Snapshot;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use zerocopy::IntoBytes;
@@ -204,7 +204,7 @@ impl Store {
     pub(super) fn break_off_waiting(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         if part.flush.break_off() {
-            part.dirty_after = None;
+            part.journaled.snapshot_dropped();
             self.stalled_snapshots.retain(|&q| q != p);
         }
     }
@@ -266,9 +266,9 @@ impl Store {
         while n < number {
             // As many batches as stand in one segment.
             let offset = part.batches.get(n).expect("an unwritten batch is in memory").header().offset.get();
-            let (index, segment) = part.segment_of(offset);
-            let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
-            if part.segment_writer.base() != segment.meta.base.offset {
+            let (index, segment) = part.segments.holding(offset);
+            let border = part.segments.border(index);
+            if part.segment_writer.base() != segment.base() {
                 part.segment_writer = part.begin_file(SEGMENT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data = Vec::with_capacity((number - n) as usize);
@@ -323,9 +323,9 @@ impl Store {
         let mut n = part.progress.committed().number;
         while n < number {
             let offset = part.batches.get(n).expect("an uncommitted batch is in memory").header().offset.get();
-            let (index, segment) = part.segment_of(offset);
-            let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
-            if part.commit_writer.base() != segment.meta.base.offset {
+            let (index, segment) = part.segments.holding(offset);
+            let border = part.segments.border(index);
+            if part.commit_writer.base() != segment.base() {
                 part.commit_writer = part.begin_file(COMMIT_MAGIC, index, epoch, now.unix_ns);
             }
             let mut data: Vec<u8> = Vec::with_capacity((number - n) as usize * COMMIT_RECORD_LEN);
@@ -403,7 +403,7 @@ impl Store {
                 }
                 Stage::CommitSync if !f.snapshot => return self.end_round(p, io),
                 // What made it wanted is in another one by now.
-                Stage::CommitSync if part.dirty_from.is_none_or(|d| d > self.ring.durable()) => {
+                Stage::CommitSync if part.journaled.dirty_from().is_none_or(|d| d > self.ring.durable()) => {
                     self.snapshot_stands(p);
                     return self.end_round(p, io);
                 }
@@ -412,9 +412,9 @@ impl Store {
                     if std::mem::take(&mut f.is_told) {
                         self.stalled_snapshots.retain(|&q| q != p);
                     }
-                    let slot = ((part.snapshot_sequence + 1) % SLOTS as u64) as usize;
-                    part.snapshot_len[slot] = part.snapshot_len[slot].max(f.image.len() as u64);
-                    let file = FileId::Snapshot(part.dir.clone(), slot as u8);
+                    let slot = part.slots.next_slot();
+                    part.slots.allocated(slot, f.image.len() as u64);
+                    let file = FileId::Snapshot(part.dir.clone(), slot);
                     let chunks = f.image.len().div_ceil(IO_BYTES_MAX);
                     for i in 0..chunks {
                         let at = i * IO_BYTES_MAX;
@@ -425,15 +425,15 @@ impl Store {
                     f.stage = Stage::Snapshot;
                 }
                 Stage::Snapshot => {
-                    part.snapshot_sequence += 1;
+                    part.slots.written();
                     f.copies -= 1;
                     if f.copies > 0 {
-                        let image = Snapshot::renumber(&f.image, part.snapshot_sequence + 1);
+                        let image = Snapshot::renumber(&f.image, part.slots.next_sequence());
                         self.want_slot(p, image.into());
                         continue;
                     }
-                    part.dirty_from = part.dirty_after.take();
-                    part.snapshot_end = part.progress.committed().at;
+                    part.journaled.snapshot_stands();
+                    part.slots.stands(part.progress.committed().at);
                     f.image = Bytes::new();
                     self.snapshot_stands(p);
                     return self.end_round(p, io);
@@ -449,7 +449,7 @@ impl Store {
             let running = self.running.as_mut().expect("a checkpoint counts on the round");
             running.left -= 1;
             // A cut's record is in no snapshot before the cut is complete; the checkpoint then passes less.
-            let is_past = part.dirty_from.is_none_or(|d| d >= running.target) || part.cut.is_some();
+            let is_past = part.journaled.dirty_from().is_none_or(|d| d >= running.target) || part.cut.is_some();
             assert!(is_past, "the snapshot contains what the checkpoint passes");
         }
         self.retention.look_at(p);
@@ -469,47 +469,46 @@ impl Store {
         let next = part.batches.get(end.number);
         let applied = match next {
             Some(r) if r.record_sequence > 0 => r.record_sequence - 1,
-            _ => part.record_sequence,
+            _ => part.journaled.sequence(),
         };
         let mut dirty_after = next.map(|r| r.write_sequence).filter(|&w| w > 0);
         let applied = part.cut.as_ref().map_or(applied, |cut| cut.not_contained(applied, &mut dirty_after));
-        let sequence = part.snapshot_sequence + 1;
+        let sequence = part.slots.next_sequence();
         let image = Snapshot {
             topic_id: part.dir.topic_id,
             partition: part.dir.partition,
             sequence,
             applied,
             epoch: end.epoch,
-            start: part.start,
+            start: part.start(),
             end: end.at,
-            committed: part.shared.as_ref().map_or(end.at, |s| s.committed),
-            collect_start: part.collect_start,
+            committed: part.shared.as_ref().map_or(end.at, |s| s.committed()),
+            collect_start: part.borders.collect_start(),
             chain_crc: end.chain_crc,
-            segment_base: part.segment_of(end.at.offset).1.meta.base.offset,
-            doubt: part.doubt,
+            segment_base: part.segments.holding(end.at.offset).1.base(),
+            doubt: part.damage.doubt(),
             unix_ns: end.unix_ns,
             channels,
-            producers: part.committed_producers.iter().copied().collect(),
-            promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised),
+            producers: part.producers.committed().iter().copied().collect(),
+            promised: part.shared.as_ref().map_or(Epoch(0), |s| s.promised()),
             epochs: Some(part.epochs.iter().take_while(|e| e.end.offset < end.at.offset).collect()),
-            channels_lost: part.channels_lost,
-            vouched: part.vouched.as_deref().copied().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
+            channels_lost: part.damage.channels_lost(),
+            vouched: part.damage.vouched().filter(|v| part.shared.is_some() && v.at.offset < end.at.offset),
         };
         let image: Bytes = image.encode().into();
         assert_eq!(image.len() % BLOCK, 0);
-        part.dirty_after = dirty_after;
-        part.flush.copies = Snapshot::copies_behind(part.snapshot_sequence);
+        part.journaled.snapshot_taken(dirty_after);
+        part.flush.copies = Snapshot::copies_behind(part.slots.sequence());
         self.want_slot(p, image);
     }
 
     /// Sees to space for an image in the next slot, which is written then.
     fn want_slot(&mut self, p: PartitionIdx, image: Bytes) {
         let part = &mut self.partitions[p.0 as usize];
-        let (file, len) = (Snapshot::file(&part.dir, part.snapshot_sequence + 1), image.len() as u64);
-        let slot = ((part.snapshot_sequence + 1) % SLOTS as u64) as usize;
+        let (file, len) = (Snapshot::file(&part.dir, part.slots.next_sequence()), image.len() as u64);
         let f = &mut part.flush;
         (f.image, f.stage) = (image, Stage::SnapshotSpace);
-        if part.snapshot_len[slot] < len {
+        if !part.slots.has_space(len) {
             f.todo.push_back(DiskOp::Allocate { file, len });
         }
     }
@@ -605,7 +604,7 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             if part.flush.retry_at.is_some_and(|at| at <= now.ticks) {
                 part.flush.retry_at = None;
-                let file = Snapshot::file(&part.dir, part.snapshot_sequence + 1);
+                let file = Snapshot::file(&part.dir, part.slots.next_sequence());
                 let len = part.flush.image.len() as u64;
                 part.flush.todo.push_back(DiskOp::Allocate { file, len });
                 self.proceed(now, p, cursors, io);

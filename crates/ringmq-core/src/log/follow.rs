@@ -5,7 +5,7 @@
 //! metadata's; the node's generation stays that of files and records.
 
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
-use super::partition::Shared;
+use super::shared::Shared;
 use super::store::{Store, batch_cost};
 use super::view::View;
 use crate::base::{Epoch, Position};
@@ -88,8 +88,8 @@ impl Store {
         let part = self.part_mut(p);
         // Until now it was alone: what is durable is committed.
         let durable = part.progress.durable().at;
-        let shared = part.shared.get_or_insert_with(|| Box::new(Shared::new(epoch, durable)));
-        shared.promised = shared.promised.max(epoch);
+        let shared = part.shared.get_or_insert_with(|| Box::new(Shared::new(epoch, durable, Default::default())));
+        shared.promise(epoch);
         self.fact(p, RecordKind::Epoch, epoch.0.to_le_bytes().to_vec())
     }
 
@@ -97,16 +97,10 @@ impl Store {
     /// so there, at most once.
     pub fn log_committed(&mut self, p: PartitionIdx, at: Position) {
         let part = self.part_mut(p);
-        let (durable, mut released) = (part.progress.durable().at.offset, 0);
+        let durable = part.progress.durable().at.offset;
         let Some(shared) = &mut part.shared else { return };
-        shared.committed = at;
-        while shared.counted.pop_front_if(|c| c.offset < at.offset).is_some() {}
-        let is_due = at != shared.recorded && !std::mem::replace(&mut shared.is_due, true);
-        if let Some(from) = &mut shared.held_from {
-            let upto = at.offset.clamp(*from, durable.max(*from));
-            released = (upto - *from) as u64;
-            *from = upto;
-        }
+        let is_due = shared.commit(at);
+        let released = shared.release_before(at.offset, durable);
         if released > 0 {
             self.waiting_bytes -= released;
             self.room.signal_waiting = true;
@@ -121,10 +115,11 @@ impl Store {
     pub fn hold_until_committed(&mut self, p: PartitionIdx, holds: bool) {
         let part = self.part_mut(p);
         let durable = part.progress.durable().at.offset;
-        let released = if holds { 0 } else { part.release_held(i64::MIN) };
-        if let Some(shared) = &mut part.shared {
-            shared.held_from = if holds { shared.held_from.or(Some(durable)) } else { None };
+        let Some(shared) = &mut part.shared else { return };
+        if holds {
+            return shared.hold(durable);
         }
+        let released = shared.end_hold(durable);
         self.waiting_bytes -= released;
         self.room.signal_waiting |= released > 0;
     }
@@ -136,8 +131,7 @@ impl Store {
         }
         for p in std::mem::take(&mut self.commits_due) {
             let Some(shared) = &mut self.part_mut(p).shared else { continue };
-            let at = shared.committed;
-            (shared.is_due, shared.recorded) = (false, at);
+            let at = shared.record();
             self.fact(p, RecordKind::Committed, RawPosition::from(at).as_bytes().to_vec());
         }
     }
@@ -153,7 +147,7 @@ impl Store {
     }
 
     fn log_doubt(&mut self, p: PartitionIdx, doubt: Doubt) {
-        self.part_mut(p).doubt = doubt;
+        self.part_mut(p).damage.set_doubt(doubt);
         self.fact(p, RecordKind::Doubt, u64::from(doubt.is_suspect()).to_le_bytes().to_vec());
     }
 }

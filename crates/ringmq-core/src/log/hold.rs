@@ -117,12 +117,13 @@ impl Store {
             }
             let limit = self.readable_limit(p, offset);
             let part = self.part(p);
-            let is_settled = part.start.offset > offset || part.lost_at(offset).is_some() || part.recent_at(offset).is_some();
+            let is_settled =
+                part.start().offset > offset || part.damage.lost_at(offset).is_some() || part.recent_at(offset).is_some();
             let Some(limit) = limit.filter(|_| !is_settled) else {
                 self.release(now, p, offset);
                 continue;
             };
-            let is_busy = part.reads.contains(&offset) || self.searches_extent_of(p, offset);
+            let is_busy = part.reading.is_under_way(offset) || self.searches_extent_of(p, offset);
             if is_busy || self.reader.probes() >= PROBES_MAX || !self.has_probe_room() {
                 self.reader.holds.schedule(p, offset, now.ticks + PAUSE_MIN);
                 continue;

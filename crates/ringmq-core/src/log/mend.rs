@@ -63,26 +63,27 @@ impl Store {
     pub fn mend(&mut self, p: PartitionIdx, batches: Vec<Batch>, io: &mut Io) {
         let part = self.part(p);
         let first = batches.first().map(|b| b.header);
-        let lost =
-            first.and_then(|h| part.lost_at(h.offset.get())).filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
+        let lost = first
+            .and_then(|h| part.damage.lost_at(h.offset.get()))
+            .filter(|l| first.is_some_and(|h| h.start().offset == l.0.offset));
         let is_able = part.mend.is_none() && part.cut.is_none() && part.poisoned.is_none() && !self.is_stopping();
         let (Some((from, to)), true) = (lost, is_able) else {
             return self.not_mended(p, "it is not lost, or the log is cut just now");
         };
-        let (index, segment) = part.segment_of(from.offset);
-        let base = segment.meta.base.offset;
-        let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
+        let (index, segment) = part.segments.holding(from.offset);
+        let base = segment.base();
+        let border = part.segments.border(index);
         let limit = border.min(to.offset).min(part.progress.written().at.offset);
         let fits = |b: &Batch| b.header.end().offset <= limit && !b.header.is_lost();
         let kept: Vec<Batch> = batches.into_iter().take_while(fits).collect();
         let (Some(head), Some(last)) = (kept.first(), kept.last()) else {
             return self.not_mended(p, "what came does not end where the damage does");
         };
-        let known = part.vouched.as_ref().filter(|v| v.at.offset == from.offset);
+        let known = part.damage.vouched().filter(|v| v.at.offset == from.offset);
         let goes_on = known.is_none_or(|v| v.at == head.header.start() && v.chain_crc == head.header.prev_crc.get());
         let end = last.header.end();
         let meets = end.offset != to.offset || end == to;
-        let behind = part.segments.get(index + 1).filter(|s| s.meta.base.offset == end.offset);
+        let behind = part.segments.get(index + 1).filter(|s| s.base() == end.offset);
         let is_chained = behind.is_none_or(|s| s.meta.prev_crc == last.header.header_crc.get());
         if !(goes_on && meets && is_chained) {
             return self.not_mended(p, "what came is not what stood there");
@@ -105,8 +106,7 @@ impl Store {
 
     /// What is lost and ends up to `upto` is passed by readers, as on a partition that has no other replica.
     pub fn give_up_lost(&mut self, p: PartitionIdx, upto: i64) {
-        if let Some(shared) = self.part_mut(p).shared.as_mut().filter(|s| s.given_up != upto) {
-            shared.given_up = upto;
+        if self.part_mut(p).shared.as_mut().is_some_and(|shared| shared.give_up(upto)) {
             self.notices.push(Notice::Readable { p });
         }
     }
@@ -127,8 +127,9 @@ impl Store {
     fn drive_mend(&mut self, p: PartitionIdx, io: &mut Io) {
         let is_stopping = self.is_stopping();
         let part = &mut self.partitions[p.0 as usize];
+        let start = part.start().offset;
         let Some(mend) = part.mend.as_mut().filter(|m| !m.is_under_way()) else { return };
-        let is_void = part.cut.is_some() || part.poisoned.is_some() || is_stopping || mend.from().offset < part.start.offset;
+        let is_void = part.cut.is_some() || part.poisoned.is_some() || is_stopping || mend.from().offset < start;
         if is_void {
             return self.end_mend(p, false);
         }
@@ -229,20 +230,11 @@ impl Store {
 impl super::partition::PartitionLog {
     /// What is lost begins behind this batch now, which ends at `to`; the replica vouches for its log up to the next damage.
     fn find_again(&mut self, from: Position, to: Position, last: &Batch) {
-        let Some(index) = self.lost.iter().position(|l| l.0.offset == from.offset) else { return };
-        if self.lost[index].1.offset <= to.offset {
-            self.lost.remove(index);
-        } else {
-            self.lost[index].0 = to;
-        }
-        self.vouched = None;
-        if let Some(&(next, _)) = self.lost.first() {
-            self.unvouch(next, None);
-            if next.offset == to.offset {
-                let h = &last.header;
-                let tail = Tail { at: to, chain_crc: h.header_crc.get(), epoch: Epoch(h.epoch.get()) };
-                self.vouched = Some(Box::new(tail));
-            }
+        let Some(next) = self.damage.mend(from.offset, to) else { return };
+        self.unvouch(next, None);
+        if next.offset == to.offset {
+            let h = &last.header;
+            self.damage.vouch(Tail { at: to, chain_crc: h.header_crc.get(), epoch: Epoch(h.epoch.get()) });
         }
     }
 

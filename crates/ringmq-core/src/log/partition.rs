@@ -4,15 +4,22 @@
 //! [`Progress`](super::progress::Progress) has the picture of a batch's way. Decides nothing about IO: [`flush`](super::flush) and
 //! [`store`](super::store) move the borders.
 
+use super::borders::Borders;
+use super::damage::Damage;
 use super::flush::Flush;
+use super::journaled::{Journaled, SnapshotSlots};
 use super::memory::BatchMemory;
 use super::mend::Mend;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, LogStats, PartitionIdx};
 use super::open_batch::OpenBatch;
-use super::producers::{Before, ProducerLimits, Producers};
+use super::producer_tables::ProducerTables;
+use super::producers::{ProducerLimits, Producers};
 use super::progress::{Mark, Progress};
+use super::reading::Reading;
 use super::recent::{Recent, RecentBatches};
+use super::segments::{Segment, Segments};
+use super::shared::Shared;
 use super::space::Space;
 use super::state::RecoveredPartition;
 use super::truncate::Cut;
@@ -22,9 +29,6 @@ use crate::format::batch::COPIED_MAX;
 use crate::format::batch::{Batch, BatchHeader, Stamp};
 use crate::format::epochs::Epochs;
 use crate::format::files::{COMMIT_MAGIC, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN, FileHeader, SEGMENT_MAGIC};
-use crate::format::segment_table::SegmentTable;
-use crate::format::snapshot::SLOTS;
-use crate::format::tail::Tail;
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use std::{collections::VecDeque, sync::Arc};
 
@@ -35,116 +39,45 @@ const STREAM_PART: usize = 4;
 /// ... until so often nothing waited when something came.
 const STREAM_LASTS: u8 = 16;
 
-/// A segment and its commit log.
-#[derive(Clone, Copy, Debug)]
-pub struct Segment {
-    pub meta: SegmentMeta,
-    /// Of its newest batch; `None` when it was not closed in this process and nobody looked yet.
-    pub last_unix_ns: Option<i64>,
-}
-
-/// What a partition with several replicas has beside.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The highest epoch that was promised.
-    pub promised: Epoch,
-    /// How far it is committed, as was told, and as the journal or a snapshot says.
-    pub committed: Position,
-    pub recorded: Position,
-    /// In the store's list for a turn's end.
-    pub is_due: bool,
-    /// Of the log, what is durable from this offset on still counts as published and waiting.
-    pub held_from: Option<i64>,
-    /// What is lost and ends up to here is given up: readers pass it. What ends beyond is waited for.
-    pub given_up: i64,
-    /// What `committed_producers` was before each batch behind `committed`, since the start: a cut takes those back.
-    pub counted: VecDeque<Before>,
-}
-
-impl Shared {
-    pub fn new(promised: Epoch, committed: Position) -> Self {
-        let (is_due, held_from, given_up, counted) = (false, None, 0, VecDeque::new());
-        Shared { promised, committed, recorded: committed, is_due, held_from, given_up, counted }
-    }
-}
-
 pub struct PartitionLog {
     pub dir: Arc<PartitionDir>,
-    // ---- the log
-    pub start: Position,
-    /// Header crc of the batch before the start that recovery found, should that lie within a segment.
-    pub start_crc: u32,
-    pub collect_start: Position,
-    pub low_water: Position,
-    /// Retention removes nothing beyond this offset, whatever the channels have confirmed: another replica may need it.
-    pub agreed_start: i64,
-    pub doubt: Doubt,
-    /// The generation of the start that may have lost channels, until somebody accepts that; zero: none.
-    pub channels_lost: u64,
-    /// What damage took, ascending, disjoint.
-    pub lost: Vec<(Position, Position)>,
-    /// Where the first damage begins.
-    pub vouched: Option<Box<Tail>>,
-    /// Of new own batches.
+    pub borders: Borders,
+    pub damage: Damage,
+    /// Epoch of new own batches.
     pub epoch: Epoch,
-    /// `None`: the partition has no other replica.
-    pub shared: Option<Box<Shared>>,
-    /// The cut under way.
-    pub cut: Option<Box<Cut>>,
-    /// What damage took and is being written again.
-    pub mend: Option<Box<Mend>>,
-    pub progress: Progress,
     /// All epochs of the log but the last one, which ends at its end.
     pub epochs: Epochs,
+    pub progress: Progress,
     pub batches: RecentBatches,
     /// Bytes of the batches from `pinned` to `durable`.
     unflushed_bytes: u64,
     pub open: OpenBatch,
-    /// Idempotent producers as all sealed batches tell them, and as those below `committed` do: what a snapshot holds,
-    /// and what the first goes back to when batches are forgotten.
-    pub producers: Producers,
-    pub committed_producers: Producers,
+    pub producers: ProducerTables,
     /// In the store's list for the turn's end.
     pub is_dirty: bool,
     /// In the list of what the journal write that just finished has made durable.
     pub is_touched: bool,
-    // ---- files
-    /// Ascending, never empty; the last one takes new batches.
-    pub segments: VecDeque<Segment>,
-    /// Batches of the last segment.
-    pub segment_batches: u64,
     /// Not zero: it is written to as a stream.
-    pub streams: u8,
+    streams: u8,
+    pub segments: Segments,
+    /// Space of the last segment's files.
     pub space: Space,
     pub segment_writer: FileWriter,
     pub commit_writer: FileWriter,
     pub flush: Flush,
-    // ---- journal and snapshots
-    pub record_sequence: u64,
-    /// Where the partition ends after the last batch given to the journal.
-    pub journal_end: Position,
-    pub snapshot_sequence: u64,
-    /// Allocated lengths of the slots as far as known.
-    pub snapshot_len: [u64; SLOTS as usize],
-    /// First journal write with a record that not two durable slots contain.
-    pub dirty_from: Option<u64>,
-    /// The same beyond the snapshot that is being written to its slots.
-    pub dirty_after: Option<u64>,
-    /// End of the last durable snapshot: redo needs no segment below it.
-    pub snapshot_end: Position,
+    pub journaled: Journaled,
+    pub slots: SnapshotSlots,
+    pub reading: Reading,
+    /// `None`: the partition has no other replica.
+    pub shared: Option<Box<Shared>>,
+    /// The truncation under way.
+    pub cut: Option<Box<Cut>>,
+    /// What damage took and is being written again.
+    pub mend: Option<Box<Mend>>,
     /// Why this partition's files are not written any more.
-    pub poisoned: Option<String>,
+    pub poisoned: Option<Box<str>>,
     /// Its topic is being removed.
     pub is_leaving: bool,
-    // ---- reading
-    /// Reads in flight, by the offset they began at.
-    pub reads: Vec<i64>,
-    /// In the reader's line for room.
-    pub waits_to_read: bool,
-    /// Below this offset a read failed: batches are read one by one.
-    pub careful_until: i64,
-    /// Of the batch that was read from a segment last: others are probably as long.
-    pub read_batch_len: u32,
 }
 
 impl PartitionLog {
@@ -185,21 +118,21 @@ impl PartitionLog {
 
     /// `epoch`: of this start, also that of a segment that has to be begun.
     pub fn new(r: RecoveredPartition, epoch: Epoch, unix_ns: i64) -> Self {
-        let mut segments: VecDeque<Segment> = r.segments.iter().map(|&meta| Segment { meta, last_unix_ns: None }).collect();
-        let (mut segment_len, mut commit_len, mut batches) = (r.segment_len, r.commit_len, r.commit_records);
-        if segments.is_empty() {
-            let meta = SegmentMeta { base: r.end, prev_crc: r.chain_crc };
-            segments.push_back(Segment { meta, last_unix_ns: None });
+        let (mut metas, mut segment_len, mut commit_len, mut batches) =
+            (r.segments, r.segment_len, r.commit_len, r.commit_records);
+        if metas.is_empty() {
+            metas.push(SegmentMeta { base: r.end, prev_crc: r.chain_crc });
             (segment_len, commit_len, batches) = (0, 0, 0);
         }
-        let last = segments.back().expect("one was just added").meta;
+        let segments = Segments::new(&metas, batches);
+        let last = segments.active().meta;
         let bytes = r.end.offset - last.base.offset;
         assert!(bytes >= 0, "the last segment holds the end");
         let header = |magic| {
             let (id, partition) = (r.dir.topic_id, r.dir.partition);
             FileHeader::new(magic, id, partition, last.base, last.prev_crc, epoch, unix_ns)
         };
-        let before = SegmentTable::of(segments.range(..segments.len() - 1).map(|s| s.meta));
+        let before = segments.table_of(segments.len() - 1);
         // The header of an empty file may not be there yet; writing it (again) does no harm.
         let segment_writer = if bytes == 0 {
             FileWriter::begin(r.dir.clone(), header(SEGMENT_MAGIC), &before)
@@ -213,61 +146,46 @@ impl PartitionLog {
             FileWriter::resume(r.dir.clone(), COMMIT_MAGIC, last.base.offset, at, r.commit_tail)
         };
         let end = Mark { number: 0, at: r.end, chain_crc: r.chain_crc, epoch: r.epoch, unix_ns: r.last_unix_ns };
+        let is_shared = r.promised > Epoch(0);
         PartitionLog {
-            start: r.start,
-            start_crc: r.start_crc,
-            collect_start: r.collect_start,
-            low_water: r.start,
-            agreed_start: i64::MAX,
-            doubt: r.doubt,
-            channels_lost: r.channels_lost,
-            lost: r.lost,
-            vouched: r.vouched.map(Box::new),
+            borders: Borders::new(r.start, r.start_crc, r.collect_start),
+            damage: Damage::new(r.lost, r.vouched, r.doubt, r.channels_lost),
             // A replica of several is told its epoch. Should it be alone from now on, it writes above all that it promised.
-            epoch: if r.promised == Epoch(0) { epoch } else { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) },
-            shared: (r.promised > Epoch(0))
-                .then(|| Box::new(Shared { counted: r.counted, ..Shared::new(r.promised, r.committed) })),
-            cut: None,
-            mend: None,
-            progress: Progress::new(end),
+            epoch: if is_shared { epoch.max(Epoch(r.promised.max(r.epoch).0.saturating_add(1))) } else { epoch },
             epochs: r.epochs,
+            progress: Progress::new(end),
             batches: RecentBatches::default(),
             unflushed_bytes: 0,
             open: OpenBatch::default(),
-            committed_producers: r.producers.clone(),
-            producers: r.producers,
+            producers: ProducerTables::new(r.producers),
             is_dirty: false,
             is_touched: false,
-            segments,
-            segment_batches: batches,
             streams: 0,
+            segments,
             space: Space::new(last.base.offset, segment_len, commit_len, r.snapshot_sequence),
             segment_writer,
             commit_writer,
             flush: Flush::new(end),
-            record_sequence: r.record_sequence,
-            journal_end: r.end,
-            snapshot_sequence: r.snapshot_sequence,
-            snapshot_len: [0; SLOTS as usize],
-            dirty_from: None,
-            dirty_after: None,
-            snapshot_end: r.end,
+            journaled: Journaled::new(r.record_sequence, r.end),
+            slots: SnapshotSlots::new(r.snapshot_sequence, r.end),
+            reading: Reading::default(),
+            shared: is_shared.then(|| Box::new(Shared::new(r.promised, r.committed, r.counted))),
+            cut: None,
+            mend: None,
             poisoned: None,
             is_leaving: false,
-            reads: vec![],
-            waits_to_read: false,
-            careful_until: 0,
-            read_batch_len: 0,
             dir: r.dir,
         }
     }
 
+    /// First position still stored.
+    pub fn start(&self) -> Position {
+        self.borders.start()
+    }
+
     /// A journal write with this sequence holds a record of the partition.
     pub fn mark_dirty(&mut self, write_sequence: u64) {
-        self.dirty_from.get_or_insert(write_sequence);
-        if self.flush.is_snapshot_taken() {
-            self.dirty_after.get_or_insert(write_sequence);
-        }
+        self.journaled.mark_dirty(write_sequence, self.flush.is_snapshot_taken());
     }
 
     /// Batches below this number were given to the disk, or will be by the round under way.
@@ -346,17 +264,6 @@ impl PartitionLog {
         if self.streams > 0 { usual / STREAM_PART } else { usual }
     }
 
-    pub fn active(&self) -> &Segment {
-        self.segments.back().expect("a partition has a segment")
-    }
-
-    /// The segment that holds `offset`, with its index. The first one for anything below.
-    pub fn segment_of(&self, offset: i64) -> (usize, &Segment) {
-        let after = self.segments.partition_point(|s| s.meta.base.offset <= offset);
-        let index = after.saturating_sub(1);
-        (index, &self.segments[index])
-    }
-
     fn stamp(&self) -> Stamp {
         let (topic_id, partition, epoch) = (self.dir.topic_id, self.dir.partition, self.epoch);
         let end = self.progress.end();
@@ -404,10 +311,10 @@ impl PartitionLog {
     fn push(&mut self, batch: Batch, tickets: (AppendTicket, AppendTicket), cost: u64) {
         let end = self.progress.end();
         if batch.header.epoch.get() != end.epoch.0 {
-            self.epochs.close(self.start, end.tail());
+            self.epochs.close(self.start(), end.tail());
         }
         self.progress.seal(&batch.header);
-        self.segment_batches += 1;
+        self.segments.count_batch();
         let bytes = batch.bytes;
         self.batches.push(Recent { bytes, tickets, is_direct: false, cost, record_sequence: 0, write_sequence: 0 });
         assert_eq!(self.batches.end(), self.progress.end().number, "recent batches end at the end");
@@ -417,10 +324,10 @@ impl PartitionLog {
     pub fn commit(&mut self, mark: Mark) {
         for number in self.progress.committed().number..mark.number {
             let r = self.batches.get(number).expect("an uncommitted batch is in memory");
+            let before = self.producers.commit(r.header());
             if let Some(shared) = &mut self.shared {
-                shared.counted.extend(self.committed_producers.before(r.header()));
+                shared.count(before);
             }
-            self.committed_producers.count(r.header());
         }
         self.progress.commit(mark);
     }
@@ -433,13 +340,10 @@ impl PartitionLog {
     /// Begins a new segment at the end.
     pub fn roll(&mut self) {
         let end = self.progress.end();
-        assert!(self.open.is_empty() && self.active().meta.base.offset < end.at.offset);
+        assert!(self.open.is_empty(), "what is open stands before the new segment");
         let last_unix_ns = self.batches.last().map(|r| r.header().base_unix_ns.get());
-        self.segments.back_mut().expect("a partition has a segment").last_unix_ns = last_unix_ns;
-        let meta = SegmentMeta { base: end.at, prev_crc: end.chain_crc };
-        self.segments.push_back(Segment { meta, last_unix_ns: None });
-        self.segment_batches = 0;
-        self.space = self.space.next(meta.base.offset);
+        self.segments.roll(end, last_unix_ns);
+        self.space = self.space.next(end.at.offset);
     }
 
     /// The header for a file of `segment` that is begun now.
@@ -448,15 +352,11 @@ impl PartitionLog {
         FileHeader::new(magic, self.dir.topic_id, self.dir.partition, base, prev_crc, epoch, unix_ns)
     }
 
-    /// The segments before the one of this index.
-    pub fn table_of(&self, index: usize) -> SegmentTable {
-        SegmentTable::of(self.segments.range(..index).map(|s| s.meta))
-    }
-
     /// A file of the segment of this index that is begun now.
     pub fn begin_file(&self, magic: [u8; 4], index: usize, epoch: Epoch, unix_ns: i64) -> FileWriter {
-        let header = self.file_header(magic, &self.segments[index], epoch, unix_ns);
-        FileWriter::begin(self.dir.clone(), header, &self.table_of(index))
+        let segment = self.segments.get(index).expect("a file is of a segment");
+        let header = self.file_header(magic, segment, epoch, unix_ns);
+        FileWriter::begin(self.dir.clone(), header, &self.segments.table_of(index))
     }
 
     pub fn commit_record(&self, h: &BatchHeader) -> CommitRecord {
@@ -501,25 +401,18 @@ impl PartitionLog {
 
     /// Counts the batches in memory behind those that the table of the files has.
     pub fn recount_producers(&mut self) {
-        self.producers = self.committed_producers.clone();
-        let number = self.progress.committed().number;
-        self.batches.from(number).for_each(|r| self.producers.count(r.header()));
+        self.producers.recount(self.batches.from(self.progress.committed().number));
     }
 
     /// What becomes durable goes on counting as waiting, until it is committed.
     pub fn is_held(&self) -> bool {
-        self.shared.as_ref().is_some_and(|s| s.held_from.is_some())
+        self.shared.as_ref().is_some_and(|s| s.is_held())
     }
 
     /// What is durable and still counts as waiting, from `offset` on, does so no longer. So many bytes.
     pub fn release_held(&mut self, offset: i64) -> u64 {
         let durable = self.progress.durable().at.offset;
-        let held = self.shared.as_mut().and_then(|s| s.held_from.as_mut());
-        held.map_or(0, |from| {
-            let bytes = durable - offset.max(*from).min(durable);
-            *from = offset.min(*from);
-            bytes as u64
-        })
+        self.shared.as_mut().map_or(0, |s| s.release_from(offset, durable))
     }
 
     /// No round of flushing may begin: its files are being cut or mended.
@@ -527,35 +420,15 @@ impl PartitionLog {
         self.is_cutting() || self.is_mending()
     }
 
-    /// Adds to what is known to be lost.
-    pub fn add_lost(&mut self, from: Position, to: Position) {
-        let index = self.lost.partition_point(|l| l.0.offset < from.offset);
-        if let Some(before) = index.checked_sub(1).and_then(|i| self.lost.get_mut(i))
-            && before.1.offset >= from.offset
-        {
-            if to.offset > before.1.offset {
-                before.1 = to;
-            }
-            return;
-        }
-        self.lost.insert(index, (from, to));
-    }
-
-    /// The lost range that holds `offset`.
-    pub fn lost_at(&self, offset: i64) -> Option<(Position, Position)> {
-        let index = self.lost.partition_point(|l| l.0.offset <= offset).checked_sub(1)?;
-        self.lost.get(index).copied().filter(|l| offset < l.1.offset)
-    }
-
     /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.
     pub fn waits_for(&self, to: Position) -> bool {
-        self.shared.as_ref().is_some_and(|s| to.offset > s.given_up)
+        self.shared.as_ref().is_some_and(|s| s.waits_for(to))
     }
 
     pub fn stats(&self) -> LogStats {
         LogStats {
-            messages: (self.progress.durable().at.count - self.start.count).max(0) as u64,
-            bytes: (self.progress.durable().at.offset - self.start.offset).max(0) as u64,
+            messages: (self.progress.durable().at.count - self.start().count).max(0) as u64,
+            bytes: (self.progress.durable().at.offset - self.start().offset).max(0) as u64,
             segments: self.segments.len() as u64,
             unflushed_bytes: self.unflushed_bytes,
             read_only: self.poisoned.is_some(),

@@ -184,8 +184,8 @@ impl Store {
     /// The batch that begins at `offset`, if it is durable. [`Notice::Readable`] follows a [`Fetch::Pending`].
     pub fn fetch(&mut self, p: PartitionIdx, offset: i64, io: &mut Io) -> Fetch {
         let part = self.part(p);
-        if offset < part.start.offset {
-            return Fetch::Below { start: part.start };
+        if offset < part.start().offset {
+            return Fetch::Below { start: part.start() };
         }
         if offset >= part.progress.durable().at.offset {
             return Fetch::End;
@@ -196,7 +196,7 @@ impl Store {
         if let Some(r) = part.recent_at(offset) {
             return Fetch::Batch(r.batch());
         }
-        if let Some((from, to)) = part.lost_at(offset) {
+        if let Some((from, to)) = part.damage.lost_at(offset) {
             return if part.waits_for(to) { Fetch::Held } else { Fetch::Lost { from, to } };
         }
         if let Some(hit) = self.cache.get(p, offset) {
@@ -208,7 +208,7 @@ impl Store {
         if let Some(held) = self.held_answer(p, offset) {
             return held;
         }
-        if self.part(p).reads.contains(&offset) || self.searches_extent_of(p, offset) {
+        if self.part(p).reading.is_under_way(offset) || self.searches_extent_of(p, offset) {
             return Fetch::Pending;
         }
         let Some(limit) = self.readable_limit(p, offset) else {
@@ -217,7 +217,7 @@ impl Store {
             let to = self.next_in_memory(p, offset);
             return Fetch::Lost { from, to };
         };
-        if self.part(p).reads.len() >= PARTITION_READS_MAX {
+        if self.part(p).reading.count() >= PARTITION_READS_MAX {
             // The end of each of them says that the partition is readable.
             return Fetch::Pending;
         }
@@ -225,7 +225,7 @@ impl Store {
         let is_next = is_called || self.reader.waiting.is_empty();
         let others = self.reader.called.len() - is_called as usize;
         if !is_next || !self.has_room(others, self.cache.ahead()) {
-            if !std::mem::replace(&mut self.part_mut(p).waits_to_read, true) {
+            if self.part_mut(p).reading.wait() {
                 self.reader.waiting.push_back(p);
             }
             return Fetch::Pending;
@@ -278,7 +278,7 @@ impl Store {
         while self.has_room(self.reader.called.len(), self.cache.ahead())
             && let Some(p) = self.reader.waiting.pop_front()
         {
-            self.part_mut(p).waits_to_read = false;
+            self.part_mut(p).reading.leave_line();
             self.reader.called.push(p);
             self.notices.push(Notice::Readable { p });
         }
@@ -301,8 +301,8 @@ impl Store {
         if part.is_cutting() {
             return None;
         }
-        let (index, _) = part.segment_of(offset);
-        let border = part.segments.get(index + 1).map_or(i64::MAX, |s| s.meta.base.offset);
+        let (index, _) = part.segments.holding(offset);
+        let border = part.segments.border(index);
         let limit = border.min(part.progress.written().at.offset).min(part.progress.durable().at.offset);
         (offset < limit).then_some(limit)
     }
@@ -316,16 +316,16 @@ impl Store {
 
     pub(super) fn start_read(&mut self, p: PartitionIdx, offset: i64, limit: i64, purpose: Purpose, io: &mut Io) -> u64 {
         let part = self.part(p);
-        let base = part.segment_of(offset).1.meta.base.offset;
+        let base = part.segments.holding(offset).1.base();
         let at = block_down(FILE_HEADER_LEN + (offset - base) as u64);
         let end = block_up(FILE_HEADER_LEN + (limit - base) as u64);
         let len = match purpose {
             // One block, then the rest of its batch: a bad block takes no neighbour with it.
             Purpose::Probe => BLOCK as u64,
-            _ if offset < part.careful_until => BLOCK as u64,
+            _ if part.reading.is_careful(offset) => BLOCK as u64,
             Purpose::Fetch => {
                 let before = FILE_HEADER_LEN + (offset - base) as u64 - at;
-                whole_batches(self.cache.ahead() as u64, before, part.read_batch_len as u64)
+                whole_batches(self.cache.ahead() as u64, before, part.reading.batch_len() as u64)
             }
             Purpose::Scrub => SCRUB_LEN,
         };
@@ -334,7 +334,7 @@ impl Store {
         let read = Read::new(p, purpose, offset, (base, limit), at..until);
         let key = self.reader.reads.insert(read) as u32;
         if purpose != Purpose::Scrub {
-            self.part_mut(p).reads.push(offset);
+            self.part_mut(p).reading.begin(offset);
         }
         self.ask(key, io);
         until - at
@@ -433,11 +433,11 @@ impl Store {
         let read = &self.reader.reads[key as usize];
         let part = self.part(read.p);
         let (id, partition) = (part.dir.topic_id, part.dir.partition);
-        let segment = part.segment_of(read.offset).1;
+        let segment = part.segments.holding(read.offset).1;
         let mut batches: Vec<Cached> = vec![];
         let mut offset = read.offset;
         // At a segment's start the chain is known from its header.
-        let mut prev_crc = (segment.meta.base.offset == offset).then_some(segment.meta.prev_crc);
+        let mut prev_crc = (segment.base() == offset).then_some(segment.meta.prev_crc);
         // Who reads on asks for the others, and has them verified then.
         let found = |bytes: &Bytes, is_first: bool| {
             let found = FoundBatch::parse(bytes, id, partition)?;
@@ -510,7 +510,7 @@ impl Store {
             return read;
         }
         if read.purpose != Purpose::Scrub {
-            self.part_mut(read.p).reads.retain(|&o| o != read.offset);
+            self.part_mut(read.p).reading.end(read.offset);
             self.notices.push(Notice::Readable { p: read.p });
         }
         read
@@ -524,7 +524,7 @@ impl Store {
         match read.purpose {
             Purpose::Fetch | Purpose::Probe => {
                 if let Some(last) = batches.last() {
-                    self.part_mut(read.p).read_batch_len = last.header().len() as u32;
+                    self.part_mut(read.p).reading.found_batch(last.header().len());
                 }
                 let bytes = read_memory((read.until - read.at) as usize) + joined;
                 self.make_room(bytes);
@@ -550,10 +550,10 @@ impl Store {
             self.read_carefully(&read, &error);
             return;
         }
-        if self.part(p).start.offset > offset {
+        if self.part(p).start().offset > offset {
             // Retention removed it meanwhile.
             match read.purpose {
-                Purpose::Scrub => self.scrubbed(now, p, self.part(p).start.offset, io),
+                Purpose::Scrub => self.scrubbed(now, p, self.part(p).start().offset, io),
                 _ => self.release(now, p, offset),
             }
             return;
@@ -575,8 +575,7 @@ impl Store {
     fn read_carefully(&mut self, read: &Read, error: &str) {
         tracing::debug!(%error, "a read failed and is tried again in parts");
         let until = read.base + (read.until - FILE_HEADER_LEN) as i64;
-        let part = self.part_mut(read.p);
-        part.careful_until = part.careful_until.max(until);
+        self.part_mut(read.p).reading.be_careful(until);
     }
 
     /// The first batch of the read does not hold: its commit record says how far it went.

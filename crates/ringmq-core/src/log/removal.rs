@@ -101,7 +101,7 @@ impl Store {
         let part = self.part_mut(p);
         assert!(part.is_leaving, "a partition is closed before it is removed");
         // Not before: a checkpoint must not pass what the journal alone has of a topic that may still be there after a crash.
-        (part.dirty_from, part.dirty_after) = (None, None);
+        part.journaled.forget();
         self.removal.waiting.push(p);
         self.try_removals(io);
         self.finish_checkpoint(io);

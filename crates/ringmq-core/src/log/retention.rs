@@ -48,32 +48,25 @@ impl Store {
     pub fn set_low_water(&mut self, p: PartitionIdx, at: Position) {
         let is_short = self.full_disk.is_short();
         let part = self.part_mut(p);
-        if part.channels_lost == 0 && at.offset > part.low_water.offset {
-            part.low_water = at;
-            if is_short || part.segments.get(1).is_some_and(|s| s.meta.base.offset <= at.offset) {
-                self.retention.look_at(p);
-            }
+        let moves = part.damage.channels_lost() == 0 && part.borders.raise_low_water(at);
+        if moves && (is_short || part.segments.get(1).is_some_and(|s| s.base() <= at.offset)) {
+            self.retention.look_at(p);
         }
     }
 
     /// A channel begins at `at`, which may lie before what the others have confirmed.
     pub fn lower_low_water(&mut self, p: PartitionIdx, at: Position) {
-        let part = self.part_mut(p);
-        if at.offset < part.low_water.offset {
-            part.low_water = at;
-        }
+        self.part_mut(p).borders.lower_low_water(at);
     }
 
     /// The partition is one replica of several: nothing goes that they have not agreed on.
     pub fn await_agreement(&mut self, p: PartitionIdx) {
-        self.part_mut(p).agreed_start = 0;
+        self.part_mut(p).borders.await_agreement();
     }
 
     /// No replica may need what lies before `at`. Never moves back.
     pub fn set_agreed_start(&mut self, p: PartitionIdx, at: Position) {
-        let part = self.part_mut(p);
-        if at.offset > part.agreed_start {
-            part.agreed_start = at.offset;
+        if self.part_mut(p).borders.agree(at) {
             self.retention.look_at(p);
         }
     }
@@ -106,9 +99,10 @@ impl Store {
         }
         let part = self.part(p);
         let (mut removable, mut unknown) = (0, None);
-        while let Some(next) = part.segments.get(removable + 1) {
-            let (segment, border) = (&part.segments[removable], next.meta.base);
-            let is_kept = border.offset > part.low_water.offset || part.progress.durable().at.offset - border.offset < bytes_min;
+        for (segment, next) in part.segments.iter().zip(part.segments.iter().skip(1)) {
+            let border = next.meta.base;
+            let is_kept =
+                border.offset > part.borders.low_water().offset || part.progress.durable().at.offset - border.offset < bytes_min;
             if is_kept {
                 break;
             }
@@ -117,7 +111,7 @@ impl Store {
                     Some(at) if now.unix_ns - at >= age_min => {}
                     Some(_) => break,
                     None => {
-                        unknown = Some((segment.meta.base.offset, border.offset));
+                        unknown = Some((segment.base(), border.offset));
                         break;
                     }
                 }
@@ -125,8 +119,8 @@ impl Store {
             removable += 1;
         }
         let base_of = |n: usize| part.segments.get(n).map(|s| s.meta.base).filter(|_| n > 0);
-        let wanted = base_of(removable).filter(|at| at.offset > part.agreed_start);
-        while base_of(removable).is_some_and(|at| at.offset > part.agreed_start) {
+        let wanted = base_of(removable).filter(|&at| !part.borders.is_agreed(at));
+        while base_of(removable).is_some_and(|at| !part.borders.is_agreed(at)) {
             removable -= 1;
         }
         let border = base_of(removable);
@@ -140,7 +134,7 @@ impl Store {
         }
         let Some(border) = border else { return };
         let part = self.part(p);
-        if border.offset > part.snapshot_end.offset {
+        if border.offset > part.slots.end().offset {
             // Redo would begin below the border: a snapshot first. It looks here again when it is durable.
             self.part_mut(p).flush.want_snapshot(false);
             self.want_flush(p, false);
@@ -153,16 +147,15 @@ impl Store {
             self.retention.look_at(p);
             return;
         }
-        let bases: Vec<i64> = part.segments.drain(..removable).map(|segment| segment.meta.base.offset).collect();
+        let bases = part.segments.remove_first(removable);
         let ends = bases[1..].iter().copied().chain([border.offset]);
         let old: Vec<Old> = bases.iter().zip(ends).map(|(&base, end)| Old { p, base, bytes: segment_at(base, end) }).collect();
         let is_old = |f: &FileId| matches!(f, FileId::Segment(_, base) | FileId::Commit(_, base) if bases.contains(base));
         part.flush.unsynced_segments.retain(|f| !is_old(f));
         part.flush.unsynced_commits.retain(|f| !is_old(f));
-        part.start = border;
-        part.lost.retain(|l| l.1.offset > border.offset);
+        part.borders.move_start(border);
         part.epochs.trim(border);
-        part.revouch(part.segments[0].meta);
+        part.damage.remove_before(part.segments.first().meta);
         let ticket = self.log_position(p, RecordKind::Start, border);
         self.retention.removals.push_back((ticket, p, old));
     }
@@ -170,8 +163,8 @@ impl Store {
     /// Closes the active segment when every channel has confirmed all of it and nothing else keeps it.
     fn close_confirmed(&mut self, now: Now, p: PartitionIdx, age_min: i64, bytes_min: i64) {
         let part = self.part_mut(p);
-        let is_confirmed = part.low_water.offset >= part.progress.end().at.offset && part.open.is_empty();
-        let has_batches = part.active().meta.base.offset < part.progress.end().at.offset;
+        let is_confirmed = part.borders.low_water().offset >= part.progress.end().at.offset && part.open.is_empty();
+        let has_batches = part.segments.active().base() < part.progress.end().at.offset;
         let is_durable = part.progress.is_all_durable();
         let newest = part.batches.last().map(|r| r.header().base_unix_ns.get());
         let is_old = age_min == 0 || newest.is_some_and(|at| now.unix_ns - at >= age_min);
@@ -213,10 +206,7 @@ impl Store {
 
     /// The newest batch of a closed segment is as old as the first one of the next.
     pub(super) fn learn_age(&mut self, p: PartitionIdx, closed: i64, unix_ns: i64) {
-        let segment = self.part_mut(p).segments.iter_mut().find(|s| s.meta.base.offset == closed);
-        if let Some(segment) = segment {
-            segment.last_unix_ns = Some(unix_ns);
-        }
+        self.part_mut(p).segments.learn_age(closed, unix_ns);
         self.retention.look_at(p);
     }
 

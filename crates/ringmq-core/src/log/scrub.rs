@@ -129,8 +129,8 @@ impl Store {
             }
             let Some(part) = self.partitions.get(index).filter(|part| !part.is_leaving) else { continue };
             let p = PartitionIdx(index as u32);
-            let mut offset = self.scrub.offset.max(part.start.offset);
-            while let Some((_, to)) = part.lost_at(offset) {
+            let mut offset = self.scrub.offset.max(part.start().offset);
+            while let Some((_, to)) = part.damage.lost_at(offset) {
                 offset = to.offset;
             }
             let Some(limit) = self.readable_limit(p, offset) else { continue };
@@ -181,14 +181,14 @@ impl Store {
         io: &mut Io,
     ) {
         let part = self.part(p);
-        let index = part.segments.iter().position(|s| s.meta.base.offset == base);
-        let border = index.and_then(|i| part.segments.get(i + 1)).map(|s| s.meta.base.offset);
+        let segment = part.segments.at_base(base);
+        let border = segment.and_then(|(index, _)| part.segments.get(index + 1)).map(|s| s.base());
         let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && part.poisoned.is_none();
         let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
             return self.scrubbed(now, p, end, io);
         };
+        let next = segment.map_or(first, |(_, s)| s.meta.base);
         let (file, segment) = (FileId::Commit(part.dir.clone(), base), FileId::Segment(part.dir.clone(), base));
-        let next = index.map_or(first, |i| part.segments[i].meta.base);
         let fresh = Walk { p, base, next, index: 0, is_reported: false, is_given_up: false };
         let known =
             self.scrub.walk.filter(|w| w.p == p && w.base == base && w.next.offset <= first.offset && first.offset > base);
@@ -362,8 +362,8 @@ impl PartitionLog {
         first: &BatchHeader,
         unix_ns: i64,
     ) -> Result<Option<Right>, Bad> {
-        let (index, segment) = self.segment_of(base);
-        let (id, partition, before) = (self.dir.topic_id, self.dir.partition, self.table_of(index));
+        let (index, segment) = self.segments.holding(base);
+        let (id, partition, before) = (self.dir.topic_id, self.dir.partition, self.segments.table_of(index));
         let is_shown = first.start() == segment.meta.base && first.prev_crc.get() == segment.meta.prev_crc;
         let (header, wrong) = match FileHeader::parse(found, magic, id, partition, base) {
             Ok(h) if h.meta() == segment.meta => (Some(h), None),

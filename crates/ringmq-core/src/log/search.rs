@@ -160,10 +160,10 @@ impl Store {
         let header = |number| part.durable_batch(number).map(|r| *r.header());
         let found = if let Key::UnixNs = key {
             let is_in_memory = header(part.batches.first()).is_some_and(|h| h.base_unix_ns.get() <= target);
-            let is_empty = part.start == part.progress.durable().at;
+            let is_empty = part.start() == part.progress.durable().at;
             (is_in_memory || is_empty).then(|| part.first_durable_after(target))
-        } else if target <= key.of_position(part.start) {
-            Some(Some(part.start))
+        } else if target <= key.of_position(part.start()) {
+            Some(Some(part.start()))
         } else if target >= key.of_position(part.progress.durable().at) {
             Some(Some(part.progress.durable().at))
         } else {
@@ -175,12 +175,11 @@ impl Store {
             return;
         }
         let part = self.part(p);
-        let bases: Vec<i64> = part.segments.iter().map(|s| s.meta.base.offset).collect();
+        let bases: Vec<i64> = part.segments.iter().map(|s| s.base()).collect();
         if let Key::UnixNs = key {
             self.begin_search(p, goal, key, target, bases, io);
         } else {
-            let after = part.segments.partition_point(|s| key.of_position(s.meta.base) <= target);
-            let base = bases[after.saturating_sub(1)];
+            let base = part.segments.last_where(|meta| key.of_position(meta.base) <= target).1.base();
             self.begin_search(p, goal, key, target, vec![base], io);
         }
     }
@@ -195,7 +194,7 @@ impl Store {
         finding: Finding,
         io: &mut Io,
     ) {
-        let base = self.part(p).segment_of(offset).1.meta.base.offset;
+        let base = self.part(p).segments.holding(offset).1.base();
         self.begin_search(p, Goal::Extent { offset, purpose, finding }, Key::Offset, offset, vec![base], io);
     }
 
@@ -232,8 +231,8 @@ impl Store {
 
     fn enter_segment(&mut self, id: u32, base: i64) {
         let part = self.part(self.searches[id as usize].p);
-        let next = part.segments.iter().find(|s| s.meta.base.offset > base).map_or(part.progress.durable().at, |s| s.meta.base);
-        let first = part.segments.iter().find(|s| s.meta.base.offset == base).map_or(part.start, |s| s.meta.base);
+        let next = part.segments.behind(base).map_or(part.progress.durable().at, |s| s.meta.base);
+        let first = part.segments.at_base(base).map_or(part.start(), |(_, s)| s.meta.base);
         // A batch takes at least its header.
         let records = ((next.offset - first.offset).max(0) as u64 / crate::format::batch::BATCH_HEADER_LEN as u64).max(1);
         let s = &mut self.searches[id as usize];
@@ -338,7 +337,7 @@ impl Store {
         let s = &self.searches[id as usize];
         let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next), io) };
         let is_known = s.floor.is_some_and(|r| r.offset.get() == offset);
-        let limit = self.readable_limit(s.p, offset).filter(|_| !is_known && self.part(s.p).start.offset <= offset);
+        let limit = self.readable_limit(s.p, offset).filter(|_| !is_known && self.part(s.p).start().offset <= offset);
         let Some(limit) = limit else { return self.end_search(now, id, Ok(next), io) };
         let s = &mut self.searches[id as usize];
         let limit = next.map_or(limit, |r| r.offset.get().min(limit));
@@ -406,15 +405,15 @@ impl Store {
         let p = s.p;
         let part = self.part(p);
         // Where the log goes on behind this segment, or behind what is written of it.
-        let behind = part.segments.iter().find(|g| g.meta.base.offset > s.base).map(|g| g.meta.base);
-        let base = part.segments.iter().find(|g| g.meta.base.offset == s.base).map_or(part.start, |g| g.meta.base);
+        let behind = part.segments.behind(s.base).map(|g| g.meta.base);
+        let base = part.segments.at_base(s.base).map_or(part.start(), |(_, g)| g.meta.base);
         match s.goal {
             Goal::Answer { token } => {
                 let result = found.map(|next| match s.key {
                     Key::UnixNs => next.map(|r| r.position()).or(behind).or_else(|| part.first_durable_after(s.target)),
                     _ => Some(s.floor.map_or(base, |r| r.position())),
                 });
-                let start = part.start;
+                let start = part.start();
                 let result = result.map(|at| at.map(|at| if at.offset < start.offset { start } else { at }));
                 self.notices.push(Notice::Found { token, result });
             }
@@ -454,20 +453,20 @@ impl Store {
     /// Reports a range whose bytes do not hold, once.
     fn damaged(&mut self, p: PartitionIdx, from: Position, to: Position, before: Option<CommitRecord>, what: String) {
         let part = self.part_mut(p);
-        if to.offset <= part.start.offset {
+        if to.offset <= part.start().offset {
             // Retention let go of it while it was searched: no other replica is asked for it, as none may have it.
             return;
         }
         part.unvouch(from, before);
-        if part.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
+        if part.damage.lost_at(from.offset).is_some_and(|l| l.1.offset >= to.offset) {
             return;
         }
-        part.add_lost(from, to);
+        part.damage.add_lost(from, to);
         // A damaged stretch is found batch by batch: a line when it begins and each time that it has doubled.
-        let whole = part.lost_at(from.offset).unwrap_or((from, to));
+        let whole = part.damage.lost_at(from.offset).unwrap_or((from, to));
         if grew_twofold(from.offset - whole.0.offset, to.offset - whole.0.offset) {
             let (from, to, messages) = (whole.0.offset, to.offset, to.count - whole.0.count);
-            let file = FileId::Segment(part.dir.clone(), part.segment_of(whole.0.offset).1.meta.base.offset);
+            let file = FileId::Segment(part.dir.clone(), part.segments.holding(whole.0.offset).1.base());
             if part.waits_for(whole.1) {
                 tracing::error!(%file, from, to, messages, what,
                     "damage: stored bytes fail their checks; another replica is asked for them");

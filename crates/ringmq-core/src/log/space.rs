@@ -201,7 +201,7 @@ impl Store {
             return;
         }
         space.segment.need = FILE_HEADER_LEN + used;
-        space.commit.need = commit_len(part.segment_batches);
+        space.commit.need = commit_len(part.segments.batches());
         if !space.segment.is_roomy() || !space.commit.is_roomy() {
             self.full_disk.tight.push(p);
             self.full_disk.retry_at = Some(Ticks(0));
@@ -291,8 +291,7 @@ impl Store {
                 let file = part.space.file(which);
                 file.len = file.len.max(len);
                 if let Which::Snapshot(slot) = which {
-                    let known = &mut part.snapshot_len[slot as usize];
-                    *known = (*known).max(len);
+                    part.slots.allocated(slot, len);
                 }
                 self.room.signal_space = true;
                 if std::mem::take(&mut part.space.is_full) {

@@ -270,11 +270,11 @@ impl Store {
     }
 
     pub fn start(&self, p: PartitionIdx) -> Position {
-        self.part(p).start
+        self.part(p).start()
     }
 
     pub fn collect_start(&self, p: PartitionIdx) -> Position {
-        self.part(p).collect_start
+        self.part(p).borders.collect_start()
     }
 
     pub fn dir(&self, p: PartitionIdx) -> &Arc<PartitionDir> {
@@ -391,7 +391,7 @@ impl Store {
         while part.progress.is_held_back() && !self.ring.is_poisoned() {
             let number = part.progress.enqueued();
             let is_synced = part.progress.synced().number > number;
-            let sequence = part.record_sequence + 1;
+            let sequence = part.journaled.sequence() + 1;
             let (topic_id, partition) = (part.dir.topic_id, part.dir.partition.0);
             let r = part.batches.get_mut(number).expect("a batch that is not durable is in memory");
             let (kind, payload) = match r.is_direct {
@@ -406,8 +406,8 @@ impl Store {
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
             // From here on the ring's queue counts it.
             self.unpacked -= r.cost;
-            part.record_sequence = sequence;
-            part.journal_end = end;
+            part.journaled.next_sequence();
+            part.journaled.set_end(end);
             part.progress.enqueue();
         }
         if part.progress.is_held_back() {
@@ -456,10 +456,10 @@ impl Store {
         self.last_record.0 += 1;
         let ticket = self.last_record;
         let part = &mut self.partitions[p.0 as usize];
-        part.record_sequence += 1;
+        let sequence = part.journaled.next_sequence();
         let (id, partition, epoch) = (part.dir.topic_id, part.dir.partition.0, self.options.epoch.0);
-        let header = RecordHeader::new(kind, id, partition, part.record_sequence, epoch, &payload);
-        let (payload, end) = (payload.into(), part.journal_end);
+        let header = RecordHeader::new(kind, id, partition, sequence, epoch, &payload);
+        let (payload, end) = (payload.into(), part.journaled.end());
         self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Fact(p, ticket) });
         ticket
     }

@@ -18,10 +18,10 @@
 
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
-use super::partition::{PartitionLog, Segment};
-use super::producers::Producers;
+use super::partition::PartitionLog;
 use super::progress::Mark;
 use super::recovery::scan::{commit_at, segment_at};
+use super::segments::Segment;
 use super::store::{Op, Store};
 use super::writer::FileWriter;
 use crate::base::{
@@ -139,9 +139,9 @@ impl Store {
     /// then appends are refused as busy, and the view shows the log as it will be.
     pub fn truncate(&mut self, now: Now, p: PartitionIdx, to: Position, io: &mut Io) {
         let part = self.part(p);
-        assert!(to.offset >= part.start.offset, "a log is not cut below its start");
+        assert!(to.offset >= part.start().offset, "a log is not cut below its start");
         // Nothing of the log is left before its start.
-        let is_all = to.offset == part.start.offset;
+        let is_all = to.offset == part.start().offset;
         let epoch = if is_all { Epoch(0) } else { part.epochs.epoch_at(to.offset).unwrap_or(part.progress.end().epoch) };
         let chain_crc = part.epochs.crc_at(to.offset).unwrap_or(0);
         self.begin_cut(now, p, Tail { at: to, chain_crc, epoch }, false, io);
@@ -269,7 +269,7 @@ impl Store {
     fn settled(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mut cut) = part.cut.take() else { return };
-        let segment = part.segment_of(cut.tail.at.offset).1.meta;
+        let segment = part.segments.holding(cut.tail.at.offset).1.meta;
         cut.base = segment.base.offset;
         let before = cut.number.checked_sub(1).and_then(|n| part.batches.get(n)).map(|r| r.header());
         let marks = [part.progress.end(), part.progress.durable(), part.progress.committed()];
@@ -300,7 +300,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         let Some(mut cut) = part.cut.take() else { return };
         let at = cut.tail.at.offset;
-        cut.base = part.segment_of(at).1.meta.base.offset;
+        cut.base = part.segments.holding(at).1.base();
         let (mut is_known, mut needs_tail) = (true, false);
         if !cut.is_restart && at >= part.progress.committed().at.offset {
             // All that the commit log has stays.
@@ -422,7 +422,7 @@ impl Store {
     fn walk_to_cut(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         let Some(cut) = &mut part.cut else { return };
-        let (_, segment) = part.segments.iter().enumerate().find(|(_, s)| s.meta.base.offset == cut.base).expect("it was chosen");
+        let (_, segment) = part.segments.at_base(cut.base).expect("it was chosen");
         let SegmentMeta { base, prev_crc } = segment.meta;
         let epoch = part.epochs.epoch_at(base.offset).unwrap_or(Epoch(0));
         let at = Mark { number: 0, at: base, chain_crc: prev_crc, epoch, unix_ns: 0 };
@@ -473,10 +473,10 @@ impl Store {
         let mut payload = RawPosition::from(at).as_bytes().to_vec();
         payload.extend_from_slice(&cut.tail.chain_crc.to_le_bytes());
         payload.extend_from_slice(&[0; 4]);
-        self.part_mut(p).journal_end = at;
+        self.part_mut(p).journaled.set_end(at);
         let ticket = self.fact(p, kind, payload);
         let part = self.part_mut(p);
-        let sequence = part.record_sequence;
+        let sequence = part.journaled.sequence();
         if let Some(cut) = &mut part.cut {
             (cut.ticket, cut.sequence, cut.stage) = (ticket, sequence, Stage::Recording);
         }
@@ -521,13 +521,10 @@ impl Store {
         part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);
         part.plan_wipe(&mut cut, removed);
         cut.stage = Stage::Wiping;
-        if cut.is_restart {
-            part.segment_batches = 0;
-        }
         part.cut = Some(cut);
         self.cache.forget(p);
         self.reader.forget(p);
-        self.part_mut(p).waits_to_read = false;
+        self.part_mut(p).reading.leave_line();
         self.scrub.forget(p);
         if self.full_disk.waiting.contains(&p) {
             self.full_disk.waiting.retain(|&q| q != p);
@@ -553,38 +550,31 @@ impl Store {
 impl PartitionLog {
     /// What is told of the log beside its batches.
     fn cut_table(&mut self, at: Position, is_restart: bool, was_committed: bool) {
-        let lowest = |p: &mut Position| *p = if p.offset > at.offset { at } else { *p };
         if is_restart {
-            self.start = at;
+            self.borders.restart(at);
             self.epochs.clear();
-            self.lost.clear();
-            self.vouched = None;
-            self.committed_producers = Producers::new(self.committed_producers.limits());
-            self.shared.iter_mut().for_each(|s| s.counted.clear());
+            self.damage.restart();
+            self.producers.restart();
+            self.shared.iter_mut().for_each(|s| s.take_counted(i64::MIN).for_each(drop));
         } else {
+            self.borders.truncate(at);
             self.epochs.cut(at.offset);
-            self.lost.retain(|l| l.0.offset < at.offset);
-            self.lost.iter_mut().for_each(|l| lowest(&mut l.1));
-            self.vouched = self.vouched.take().filter(|v| v.at.offset < at.offset);
+            self.damage.truncate(at);
             if was_committed {
-                let mut counted = self.shared.as_mut().map(|s| &mut s.counted);
-                while let Some(before) = counted.as_deref_mut().and_then(|c| c.pop_back_if(|c| c.offset >= at.offset)) {
-                    self.committed_producers.take_back(before);
-                }
-                self.committed_producers.cut(at.offset);
+                let counted = self.shared.iter_mut().flat_map(|s| s.take_counted(at.offset));
+                self.producers.truncate(at.offset, counted);
             }
         }
         self.recount_producers();
-        [&mut self.collect_start, &mut self.low_water, &mut self.snapshot_end].into_iter().for_each(lowest);
-        self.journal_end = at;
-        self.careful_until = self.careful_until.min(at.offset);
+        self.slots.truncate(at);
+        self.journaled.set_end(at);
+        self.reading.truncate(at.offset);
     }
 
     /// The log has one segment, which has no file yet. Those that go.
     fn restart_files(&mut self, at: Position, prev_crc: u32) -> Vec<FileId> {
         let removed = self.files_of(0);
-        self.segments.clear();
-        self.segments.push_back(Segment { meta: SegmentMeta { base: at, prev_crc }, last_unix_ns: None });
+        self.segments.restart(SegmentMeta { base: at, prev_crc });
         self.flush.unsynced_segments.clear();
         self.flush.unsynced_commits.clear();
         self.space = self.space.cut(at.offset, 0, 0);
@@ -592,21 +582,17 @@ impl PartitionLog {
     }
 
     fn files_of(&self, from: usize) -> Vec<FileId> {
-        let later = self.segments.iter().skip(from).map(|s| s.meta.base.offset);
+        let later = self.segments.iter().skip(from).map(Segment::base);
         later.flat_map(|base| [FileId::Segment(self.dir.clone(), base), FileId::Commit(self.dir.clone(), base)]).collect()
     }
 
     /// The log ends in an earlier segment, perhaps. The files behind that one.
     fn cut_segments(&mut self, cut: &Cut) -> Vec<FileId> {
-        let (index, _) = self.segment_of(cut.tail.at.offset);
+        let (index, _) = self.segments.holding(cut.tail.at.offset);
         let removed = self.files_of(index + 1);
-        self.segments.truncate(index + 1);
+        self.segments.truncate(index, cut.count);
         self.flush.unsynced_segments.retain(|f| !removed.contains(f));
         self.flush.unsynced_commits.retain(|f| !removed.contains(f));
-        if let Some(active) = self.segments.back_mut() {
-            active.last_unix_ns = None;
-        }
-        self.segment_batches = cut.count;
         let lens = (block_up(segment_at(cut.base, cut.tail.at.offset)), block_up(commit_at(cut.count)));
         self.space = self.space.cut(cut.base, lens.0, lens.1);
         removed
@@ -614,12 +600,10 @@ impl PartitionLog {
 
     /// Both writers go on where the files are cut.
     fn cut_writers(&mut self, cut: &Cut, (written, committed): (bool, bool), epoch: Epoch, unix_ns: i64) {
-        let active = *self.active();
-        let bytes = (cut.tail.at.offset - active.meta.base.offset) as u64;
+        let active = *self.segments.active();
+        let bytes = (cut.tail.at.offset - active.base()) as u64;
         let writer = |magic, at: u64, tail: &Option<Vec<u8>>| match tail {
-            Some(tail) if at > FILE_HEADER_LEN => {
-                FileWriter::resume(self.dir.clone(), magic, active.meta.base.offset, at, tail.clone())
-            }
+            Some(tail) if at > FILE_HEADER_LEN => FileWriter::resume(self.dir.clone(), magic, active.base(), at, tail.clone()),
             _ => self.begin_file(magic, self.segments.len() - 1, epoch, unix_ns),
         };
         let segment = (written || cut.is_restart).then(|| writer(SEGMENT_MAGIC, FILE_HEADER_LEN + bytes, &cut.segment_tail));

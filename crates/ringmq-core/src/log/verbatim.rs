@@ -252,10 +252,10 @@ impl Store {
         if from == durable {
             return self.answer_verbatim(want, Ok((vec![], from)));
         }
-        if !(part.start.offset..durable.offset).contains(&from.offset) {
+        if !(part.start().offset..durable.offset).contains(&from.offset) {
             return self.answer_verbatim(want, Err(Unreadable::Gone(from.offset)));
         }
-        if part.lost_at(from.offset).is_some() {
+        if part.damage.lost_at(from.offset).is_some() {
             return self.answer_verbatim(want, Err(Unreadable::Damaged(from.offset)));
         }
         if let Some(run) = self.run_in_memory(want, durable) {
@@ -316,7 +316,7 @@ impl Store {
                 self.answer_verbatim(want, Err(Unreadable::Gone(offset)));
                 continue;
             };
-            let base = self.part(want.p).segment_of(offset).1.meta.base.offset;
+            let base = self.part(want.p).segments.holding(offset).1.base();
             let (p, next, pieces) = (want.p, want.from, VecDeque::new());
             let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
             let key = self.verbatim.reads.insert(read) as u32;
@@ -381,7 +381,7 @@ impl Store {
         let (p, offset) = (want.p, want.from.offset);
         let part = self.part(p);
         let is_steady = part.cut.is_none() && !part.is_mending();
-        let is_stored = part.start.offset <= offset && part.cut.is_none();
+        let is_stored = part.start().offset <= offset && part.cut.is_none();
         let read = &mut self.verbatim.reads[key as usize];
         // The file may have changed behind one that is over: what it found says nothing of what stands there now.
         let is_there = is_stored && !read.is_over;
@@ -413,7 +413,7 @@ impl Store {
         self.answer_verbatim(want, answer);
         if let Some(what) = damage
             && !self.searches_extent_of(p, offset)
-            && self.part(p).lost_at(offset).is_none()
+            && self.part(p).damage.lost_at(offset).is_none()
         {
             self.find_extent(now, p, offset, Purpose::Fetch, Finding::Damaged(what), io);
         }

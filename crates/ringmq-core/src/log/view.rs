@@ -14,25 +14,14 @@ impl PartitionLog {
     /// Damage begins at `from`; `before` is the record of the batch that ends there, as far as the commit log tells. Without, the
     /// replica vouches for its log up to the last place before that whose crc is known.
     pub fn unvouch(&mut self, from: Position, before: Option<CommitRecord>) {
-        if self.vouched.as_ref().is_some_and(|v| v.at.offset <= from.offset) {
-            return;
-        }
         let tail = |r: CommitRecord| Tail { at: r.end(), chain_crc: r.batch_crc.get(), epoch: Epoch(r.epoch.get()) };
-        let SegmentMeta { base, prev_crc } = self.segment_of(from.offset).1.meta;
+        let SegmentMeta { base, prev_crc } = self.segments.holding(from.offset).1.meta;
         let epoch = self.epochs.epoch_at(base.offset).unwrap_or(self.progress.end().epoch);
         let segment = Tail { at: base, chain_crc: prev_crc, epoch };
         let closed = self.epochs.newest_first().find(|e| e.end.offset <= from.offset);
         let closed = closed.map(|e| Tail { at: e.end, chain_crc: e.chain_crc, epoch: e.epoch });
-        let known = before.map(tail).or(closed.filter(|c| c.at.offset > segment.at.offset)).unwrap_or(segment);
-        self.vouched = Some(Box::new(known));
-    }
-
-    /// Retention let go of what stood before `start`, perhaps with the damage.
-    pub fn revouch(&mut self, start: SegmentMeta) {
-        if self.vouched.as_ref().is_some_and(|v| v.at.offset < start.base.offset) {
-            let left = (!self.lost.is_empty()).then_some(Tail { at: start.base, chain_crc: start.prev_crc, epoch: Epoch(0) });
-            self.vouched = left.map(Box::new);
-        }
+        let known = || before.map(tail).or(closed.filter(|c| c.at.offset > segment.at.offset)).unwrap_or(segment);
+        self.damage.unvouch(from, known);
     }
 }
 
@@ -49,10 +38,10 @@ impl<'a> View<'a> {
 
     /// First position still stored, and the header crc of the batch before it (zero where damage took what told it).
     pub fn start(&self) -> (Position, u32) {
-        let first = &self.part.segments[0].meta;
+        let first = self.part.segments.first().meta;
         // A crash may come before the segment that begins there has a file.
-        let crc = if first.base == self.part.start { first.prev_crc } else { self.part.start_crc };
-        (self.part.start, crc)
+        let crc = if first.base == self.part.start() { first.prev_crc } else { self.part.borders.start_crc() };
+        (self.part.start(), crc)
     }
 
     /// After all that was appended and sealed.
@@ -70,23 +59,23 @@ impl<'a> View<'a> {
     /// Up to where the replica vouches for its log: the end, or where the first damage begins.
     pub fn vouched(&self) -> Position {
         let end = self.end().at;
-        self.part.vouched.as_ref().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
+        self.part.damage.vouched().map(|v| v.at).filter(|v| v.offset < end.offset).unwrap_or(end)
     }
 
     /// The first range that damage took. What a start knows only by where it begins is not told.
     pub fn damage(&self) -> Option<(Position, Position)> {
-        self.part.lost.first().copied().filter(|_| self.part.cut.is_none())
+        self.part.damage.lost().first().copied().filter(|_| self.part.cut.is_none())
     }
 
     /// The first of them for which readers wait.
     pub fn awaited(&self) -> Option<(Position, Position)> {
         let is_cut = self.part.cut.is_some();
-        self.part.lost.iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
+        self.part.damage.lost().iter().copied().find(|l| self.part.waits_for(l.1)).filter(|_| !is_cut)
     }
 
     /// Of what was cut, lost or set aside at a recovery, until somebody calls [`Store::clear_suspect`](super::Store::clear_suspect).
     pub fn doubt(&self) -> Doubt {
-        self.part.doubt
+        self.part.damage.doubt()
     }
 
     /// The batch in memory that begins at `offset`, durable or not.
@@ -108,7 +97,7 @@ impl<'a> View<'a> {
     /// are older ones.
     pub fn epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
         let end = self.end();
-        let vouched = self.part.vouched.as_deref().copied().filter(|v| v.at.offset < end.at.offset);
+        let vouched = self.part.damage.vouched().filter(|v| v.at.offset < end.at.offset);
         self.epochs_before(vouched.unwrap_or(end), below, max, out)
     }
 
@@ -118,7 +107,7 @@ impl<'a> View<'a> {
     }
 
     fn epochs_before(&self, last: Tail, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool {
-        let start = self.part.start.offset;
+        let start = self.part.start().offset;
         let is_wanted = |e: &EpochEnd| below.is_none_or(|b| e.epoch < b);
         let closed = self.part.epochs.newest_first().filter(|e| e.end.offset < last.at.offset);
         // Of an empty log the batch before it, whose epoch is known unless another replica named the place.

@@ -232,12 +232,12 @@ fn what_is_cut_was_never_counted_for_its_producer() {
             peer.batches[..n].iter().for_each(|b| table.count(&b.header));
             table
         };
-        let flushed = rig.store.part(p).committed_producers.iter().map(|p| p.next).max();
+        let flushed = rig.store.part(p).producers.committed().iter().map(|p| p.next).max();
         assert!(flushed > Some(12), "most of it is counted as flushed: {flushed:?}");
         rig.store.log_committed(p, tail_before(&peer, committed).at);
         rig.truncate(p, tail_before(&peer, keep).at);
         rig.settle();
         assert!(rig.is_cut(p));
-        assert_eq!(rig.store.part(p).producers, told(keep), "{committed} {keep}");
+        assert_eq!(*rig.store.part(p).producers.sealed(), told(keep), "{committed} {keep}");
     }
 }

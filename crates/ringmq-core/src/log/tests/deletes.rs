@@ -14,7 +14,7 @@ fn full(rate: u64) -> (Rig, PartitionIdx, i64) {
         rig.publish(p, &[7; 3000]);
         rig.settle();
     }
-    let last = rig.store.part(p).segments[5].meta.base.offset;
+    let last = rig.store.part(p).segments.get(5).expect("there are more").base();
     (rig, p, last)
 }
 
@@ -86,7 +86,7 @@ fn a_full_disk_a_stop_and_a_new_beginning_do_not_wait() {
 
     // the same, while the record that lets them go is on its way
     let (mut rig, p, last) = full(SEGMENT);
-    let start = rig.store.part(p).segments[1].meta.base;
+    let start = rig.store.part(p).segments.get(1).expect("there are more").meta.base;
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.turn_end();
     assert!(rig.store.start(p).offset < last && gone(&rig) == 0 && rig.store.deleting_bytes() == 0);
@@ -145,7 +145,7 @@ fn a_long_segment_begins_on_the_space_of_a_retired_one() {
     rig.settle();
     assert_eq!(rig.disk.spares.len(), 1, "a small partition takes kilobytes");
     fill(&mut rig, 8, 2);
-    let next = FileId::Segment(dir("t"), rig.store.part(p).segments[1].meta.base.offset);
+    let next = FileId::Segment(dir("t"), rig.store.part(p).segments.get(1).expect("there are more").base());
     assert!(rig.disk.spares.is_empty() && rig.disk.files[&next].len() as u64 == LONG);
     let stale = rig.disk.files[&next].iter().filter(|&&b| b == 7).count() as u64;
     assert!(stale > LONG / 2, "all that stood in it is there");

@@ -193,7 +193,7 @@ fn a_snapshot_that_finds_no_space_is_told_of_once() {
     let p = rig.create("t");
     let is_snapshot = |op: &DiskOp| matches!(op, DiskOp::Allocate { file: FileId::Snapshot(..), .. });
     for episode in 1..3 {
-        rig.store.part_mut(p).snapshot_len = [0; 3];
+        rig.store.part_mut(p).slots.forget_space();
         while rig.find(is_snapshot).is_none() {
             let _ = rig.append(p, &[&[1; 3000]]);
             rig.turn_end();

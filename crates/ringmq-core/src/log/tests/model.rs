@@ -97,7 +97,7 @@ impl Model {
             Snapshot::decode(bytes, d.topic_id, d.partition).ok()
         };
         let part = self.rig.store.part(self.p[i]);
-        let torn = (part.flush.stage == Stage::Snapshot).then_some(((part.snapshot_sequence + 1) % SLOTS as u64) as u8);
+        let torn = (part.flush.stage == Stage::Snapshot).then_some(((part.slots.next_sequence()) % SLOTS as u64) as u8);
         let whole = (0..SLOTS).filter(|slot| *slot != lost && Some(*slot) != torn);
         let best = whole.filter_map(snapshot).max_by_key(|s| s.sequence);
         let mut at = best.as_ref().map_or(Position::START, |s| s.end);

@@ -312,9 +312,9 @@ fn retention_keeps_by_consumption_age_and_size() {
         rig.settle();
         rig.tick(100);
     }
-    let bases: Vec<i64> = rig.store.part(p).segments.iter().map(|s| s.meta.base.offset).collect();
+    let bases: Vec<i64> = rig.store.part(p).segments.iter().map(|s| s.base()).collect();
     assert_eq!(bases.len(), 4);
-    rig.store.set_low_water(p, rig.store.part(p).segments[2].meta.base);
+    rig.store.set_low_water(p, rig.store.part(p).segments.get(2).expect("there are more").meta.base);
     rig.settle();
     // The second one ended 13 seconds ago, the third one 5.
     assert_eq!(rig.store.start(p).offset, bases[2]);
@@ -323,7 +323,7 @@ fn retention_keeps_by_consumption_age_and_size() {
         [0, 1].iter().flat_map(|&i: &usize| [FileId::Segment(dir("t"), bases[i]), FileId::Commit(dir("t"), bases[i])]).collect();
     assert_eq!(rig.disk.removed, gone);
     let start = rig.redo().iter().filter(|r| r.0 == RecordKind::Start).count();
-    assert!(start > 0 || rig.store.part(p).dirty_from.is_none());
+    assert!(start > 0 || rig.store.part(p).journaled.dirty_from().is_none());
     rig.store.set_low_water(p, rig.store.durable_end(p));
     rig.settle();
     assert_eq!(rig.store.start(p).offset, bases[2], "too young");

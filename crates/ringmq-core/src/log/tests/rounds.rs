@@ -30,7 +30,7 @@ fn written(rig: &Rig) -> BTreeSet<FileId> {
 /// Their rounds, as many as may begin, ask for space for a snapshot.
 fn ask_for_space(rig: &mut Rig, parts: &[PartitionIdx]) {
     for &p in parts {
-        rig.store.part_mut(p).snapshot_len = [0; 3];
+        rig.store.part_mut(p).slots.forget_space();
         rig.store.part_mut(p).flush.want_snapshot(false);
         rig.store.want_flush(p, false);
     }

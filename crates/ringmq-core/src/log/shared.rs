@@ -1,0 +1,116 @@
+//! What the log of a partition with several replicas has beside.
+
+use super::producers::Before;
+use crate::base::{Epoch, Position};
+use std::collections::VecDeque;
+
+#[derive(Clone, Debug)]
+pub struct Shared {
+    /// The highest epoch that was promised.
+    promised: Epoch,
+    /// How far the partition is committed, as was told, and as the journal or a snapshot says.
+    committed: Position,
+    recorded: Position,
+    /// In the store's list for a turn's end.
+    is_due: bool,
+    /// What is durable from this offset on still counts as published and waiting.
+    held_from: Option<i64>,
+    /// What is lost and ends up to here is given up: readers pass it. What ends beyond is waited for.
+    given_up: i64,
+    /// What the committed producers were before each batch behind `committed`, since the start: a truncation takes those back.
+    counted: VecDeque<Before>,
+}
+
+impl Shared {
+    pub fn new(promised: Epoch, committed: Position, counted: VecDeque<Before>) -> Self {
+        Shared { promised, committed, recorded: committed, is_due: false, held_from: None, given_up: 0, counted }
+    }
+
+    pub fn promised(&self) -> Epoch {
+        self.promised
+    }
+
+    pub fn promise(&mut self, epoch: Epoch) {
+        self.promised = self.promised.max(epoch);
+    }
+
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// The partition is committed up to `at`. Whether the journal has to be told, and nobody knew.
+    pub fn commit(&mut self, at: Position) -> bool {
+        self.committed = at;
+        while self.counted.pop_front_if(|c| c.offset < at.offset).is_some() {}
+        at != self.recorded && !std::mem::replace(&mut self.is_due, true)
+    }
+
+    /// How far it is committed, which the journal is told now.
+    pub fn record(&mut self) -> Position {
+        (self.is_due, self.recorded) = (false, self.committed);
+        self.committed
+    }
+
+    /// What becomes durable goes on counting as waiting, until it is committed.
+    pub fn is_held(&self) -> bool {
+        self.held_from.is_some()
+    }
+
+    /// What becomes durable behind `durable` is held from now on.
+    pub fn hold(&mut self, durable: i64) {
+        self.held_from.get_or_insert(durable);
+    }
+
+    /// Nothing is held any more. The bytes that were, up to `durable`.
+    pub fn end_hold(&mut self, durable: i64) -> u64 {
+        let released = self.release_from(i64::MIN, durable);
+        self.held_from = None;
+        released
+    }
+
+    /// What is held before `offset`, and durable, waits no longer. So many bytes.
+    pub fn release_before(&mut self, offset: i64, durable: i64) -> u64 {
+        self.held_from.as_mut().map_or(0, |from| {
+            let upto = offset.clamp(*from, durable.max(*from));
+            let bytes = upto - *from;
+            *from = upto;
+            bytes as u64
+        })
+    }
+
+    /// What is held from `offset` on, and durable, waits no longer. So many bytes.
+    pub fn release_from(&mut self, offset: i64, durable: i64) -> u64 {
+        self.held_from.as_mut().map_or(0, |from| {
+            let bytes = durable - offset.max(*from).min(durable);
+            *from = offset.min(*from);
+            bytes as u64
+        })
+    }
+
+    /// Nothing that is durable waits any more: the journal failed.
+    pub fn release_all(&mut self, durable: i64) {
+        if let Some(from) = &mut self.held_from {
+            *from = durable;
+        }
+    }
+
+    /// Whether readers wait for what is lost up to `to`: another replica may have it, and nobody gave it up.
+    pub fn waits_for(&self, to: Position) -> bool {
+        to.offset > self.given_up
+    }
+
+    /// What is lost up to here is not waited for. Whether that is news.
+    pub fn give_up(&mut self, upto: i64) -> bool {
+        std::mem::replace(&mut self.given_up, upto) != upto
+    }
+
+    /// A batch was counted: what its producer was before.
+    pub fn count(&mut self, before: Option<Before>) {
+        self.counted.extend(before);
+    }
+
+    /// What was counted from `offset` on, newest first.
+    pub fn take_counted(&mut self, offset: i64) -> impl Iterator<Item = Before> + '_ {
+        std::iter::from_fn(move || self.counted.pop_back_if(|c| c.offset >= offset))
+    }
+}
