@@ -2,6 +2,7 @@
 //!
 //! A refused append has stored nothing; a taken one waits, sealed or in the open batch, for the turn's end.
 
+use super::admission::Lack;
 use super::native::NativeBatch;
 use super::notice::{AppendTicket, Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
 use super::store::{Store, batch_cost, commit_len};
@@ -51,7 +52,7 @@ impl Store {
             let (alone, len) = (part.open.is_empty(), BATCH_HEADER_LEN + encoded);
             if !alone {
                 part.seal(p, &mut self.batch_memory);
-                self.has_sealed = true;
+                self.turn.must_seal();
             }
             part.open.begin(len);
         }
@@ -64,10 +65,11 @@ impl Store {
         }
         let grown = part.open.len() - before;
         assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
-        self.has_sealed |= part.open.len() >= direct_len;
+        if part.open.len() >= direct_len {
+            self.turn.must_seal();
+        }
         let cost = batch_cost(part.open.len(), direct_len);
-        self.unpacked += part.open.set_cost(cost);
-        self.waiting_bytes += grown as u64;
+        self.admission.take(grown as u64, part.open.set_cost(cost));
         self.mark_unsealed(p);
         Ok(ticket)
     }
@@ -96,9 +98,8 @@ impl Store {
         }
         let at = part.seal_native(now.unix_ns, batch, cost);
         let ticket = part.open.last_ticket();
-        self.unpacked += cost;
-        self.waiting_bytes += len as u64;
-        self.has_sealed = true;
+        self.admission.take(len as u64, cost);
+        self.turn.must_seal();
         self.mark_unsealed(p);
         Ok(Appended::New { at, ticket })
     }
@@ -132,13 +133,14 @@ impl Store {
         if self.is_stopping() {
             return Err(Refusal::Busy);
         }
-        if self.waiting_bytes > 0 && self.waiting_bytes + encoded as u64 > self.options.max_pub_waiting_size {
-            self.room.waiting = true;
+        let waiting = self.admission.waiting_bytes();
+        if waiting > 0 && waiting + encoded as u64 > self.options.max_pub_waiting_size {
+            self.admission.refuse(Lack::Memory);
             return Err(Refusal::Busy);
         }
         let part = &self.partitions[p.0 as usize];
         if part.cut.is_some() {
-            self.room.space = true;
+            self.admission.refuse(Lack::Space);
             return Err(Refusal::Busy);
         }
         let open = part.open.len();
@@ -146,8 +148,8 @@ impl Store {
         let joins = !alone && open > 0 && open + encoded < self.direct_len;
         let len = if joins { open + encoded } else { BATCH_HEADER_LEN + encoded };
         let more = batch_cost(len, self.direct_len) - if joins { part.open.cost() } else { 0 };
-        if !self.ring.admits(self.unpacked + more) {
-            self.room.ring = true;
+        if !self.ring.admits(self.admission.unpacked() + more) {
+            self.admission.refuse(Lack::Journal);
             return Err(Refusal::Busy);
         }
         let base = part.segments.active().base();
@@ -159,7 +161,7 @@ impl Store {
             let part = &mut self.partitions[p.0 as usize];
             if open > 0 {
                 part.seal(p, &mut self.batch_memory);
-                self.has_sealed = true;
+                self.turn.must_seal();
             }
             part.roll();
             self.reserve(p, FILE_HEADER_LEN + (BATCH_HEADER_LEN + encoded) as u64, commit_len(1), io)?;

@@ -4,6 +4,7 @@
 //! the complete journal writes; every partition with a record before that goes through a flush round with a snapshot, a few
 //! at a time, every `topic.meta` is written; then the slot is. What failed files still need stays in the ring: the slot never passes it.
 
+use super::admission::Lack;
 use super::notice::{Io, PartitionIdx};
 use super::store::{Op, Store};
 
@@ -13,6 +14,15 @@ pub struct Running {
     pub target: u64,
     /// Partitions that are not flushed yet.
     pub left: usize,
+}
+
+impl Running {
+    /// A partition on which the checkpoint counted, if that is so, is not flushed any more.
+    pub(super) fn uncount(running: &mut Option<Running>, was_counted: bool) {
+        if let Some(running) = running.as_mut().filter(|_| was_counted) {
+            running.left -= 1;
+        }
+    }
 }
 
 /// Why a slot of the journal is written.
@@ -28,7 +38,7 @@ impl Store {
     /// Begins a checkpoint when it is time.
     pub(super) fn try_checkpoint(&mut self, io: &mut Io) {
         self.move_limit(io);
-        let is_due = self.ring.is_half_full() || self.room.ring || self.is_stopping();
+        let is_due = self.ring.is_half_full() || self.admission.is_refused(Lack::Journal) || self.is_stopping();
         let can_move = self.ring.durable() + 1 > self.ring.tail_sequence();
         if !is_due || !can_move || self.running.is_some() || self.ring.is_poisoned() {
             return;
@@ -38,7 +48,7 @@ impl Store {
         let topics = topics.chain(self.removal.deletes.values().filter(|d| d.failed).filter_map(|d| d.write_sequence));
         let limit = self.poisoned.iter().filter_map(|p| self.partitions[p.0 as usize].journaled.dirty_from()).chain(topics).min();
         if limit.is_some_and(|l| l <= self.ring.tail_sequence()) {
-            if self.room.ring && !self.is_read_only() {
+            if self.admission.is_refused(Lack::Journal) && !self.is_read_only() {
                 self.close_publishing("the journal is full and cannot be freed, since a partition's files failed");
             }
             return;
@@ -93,7 +103,7 @@ impl Store {
         match reason {
             SlotReason::Checkpoint => {
                 self.running = None;
-                self.room.signal_ring = true;
+                self.admission.signal(Lack::Journal);
             }
             // A checkpoint may have waited for the slot.
             SlotReason::Limit => self.finish_checkpoint(io),

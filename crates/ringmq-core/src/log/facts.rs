@@ -70,7 +70,7 @@ impl Store {
         generation: u64,
         intervals: &[Interval],
     ) -> RecordTicket {
-        let mut last = self.last_record();
+        let mut last = self.turn.last_record();
         let (max, mut rest) = (self.intervals_bytes_max(), intervals);
         while !rest.is_empty() {
             let mut image = CursorImage { generation, ..self.bare_cursor(channel) };
@@ -184,7 +184,7 @@ impl Store {
 
         self.last_topic += 1;
         let key = self.last_topic;
-        let ticket = self.next_record_ticket();
+        let ticket = self.turn.next_record();
         let Epoch(epoch) = self.options.epoch;
         let header = RecordHeader::new(RecordKind::TopicCreate, info.id, WHOLE_TOPIC, 1, epoch, &payload);
         let note = Note::Topic(key, ticket);

@@ -8,6 +8,7 @@
 //! ring full for good         the core: no publish; facts go on while the reserve lasts, then FINs wait in their channels
 //! ```
 
+use super::checkpoint::Running;
 use super::notice::{Notice, PartitionIdx};
 use super::store::Store;
 use crate::base::DiskError;
@@ -46,19 +47,16 @@ impl Store {
         tracing::error!(%error, topic = %part.dir.topic, partition = %part.dir.partition,
             "a write failed: the partition is read-only until a restart");
         part.poisoned = Some(error.to_string().into());
-        self.rounds -= part.flush.uncount();
-        self.stalled_snapshots.retain(|&q| q != p);
+        self.rounds.end_background(part.flush.uncount());
+        self.rounds.unstall(p);
         let was_counted = part.flush.give_up();
-        if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
-            running.left -= 1;
-        }
+        Running::uncount(&mut self.running, was_counted);
         // What the journal has, or will have in a moment, is acknowledged; the rest never will be.
         let kept = part.progress.enqueued();
         let (issued, unsealed) = (part.batches.get(kept).map(|r| r.tickets.0), part.open.unsealed());
         let (dropped, cost) = part.forget_from(kept);
-        self.waiting_bytes -= dropped;
-        self.unpacked -= cost;
-        self.has_sealed = true; // it has no open batch any more
+        self.admission.dropped(dropped, cost);
+        self.turn.must_seal(); // it has no open batch any more
         if let Some(from) = unsealed {
             self.notices.push(Notice::AppendFailed { p, from, error: AppendError::ReadOnly });
         }
@@ -66,7 +64,7 @@ impl Store {
             self.notices.push(Notice::AppendFailed { p, from, error: AppendError::Unknown });
         }
         self.poisoned.push(p);
-        self.room.signal_all();
+        self.admission.signal_all();
     }
 
     /// The journal failed: its outcome is unknown, and nothing can become durable until a restart.
@@ -98,7 +96,7 @@ impl Store {
                 self.notices.push(Notice::AppendFailed { p, from, error: AppendError::Unknown });
             }
         }
-        (self.waiting_bytes, self.unpacked) = (0, 0);
+        self.admission.drop_all();
     }
 
     /// No publish until a restart.
@@ -109,6 +107,6 @@ impl Store {
         tracing::error!(core = self.options.core.0, reason, "the core takes no publish until a restart");
         self.closed = Some(reason.into());
         self.notices.push(Notice::ReadOnly { reason: reason.into() });
-        self.room.signal_all();
+        self.admission.signal_all();
     }
 }

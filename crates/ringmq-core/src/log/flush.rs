@@ -16,6 +16,7 @@
 //! A failed write poisons the partition: nothing of it is written again, it takes no publish, what is in memory stays readable, and the
 //! checkpoint never passes its records. When the ring fills because of that, the whole core stops taking publishes.
 
+use super::admission::Lack;
 use super::notice::{CursorSource, Io, PartitionIdx};
 use super::progress::Mark;
 use super::store::{Op, Store};
@@ -190,14 +191,13 @@ impl Store {
             return;
         }
         if part.flush.is_queued {
-            if urgent && let Some(place) = self.flush_queue.iter().position(|&q| q == p) {
-                self.flush_queue.remove(place);
-                self.urgent.push_back(p);
+            if urgent {
+                self.rounds.hurry(p);
             }
             return;
         }
         part.flush.is_queued = true;
-        if urgent { self.urgent.push_back(p) } else { self.flush_queue.push_back(p) }
+        self.rounds.push(p, urgent);
     }
 
     /// A round that waits for space for its snapshot makes way for another, which takes one anew.
@@ -205,33 +205,25 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         if part.flush.break_off() {
             part.journaled.snapshot_dropped();
-            self.stalled_snapshots.retain(|&q| q != p);
+            self.rounds.unstall(p);
         }
     }
 
     /// More is in memory for its segments than the journal explains.
     fn needs_memory(&self) -> bool {
-        self.unflushed_bytes > self.ring.capacity()
+        self.eviction.unflushed_bytes() > self.ring.capacity()
     }
 
     /// Rounds at a time that nobody waits for: few, until what they free is needed soon.
     fn rounds_max(&self) -> usize {
-        let needs_journal = self.ring.is_filling() || self.room.ring;
+        let needs_journal = self.ring.is_filling() || self.admission.is_refused(Lack::Journal);
         let is_pressed = needs_journal || self.full_disk.is_short() || self.needs_memory() || self.is_stopping();
         if is_pressed { ROUNDS_MAX } else { ROUNDS_CALM }
     }
 
     /// Begins the rounds that may begin.
     pub(super) fn start_rounds(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        loop {
-            let may_begin = self.rounds < self.rounds_max();
-            let (p, is_background) = match self.urgent.pop_front() {
-                Some(p) => (p, false),
-                None => match self.flush_queue.pop_front_if(|_| may_begin) {
-                    Some(p) => (p, true),
-                    None => return,
-                },
-            };
+        while let Some((p, is_background)) = self.rounds.next(self.rounds_max()) {
             self.begin_round(now, p, is_background);
             self.proceed(now, p, cursors, io);
         }
@@ -255,7 +247,9 @@ impl Store {
         assert_eq!(part.flush.stage, Stage::Idle, "a partition has one round at a time");
         assert!(part.flush.outstanding == 0 && part.flush.todo.is_empty());
         part.flush.is_background = is_background;
-        self.rounds += is_background as usize;
+        if is_background {
+            self.rounds.begin_background();
+        }
         let number = part.progress.durable().number.max(direct.unwrap_or(0)).max(part.progress.written().number);
         let until = part.mark_at(part.progress.written(), number);
         let is_synced =
@@ -410,7 +404,7 @@ impl Store {
                 Stage::CommitSync => self.take_snapshot(p, cursors),
                 Stage::SnapshotSpace => {
                     if std::mem::take(&mut f.is_told) {
-                        self.stalled_snapshots.retain(|&q| q != p);
+                        self.rounds.unstall(p);
                     }
                     let slot = part.slots.next_slot();
                     part.slots.allocated(slot, f.image.len() as u64);
@@ -517,28 +511,23 @@ impl Store {
     fn unpin(&mut self, p: PartitionIdx) {
         let part = &mut self.partitions[p.0 as usize];
         for bytes in part.unpin() {
-            self.unflushed_bytes -= bytes as u64;
-            self.tail.push_back((p, bytes as u32));
-            self.tail_bytes += bytes;
+            self.eviction.push(p, bytes);
         }
         self.evict_tail();
     }
 
     /// Keeps the recent batches of the core within their bound; oldest first.
     fn evict_tail(&mut self) {
-        while self.tail_bytes > self.options.tail_cache_bytes as usize
-            && let Some((p, bytes)) = self.tail.pop_front()
-        {
+        while let Some((p, bytes)) = self.eviction.pop_beyond(self.options.tail_cache_bytes as usize) {
             let evicted = self.partitions[p.0 as usize].evict();
-            assert_eq!(evicted, bytes as usize, "batches leave in the order in which they were unpinned");
-            self.tail_bytes -= evicted;
+            assert_eq!(evicted, bytes, "batches leave in the order in which they were unpinned");
         }
     }
 
     fn end_round(&mut self, p: PartitionIdx, io: &mut Io) {
         let part = &mut self.partitions[p.0 as usize];
         part.flush.stage = Stage::Idle;
-        self.rounds -= part.flush.uncount();
+        self.rounds.end_background(part.flush.uncount());
         self.flush_if_due(p);
         self.finish_checkpoint(io);
     }
@@ -586,10 +575,8 @@ impl Store {
                 }
                 part.flush.retry_at = Some(now.ticks + super::space::RETRY);
                 // It may take long, and what others free meanwhile may be what it waits for.
-                self.rounds -= part.flush.uncount();
-                if !self.stalled_snapshots.contains(&p) {
-                    self.stalled_snapshots.push(p);
-                }
+                self.rounds.end_background(part.flush.uncount());
+                self.rounds.stall(p);
                 // A direct batch that came meanwhile does not wait for the snapshot's space.
                 self.flush_if_due(p);
             }
@@ -600,7 +587,7 @@ impl Store {
 
     /// Tries the snapshots again that found no space.
     pub(super) fn retry_snapshots(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
-        for p in self.stalled_snapshots.clone() {
+        for p in self.rounds.stalled().to_vec() {
             let part = &mut self.partitions[p.0 as usize];
             if part.flush.retry_at.is_some_and(|at| at <= now.ticks) {
                 part.flush.retry_at = None;
@@ -613,7 +600,7 @@ impl Store {
     }
 
     pub(super) fn snapshot_deadline(&self) -> Option<Ticks> {
-        self.stalled_snapshots.iter().filter_map(|p| self.partitions[p.0 as usize].flush.retry_at).min()
+        self.rounds.stalled().iter().filter_map(|p| self.partitions[p.0 as usize].flush.retry_at).min()
     }
 }
 

@@ -4,6 +4,7 @@
 //! A partition is one of several replicas from its first promise on ([`Store::log_epoch`]), also over restarts. Its epochs are the
 //! metadata's; the node's generation stays that of files and records.
 
+use super::admission::Lack;
 use super::notice::{AppendTicket, Io, PartitionIdx, RecordTicket, Refusal};
 use super::shared::Shared;
 use super::store::{Store, batch_cost};
@@ -38,7 +39,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         if !part.open.is_empty() {
             part.seal(p, &mut self.batch_memory);
-            self.has_sealed = true;
+            self.turn.must_seal();
         }
     }
 
@@ -67,9 +68,8 @@ impl Store {
         let cost = batch_cost(len, if is_direct { SETTLED_DIRECT_LEN } else { self.direct_len });
         let part = self.part_mut(p);
         let ticket = part.push_verbatim(batch, is_direct, cost);
-        self.unpacked += cost;
-        self.waiting_bytes += len as u64;
-        self.has_sealed = true;
+        self.admission.take(len as u64, cost);
+        self.turn.must_seal();
         self.mark_unsealed(p);
         Ok(ticket)
     }
@@ -102,11 +102,11 @@ impl Store {
         let is_due = shared.commit(at);
         let released = shared.release_before(at.offset, durable);
         if released > 0 {
-            self.waiting_bytes -= released;
-            self.room.signal_waiting = true;
+            self.admission.done(released);
+            self.admission.signal(Lack::Memory);
         }
         if is_due {
-            self.commits_due.push(p);
+            self.turn.push_commit(p);
         }
     }
 
@@ -120,16 +120,18 @@ impl Store {
             return shared.hold(durable);
         }
         let released = shared.end_hold(durable);
-        self.waiting_bytes -= released;
-        self.room.signal_waiting |= released > 0;
+        if released > 0 {
+            self.admission.done(released);
+            self.admission.signal(Lack::Memory);
+        }
     }
 
     /// At a turn's end: how far partitions are committed goes along with what is queued.
     pub(super) fn record_commits(&mut self) {
-        if self.commits_due.is_empty() || self.ring.is_queue_empty() || !self.takes_facts() {
+        if !self.turn.has_commits() || self.ring.is_queue_empty() || !self.takes_facts() {
             return;
         }
-        for p in std::mem::take(&mut self.commits_due) {
+        for p in self.turn.take_commits() {
             let Some(shared) = &mut self.part_mut(p).shared else { continue };
             let at = shared.record();
             self.fact(p, RecordKind::Committed, RawPosition::from(at).as_bytes().to_vec());

@@ -57,7 +57,7 @@ impl BatchMemory {
 impl Store {
     /// Bytes of batches in memory.
     pub(super) fn batch_bytes(&self) -> usize {
-        (self.waiting_bytes + self.unflushed_bytes) as usize + self.tail_bytes
+        (self.admission.waiting_bytes() + self.eviction.unflushed_bytes()) as usize + self.eviction.line_bytes()
     }
 
     /// At a turn's end: pieces of which nothing is left are forgotten; where they take too much, what is left is moved out.

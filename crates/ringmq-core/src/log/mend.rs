@@ -221,7 +221,7 @@ impl Store {
         }
         self.notices.push(Notice::Mended { p, is_whole });
         self.notices.push(Notice::Readable { p });
-        self.room.signal_all();
+        self.admission.signal_all();
         self.retention.look_at(p);
         self.flush_if_due(p);
     }

@@ -2,6 +2,7 @@
 //!
 //! Pure. One [`Store`](store::Store) lives on each core and owns the logs of the core's partitions.
 
+mod admission;
 mod ahead;
 pub mod append;
 mod borders;
@@ -10,6 +11,7 @@ pub mod checkpoint;
 pub mod confirmed;
 mod damage;
 mod deletes;
+mod eviction;
 pub mod facts;
 pub mod failure;
 pub mod fetch;
@@ -33,6 +35,7 @@ mod recent;
 pub mod recovery;
 mod removal;
 pub mod retention;
+mod rounds;
 pub mod scrub;
 pub mod search;
 mod segments;
@@ -41,6 +44,7 @@ pub mod space;
 pub mod state;
 pub mod store;
 pub mod truncate;
+mod turn;
 pub mod verbatim;
 pub mod view;
 pub mod writer;

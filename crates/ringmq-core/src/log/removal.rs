@@ -7,6 +7,7 @@
 //! The home's record is the decision: recovery finishes what it finds half done. So no checkpoint passes it before the
 //! files are gone. The other cores' records only stand behind what their own rings still have of the topic.
 
+use super::checkpoint::Running;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::store::{Note, Op, Store};
 use crate::base::{DiskDone, DiskError, DiskOp, Epoch, FileId, IdMap, PartitionDir, PartitionId, Position, TopicInfo};
@@ -49,24 +50,22 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         part.is_leaving = true;
         part.poisoned = Some("its topic is being removed".into());
-        self.rounds -= part.flush.uncount();
+        self.rounds.end_background(part.flush.uncount());
         let was_counted = part.flush.give_up();
-        if let Some(running) = self.running.as_mut().filter(|_| was_counted) {
-            running.left -= 1;
-        }
+        Running::uncount(&mut self.running, was_counted);
         self.poisoned.retain(|&q| q != p);
-        self.stalled_snapshots.retain(|&q| q != p);
+        self.rounds.unstall(p);
         self.retention.forget(p);
         self.reader.forget(p);
         self.verbatim.forget(p);
         self.hold_until_committed(p, false);
-        self.commits_due.retain(|&q| q != p);
+        self.turn.forget_commit(p);
         self.cuts.retain(|&q| q != p);
         self.full_disk.waiting.retain(|&q| q != p);
         if !self.full_disk.is_full() {
             self.full_disk.retry_at = None;
         }
-        self.room.signal_all();
+        self.admission.signal_all();
         self.finish_checkpoint(io);
     }
 
@@ -86,7 +85,7 @@ impl Store {
     }
 
     fn log_deletion(&mut self, topic: &TopicInfo, key: u64) -> RecordTicket {
-        let ticket = self.next_record_ticket();
+        let ticket = self.turn.next_record();
         let Epoch(epoch) = self.options.epoch;
         let payload = Bytes::new();
         let header = RecordHeader::new(RecordKind::TopicDelete, topic.id, WHOLE_TOPIC, 2, epoch, &payload);
@@ -171,16 +170,13 @@ impl Store {
             tracing::error!(%error, dir = %self.part(p).dir, "a removed topic's partition stays on the disk: the next startup removes it");
         } else {
             let part = self.partitions.remove(p.0 as usize);
-            self.unflushed_bytes -= part.unflushed_bytes();
-            self.tail_bytes -= self.tail.iter().filter(|t| t.0 == p).map(|t| t.1 as usize).sum::<usize>();
-            self.tail.retain(|t| t.0 != p);
+            self.eviction.forget(p, part.unflushed_bytes());
             self.cache.forget(p);
             self.reader.forget(p);
             self.retention.forget(p);
             self.scrub.forget(p);
-            self.urgent.retain(|&q| q != p);
-            self.flush_queue.retain(|&q| q != p);
-            self.forget_dirty(p);
+            self.rounds.forget(p);
+            self.turn.forget(p);
             self.full_disk.waiting.retain(|&q| q != p);
             if self.full_disk.retry_at.is_some() {
                 self.full_disk.retry_at = Some(crate::base::Ticks(0)); // what it had may be enough for whoever waits

@@ -4,6 +4,7 @@
 //! A start finds out by itself whether the disk is full: partitions that want room are given it before anybody publishes.
 //! A full disk is tried again each second, one partition at a time; the first success tries the others at once.
 
+use super::admission::Lack;
 use super::notice::{PartitionIdx, Refusal};
 use super::store::{Op, Store, commit_len};
 use crate::base::{BLOCK, CoreId, DiskDone, DiskError, DiskOp, FileId, Now, PartitionDir, Ticks};
@@ -180,11 +181,11 @@ impl Store {
         match (is_there, is_full) {
             (true, _) => Ok(()),
             (false, true) => {
-                self.room.disk = true;
+                self.admission.refuse(Lack::Disk);
                 Err(Refusal::DiskFull)
             }
             (false, false) => {
-                self.room.space = true;
+                self.admission.refuse(Lack::Space);
                 Err(Refusal::Busy)
             }
         }
@@ -219,13 +220,13 @@ impl Store {
 
     /// The checkpoint finds no space for what it has to write, so the journal is not freed.
     pub fn checkpoint_lacks_space(&self) -> bool {
-        !self.stalled_snapshots.is_empty() || self.topics.values().any(|t| t.waits_for_space())
+        !self.rounds.stalled().is_empty() || self.topics.values().any(|t| t.waits_for_space())
     }
 
     /// What the journal admits no more, a publish or a new channel, would wait for as long as the disk is full. The rest of the
     /// journal is for the channels that are there.
     pub fn is_stuck(&self) -> bool {
-        let is_full = self.room.ring || !self.ring.admits(self.unpacked);
+        let is_full = self.admission.is_refused(Lack::Journal) || !self.ring.admits(self.admission.unpacked());
         is_full && !self.is_read_only() && self.checkpoint_lacks_space()
     }
 
@@ -293,10 +294,10 @@ impl Store {
                 if let Which::Snapshot(slot) = which {
                     part.slots.allocated(slot, len);
                 }
-                self.room.signal_space = true;
+                self.admission.signal(Lack::Space);
                 if std::mem::take(&mut part.space.is_full) {
                     tracing::info!(file = %name, "there is space again: all publishes to the partition are taken");
-                    self.room.signal_disk = true;
+                    self.admission.signal(Lack::Disk);
                     self.full_disk.waiting.retain(|&w| w != p);
                     self.full_disk.retry_at = (!self.full_disk.waiting.is_empty()).then_some(now.ticks);
                     self.grow(p, io);
@@ -316,7 +317,7 @@ impl Store {
                     }
                     self.full_disk.waiting.push(p);
                     // Who waits for space now hears that the disk is full.
-                    self.room.signal_space = true;
+                    self.admission.signal(Lack::Space);
                 }
                 self.full_disk.retry_at = Some(now.ticks + RETRY);
             }
@@ -349,7 +350,7 @@ impl Store {
             tracing::info!(topic = %dir.topic, partition = %dir.partition, "publishes that need no more space are taken");
             self.partitions[p.0 as usize].space.is_full = false;
             self.full_disk.waiting.retain(|&w| w != p);
-            self.room.signal_disk = true;
+            self.admission.signal(Lack::Disk);
         }
     }
 }

@@ -11,12 +11,16 @@
 //!
 //! Never acknowledges what is not durable, never reads a clock, never does IO itself.
 
+use super::admission::{Admission, Lack};
 use super::cache::ReadCache;
+use super::eviction::Eviction;
 use super::memory::BatchMemory;
 use super::notice::{CursorSource, Io, LogStats, Notice, PartitionIdx, RecordTicket, StoreOptions};
 use super::partition::PartitionLog;
+use super::rounds::Rounds;
 use super::space::{FullDisk, Which};
 use super::state::RecoveredPartition;
+use super::turn::Turn;
 use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Epoch, IdMap, Now, OpId, PartitionDir, Position, Ticks, TopicInfo, block_down,
 };
@@ -25,7 +29,7 @@ use crate::format::files::{COMMIT_RECORD_LEN, FILE_HEADER_LEN};
 use crate::format::journal::{RECORD_HEADER_LEN, RecordHeader, RecordKind};
 use crate::journal::ring::{Record, Ring};
 use slab::Slab;
-use std::{collections::VecDeque, sync::Arc};
+use std::sync::Arc;
 
 /// What the ring needs for a batch beside its bytes: record header, two directory entries, a share of a write's head.
 const BATCH_COST: u64 = RECORD_HEADER_LEN as u64 + 2 * 48 + 16;
@@ -85,40 +89,6 @@ pub(super) enum Note {
     Topic(u64, RecordTicket),
 }
 
-/// What appends were refused for, and what has changed since.
-#[derive(Default)]
-pub(super) struct Room {
-    pub space: bool,
-    pub disk: bool,
-    pub ring: bool,
-    pub waiting: bool,
-    pub signal_space: bool,
-    pub signal_disk: bool,
-    pub signal_ring: bool,
-    pub signal_waiting: bool,
-}
-
-impl Room {
-    /// Whoever was refused learns by trying what has changed.
-    pub fn signal_all(&mut self) {
-        (self.signal_space, self.signal_disk, self.signal_ring, self.signal_waiting) = (true, true, true, true);
-    }
-
-    /// Whether somebody who was refused may try again.
-    fn take(&mut self) -> bool {
-        let is_worth_it = self.space && self.signal_space
-            || self.disk && self.signal_disk
-            || self.ring && self.signal_ring
-            || self.waiting && self.signal_waiting;
-        *self = if is_worth_it {
-            Room::default()
-        } else {
-            Room { space: self.space, disk: self.disk, ring: self.ring, waiting: self.waiting, ..Room::default() }
-        };
-        is_worth_it
-    }
-}
-
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stopping {
     No,
@@ -140,44 +110,23 @@ pub struct Store {
     /// A file failed, and why: no publish until a restart.
     pub(super) closed: Option<String>,
     stopping: Stopping,
-    /// Partitions with appends that no turn's end has seen.
-    dirty: Vec<PartitionIdx>,
-    /// Partitions whose committed end moved since the journal was told.
-    pub(super) commits_due: Vec<PartitionIdx>,
-    /// Some of them have more than an open batch that may stay open.
-    pub(super) has_sealed: bool,
+    pub(super) turn: Turn,
     /// Scratch: what a journal write has made durable.
     touched: Vec<PartitionIdx>,
-    last_record: RecordTicket,
-    pub(super) durable_record: RecordTicket,
     /// Partitions with a cut under way.
     pub(super) cuts: Vec<PartitionIdx>,
     /// Partitions where damage is being mended.
     pub(super) mends: Vec<PartitionIdx>,
-    /// Bytes appended and not durable; of partitions that hold them until then, not committed.
-    pub(super) waiting_bytes: u64,
-    /// Bytes durable that may not leave the memory yet.
-    pub(super) unflushed_bytes: u64,
-    /// Bytes of the ring that admitted batches will take.
-    pub(super) unpacked: u64,
-    pub(super) room: Room,
+    pub(super) admission: Admission,
     pub(super) full_disk: FullDisk,
-    // ---- flush
-    pub(super) urgent: VecDeque<PartitionIdx>,
-    pub(super) flush_queue: VecDeque<PartitionIdx>,
-    /// Rounds that go on and that nobody waits for.
-    pub(super) rounds: usize,
+    pub(super) rounds: Rounds,
     pub(super) running: Option<super::checkpoint::Running>,
     pub(super) poisoned: Vec<PartitionIdx>,
-    pub(super) stalled_snapshots: Vec<PartitionIdx>,
     pub(super) topics: IdMap<u64, super::facts::TopicFile>,
     pub(super) last_topic: u64,
     pub(super) removal: super::removal::Removal,
-    // ---- memory and reading
     pub(super) batch_memory: BatchMemory,
-    /// Batches in memory that may leave it, oldest first, with their bytes.
-    pub(super) tail: VecDeque<(PartitionIdx, u32)>,
-    pub(super) tail_bytes: usize,
+    pub(super) eviction: Eviction,
     pub(super) cache: ReadCache,
     pub(super) reader: super::read::Reader,
     pub(super) verbatim: super::verbatim::Verbatim,
@@ -199,31 +148,20 @@ impl Store {
             notices: vec![],
             closed: None,
             stopping: Stopping::No,
-            dirty: vec![],
-            commits_due: vec![],
-            has_sealed: false,
+            turn: Turn::default(),
             touched: vec![],
-            last_record: RecordTicket(0),
-            durable_record: RecordTicket(0),
             cuts: vec![],
             mends: vec![],
-            waiting_bytes: 0,
-            unflushed_bytes: 0,
-            unpacked: 0,
-            room: Room::default(),
+            admission: Admission::default(),
             full_disk: FullDisk::default(),
-            urgent: VecDeque::new(),
-            flush_queue: VecDeque::new(),
-            rounds: 0,
+            rounds: Rounds::default(),
             running: None,
             poisoned: vec![],
-            stalled_snapshots: vec![],
             topics: IdMap::default(),
             last_topic: 0,
             removal: Default::default(),
             batch_memory: BatchMemory::default(),
-            tail: VecDeque::new(),
-            tail_bytes: 0,
+            eviction: Eviction::default(),
             cache: ReadCache::new(options.read_cache_bytes as usize),
             reader: Default::default(),
             verbatim: Default::default(),
@@ -309,12 +247,8 @@ impl Store {
     /// The turn's end has to look at the partition.
     pub(super) fn mark_unsealed(&mut self, p: PartitionIdx) {
         if !std::mem::replace(&mut self.part_mut(p).is_dirty, true) {
-            self.dirty.push(p);
+            self.turn.push_unsealed(p);
         }
-    }
-
-    pub(super) fn forget_dirty(&mut self, p: PartitionIdx) {
-        self.dirty.retain(|&q| q != p);
     }
 
     /// What was appended last is not sealed yet.
@@ -324,27 +258,26 @@ impl Store {
 
     /// Bytes that were appended and are not durable.
     pub fn waiting_bytes(&self) -> u64 {
-        self.waiting_bytes
+        self.admission.waiting_bytes()
     }
 
     /// Something was appended that no turn's end has seen: facts that must stand before it are to be logged now.
     pub fn has_batches(&self) -> bool {
-        !self.dirty.is_empty()
+        self.turn.has_unsealed()
     }
 
     /// Ends the turn: seals what was appended, issues what the journal takes of it, and begins what is due behind it.
     /// While the journal takes no further write the open batches stay open and grow.
     pub fn turn_end(&mut self, now: Now, cursors: &dyn CursorSource, io: &mut Io) {
         self.end_reads_turn(io);
-        let is_busy = !self.ring.takes_write(self.unpacked) && !self.is_stopping();
-        if is_busy && !self.has_sealed {
+        let is_busy = !self.ring.takes_write(self.admission.unpacked()) && !self.is_stopping();
+        if is_busy && self.turn.may_stay_open() {
             // Each of them has an open batch, and nothing else.
             self.record_commits();
             return self.drive(now, cursors, io);
         }
-        self.has_sealed = false;
-        let mut dirty = std::mem::take(&mut self.dirty);
-        dirty.retain(|&p| {
+        let mut unsealed = self.turn.take_unsealed();
+        unsealed.retain(|&p| {
             let direct_len = self.direct_len;
             let part = &mut self.partitions[p.0 as usize];
             let stays_open = is_busy && part.open.len() < direct_len && !part.open.is_empty();
@@ -367,7 +300,7 @@ impl Store {
             }
             stays_open
         });
-        self.dirty = dirty;
+        self.turn.keep(unsealed);
         self.free_pieces();
         self.record_commits();
         self.drive(now, cursors, io);
@@ -405,7 +338,7 @@ impl Store {
             let header = RecordHeader::new(kind, topic_id, partition, sequence, epoch, &payload);
             self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Batch(p) });
             // From here on the ring's queue counts it.
-            self.unpacked -= r.cost;
+            self.admission.enqueued(r.cost);
             part.journaled.next_sequence();
             part.journaled.set_end(end);
             part.progress.enqueue();
@@ -453,8 +386,7 @@ impl Store {
 
     /// Gives a small fact to the journal.
     pub(super) fn fact(&mut self, p: PartitionIdx, kind: RecordKind, payload: Vec<u8>) -> RecordTicket {
-        self.last_record.0 += 1;
-        let ticket = self.last_record;
+        let ticket = self.turn.next_record();
         let part = &mut self.partitions[p.0 as usize];
         let sequence = part.journaled.next_sequence();
         let (id, partition, epoch) = (part.dir.topic_id, part.dir.partition.0, self.options.epoch.0);
@@ -462,15 +394,6 @@ impl Store {
         let (payload, end) = (payload.into(), part.journaled.end());
         self.ring.queue(Record { header, payload, slot: p.0, end, note: Note::Fact(p, ticket) });
         ticket
-    }
-
-    pub(super) fn last_record(&self) -> RecordTicket {
-        self.last_record
-    }
-
-    pub(super) fn next_record_ticket(&mut self) -> RecordTicket {
-        self.last_record.0 += 1;
-        self.last_record
     }
 
     /// An operation that the store asked for has finished. Completions may come late and in any order.
@@ -535,9 +458,9 @@ impl Store {
                 Note::Batch(p) => {
                     let part = &mut self.partitions[p.0 as usize];
                     let len = part.next_durable(self.ring.durable());
-                    self.unflushed_bytes += len;
+                    self.eviction.durable(len);
                     if !part.is_held() {
-                        self.waiting_bytes -= len;
+                        self.admission.done(len);
                     }
                     if !std::mem::replace(&mut part.is_touched, true) {
                         touched.push(p);
@@ -548,7 +471,7 @@ impl Store {
         }
         self.ring.recycle(notes);
         if upto.0 > 0 {
-            self.durable_record = upto;
+            self.turn.make_durable(upto);
             self.notices.push(Notice::RecordDurable { upto });
             self.remove_upto(upto, io);
         }
@@ -561,7 +484,7 @@ impl Store {
             self.flush_if_due(p);
         }
         self.touched = touched;
-        self.room.signal_waiting = true;
+        self.admission.signal(Lack::Memory);
     }
 
     /// What time alone brings.
@@ -585,7 +508,7 @@ impl Store {
         self.try_checkpoint(io);
         self.start_rounds(now, cursors, io);
         self.check_stopped();
-        if self.room.take() {
+        if self.admission.take_signal() {
             self.notices.push(Notice::Room);
         }
     }
@@ -613,7 +536,7 @@ impl Store {
             return;
         }
         let is_writing = |op: &Op| !matches!(op, Op::Space { .. } | Op::Read(_) | Op::Verbatim(..) | Op::Search(_));
-        let waits = !self.ops.is_any(is_writing) && self.urgent.is_empty() && self.flush_queue.is_empty();
+        let waits = !self.ops.is_any(is_writing) && self.rounds.is_empty();
         // What cannot be freed now (a full disk, a failed file) stays in the journal, where recovery finds it.
         if waits {
             self.stopping = Stopping::Told;

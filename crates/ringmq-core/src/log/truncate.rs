@@ -16,6 +16,7 @@
 //! A device that refuses a read is asked again each second. Where damage hides the place, the log is cut where the last batch before
 //! it ends that can be told: a replica may always have less.
 
+use super::admission::Lack;
 use super::flush::Stage as FlushStage;
 use super::notice::{Io, Notice, PartitionIdx, RecordTicket};
 use super::partition::PartitionLog;
@@ -163,8 +164,7 @@ impl Store {
         let part = &mut self.partitions[p.0 as usize];
         // What is open was never given to anybody.
         let (dropped, cost) = part.open.drop_all();
-        self.waiting_bytes -= dropped;
-        self.unpacked -= cost;
+        self.admission.dropped(dropped, cost);
         let number = if is_restart { part.batches.first() } else { part.batches.number_at(tail.at.offset) };
         for number in part.progress.released()..number {
             if let Some(r) = part.batches.get_mut(number) {
@@ -190,7 +190,7 @@ impl Store {
             is_waiting: false,
             retry_at: None,
         }));
-        self.has_sealed = true; // it has no open batch any more
+        self.turn.must_seal(); // it has no open batch any more
         self.cuts.push(p);
         self.drive_cuts(now, io);
     }
@@ -228,7 +228,9 @@ impl Store {
                 }
                 Stage::Settling => self.settled(p),
                 Stage::Looking(_) => self.look(p, io),
-                Stage::Recording if cut.ticket <= self.durable_record => (cut.stage, cut.is_frozen) = (Stage::Draining, true),
+                Stage::Recording if cut.ticket <= self.turn.durable_record() => {
+                    (cut.stage, cut.is_frozen) = (Stage::Draining, true)
+                }
                 Stage::Recording => return false,
                 Stage::Draining => {
                     let is_used = part.space.is_growing()
@@ -496,26 +498,16 @@ impl Store {
         );
         for number in part.progress.durable().number..part.progress.end().number {
             let r = part.batches.get(number).expect("a batch that is not durable is in memory");
-            self.waiting_bytes -= r.bytes.len() as u64;
-            self.unpacked -= r.cost;
+            self.admission.dropped(r.bytes.len() as u64, r.cost);
         }
-        self.waiting_bytes -= part.release_held(at.offset);
+        self.admission.done(part.release_held(at.offset));
         let kept = n.max(part.batches.first());
         let unflushed = part.unflushed_bytes();
-        let mut evictable = part.progress.pinned().saturating_sub(kept);
-        let mut index = self.tail.len();
-        while evictable > 0 {
-            index -= 1;
-            if self.tail[index].0 == p {
-                let (_, bytes) = self.tail.remove(index).expect("it was just looked at");
-                self.tail_bytes -= bytes as usize;
-                evictable -= 1;
-            }
-        }
+        self.eviction.drop_newest(p, part.progress.pinned().saturating_sub(kept));
         let was_committed = part.progress.committed().at.offset > at.offset;
         let was_written = part.progress.written().at.offset > at.offset;
         part.truncate_memory(Mark { number: n, at, chain_crc, epoch, unix_ns: cut.unix_ns });
-        self.unflushed_bytes -= unflushed - part.unflushed_bytes();
+        self.eviction.dropped(unflushed - part.unflushed_bytes());
         part.cut_table(at, cut.is_restart, was_committed);
         let removed = if cut.is_restart { part.restart_files(at, chain_crc) } else { part.cut_segments(&cut) };
         part.cut_writers(&cut, (was_written, was_committed), self.options.epoch, now.unix_ns);
@@ -528,7 +520,7 @@ impl Store {
         self.scrub.forget(p);
         if self.full_disk.waiting.contains(&p) {
             self.full_disk.waiting.retain(|&q| q != p);
-            self.room.signal_disk = true;
+            self.admission.signal(Lack::Disk);
         }
     }
 
@@ -536,7 +528,7 @@ impl Store {
         self.part_mut(p).cut = None;
         self.notices.push(Notice::Truncated { p });
         self.notices.push(Notice::Readable { p });
-        self.room.signal_all();
+        self.admission.signal_all();
         self.retention.look_at(p);
         self.grow(p, io);
         self.flush_if_due(p);

@@ -116,8 +116,8 @@ fn a_cut_waits_for_what_is_under_way_and_forgets_what_was_never_given_to_the_jou
     assert_eq!((rig.store.log_view(p).end(), rig.store.memory_bytes() < 200_000), (to, true));
     check_nothing_behind(&rig, p);
     assert_eq!(rig.read_all(p).len(), 10);
-    assert_eq!(rig.store.waiting_bytes, 0);
-    assert_eq!(rig.store.unpacked, 0);
+    assert_eq!(rig.store.waiting_bytes(), 0);
+    assert_eq!(rig.store.admission.unpacked(), 0);
 }
 
 #[test]

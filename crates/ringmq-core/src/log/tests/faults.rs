@@ -607,8 +607,8 @@ fn no_failure_leads_to_an_acknowledgement() {
         rig.store.stop(rig.now, &NoCursors, &mut rig.io);
         rig.settle();
         assert!(rig.notices.contains(&Notice::Stopped), "seed {seed}");
-        assert_eq!(rig.store.waiting_bytes, 0, "seed {seed}");
-        assert_eq!(rig.store.unpacked, 0, "seed {seed}");
+        assert_eq!(rig.store.waiting_bytes(), 0, "seed {seed}");
+        assert_eq!(rig.store.admission.unpacked(), 0, "seed {seed}");
     }
     assert!(closed > 3);
 }

@@ -179,9 +179,9 @@ fn direct_batches_of_many_partitions_do_not_pile_up_in_memory() {
         let p = rig.create(&format!("t{n}"));
         rig.publish(p, &[n; 40_000]);
         rig.settle();
-        assert!(rig.store.unflushed_bytes <= MIB + 50_000, "{} after {n}", rig.store.unflushed_bytes);
+        assert!(rig.store.eviction.unflushed_bytes() <= MIB + 50_000, "{} after {n}", rig.store.eviction.unflushed_bytes());
     }
-    assert!(rig.store.unflushed_bytes > MIB / 2, "the rest waits for more");
+    assert!(rig.store.eviction.unflushed_bytes() > MIB / 2, "the rest waits for more");
 }
 
 /// What a partition that gets little keeps in memory does not keep what the others had beside it.

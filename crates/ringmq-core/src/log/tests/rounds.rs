@@ -76,9 +76,9 @@ fn a_checkpoint_flushes_few_partitions_at_a_time_until_the_ring_fills() {
     };
     assert_eq!(in_rounds(&|store| store.running.is_none()), ROUNDS_CALM);
     assert_eq!(in_rounds(&|store| store.ring.used() * 16 < store.ring.capacity() * 9), ROUNDS_CALM, "there is time");
-    assert_eq!(in_rounds(&|store| store.rounds == ROUNDS_CALM), ROUNDS_MAX, "there is not");
+    assert_eq!(in_rounds(&|store| store.rounds.background() == ROUNDS_CALM), ROUNDS_MAX, "there is not");
     rig.settle();
-    assert!(rig.store.rounds == 0 && rig.store.running.is_none());
+    assert!(rig.store.rounds.background() == 0 && rig.store.running.is_none());
     for p in parts {
         let durable = rig.store.durable_end(p).count as usize;
         assert_eq!(rig.read_all(p).len(), durable);
@@ -91,14 +91,14 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     let parts = published(&mut rig, ROUNDS_MAX + 2);
     let (last, stuck) = parts.split_last().expect("some");
     ask_for_space(&mut rig, stuck);
-    assert_eq!((rig.disk.pending.len(), rig.store.rounds), (ROUNDS_CALM, ROUNDS_CALM), "these may end yet");
-    while rig.store.stalled_snapshots.len() < stuck.len() {
+    assert_eq!((rig.disk.pending.len(), rig.store.rounds.background()), (ROUNDS_CALM, ROUNDS_CALM), "these may end yet");
+    while rig.store.rounds.stalled().len() < stuck.len() {
         match rig.find(is_snapshot_space) {
             Some(index) => drop(rig.fail(index, true)),
             None => rig.complete(0),
         }
     }
-    assert_eq!(rig.store.rounds, 0, "these may not end for long");
+    assert_eq!(rig.store.rounds.background(), 0, "these may not end for long");
     rig.store.want_flush(*last, false);
     rig.turn_end();
     assert_eq!(written(&rig).len(), 1);
@@ -108,7 +108,7 @@ fn rounds_that_wait_for_space_keep_nobody_from_beginning_and_no_stop() {
     assert!(rig.notices.contains(&Notice::Stopped), "what they wait for stays in the journal");
     rig.tick(1100);
     rig.settle();
-    assert!(rig.store.rounds == 0 && rig.store.stalled_snapshots.is_empty());
+    assert!(rig.store.rounds.background() == 0 && rig.store.rounds.stalled().is_empty());
 }
 
 #[test]
@@ -119,14 +119,14 @@ fn a_direct_batch_goes_before_what_nobody_waits_for() {
         rig.store.want_flush(p, false);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.flush_queue.len()), (ROUNDS_CALM, 2));
+    assert_eq!((written(&rig).len(), rig.store.rounds.calm()), (ROUNDS_CALM, 2));
     let last = parts[ROUNDS_CALM + 1];
     let ticket = append_direct(&mut rig, last);
     rig.turn_end();
     while let Some(index) = rig.find(|op| !is_segment(op)) {
         rig.complete(index);
     }
-    assert_eq!((written(&rig).len(), rig.store.flush_queue.len()), (ROUNDS_CALM + 1, 1), "its round has begun");
+    assert_eq!((written(&rig).len(), rig.store.rounds.calm()), (ROUNDS_CALM + 1, 1), "its round has begun");
     let file = FileId::Segment(rig.store.dir(last).clone(), 0);
     while let Some(index) = rig.find(|op| !is_segment(op) || op.file() == Some(&file)) {
         rig.complete(index);
@@ -136,7 +136,7 @@ fn a_direct_batch_goes_before_what_nobody_waits_for() {
         |n: &Notice| matches!(n, Notice::Durable { p, tickets_upto, .. } if *p == last && *tickets_upto == ticket);
     assert!(rig.notices.iter().any(is_acknowledged), "while the others still write");
     rig.settle();
-    assert_eq!(rig.store.rounds, 0);
+    assert_eq!(rig.store.rounds.background(), 0);
 }
 
 #[test]
@@ -148,14 +148,14 @@ fn streams_of_direct_batches_leave_room_for_other_rounds() {
         append_direct(&mut rig, p);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.rounds), (ROUNDS_CALM, 0));
+    assert_eq!((written(&rig).len(), rig.store.rounds.background()), (ROUNDS_CALM, 0));
     for &p in others {
         rig.store.want_flush(p, false);
     }
     rig.turn_end();
-    assert_eq!((written(&rig).len(), rig.store.rounds), (2 * ROUNDS_CALM, ROUNDS_CALM));
+    assert_eq!((written(&rig).len(), rig.store.rounds.background()), (2 * ROUNDS_CALM, ROUNDS_CALM));
     rig.settle();
-    assert_eq!(rig.store.rounds, 0);
+    assert_eq!(rig.store.rounds.background(), 0);
 }
 
 fn no_space(rig: &mut Rig) {
@@ -192,10 +192,10 @@ fn a_direct_batch_does_not_wait_for_the_space_of_a_snapshot() {
         assert!(rig.notices.iter().any(is_acknowledged), "before the stall: {comes_first}");
         // The snapshot is not forgotten.
         no_space(&mut rig);
-        assert_eq!((rig.store.stalled_snapshots.len(), rig.store.rounds), (1, 0));
+        assert_eq!((rig.store.rounds.stalled().len(), rig.store.rounds.background()), (1, 0));
         rig.tick(1100);
         rig.settle();
-        assert!(rig.store.rounds == 0 && rig.store.stalled_snapshots.is_empty());
+        assert!(rig.store.rounds.background() == 0 && rig.store.rounds.stalled().is_empty());
         assert_eq!(rig.read_all(p).len(), 2);
     }
 }

@@ -284,12 +284,12 @@ fn publishes_wait_for_the_others_while_they_are_held() {
     rig.store.log_committed(p, end);
     rig.settle();
     assert!(rig.notices.contains(&Notice::Room));
-    assert_eq!(rig.store.waiting_bytes, 0);
+    assert_eq!(rig.store.waiting_bytes(), 0);
     rig.publish(p, &[3; 4000]);
     rig.settle();
-    assert!(rig.store.waiting_bytes > 0);
+    assert!(rig.store.waiting_bytes() > 0);
     rig.store.hold_until_committed(p, false);
-    assert_eq!(rig.store.waiting_bytes, 0, "who leads no longer waits for nobody");
+    assert_eq!(rig.store.waiting_bytes(), 0, "who leads no longer waits for nobody");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_cut_takes_back_what_is_held() {
     let Fetch::Batch(second) = rig.fetch(p, 4140) else { panic!("a batch begins there") };
     rig.store.truncate(rig.now, p, second.header.end(), &mut rig.io);
     rig.settle();
-    assert_eq!(rig.store.waiting_bytes, 2 * second.bytes.len() as u64);
+    assert_eq!(rig.store.waiting_bytes(), 2 * second.bytes.len() as u64);
     rig.store.log_committed(p, second.header.end());
-    assert_eq!(rig.store.waiting_bytes, 0);
+    assert_eq!(rig.store.waiting_bytes(), 0);
 }

@@ -1,0 +1,129 @@
+//! What a publish waits for: bytes that are on their way, the part of the ring that they will take, and who was refused for what.
+
+/// What a publish was refused for the lack of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// Allocated space, which is on its way.
+    Space,
+    /// Space on a full disk.
+    Disk,
+    /// A free part of the journal.
+    Journal,
+    /// Memory for what waits to be durable.
+    Memory,
+}
+
+/// A set of [`Lack`]s.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Lacks(u8);
+
+impl Lacks {
+    const ALL: Lacks = Lacks(0b1111);
+
+    fn of(lack: Lack) -> Self {
+        Lacks(1 << lack as u8)
+    }
+
+    fn add(&mut self, lack: Lack) {
+        self.0 |= Lacks::of(lack).0;
+    }
+
+    fn shares_any(self, other: Lacks) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Admission {
+    /// Bytes appended and not durable; of partitions that hold them until then, not committed.
+    waiting_bytes: u64,
+    /// Bytes of the ring that admitted batches will take.
+    unpacked: u64,
+    /// What appends were refused for, and what has changed since.
+    refused: Lacks,
+    changed: Lacks,
+}
+
+impl Admission {
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
+    }
+
+    pub fn unpacked(&self) -> u64 {
+        self.unpacked
+    }
+
+    /// So many bytes were taken, which will cost so much of the ring.
+    pub fn take(&mut self, bytes: u64, cost: u64) {
+        self.waiting_bytes += bytes;
+        self.unpacked += cost;
+    }
+
+    /// The ring's queue counts from now on what was set aside for it here.
+    pub fn enqueued(&mut self, cost: u64) {
+        self.unpacked -= cost;
+    }
+
+    /// So many bytes wait no longer: they are durable, or were dropped.
+    pub fn done(&mut self, bytes: u64) {
+        self.waiting_bytes -= bytes;
+    }
+
+    /// So many bytes were dropped before the ring's queue had them.
+    pub fn dropped(&mut self, bytes: u64, cost: u64) {
+        self.done(bytes);
+        self.enqueued(cost);
+    }
+
+    /// The journal failed: nothing waits any more.
+    pub fn drop_all(&mut self) {
+        (self.waiting_bytes, self.unpacked) = (0, 0);
+    }
+
+    /// Somebody was refused, and tries again when that has changed.
+    pub fn refuse(&mut self, lack: Lack) {
+        self.refused.add(lack);
+    }
+
+    pub fn is_refused(&self, lack: Lack) -> bool {
+        self.refused.shares_any(Lacks::of(lack))
+    }
+
+    /// There may be enough for who was refused.
+    pub fn signal(&mut self, lack: Lack) {
+        self.changed.add(lack);
+    }
+
+    /// Whoever was refused learns by trying what has changed.
+    pub fn signal_all(&mut self) {
+        self.changed = Lacks::ALL;
+    }
+
+    /// Whether somebody who was refused may try again.
+    pub fn take_signal(&mut self) -> bool {
+        let is_worth_it = self.refused.shares_any(std::mem::take(&mut self.changed));
+        if is_worth_it {
+            self.refused = Lacks::default();
+        }
+        is_worth_it
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_refused_tries_again_when_that_has_changed() {
+        let mut admission = Admission::default();
+        admission.signal_all();
+        assert!(!admission.take_signal(), "nobody was refused");
+        admission.refuse(Lack::Journal);
+        admission.signal(Lack::Disk);
+        assert!(!admission.take_signal() && admission.is_refused(Lack::Journal) && !admission.is_refused(Lack::Disk));
+        admission.signal(Lack::Journal);
+        assert!(admission.take_signal() && !admission.is_refused(Lack::Journal));
+        admission.signal(Lack::Journal);
+        assert!(!admission.take_signal(), "once");
+    }
+}
