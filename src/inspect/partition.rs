@@ -9,10 +9,9 @@ use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, RawPosition, SEGMENT_M
 use crate::format::segment_table::{SegmentTable, TABLE_AT};
 use crate::format::snapshot::{SLOTS, Snapshot};
 use crate::format::storage::read_range;
+use crate::log::chain::Chain;
 use crate::log::recovery::headers;
-use crate::log::recovery::scan::{
-    BatchFound, Batches, Expected, commit_at, commit_record, commit_record_at, commit_records, segment_at,
-};
+use crate::log::recovery::scan::{BatchFound, Batches, commit_at, commit_record, commit_record_at, commit_records, segment_at};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use zerocopy::FromBytes;
@@ -224,8 +223,8 @@ impl View<'_, '_> {
             if next.is_some_and(|n| walk.at.offset >= n) {
                 break;
             }
-            let expected = Expected { at: walk.at, chain: if open { None } else { Some(chain) }, epoch: walk.epoch };
-            let (found, h) = batches.judge(self.storage, walk.at.offset, Some(&expected))?;
+            let expected = Chain { at: Some(walk.at), crc: (!open).then_some(chain), epoch: walk.epoch };
+            let (found, h) = batches.judge(self.storage, walk.at.offset, &expected)?;
             let byte = segment_at(base, walk.at.offset);
             match (found, h) {
                 (BatchFound::Whole | BatchFound::BodyBad, Some(h)) => {

@@ -7,6 +7,7 @@ mod ahead;
 pub mod append;
 mod borders;
 pub mod cache;
+pub mod chain;
 pub mod checkpoint;
 pub mod confirmed;
 mod damage;

@@ -23,6 +23,7 @@
 
 use super::ahead::whole_batches;
 use super::cache::Cached;
+use super::chain::{Chain, Walk};
 use super::fetch::Fetch;
 use super::hold::{Holds, PROBE_ROOM};
 use super::notice::{Io, Notice, PartitionIdx};
@@ -435,9 +436,9 @@ impl Store {
         let (id, partition) = (part.dir.topic_id, part.dir.partition);
         let segment = part.segments.holding(read.offset).1;
         let mut batches: Vec<Cached> = vec![];
-        let mut offset = read.offset;
         // At a segment's start the chain is known from its header.
-        let mut prev_crc = (segment.base() == offset).then_some(segment.meta.prev_crc);
+        let crc = (segment.base() == read.offset).then_some(segment.meta.prev_crc);
+        let mut walk = Walk::new(read.offset, read.limit, Chain { crc, ..Chain::default() });
         // Who reads on asks for the others, and has them verified then.
         let found = |bytes: &Bytes, is_first: bool| {
             let found = FoundBatch::parse(bytes, id, partition)?;
@@ -445,12 +446,11 @@ impl Store {
             Ok(if is_judged { Cached::Verified(found.verify()?) } else { Cached::Found(found) })
         };
         if let Some(batch) = first {
-            offset = batch.header.end().offset;
-            prev_crc = Some(batch.header.header_crc.get());
+            walk.pass(&batch.header);
             batches.push(Cached::Verified(batch));
         }
-        while offset < read.limit {
-            let in_file = FILE_HEADER_LEN + (offset - read.base) as u64;
+        while !walk.is_over() {
+            let in_file = FILE_HEADER_LEN + (walk.offset() - read.base) as u64;
             let from = (in_file - read.at) as usize;
             if from >= read.found.len() {
                 if batches.is_empty() {
@@ -460,22 +460,7 @@ impl Store {
             }
             let bytes = read.found.slice(from..);
             let header = BatchHeader::parse(&bytes, id, partition);
-            let checked = header.and_then(|h| {
-                let last = batches.last().map(|b| *b.header());
-                // A lost batch took the place of another after the fact: epoch and crc are not those that stood there.
-                let stands = |l: BatchHeader| l.is_lost() || h.is_lost() || l.epoch.get() <= h.epoch.get();
-                let follows = last.is_none_or(|l| l.end() == h.start() && stands(l));
-                if h.offset.get() != offset {
-                    return Err(Bad::Foreign);
-                }
-                if h.end().offset > read.limit {
-                    return Err(Bad::Bounds);
-                }
-                if !follows || !h.is_lost() && prev_crc.is_some_and(|c| c != h.prev_crc.get()) {
-                    return Err(Bad::Chain);
-                }
-                Ok(h)
-            });
+            let checked = header.and_then(|h| walk.check(&h).map(|()| h));
             match checked {
                 Ok(h) if bytes.len() < h.len() && !h.is_lost() => {
                     if batches.is_empty() {
@@ -487,8 +472,7 @@ impl Store {
                 Err(Bad::Short) => break,
                 Ok(h) => match found(&bytes, batches.is_empty()) {
                     Ok(batch) => {
-                        offset = h.end().offset;
-                        prev_crc = (!h.is_lost()).then_some(h.header_crc.get());
+                        walk.pass(&h);
                         batches.push(batch);
                     }
                     Err(bad) if batches.is_empty() => return Parsed::Damaged(bad),

@@ -15,6 +15,7 @@
 //! ```
 //! Nothing is copied but a batch that stands in two pieces.
 
+use super::chain::{Chain, Walk};
 use super::notice::{Io, Notice, PartitionIdx};
 use super::read::{Purpose, newer};
 use super::recovery::scan::segment_at;
@@ -435,23 +436,24 @@ impl Store {
     fn parse_verbatim(&self, read: &Read, want: Want) -> Parsed {
         let dir = &self.part(read.p).dir;
         let (mut parts, mut end, mut len): (Vec<Bytes>, Position, usize) = (vec![], want.from, 0);
-        let mut last: Option<BatchHeader> = None;
+        let mut walk = Walk::new(end.offset, read.limit, Chain::default());
         // The batches of one piece that follow each other are one part.
         let mut open: Option<Slice> = None;
-        while end.offset < read.limit {
+        while !walk.is_over() {
             let in_file = segment_at(read.base, end.offset);
             let header = BatchHeader::parse(&read.bytes_at(in_file, BATCH_HEADER_LEN).0, dir.topic_id, dir.partition);
-            let is_first = last.is_none();
+            let is_first = len == 0;
             let header = match header {
                 Err(Bad::Short) if is_first => return Parsed::More(in_file + BATCH_HEADER_LEN as u64),
                 Err(bad) if is_first => return Parsed::Damaged(bad),
                 Err(_) => break,
-                Ok(h) if is_first && h.offset.get() != end.offset => return Parsed::Damaged(Bad::Foreign),
-                Ok(h) if is_first && h.start() != end => return Parsed::Gone,
-                Ok(h) if h.end().offset > read.limit && is_first => return Parsed::Damaged(Bad::Bounds),
-                Ok(h) if !is_first && !follows(&h, last.as_ref(), read.limit) => break,
-                Ok(h) if !is_first && len + h.len() > want.bytes_max => break,
-                Ok(h) => h,
+                Ok(h) if is_first && h.offset.get() == end.offset && h.start() != end => return Parsed::Gone,
+                Ok(h) => match walk.check(&h) {
+                    Err(bad) if is_first => return Parsed::Damaged(bad),
+                    Err(_) => break,
+                    Ok(()) if !is_first && len + h.len() > want.bytes_max => break,
+                    Ok(()) => h,
+                },
             };
             let stored = header.stored_len();
             let (bytes, slice) = read.bytes_at(in_file, stored);
@@ -464,7 +466,7 @@ impl Store {
             };
             len += batch.bytes.len();
             end = batch.header.end();
-            last = Some(batch.header);
+            walk.pass(&batch.header);
             match (&mut open, slice) {
                 (Some(o), Some(s)) if o.index == s.index && o.to == s.from => o.to = s.to,
                 (_, slice) => {
@@ -479,13 +481,4 @@ impl Store {
         parts.extend(open.map(|open| read.slice(open)));
         Parsed::Run((parts, end))
     }
-}
-
-/// A batch that goes on where the one before it ends. A lost one took the place of another after the fact.
-fn follows(h: &BatchHeader, last: Option<&BatchHeader>, limit: i64) -> bool {
-    let goes_on = |l: &BatchHeader| {
-        let stands = l.is_lost() || h.is_lost() || l.epoch.get() <= h.epoch.get() && l.header_crc.get() == h.prev_crc.get();
-        l.end() == h.start() && stands
-    };
-    last.is_none_or(goes_on) && h.end().offset <= limit
 }

@@ -15,6 +15,7 @@ use crate::format::files::{Bad, COMMIT_MAGIC, FileHeader, SEGMENT_MAGIC};
 use crate::format::segment_table::SegmentTable;
 use crate::format::storage::{Storage, read_range};
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
+use crate::log::chain::Chain;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -178,7 +179,7 @@ impl Header {
 /// Where a segment begins as its first batch says, or the first record of its commit log (which does not know the chain:
 /// then the segment's first batch could not be read anyway).
 fn from_log(storage: &mut dyn Storage, dir: &Arc<PartitionDir>, base: i64) -> Result<Option<(SegmentMeta, u64)>, RecoverError> {
-    if let (_, Some(h)) = Batches::new(dir, base).judge(storage, base, None)?
+    if let (_, Some(h)) = Batches::new(dir, base).judge(storage, base, &Chain::default())?
         && h.offset.get() == base
     {
         return Ok(Some((SegmentMeta { base: h.start(), prev_crc: h.prev_crc.get() }, h.epoch.get())));

@@ -7,7 +7,7 @@
 use super::headers::{self, HeaderAction};
 use super::partition::{Context, Partition};
 use super::report::Severity;
-use super::scan::{self, BatchAction, BatchFound, Batches, Expected, Place, SEGMENT_TABLE, commit_at, commit_record, segment_at};
+use super::scan::{self, BatchAction, BatchFound, Batches, Place, SEGMENT_TABLE, commit_at, commit_record, segment_at};
 use super::{RecoverError, channels, unknown};
 use crate::base::{BLOCK, Epoch, FileId, LogId, Position, block_up};
 use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, Batch, BatchHeader};
@@ -21,6 +21,7 @@ use crate::format::storage::{overlay, read_range};
 use crate::format::tail::Tail;
 use crate::format::{files::SegmentMeta, snapshot::Doubt};
 use crate::journal::replay::Record;
+use crate::log::chain::Chain;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use zerocopy::little_endian::U64;
@@ -231,7 +232,7 @@ impl Partition {
         }
         let (mut found, mut at) = (BatchFound::Zeros, None);
         if let Some(last) = self.segments.last() {
-            let (f, there) = Batches::new(&self.dir, last.base.offset).judge(cx.storage, self.end.offset, None)?;
+            let (f, there) = Batches::new(&self.dir, last.base.offset).judge(cx.storage, self.end.offset, &Chain::default())?;
             found = if there.is_some_and(|t| t.header_crc != h.header_crc) { BatchFound::Breaks } else { f };
             at = Some(segment_at(last.base.offset, self.end.offset));
         }
@@ -317,8 +318,7 @@ impl Partition {
             let dir = self.dir.clone();
             let mut batches = Batches::new(&dir, base);
             while !self.ahead.contains(&self.end.offset) {
-                let expected = self.expected();
-                let (found, h) = batches.judge(cx.storage, self.end.offset, Some(&expected))?;
+                let (found, h) = batches.judge(cx.storage, self.end.offset, &self.chain())?;
                 match (decide(SEGMENT_TABLE, found, Place::Beyond, ()).then, h) {
                     (BatchAction::Keep, Some(h)) => {
                         cx.report.batches_found += 1;
@@ -404,9 +404,9 @@ impl Partition {
         Ok(())
     }
 
-    fn expected(&self) -> Expected {
-        let chain = if self.chain_open { None } else { Some(self.chain_crc) };
-        Expected { at: self.end, chain, epoch: self.epoch.0 }
+    fn chain(&self) -> Chain {
+        let crc = (!self.chain_open).then_some(self.chain_crc);
+        Chain { at: Some(self.end), crc, epoch: self.epoch.0 }
     }
 
     /// The batch stands at the end of the last segment already: index it.
@@ -595,7 +595,7 @@ impl Partition {
         loop {
             let left = promised.filter(|p| self.end.offset < p.offset);
             let place = if left.is_some() { Place::Promised } else { Place::Beyond };
-            let (found, h) = batches.judge(cx.storage, self.end.offset, Some(&self.expected()))?;
+            let (found, h) = batches.judge(cx.storage, self.end.offset, &self.chain())?;
             let at = segment_at(base.offset, self.end.offset);
             match (decide(SEGMENT_TABLE, found, place, ()).then, h) {
                 // Behind what is promised it is redo's to look.

@@ -7,6 +7,7 @@ use crate::format::batch::{BATCH_HEADER_LEN, BATCH_MAGIC, BatchHeader};
 use crate::format::decision::{Row, finding};
 use crate::format::files::{Bad, COMMIT_RECORD_LEN, CommitRecord, FILE_HEADER_LEN};
 use crate::format::storage::{Storage, read_range};
+use crate::log::chain::Chain;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -124,15 +125,6 @@ pub fn commit_record(h: &BatchHeader, dir: &PartitionDir) -> CommitRecord {
     record.seal(dir.topic_id, dir.partition)
 }
 
-/// What the next batch must continue.
-#[derive(Clone, Copy, Debug)]
-pub struct Expected {
-    pub at: Position,
-    /// `None` behind a lost batch: the chain begins anew there.
-    pub chain: Option<u32>,
-    pub epoch: u64,
-}
-
 /// A file read through a window.
 pub struct Window {
     file: FileId,
@@ -177,12 +169,12 @@ impl<'a> Batches<'a> {
         Batches { dir, base, window: Window::new(FileId::Segment(dir.clone(), base)) }
     }
 
-    /// What stands at `offset`; the header when it holds. Without `expected` only the place is compared.
+    /// What stands at `offset`; the header when it holds. Of an empty chain only the place is compared.
     pub fn judge(
         &mut self,
         storage: &mut dyn Storage,
         offset: i64,
-        expected: Option<&Expected>,
+        chain: &Chain,
     ) -> Result<(BatchFound, Option<BatchHeader>), DiskError> {
         let at = segment_at(self.base, offset);
         let head = self.window.get(storage, at, BATCH_HEADER_LEN)?;
@@ -196,9 +188,7 @@ impl<'a> Batches<'a> {
             Err(Bad::Short) if head.iter().all(|&b| b == 0) => return Ok((BatchFound::Zeros, None)),
             Err(_) => return Ok((BatchFound::Garbage, None)),
         };
-        let continues = h.offset.get() == offset
-            && expected
-                .is_none_or(|e| h.start() == e.at && e.chain.is_none_or(|c| c == h.prev_crc.get()) && h.epoch.get() >= e.epoch);
+        let continues = h.offset.get() == offset && chain.is_continued_by(&h);
         if !continues {
             return Ok((BatchFound::Breaks, Some(h)));
         }
@@ -227,7 +217,7 @@ impl<'a> Batches<'a> {
             let bytes = self.window.get(storage, segment_at(self.base, offset), len)?.to_vec();
             let candidates = bytes.windows(4).enumerate().filter(|(_, w)| **w == BATCH_MAGIC).map(|(i, _)| offset + i as i64);
             for candidate in candidates {
-                if let (BatchFound::Whole | BatchFound::BodyBad, Some(h)) = self.judge(storage, candidate, None)?
+                if let (BatchFound::Whole | BatchFound::BodyBad, Some(h)) = self.judge(storage, candidate, &Chain::default())?
                     && h.start().log_id > after.log_id
                     && h.start().count >= after.count
                 {

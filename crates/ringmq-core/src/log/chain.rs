@@ -1,0 +1,137 @@
+//! The one rule that stored batches are held to, by readers, by who copies them to a follower, by recovery and by `ringmq inspect`:
+//! each goes on where the one before it ends, names that one's header crc, and bears no lower epoch (rule 6).
+//!
+//! A lost batch took the place of others after the fact: its crc and epoch are not those that stood there. So behind one the chain
+//! begins anew. Recovery, which wrote it, holds a lost batch itself to the chain; a reader only to its place.
+
+use crate::base::Position;
+use crate::format::batch::BatchHeader;
+use crate::format::files::Bad;
+
+/// What the next batch of a log has to continue, as far as that is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chain {
+    /// Where it begins.
+    pub at: Option<Position>,
+    /// Header crc of the batch before it.
+    pub crc: Option<u32>,
+    /// Epoch of the batch before it; zero: unknown.
+    pub epoch: u64,
+}
+
+impl Chain {
+    /// What comes behind this batch.
+    pub fn behind(h: &BatchHeader) -> Chain {
+        match h.is_lost() {
+            true => Chain { at: Some(h.end()), ..Chain::default() },
+            false => Chain { at: Some(h.end()), crc: Some(h.header_crc.get()), epoch: h.epoch.get() },
+        }
+    }
+
+    /// Whether a batch continues the log, as who wrote it sees that.
+    pub fn is_continued_by(&self, h: &BatchHeader) -> bool {
+        self.is_place_of(h) && self.crc.is_none_or(|crc| crc == h.prev_crc.get()) && h.epoch.get() >= self.epoch
+    }
+
+    /// Whether a reader may go on with a batch.
+    pub fn is_read_on_by(&self, h: &BatchHeader) -> bool {
+        if h.is_lost() { self.is_place_of(h) } else { self.is_continued_by(h) }
+    }
+
+    fn is_place_of(&self, h: &BatchHeader) -> bool {
+        self.at.is_none_or(|at| at == h.start())
+    }
+}
+
+/// A reader's way through the batches of a segment.
+#[derive(Clone, Copy, Debug)]
+pub struct Walk {
+    /// Where the next batch begins.
+    offset: i64,
+    /// Where what is written of the segment ends.
+    limit: i64,
+    chain: Chain,
+}
+
+impl Walk {
+    pub fn new(offset: i64, limit: i64, chain: Chain) -> Walk {
+        Walk { offset, limit, chain }
+    }
+
+    pub fn offset(&self) -> i64 {
+        self.offset
+    }
+
+    /// There is no further batch.
+    pub fn is_over(&self) -> bool {
+        self.offset >= self.limit
+    }
+
+    /// Whether the batch that stands at [`Walk::offset`] belongs there.
+    pub fn check(&self, h: &BatchHeader) -> Result<(), Bad> {
+        if h.offset.get() != self.offset {
+            return Err(Bad::Foreign);
+        }
+        if h.end().offset > self.limit {
+            return Err(Bad::Bounds);
+        }
+        if !self.chain.is_read_on_by(h) {
+            return Err(Bad::Chain);
+        }
+        Ok(())
+    }
+
+    /// Goes on behind a batch.
+    pub fn pass(&mut self, h: &BatchHeader) {
+        (self.offset, self.chain) = (h.end().offset, Chain::behind(h));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Epoch, LogId, PartitionId, TopicId};
+    use crate::format::batch::{Batch, BatchBuilder, Stamp};
+
+    fn batch(at: Position, epoch: u64, prev_crc: u32) -> BatchHeader {
+        let mut builder = BatchBuilder::default();
+        builder.push(7, b"body");
+        let (topic_id, partition) = (TopicId::default(), PartitionId::default());
+        builder.seal(Stamp { topic_id, partition, epoch: Epoch(epoch), at, prev_crc }).header
+    }
+
+    #[test]
+    fn a_batch_is_held_to_the_one_before_it() {
+        let first = batch(Position::START, 3, 0);
+        let (end, crc) = (first.end(), first.header_crc.get());
+        let mut walk = Walk::new(0, 10_000, Chain { crc: Some(0), ..Chain::default() });
+        assert_eq!(walk.check(&first), Ok(()));
+        assert_eq!(
+            walk.check(&batch(Position::START, 3, 9)),
+            Err(Bad::Chain),
+            "the header of the segment says what is before it"
+        );
+        walk.pass(&first);
+        assert_eq!((walk.offset(), walk.check(&batch(end, 3, crc))), (end.offset, Ok(())));
+        assert_eq!(walk.check(&batch(end, 4, crc)), Ok(()));
+        assert_eq!(walk.check(&batch(end, 2, crc)), Err(Bad::Chain), "epochs never fall");
+        assert_eq!(walk.check(&batch(end, 3, crc ^ 1)), Err(Bad::Chain));
+        assert_eq!(walk.check(&batch(Position { count: end.count + 1, ..end }, 3, crc)), Err(Bad::Chain));
+        assert_eq!(walk.check(&first), Err(Bad::Foreign));
+        assert_eq!(Walk { limit: end.offset + 1, ..walk }.check(&batch(end, 3, crc)), Err(Bad::Bounds));
+        assert!(!walk.is_over() && Walk { limit: end.offset, ..walk }.is_over());
+    }
+
+    #[test]
+    fn the_chain_begins_anew_behind_a_lost_batch() {
+        let first = batch(Position::START, 3, 0);
+        let end = first.end();
+        let to = Position { offset: end.offset + 500, count: end.count + 2, log_id: LogId(end.log_id.0 + 2) };
+        let lost = Batch::lost(TopicId::default(), PartitionId::default(), Epoch(1), end, to, 9).expect("there is room").header;
+        let chain = Chain::behind(&first);
+        assert!(chain.is_read_on_by(&lost) && !chain.is_continued_by(&lost));
+        let chain = Chain::behind(&lost);
+        assert!(chain.is_read_on_by(&batch(to, 1, 77)) && chain.is_continued_by(&batch(to, 1, 77)));
+        assert!(!chain.is_read_on_by(&batch(end, 1, 77)));
+    }
+}
