@@ -412,7 +412,7 @@ impl Store {
         let joined = first.as_ref().map_or(0, |batch| batch.bytes.len());
         match self.parse_run(key, first) {
             Parsed::Run(batches) => self.read_ended(now, key, batches, joined, io),
-            Parsed::More(_) if is_short => self.read_damaged(now, key, "the segment is shorter than its log".into(), io),
+            Parsed::More(_) if is_short => self.read_damaged(key, "the segment is shorter than its log".into(), io),
             Parsed::More(end) => {
                 self.drop_followers(key);
                 let read = &mut self.reader.reads[key as usize];
@@ -425,7 +425,7 @@ impl Store {
             }
             // Another program can read it: nothing is lost.
             Parsed::Damaged(bad @ Bad::Version(_)) => self.read_failed(now, key, newer(bad), io),
-            Parsed::Damaged(bad) => self.read_damaged(now, key, bad.to_string(), io),
+            Parsed::Damaged(bad) => self.read_damaged(key, bad.to_string(), io),
         }
     }
 
@@ -520,7 +520,7 @@ impl Store {
             }
             Purpose::Scrub => {
                 let headers = batches.iter().map(|b| *b.header()).collect();
-                self.check_commit_log(now, (read.p, read.base, end), headers, io);
+                self.check_commit_log((read.p, read.base, end), headers, io);
             }
         }
     }
@@ -537,7 +537,7 @@ impl Store {
         if self.part(p).start().offset > offset {
             // Retention removed it meanwhile.
             match read.purpose {
-                Purpose::Scrub => self.scrubbed(now, p, self.part(p).start().offset, io),
+                Purpose::Scrub => self.scrubbed(p, self.part(p).start().offset),
                 _ => self.release(now, p, offset),
             }
             return;
@@ -548,7 +548,7 @@ impl Store {
         }
         match read.purpose {
             Purpose::Scrub if is_long => drop(self.start_read(p, offset, limit, Purpose::Scrub, io)),
-            Purpose::Scrub => self.find_extent(now, p, offset, Purpose::Scrub, Finding::Unreadable(error), io),
+            Purpose::Scrub => self.find_extent(p, offset, Purpose::Scrub, Finding::Unreadable(error), io),
             // Whoever wants it asks again.
             _ if is_long => {}
             _ => self.hold(now, p, offset, error),
@@ -563,10 +563,10 @@ impl Store {
     }
 
     /// The first batch of the read does not hold: its commit record says how far it went.
-    fn read_damaged(&mut self, now: Now, key: u32, what: String, io: &mut Io) {
+    fn read_damaged(&mut self, key: u32, what: String, io: &mut Io) {
         let read = self.end_read(key);
         let purpose = if read.purpose == Purpose::Scrub { Purpose::Scrub } else { Purpose::Fetch };
-        self.find_extent(now, read.p, read.offset, purpose, Finding::Damaged(what), io);
+        self.find_extent(read.p, read.offset, purpose, Finding::Damaged(what), io);
     }
 }
 

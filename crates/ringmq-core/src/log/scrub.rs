@@ -165,7 +165,7 @@ impl Store {
     }
 
     /// The partition's log was verified up to `offset`, or reported.
-    pub(super) fn scrubbed(&mut self, _now: Now, p: PartitionIdx, offset: i64, _io: &mut Io) {
+    pub(super) fn scrubbed(&mut self, p: PartitionIdx, offset: i64) {
         self.scrub.is_reading = false;
         if self.scrub.partition == p.0 as usize {
             self.scrub.offset = self.scrub.offset.max(offset);
@@ -173,19 +173,13 @@ impl Store {
     }
 
     /// A run of the segment `base` up to `end` was verified: its commit records are next, if nobody else writes them.
-    pub(super) fn check_commit_log(
-        &mut self,
-        now: Now,
-        (p, base, end): (PartitionIdx, i64, i64),
-        headers: Vec<BatchHeader>,
-        io: &mut Io,
-    ) {
+    pub(super) fn check_commit_log(&mut self, (p, base, end): (PartitionIdx, i64, i64), headers: Vec<BatchHeader>, io: &mut Io) {
         let part = self.part(p);
         let segment = part.segments.at_base(base);
         let border = segment.and_then(|(index, _)| part.segments.get(index + 1)).map(|s| s.base());
         let is_closed = border.is_some_and(|b| part.progress.committed().at.offset >= b) && part.poisoned.is_none();
         let Some(first) = headers.first().filter(|_| is_closed && !self.is_stopping()).map(|h| h.start()) else {
-            return self.scrubbed(now, p, end, io);
+            return self.scrubbed(p, end);
         };
         let next = segment.map_or(first, |(_, s)| s.meta.base);
         let (file, segment) = (FileId::Commit(part.dir.clone(), base), FileId::Segment(part.dir.clone(), base));
@@ -214,7 +208,7 @@ impl Store {
                 let step = if is_first_block { Step::FirstBlock } else { Step::CommitLog };
                 self.scrub.check = Some(Check { p, step, file, headers, end, at, len, skipped, todo });
             }
-            None => self.scrubbed(now, p, end, io),
+            None => self.scrubbed(p, end),
         }
     }
 
@@ -252,7 +246,7 @@ impl Store {
             None => {
                 let end = check.end;
                 self.scrub.check = None;
-                self.scrubbed(now, p, end, io);
+                self.scrubbed(p, end);
             }
         }
     }

@@ -185,15 +185,7 @@ impl Store {
     }
 
     /// The batch at `offset` does not hold: looks for its end.
-    pub(super) fn find_extent(
-        &mut self,
-        _now: Now,
-        p: PartitionIdx,
-        offset: i64,
-        purpose: Purpose,
-        finding: Finding,
-        io: &mut Io,
-    ) {
+    pub(super) fn find_extent(&mut self, p: PartitionIdx, offset: i64, purpose: Purpose, finding: Finding, io: &mut Io) {
         let base = self.part(p).segments.holding(offset).1.base();
         self.begin_search(p, Goal::Extent { offset, purpose, finding }, Key::Offset, offset, vec![base], io);
     }
@@ -281,7 +273,7 @@ impl Store {
                 return self.read_next(id, io);
             }
             Err(error) => match s.goal {
-                Goal::Answer { .. } => return self.end_search(now, id, Err(error), io),
+                Goal::Answer { .. } => return self.end_search(now, id, Err(error)),
                 // Without the commit log, what follows the segment is the next place known.
                 _ => Block { records: vec![], is_behind: true },
             },
@@ -335,10 +327,10 @@ impl Store {
     /// The commit log has told what it knows: of a damaged batch without a record the segment may know more.
     fn conclude(&mut self, now: Now, id: u32, next: Option<CommitRecord>, io: &mut Io) {
         let s = &self.searches[id as usize];
-        let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next), io) };
+        let Goal::Extent { offset, .. } = s.goal else { return self.end_search(now, id, Ok(next)) };
         let is_known = s.floor.is_some_and(|r| r.offset.get() == offset);
         let limit = self.readable_limit(s.p, offset).filter(|_| !is_known && self.part(s.p).start().offset <= offset);
-        let Some(limit) = limit else { return self.end_search(now, id, Ok(next), io) };
+        let Some(limit) = limit else { return self.end_search(now, id, Ok(next)) };
         let s = &mut self.searches[id as usize];
         let limit = next.map_or(limit, |r| r.offset.get().min(limit));
         s.forward = Forward { next, limit, at: block_down(segment_at(s.base, offset)), ..Forward::default() };
@@ -365,11 +357,11 @@ impl Store {
                 });
                 if let Some(r) = found {
                     if r.offset.get() > s.target {
-                        return self.end_search(now, id, Ok(Some(r)), io);
+                        return self.end_search(now, id, Ok(Some(r)));
                     }
                     // Only its body does not hold.
                     s.floor = Some(r);
-                    return self.end_search(now, id, Ok(next), io);
+                    return self.end_search(now, id, Ok(next));
                 }
                 // A header may go on in the next block: the last one is looked through again.
                 s.forward.at = if to - from > BLOCK as u64 { block_down(to - 1) } else { to };
@@ -377,10 +369,10 @@ impl Store {
                     s.forward.is_careful = false;
                 }
                 if bytes.is_empty() || bytes.len() % BLOCK != 0 || to >= segment_at(s.base, s.forward.limit) {
-                    return self.end_search(now, id, Ok(next), io);
+                    return self.end_search(now, id, Ok(next));
                 }
             }
-            Ok(_) => return self.end_search(now, id, Ok(next), io),
+            Ok(_) => return self.end_search(now, id, Ok(next)),
             Err(_) if !s.forward.is_careful => s.forward.is_careful = true,
             // What was not read is not judged: whoever wants to go on behind the damage holds.
             Err(error) if matches!(s.goal, Goal::Extent { purpose: Purpose::Fetch, .. }) => {
@@ -393,14 +385,14 @@ impl Store {
                 s.forward.at += BLOCK as u64;
                 let is_over = s.forward.at >= segment_at(s.base, s.forward.limit);
                 if is_over || s.forward.failures >= FORWARD_FAILURES_MAX {
-                    return self.end_search(now, id, Ok(next), io);
+                    return self.end_search(now, id, Ok(next));
                 }
             }
         }
         self.read_next(id, io);
     }
 
-    fn end_search(&mut self, now: Now, id: u32, found: Result<Option<CommitRecord>, DiskError>, io: &mut Io) {
+    fn end_search(&mut self, now: Now, id: u32, found: Result<Option<CommitRecord>, DiskError>) {
         let s = self.searches.remove(id as usize);
         let p = s.p;
         let part = self.part(p);
@@ -444,7 +436,7 @@ impl Store {
                 }
                 self.notices.push(Notice::Readable { p });
                 if purpose == Purpose::Scrub {
-                    self.scrubbed(now, p, to.offset, io);
+                    self.scrubbed(p, to.offset);
                 }
             }
         }

@@ -366,7 +366,7 @@ impl Store {
     }
 
     /// An operation of a cut has finished.
-    pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>, _io: &mut Io) {
+    pub(super) fn cut_went_on(&mut self, now: Now, p: PartitionIdx, outcome: Result<DiskDone, DiskError>) {
         let part = &mut self.partitions[p.0 as usize];
         // Memory no longer has what a failed journal did not take.
         let is_alive = part.poisoned.is_none() && !self.ring.is_poisoned();

@@ -21,7 +21,7 @@ use super::read::{Purpose, newer};
 use super::recovery::scan::segment_at;
 use super::search::Finding;
 use super::store::{Op, Store};
-use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Now, Position, block_down, block_up};
+use crate::base::{BLOCK, DiskDone, DiskError, DiskOp, FileId, IO_BYTES_MAX, Position, block_down, block_up};
 use crate::format::batch::{BATCH_HEADER_LEN, Batch, BatchHeader};
 use crate::format::files::Bad;
 use bytes::Bytes;
@@ -246,7 +246,7 @@ enum Parsed {
 impl Store {
     /// Reads batches verbatim from `from` on, at most `bytes_max` or one, nothing beyond the durable end, not over a segment's border.
     /// [`Notice::Verbatim`] answers, perhaps not before the next completion or tick; with nothing where the log ends.
-    pub fn read_verbatim(&mut self, now: Now, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
+    pub fn read_verbatim(&mut self, p: PartitionIdx, token: u64, from: Position, bytes_max: usize, io: &mut Io) {
         let want = Want { p, token, from, bytes_max: bytes_max.clamp(1, SHARE) };
         let part = self.part(p);
         let durable = self.log_view(p).durable().at;
@@ -264,16 +264,16 @@ impl Store {
         }
         let ahead = self.verbatim.ahead_of(&want);
         if let Some(key) = ahead.filter(|key| self.verbatim.reads[*key as usize].missing(&want) == 0) {
-            return self.take_on_verbatim(now, key, want, io);
+            return self.take_on_verbatim(key, want, io);
         }
         self.verbatim.waiting.push_back(want);
-        self.pump_verbatim(now, io);
+        self.pump_verbatim(io);
     }
 
-    fn take_on_verbatim(&mut self, now: Now, key: u32, want: Want, io: &mut Io) {
+    fn take_on_verbatim(&mut self, key: u32, want: Want, io: &mut Io) {
         let read = &mut self.verbatim.reads[key as usize];
         (read.want, read.is_sequential) = (Some(want), true);
-        self.go_on_verbatim(now, key, io);
+        self.go_on_verbatim(key, io);
     }
 
     fn answer_verbatim(&mut self, want: Want, result: Result<Run, Unreadable>) {
@@ -299,7 +299,7 @@ impl Store {
     }
 
     /// Begins the reads that there is room for.
-    pub(super) fn pump_verbatim(&mut self, now: Now, io: &mut Io) {
+    pub(super) fn pump_verbatim(&mut self, io: &mut Io) {
         while let Some(&want) = self.verbatim.waiting.front() {
             let ahead = self.verbatim.ahead_of(&want);
             let missing = ahead.map_or(want.bytes_max + 2 * BLOCK, |key| self.verbatim.reads[key as usize].missing(&want));
@@ -308,7 +308,7 @@ impl Store {
             }
             self.verbatim.waiting.pop_front();
             if let Some(key) = ahead {
-                self.take_on_verbatim(now, key, want, io);
+                self.take_on_verbatim(key, want, io);
                 continue;
             }
             let offset = want.from.offset;
@@ -321,7 +321,7 @@ impl Store {
             let (p, next, pieces) = (want.p, want.from, VecDeque::new());
             let read = Read { p, want: Some(want), next, base, limit, pieces, is_sequential: false, is_over: false };
             let key = self.verbatim.reads.insert(read) as u32;
-            self.go_on_verbatim(now, key, io);
+            self.go_on_verbatim(key, io);
         }
     }
 
@@ -341,7 +341,7 @@ impl Store {
         }
     }
 
-    pub(super) fn verbatim_done(&mut self, now: Now, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
+    pub(super) fn verbatim_done(&mut self, key: u32, at: u64, outcome: Result<DiskDone, DiskError>, io: &mut Io) {
         let read = &mut self.verbatim.reads[key as usize];
         let piece = read.pieces.iter_mut().find(|piece| piece.at == at).expect("a piece stays while it is under way");
         piece.found = match outcome {
@@ -349,12 +349,12 @@ impl Store {
             Ok(_) => Found::Bytes(Bytes::new()),
             Err(error) => Found::Refused(error.to_string()),
         };
-        self.go_on_verbatim(now, key, io);
-        self.pump_verbatim(now, io);
+        self.go_on_verbatim(key, io);
+        self.pump_verbatim(io);
     }
 
     /// Asks for what is wanted and not there, answers who waits when it is.
-    fn go_on_verbatim(&mut self, now: Now, key: u32, io: &mut Io) {
+    fn go_on_verbatim(&mut self, key: u32, io: &mut Io) {
         let read = &mut self.verbatim.reads[key as usize];
         let Some(want) = read.want else {
             if read.is_over && !read.is_under_way() {
@@ -416,7 +416,7 @@ impl Store {
             && !self.searches_extent_of(p, offset)
             && self.part(p).damage.lost_at(offset).is_none()
         {
-            self.find_extent(now, p, offset, Purpose::Fetch, Finding::Damaged(what), io);
+            self.find_extent(p, offset, Purpose::Fetch, Finding::Damaged(what), io);
         }
     }
 

@@ -596,7 +596,7 @@ impl<'a> Node<'a> {
             self.next_token += 1;
             let (token, bytes_max) = (self.next_token, self.rng.below(50_000) as usize);
             self.books[i].reading = Some((token, from));
-            return self.with(|s, now, io, _| s.read_verbatim(now, p, token, from, bytes_max, io));
+            return self.with(|s, _, io, _| s.read_verbatim(p, token, from, bytes_max, io));
         }
         match self.with(|s, _, io, _| s.fetch(p, from.offset, io)) {
             Fetch::Batch(found) => assert_eq!(found.bytes, batch.bytes, "what is fetched is what was appended"),

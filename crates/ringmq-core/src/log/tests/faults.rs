@@ -490,7 +490,7 @@ fn a_batch_of_a_newer_version_is_held_and_is_no_damage() {
     assert!(matches!(rig.fetch(p, offset as i64 + 3140), Fetch::Batch(_)), "others are read");
     let from = Position { offset: offset as i64, count: 5, log_id: LogId(6) };
     rig.store.cache = cache::ReadCache::new(0);
-    rig.store.read_verbatim(rig.now, p, 7, from, 1000, &mut rig.io);
+    rig.store.read_verbatim(p, 7, from, 1000, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.settle();
     let is_refused =

@@ -8,7 +8,7 @@ use crate::log::verbatim::Run;
 impl Rig {
     fn read_verbatim(&mut self, p: PartitionIdx, from: Position, bytes_max: usize) -> Result<Run, Unreadable> {
         self.notices.clear();
-        self.store.read_verbatim(self.now, p, 7, from, bytes_max, &mut self.io);
+        self.store.read_verbatim(p, 7, from, bytes_max, &mut self.io);
         self.settle();
         self.tick(0);
         let answer = self.notices.iter().find_map(|n| match n {
@@ -65,7 +65,7 @@ fn who_goes_on_where_the_last_run_ended_finds_it_read() {
     let (mut at, mut found, mut waited) = (Position::START, vec![], vec![]);
     while at != peer.end.at {
         rig.notices.clear();
-        rig.store.read_verbatim(rig.now, p, 7, at, 50_000, &mut rig.io);
+        rig.store.read_verbatim(p, 7, at, 50_000, &mut rig.io);
         rig.disk.take(&mut rig.io);
         waited.push(rig.disk.pending.len());
         let (parts, end) = {
@@ -113,7 +113,7 @@ fn what_nobody_goes_on_with_makes_room() {
     let kept = rig.store.verbatim.bytes();
     assert!(kept > 0 && !rig.store.verbatim.reads(p), "it keeps nobody waiting");
     for token in 0..5 {
-        rig.store.read_verbatim(rig.now, p, token, peer.batches[9].header.start(), 4 << 20, &mut rig.io);
+        rig.store.read_verbatim(p, token, peer.batches[9].header.start(), 4 << 20, &mut rig.io);
         assert!(rig.store.verbatim.bytes() <= 4 << 20);
     }
     rig.settle();
@@ -127,7 +127,7 @@ fn reads_stand_in_line_within_a_share_of_memory() {
     rig.notices.clear();
     for token in 0..30 {
         let from = peer.batches[token as usize % 12].header.start();
-        rig.store.read_verbatim(rig.now, p, token, from, 1 << 20, &mut rig.io);
+        rig.store.read_verbatim(p, token, from, 1 << 20, &mut rig.io);
         assert!(rig.store.verbatim.bytes() <= 4 << 20);
     }
     assert!(rig.store.verbatim.bytes() > 0);
@@ -158,7 +158,7 @@ fn who_goes_on_stands_in_the_same_line() {
     for round in 0..2 {
         rig.notices.clear();
         for ((p, _), from) in logs.iter().zip(&ends) {
-            rig.store.read_verbatim(rig.now, *p, 7, *from, 500_000, &mut rig.io);
+            rig.store.read_verbatim(*p, 7, *from, 500_000, &mut rig.io);
             assert!(rig.store.verbatim.bytes() <= 4 << 20, "{} bytes", rig.store.verbatim.bytes());
         }
         rig.settle();
@@ -198,13 +198,13 @@ fn what_was_read_while_damage_was_mended_is_not_taken_for_damage() {
     rig.complete(0);
     rig.store.mend(p, vec![bad], &mut rig.io);
     let is_run = |op: &DiskOp| matches!(op, DiskOp::Read { len, .. } if *len > BLOCK);
-    rig.store.read_verbatim(rig.now, p, 7, Position::START, 50_000, &mut rig.io);
+    rig.store.read_verbatim(p, 7, Position::START, 50_000, &mut rig.io);
     rig.disk.take(&mut rig.io);
     let first = rig.find(is_run).expect("it is in the file");
     rig.complete(first);
     let second = peer.batches[2].header.start();
     rig.notices.clear();
-    rig.store.read_verbatim(rig.now, p, 7, second, 50_000, &mut rig.io);
+    rig.store.read_verbatim(p, 7, second, 50_000, &mut rig.io);
     rig.disk.take(&mut rig.io);
     let holds_it =
         |op: &DiskOp| matches!(op, DiskOp::Read { at: a, len, .. } if *len > BLOCK && (*a..*a + *len as u64).contains(&at));
@@ -254,7 +254,7 @@ fn damage_lowers_what_the_replica_vouches_for_and_a_cut_there_ends_it() {
 fn a_device_that_refuses_is_told_and_is_no_damage() {
     let (mut rig, p, peer) = in_files(3, 300);
     rig.notices.clear();
-    rig.store.read_verbatim(rig.now, p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
+    rig.store.read_verbatim(p, 7, peer.batches[1].header.start(), 1 << 20, &mut rig.io);
     rig.disk.take(&mut rig.io);
     rig.fail(0, false);
     assert!(matches!(rig.notices[..], [Notice::Verbatim { result: Err(Unreadable::Refused(_)), .. }]), "{:?}", rig.notices);

@@ -31,7 +31,7 @@ impl Engine {
                 let cluster = self.cluster_mut();
                 let token = cluster.number();
                 cluster.readings.insert(token, Reading { idx, to, session, from });
-                self.store.read_verbatim(now, idx, token, from, bytes_max, self.outbox.io());
+                self.store.read_verbatim(idx, token, from, bytes_max, self.outbox.io());
             }
             Effect::LogEpoch { epoch } => {
                 let record = self.store.log_epoch(idx, epoch);
