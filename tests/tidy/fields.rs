@@ -1,0 +1,111 @@
+//! How many fields of one struct code outside of it may touch. Many of them are several machines that nobody has named yet.
+
+use super::{code_of, fail_on, module_files, without_tests};
+use std::collections::BTreeMap;
+
+/// Public fields of a struct, `pub(super)` and the like included.
+const PUBLIC_FIELDS_MAX: usize = 20;
+
+/// Structs that have more, with how many they may have: a number only falls. Settings, formats and results are lists of values that
+/// nothing follows from; the others are still to be split.
+const MANY_FIELDS: [(&str, usize); 14] = [
+    ("channel::machine::Channel", 21),
+    ("codec::nsq::limits::Limits", 25),
+    ("format::files::SnapshotHeader", 23),
+    ("load::options::Options", 28),
+    ("log::partition::PartitionLog", 24),
+    ("log::recovery::partition::Partition", 46),
+    ("log::state::RecoveredPartition", 27),
+    ("log::store::Store", 27),
+    ("shard::engine::Engine", 28),
+    ("sim::cluster::Outcome", 28),
+    ("sim::cluster::plan::Faults", 35),
+    ("sim::cluster::world::World", 21),
+    ("sim::node::Outcome", 23),
+    ("sim::node::Plan", 21),
+];
+
+/// The structs of a file, each with the number of its public fields.
+fn public_fields(source: &str) -> Vec<(String, usize)> {
+    let code = without_tests(&code_of(source));
+    let mut found: Vec<(String, usize)> = vec![];
+    let mut open: Option<usize> = None;
+    for line in code.lines() {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        let words: Vec<&str> = text.split([' ', '<', '(', ')', '{']).filter(|w| !w.is_empty()).collect();
+        match open {
+            Some(outer) if indent == outer && text.starts_with('}') => open = None,
+            Some(outer) if indent == outer + 4 && words.first() == Some(&"pub") => {
+                found.last_mut().expect("a struct is open").1 += 1;
+            }
+            Some(_) => {}
+            None => {
+                let name = words.iter().position(|w| *w == "struct").filter(|at| *at < 4).and_then(|at| words.get(at + 1));
+                if let Some(name) = name.filter(|_| text.trim_end().ends_with('{')) {
+                    found.push((name.to_string(), 0));
+                    open = Some(indent);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What is wrong with these counts.
+fn check(counts: &BTreeMap<String, usize>, many: &[(&str, usize)]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (name, &count) in counts {
+        let max = many.iter().find(|(n, _)| n == name).map_or(PUBLIC_FIELDS_MAX, |(_, max)| *max);
+        if count > max {
+            complaints
+                .push(format!("`{name}`: {count} public fields, {max} are allowed: there are probably several machines in it"));
+        }
+    }
+    let gone = many.iter().filter(|(name, _)| !counts.contains_key(*name));
+    complaints.extend(gone.map(|(name, _)| format!("`{name}` is in MANY_FIELDS, and nowhere else")));
+    complaints
+}
+
+#[test]
+fn structs_own_their_fields() {
+    let mut counts = BTreeMap::new();
+    for (_, module, source) in module_files() {
+        for (name, count) in public_fields(&source) {
+            let name = format!("{}::{name}", module.join("::"));
+            let known = counts.entry(name).or_insert(0);
+            *known = count.max(*known);
+        }
+    }
+    fail_on(check(&counts, &MANY_FIELDS));
+}
+
+#[test]
+fn public_fields_are_counted() {
+    let source = "
+pub struct A<'a> {
+    /// pub nothing: u8,
+    pub one: u8,
+    two: Vec<&'a str>,
+    pub(super) three: fn(u8) -> u8,
+}
+struct B;
+pub(crate) struct C(pub u8);
+impl A<'_> {
+    pub fn no_field() {}
+}
+mod inner {
+    struct D {
+        pub four: u8,
+    }
+}
+";
+    let named = |name: &str, count| (name.to_string(), count);
+    assert_eq!(public_fields(source), [named("A", 2), named("D", 1)]);
+    let counts = BTreeMap::from([named("few", 20), named("many", 21), named("fell", 30), named("rose", 32)]);
+    let found = check(&counts, &[("fell", 31), ("rose", 31), ("gone", 40)]);
+    assert_eq!(found.len(), 3, "{found:?}");
+    for (complaint, name) in found.iter().zip(["many", "rose", "gone"]) {
+        assert!(complaint.contains(name), "{complaint}");
+    }
+}
