@@ -155,12 +155,14 @@ impl ShardDisk {
         Some(InRing { op, used, handle, at, memory })
     }
 
-    /// Takes the ring's answer to an operation of [`Self::submit_on`]; the completion comes out of [`Self::drain`].
-    pub fn completed(&self, ring: &mut Ring, id: u64, result: i32) {
-        let answer = self.inner.in_ring.borrow_mut().completed(ring, id, result);
-        if let Answer::Done { op, used, outcome } = answer {
-            self.inner.files.release(used);
-            self.inner.done.borrow_mut().push(Completion { op, outcome });
+    /// Takes the ring's answers to operations of [`Self::submit_on`]; the completions come out of [`Self::drain`].
+    pub fn take_completed(&self, ring: &mut Ring) {
+        while let Some((id, result)) = ring.take_file() {
+            let answer = self.inner.in_ring.borrow_mut().completed(ring, id, result);
+            if let Answer::Done { op, used, outcome } = answer {
+                self.inner.files.release(used);
+                self.inner.done.borrow_mut().push(Completion { op, outcome });
+            }
         }
     }
 

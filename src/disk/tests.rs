@@ -7,7 +7,7 @@ use super::shard_disk::{Completion, DiskOptions, ShardDisk};
 use super::{BlockingStorage, blocks, files, lock};
 use crate::base::{DiskDone, DiskError, DiskOp, Durability, FileId, OpId, PartitionDir, PartitionId, TopicId, TopicName};
 use crate::format::storage::Storage as _;
-use crate::ring::{Bell, Kind, Ring, WakeFd, of_user_data};
+use crate::ring::{Bell, Ring, WakeFd};
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use std::future::Future;
@@ -87,10 +87,8 @@ impl Harness {
         ring.enter_and_wait(Duration::from_millis(1)).unwrap();
         let mut completions = vec![];
         ring.take(&mut completions, 100);
-        for c in completions {
-            let Some((Kind::Disk, id)) = of_user_data(c.user_data) else { panic!("nothing else is on the ring") };
-            self.disk.completed(ring, id, c.result);
-        }
+        assert!(completions.is_empty(), "nothing else is on the ring");
+        self.disk.take_completed(ring);
     }
 
     async fn one(&self, request: DiskOp) -> Result<DiskDone, DiskError> {

@@ -18,7 +18,7 @@ use super::conn::{CONNECTIONS_MAX, Conn, Conns, Moving, NO_CONN, Phase, Receive,
 use super::timer::Timer;
 use super::{NetError, NetEvent, NetOptions, listen};
 use crate::base::{ConnId, CoreId, IdMap, Lent, Peer};
-use crate::ring::{self, Completion, Kind, Ring, WakeFd, of_user_data};
+use crate::ring::{self, Completion, Kind, Ring, SharedRing, WakeFd, of_user_data};
 use crate::seam::message::MovedSession;
 use bytes::Bytes;
 use dial::Dials;
@@ -76,7 +76,7 @@ enum Told {
 
 /// The sockets of one core. Made and used on the executor's thread only (the ring takes entries from that thread alone).
 pub struct Net {
-    ring: Ring,
+    ring: SharedRing,
     /// Freed only after everything in flight was reaped; else it is left to the kernel for good.
     buffers: ManuallyDrop<Buffers>,
     conns: ManuallyDrop<Conns>,
@@ -117,14 +117,21 @@ impl Net {
 
     /// Like `new`, with several listeners and a wake that other threads have already.
     pub fn with_wake(listeners: Vec<TcpListener>, options: NetOptions, wake: Arc<WakeFd>) -> Result<Net, NetError> {
+        let ring = options.ring(&wake)?;
+        Net::on_ring(listeners, options, wake, ring)
+    }
+
+    /// Sockets on a ring that the core shares with its files.
+    pub fn on_ring(
+        listeners: Vec<TcpListener>,
+        options: NetOptions,
+        wake: Arc<WakeFd>,
+        ring: SharedRing,
+    ) -> Result<Net, NetError> {
         if !options.buffers.is_power_of_two() || options.buffers > 1 << 15 || options.buffer_bytes == 0 {
             return Err(NetError::Options("the number of receive buffers must be a power of two up to 32,768, their size not 0"));
         }
-        if !options.ring_entries.is_power_of_two() || options.ring_entries > 1 << 14 {
-            return Err(NetError::Options("the number of ring entries must be a power of two up to 16,384"));
-        }
-        let ring = Ring::new(options.ring_entries, &wake).map_err(|cause| NetError::Ring { step: "io_uring_setup", cause })?;
-        let buffers = Buffers::new(ring.uring(), options.buffers, options.buffer_bytes)
+        let buffers = Buffers::new(ring.borrow().uring(), options.buffers, options.buffer_bytes)
             .map_err(|cause| NetError::Ring { step: "receive buffers", cause })?;
         for listener in &listeners {
             listener.set_nonblocking(false).map_err(|cause| NetError::Ring { step: "listener", cause })?;
@@ -181,7 +188,7 @@ impl Net {
         } else if !c.is_sending() {
             c.sending = bytes;
             c.sent = 0;
-            push_send(&mut self.ring, c);
+            push_send(&mut self.ring.borrow_mut(), c);
         } else if c.queued.is_empty() {
             c.queued = bytes;
         } else {
@@ -201,7 +208,7 @@ impl Net {
         if waiting.is_empty() {
             c.pieces = None;
         } else if !c.is_sending() {
-            push_send(&mut self.ring, c);
+            push_send(&mut self.ring.borrow_mut(), c);
         }
     }
 
@@ -273,7 +280,7 @@ impl Net {
                 Accept::Off => l.listener = None,
                 Accept::Armed => {
                     l.accept = Accept::Cancelling;
-                    push_cancel(&mut self.ring, user_data(Kind::Accept, ConnId(i as u64)));
+                    push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Accept, ConnId(i as u64)));
                 }
                 Accept::Cancelling => {}
             }
@@ -289,10 +296,11 @@ impl Net {
         self.settle_all();
         self.arm_accept();
         let is_due = self.arm_timer();
-        if self.ring.has_hidden_work() {
-            self.ring.enter()?;
+        let mut ring = self.ring.borrow_mut();
+        if ring.has_hidden_work() {
+            ring.enter()?;
         }
-        Ok(is_due || !self.told.is_empty() || self.ring.has_work())
+        Ok(is_due || !self.told.is_empty() || ring.has_work())
     }
 
     /// The core is about to sleep in glommio on its [`crate::ring::Waiter`]: what comes from now on ends that sleep. False:
@@ -301,9 +309,10 @@ impl Net {
         if !self.wake.try_sleep() {
             return Ok(false);
         }
-        let is_late = self.ring.arm_wake()?;
+        let mut ring = self.ring.borrow_mut();
+        let is_late = ring.arm_wake()?;
         if is_late {
-            self.ring.disarm_wake();
+            ring.disarm_wake();
         }
         Ok(!is_late)
     }
@@ -317,37 +326,35 @@ impl Net {
         if !self.wake.try_park() {
             return Ok(true);
         }
-        if self.ring.listen(&self.wake) {
-            self.ring.enter()?;
+        let mut ring = self.ring.borrow_mut();
+        if ring.listen(&self.wake) {
+            ring.enter()?;
         }
         if !spin.is_zero() {
             let begun = Instant::now();
             while begun.elapsed() < spin {
-                if self.ring.has_work() {
+                if ring.has_work() {
                     return Ok(true);
                 }
                 std::hint::spin_loop();
             }
         }
-        self.ring.enter_and_wait(at_most)?;
-        Ok(self.ring.has_completions())
-    }
-
-    /// The ring, for the operations of others. Their completions come out of `poll`.
-    pub fn ring(&mut self) -> &mut Ring {
-        &mut self.ring
+        ring.enter_and_wait(at_most)?;
+        Ok(ring.has_completions())
     }
 
     /// Hands out what has completed, at most a few hundred completions; returns the number of events.
     pub fn poll(&mut self, each: &mut dyn FnMut(NetEvent<'_>)) -> usize {
-        self.ring.disarm_wake();
-        self.wake.stay_awake();
-        if !self.ring.has_completions() && self.ring.has_hidden_work() {
-            // what woke us is there once asked for. An error comes again at submit(), which tells it.
-            let _ = self.ring.enter();
-        }
         let mut completions = std::mem::take(&mut self.completions);
-        self.ring.take(&mut completions, COMPLETIONS_MAX);
+        let mut ring = self.ring.borrow_mut();
+        ring.disarm_wake();
+        self.wake.stay_awake();
+        if !ring.has_completions() && ring.has_hidden_work() {
+            // what woke us is there once asked for. An error comes again at submit(), which tells it.
+            let _ = ring.enter();
+        }
+        ring.take(&mut completions, COMPLETIONS_MAX);
+        drop(ring);
         let mut events = 0;
         let mut buffers_given = 0;
         for c in completions.drain(..) {
@@ -393,12 +400,9 @@ impl Net {
                 self.connected(dial, c.result);
                 0
             }
-            Some((Kind::Disk, id)) => {
-                each(NetEvent::Disk { id, result: c.result });
-                1
-            }
+            Some((Kind::Disk, _)) => unreachable!("the ring keeps what completes for files"),
             Some((Kind::Wake, _)) => {
-                self.ring.heard();
+                self.ring.borrow_mut().heard();
                 if c.result < 0 && !matches!(-c.result, libc::EINTR | libc::EAGAIN | libc::ECANCELED) {
                     self.wake_failed = Some(-c.result);
                 }
@@ -435,7 +439,7 @@ impl Net {
         if c.broken {
             c.drop_output();
         } else if c.has_rest() {
-            push_send(&mut self.ring, c);
+            push_send(&mut self.ring.borrow_mut(), c);
         }
         if c.broken || !matches!(c.phase, Phase::Open) {
             self.todo.push(conn);
@@ -458,7 +462,7 @@ impl Net {
             self.deadline = self.deadline.filter(|d| *d > at);
             return true;
         }
-        self.timer.arm(&mut self.ring, at, user_data(Kind::Timer, NO_CONN), user_data(Kind::Control, NO_CONN));
+        self.timer.arm(&mut self.ring.borrow_mut(), at, user_data(Kind::Timer, NO_CONN), user_data(Kind::Control, NO_CONN));
         false
     }
 
@@ -489,7 +493,9 @@ impl Net {
         if self.starved.is_empty() {
             return;
         }
-        let all_given = !self.ring.has_completions() && !self.ring.has_hidden_work();
+        let mut ring = self.ring.borrow_mut();
+        let all_given = !ring.has_completions() && !ring.has_hidden_work();
+        drop(ring);
         let feed = if all_given { usize::MAX } else { buffers_given };
         for _ in 0..feed.min(self.starved.len()) {
             let conn = self.starved.pop_front().expect("counted");
@@ -576,7 +582,7 @@ impl Net {
         c.drop_queued();
         if c.is_sending() && !c.send_cancelled {
             c.send_cancelled = true;
-            push_cancel(&mut self.ring, user_data(Kind::Send, conn));
+            push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Send, conn));
         }
         if !c.is_receiving() && !c.is_sending() {
             self.finish(conn);

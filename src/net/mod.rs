@@ -5,12 +5,12 @@
 //! on the executor's thread and knows nothing of what the bytes mean. It never blocks, and it never drops bytes of a
 //! connection that lives.
 //!
-//! [`Net`] drives the ring: it submits for all, and hands out what completes for others ([`NetEvent::Disk`]). So a core's
-//! loop is (src/runtime/turn.rs has it in full):
+//! The core's loop owns the ring and shares it with its files. [`Net`] submits for both, and takes what completes for sockets.
+//! So a core's loop is (src/runtime/turn.rs has it in full):
 //!
 //! ```text
 //! loop {
-//!     net.poll(each);  port.drain(each);  ...decide, net.send(...), port.send(...)...;  port.flush();
+//!     net.poll(each);  port.drain(each);  disk.take_completed(ring);  ...decide, net.send(...), port.send(...)...;  port.flush();
 //!     net.set_deadline(next);
 //!     if net.submit()? { continue }              // something waits already; let the reactor run now and then
 //!     if nothing is under way in glommio { net.park(...)? }
@@ -50,6 +50,7 @@ pub use listen::{keep_alive, listen};
 pub use reserve::Reserved;
 
 use crate::base::{ConnId, CoreId, Lent, Peer};
+use crate::ring::{Ring, SharedRing, WakeFd};
 use crate::seam::message::MovedSession;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -74,6 +75,17 @@ impl Default for NetOptions {
     }
 }
 
+impl NetOptions {
+    /// Ring of a core, for its sockets and files. Call on the thread that will use it.
+    pub fn ring(&self, wake: &WakeFd) -> Result<SharedRing, NetError> {
+        if !self.ring_entries.is_power_of_two() || self.ring_entries > 1 << 14 {
+            return Err(NetError::Options("the number of ring entries must be a power of two up to 16,384"));
+        }
+        let ring = Ring::new(self.ring_entries, wake).map_err(|cause| NetError::Ring { step: "io_uring_setup", cause })?;
+        Ok(ring.shared())
+    }
+}
+
 /// An event on the sockets.
 #[derive(Debug)]
 pub enum NetEvent<'a> {
@@ -91,8 +103,6 @@ pub enum NetEvent<'a> {
     Ended { conn: ConnId },
     /// The connection is over; nothing more comes for it.
     Closed { conn: ConnId },
-    /// Completion of a disk operation on the ring: an id and a result.
-    Disk { id: u64, result: i32 },
     /// A connection is ready to go to another core. `unread` has what came in meanwhile, too. Nothing more comes for it.
     Moved { conn: ConnId, fd: OwnedFd, to: CoreId, session: Box<MovedSession>, unread: Vec<u8> },
 }

@@ -8,10 +8,12 @@
 //! for completions once more: [`Ring::arm_wake`].
 
 use super::wake::WakeFd;
-use super::{Kind, user_data};
-use io_uring::{IoUring, cqueue, opcode, squeue, types};
+use super::{Kind, of_user_data, user_data};
+use io_uring::{IoUring, opcode, squeue, types};
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
@@ -21,8 +23,13 @@ const ENTER_EXT_ARG: u32 = 8;
 /// A kernel that takes nothing in this many calls is asked again next turn.
 const ENTER_TRIES_MAX: u32 = 16;
 
+/// Ring of a core, shared by what uses it on the core's thread. Nobody keeps it borrowed beyond one call.
+pub type SharedRing = Rc<RefCell<Ring>>;
+
 pub struct Ring {
     uring: IoUring,
+    /// Completed operations of files that nobody has taken: their ids and results.
+    of_files: VecDeque<(u64, i32)>,
     backlog: VecDeque<squeue::Entry>,
     /// Target of the read from the eventfd, and whether this read is under way.
     woken: Box<u64>,
@@ -47,7 +54,11 @@ impl Ring {
             .setup_submit_all()
             .build(entries)?;
         uring.submitter().register_eventfd(wake.raw())?;
-        Ok(Ring { uring, backlog: VecDeque::new(), woken: Box::new(0), is_listening: false })
+        Ok(Ring { uring, of_files: VecDeque::new(), backlog: VecDeque::new(), woken: Box::new(0), is_listening: false })
+    }
+
+    pub fn shared(self) -> SharedRing {
+        Rc::new(RefCell::new(self))
     }
 
     pub fn uring(&self) -> &IoUring {
@@ -165,10 +176,19 @@ impl Ring {
         queue.len() as u32
     }
 
-    /// Moves up to `most` completions to `into`.
+    /// Looks at up to `most` completions and moves them to `into`; those of files wait for [`Ring::take_file`].
     pub fn take(&mut self, into: &mut Vec<Completion>, most: usize) {
-        let done = self.uring.completion().take(most);
-        into.extend(done.map(|c: cqueue::Entry| Completion { user_data: c.user_data(), result: c.result(), flags: c.flags() }));
+        for c in self.uring.completion().take(most) {
+            match of_user_data(c.user_data()) {
+                Some((Kind::Disk, id)) => self.of_files.push_back((id, c.result())),
+                _ => into.push(Completion { user_data: c.user_data(), result: c.result(), flags: c.flags() }),
+            }
+        }
+    }
+
+    /// The id and the result of a completed operation of files, in the order of completion.
+    pub fn take_file(&mut self) -> Option<(u64, i32)> {
+        self.of_files.pop_front()
     }
 
     /// Completions are there, or an `enter` would bring some, or has some entries still to submit.

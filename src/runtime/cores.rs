@@ -206,11 +206,27 @@ impl Start {
         // before anything else on this executor touches a file
         let disk = ShardDisk::start(Path::new(&data), disk, bell.clone()).await.map_err(|e| e.to_string())?;
         let (places, listeners) = part.listeners.into_iter().unzip();
-        let net = Net::with_wake(listeners, net, part.wake).map_err(|e| e.to_string())?;
+        let ring = net.ring(&part.wake).map_err(|e| e.to_string())?;
+        let net = Net::on_ring(listeners, net, part.wake, ring.clone()).map_err(|e| e.to_string())?;
         let machine = (part.build)(core);
         let stalls = StallDetector::new(core.0, stall_log);
         let links = Links::new(tls, peer_tls);
-        Ok(Core { id: core, machine, coordinator, net, places, links, port: part.port, disk, bell, clock, spin, stop, stalls })
+        Ok(Core {
+            id: core,
+            machine,
+            coordinator,
+            ring,
+            net,
+            places,
+            links,
+            port: part.port,
+            disk,
+            bell,
+            clock,
+            spin,
+            stop,
+            stalls,
+        })
     }
 }
 

@@ -25,7 +25,7 @@ use crate::coordinator::Desk;
 use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
 use crate::net::{Net, NetEvent};
-use crate::ring::{Bell, Waiter};
+use crate::ring::{Bell, SharedRing, Waiter};
 use crate::seam::event::{DialError, Effect, Effects, Event};
 use crate::seam::message::MeshMessage;
 use crate::tls::{self, Dialed, Links, Wire};
@@ -59,6 +59,8 @@ pub struct Core<M> {
     pub machine: M,
     /// Coordinator of a clustered node.
     pub coordinator: Option<Desk>,
+    /// Ring of this core; `net` and `disk` put their operations on it.
+    pub ring: SharedRing,
     pub net: Net,
     /// Kinds of the core's listeners.
     pub places: Vec<Place>,
@@ -79,8 +81,6 @@ pub struct Core<M> {
 #[derive(Default)]
 struct Turn {
     effects: Effects,
-    /// Completions of disk operations on the ring: ids and results.
-    from_ring: Vec<(u64, i32)>,
     completions: Vec<Completion>,
     stop_told: bool,
     stopped: bool,
@@ -141,12 +141,8 @@ impl<M: Machine> Core<M> {
         while self.disk.in_ring() > 0 {
             self.net.submit()?;
             self.net.park(Duration::ZERO, REACTOR_PAUSE)?;
-            self.net.poll(&mut |event| {
-                if let NetEvent::Disk { id, result } = event {
-                    turn.from_ring.push((id, result));
-                }
-            });
-            turn.from_ring.drain(..).for_each(|(id, result)| self.disk.completed(self.net.ring(), id, result));
+            self.net.poll(&mut |_| {});
+            self.disk.take_completed(&mut self.ring.borrow_mut());
         }
         ending.set(true);
         wake.signal();
@@ -191,8 +187,8 @@ impl<M: Machine> Core<M> {
 
     /// Gives the machine everything that has happened.
     fn collect(&mut self, now: Now, turn: &mut Turn, counts: &mut TurnCounts) {
-        let Core { machine, coordinator, net, places, links, port, disk, .. } = self;
-        let Turn { effects, from_ring, .. } = turn;
+        let Core { machine, coordinator, ring, net, places, links, port, disk, .. } = self;
+        let Turn { effects, .. } = turn;
         if let Some(desk) = coordinator {
             // first of all at the start: before a connection is taken
             desk.news(&mut |fact| machine.step(now, Event::Cluster(fact), effects));
@@ -224,7 +220,6 @@ impl<M: Machine> Core<M> {
                 links.closed(conn);
                 machine.step(now, Event::Closed { conn }, effects);
             }
-            NetEvent::Disk { id, result } => from_ring.push((id, result)),
             NetEvent::Moved { conn, fd, to, session, unread } => {
                 let (unread, layer) = links.moved(conn, unread);
                 port.send(to, MeshMessage::Connection { fd: fd.into_raw_fd(), session, unread, layer });
@@ -245,7 +240,7 @@ impl<M: Machine> Core<M> {
             }
             message => machine.step(now, Event::Mesh { from, message }, effects),
         });
-        from_ring.drain(..).for_each(|(id, result)| disk.completed(net.ring(), id, result));
+        disk.take_completed(&mut ring.borrow_mut());
         disk.drain(&mut turn.completions);
         counts.disk_completions = turn.completions.len();
         for Completion { op, outcome } in turn.completions.drain(..) {
@@ -273,7 +268,7 @@ impl<M: Machine> Core<M> {
                 sends += 1;
                 // with one send the kernel does not hold the write back
                 if sends == SENDS_BEHIND {
-                    self.net.ring().start();
+                    self.ring.borrow_mut().start();
                     disk_waits = false;
                 }
             }
@@ -302,7 +297,7 @@ impl<M: Machine> Core<M> {
                 }
                 Effect::Pass { to, message } => self.port.send(to, message),
                 Effect::Disk { op, request } => {
-                    let is_on_ring = self.disk.submit_on(self.net.ring(), op, request);
+                    let is_on_ring = self.disk.submit_on(&mut self.ring.borrow_mut(), op, request);
                     (disk_waits, sends) = (disk_waits || is_on_ring, 0);
                     gave_reactor_work |= !is_on_ring;
                 }

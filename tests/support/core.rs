@@ -34,7 +34,6 @@ fn owned(event: NetEvent<'_>) -> Happened {
         NetEvent::Ended { conn } => Happened::Ended(conn),
         NetEvent::Closed { conn } => Happened::Closed(conn),
         NetEvent::Dialed { dial, result } => Happened::Dialed(dial, result),
-        NetEvent::Disk { id, result } => panic!("there is no disk here: {id} {result}"),
         NetEvent::Moved { conn, fd, to, session, unread } => Happened::Moved(conn, fd, to, session, unread),
     }
 }

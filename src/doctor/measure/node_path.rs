@@ -12,7 +12,7 @@ use crate::base::{
     BLOCK, DiskDone, DiskError, DiskOp, Durability, FileId, IO_BYTES_MAX, OpId, PartitionDir, PartitionId, TopicName,
 };
 use crate::disk::{DiskOptions, ShardDisk, files};
-use crate::ring::{Bell, Completion, Kind, Ring, WakeFd, of_user_data};
+use crate::ring::{Bell, Ring, WakeFd};
 use crate::runtime::StopHandle;
 use crate::runtime::cores::executor;
 use bytes::Bytes;
@@ -115,7 +115,6 @@ struct Writer {
     disk: ShardDisk,
     /// Ring like a core's own; writes that clients wait for go there.
     ring: Ring,
-    completions: Vec<Completion>,
     bell: Bell,
     stop: StopHandle,
     segment: FileId,
@@ -131,7 +130,7 @@ impl Writer {
         let dir = PartitionDir { topic, topic_id: Default::default(), partition: PartitionId(0) };
         let segment = FileId::Segment(Arc::new(dir), 0);
         let block = Bytes::from(chance_bytes(STEP_BYTES));
-        Writer { disk, ring, completions: vec![], bell, stop, segment, segment_end: 0, block, done: vec![] }
+        Writer { disk, ring, bell, stop, segment, segment_end: 0, block, done: vec![] }
     }
 
     /// Opens both files, which no write pays for afterwards.
@@ -169,12 +168,8 @@ impl Writer {
     fn reap(&mut self) -> Result<(), MeasureError> {
         let waited = self.ring.enter_and_wait(Duration::from_millis(100));
         waited.map_err(|e| MeasureError::Executor { cpu: 0, what: format!("its io_uring ring fails: {e}") })?;
-        self.ring.take(&mut self.completions, RING_ENTRIES as usize);
-        for c in self.completions.drain(..) {
-            if let Some((Kind::Disk, id)) = of_user_data(c.user_data) {
-                self.disk.completed(&mut self.ring, id, c.result);
-            }
-        }
+        self.ring.take(&mut Vec::new(), RING_ENTRIES as usize); // files alone are on this ring
+        self.disk.take_completed(&mut self.ring);
         Ok(())
     }
 

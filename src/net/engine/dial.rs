@@ -111,7 +111,7 @@ impl Net {
         let old = self.dials.connecting.insert(dial, dialing);
         assert!(old.is_none(), "a dial's number is of one at a time");
         // SAFETY: the address and the socket stay in `connecting` until the completion; see `shutdown` for the end.
-        unsafe { self.ring.push(entry.user_data(ring::user_data(Kind::Connect, dial))) };
+        unsafe { self.ring.borrow_mut().push(entry.user_data(ring::user_data(Kind::Connect, dial))) };
     }
 
     pub(super) fn connected(&mut self, dial: u64, result: i32) {
@@ -145,7 +145,7 @@ impl Net {
         let now = Instant::now();
         for (dial, dialing) in self.dials.connecting.iter_mut().filter(|(_, d)| !d.is_cancelled && d.until <= now) {
             dialing.is_cancelled = true;
-            push_cancel(&mut self.ring, ring::user_data(Kind::Connect, *dial));
+            push_cancel(&mut self.ring.borrow_mut(), ring::user_data(Kind::Connect, *dial));
         }
     }
 

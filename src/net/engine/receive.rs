@@ -16,7 +16,7 @@ impl Net {
         match c.receive {
             Receive::Armed => {
                 c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
+                push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Receive, conn));
             }
             Receive::Starved => c.receive = Receive::Off,
             Receive::Off | Receive::Cancelling => {}
@@ -87,15 +87,15 @@ impl Net {
         match (wanted(c), c.receive) {
             (true, Receive::Off) if !c.ended => {
                 c.receive = Receive::Armed;
-                if !c.push_single(&mut self.ring, GROUP) {
+                if !c.push_single(&mut self.ring.borrow_mut(), GROUP) {
                     let entry = opcode::RecvMulti::new(types::Fd(c.fd.as_raw_fd()), GROUP).build();
                     // SAFETY: the entry points to nothing; the buffers of the group outlive the ring's operations.
-                    unsafe { self.ring.push(entry.user_data(user_data(Kind::Receive, conn))) };
+                    unsafe { self.ring.borrow_mut().push(entry.user_data(user_data(Kind::Receive, conn))) };
                 }
             }
             (false, Receive::Armed) => {
                 c.receive = Receive::Cancelling;
-                push_cancel(&mut self.ring, user_data(Kind::Receive, conn));
+                push_cancel(&mut self.ring.borrow_mut(), user_data(Kind::Receive, conn));
             }
             (false, Receive::Starved) => c.receive = Receive::Off,
             _ => {}

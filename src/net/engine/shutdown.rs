@@ -12,15 +12,15 @@ impl Net {
         self.accepting = false;
         let cancel_all = opcode::AsyncCancel2::new(types::CancelBuilder::any()).build();
         // SAFETY: the entry points to nothing.
-        unsafe { self.ring.push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
+        unsafe { self.ring.borrow_mut().push(cancel_all.user_data(user_data(Kind::Control, NO_CONN))) };
         let end = Instant::now() + Duration::from_secs(2);
         let mut done = Vec::new();
         while self.is_anything_in_flight() {
-            if Instant::now() > end || self.ring.enter_and_wait(Duration::from_millis(50)).is_err() {
+            if Instant::now() > end || self.ring.borrow_mut().enter_and_wait(Duration::from_millis(50)).is_err() {
                 tracing::error!("operations on sockets did not end in two seconds: their memory is left to the kernel");
                 return false;
             }
-            self.ring.take(&mut done, COMPLETIONS_MAX);
+            self.ring.borrow_mut().take(&mut done, COMPLETIONS_MAX);
             done.drain(..).for_each(|c| self.reap(c));
         }
         *self.conns = Conns::new();
@@ -34,7 +34,7 @@ impl Net {
     fn is_anything_in_flight(&mut self) -> bool {
         self.listeners.iter().any(|l| l.accept != Accept::Off)
             || self.timer.is_armed()
-            || self.ring.is_listening()
+            || self.ring.borrow_mut().is_listening()
             || self.dials.is_connecting()
             || self.conns.iter_mut().any(|c| c.is_receiving() || c.is_sending())
     }
@@ -53,7 +53,7 @@ impl Net {
             }
             Some((Kind::Timer, _)) => self.timer.fired(),
             Some((Kind::Connect, dial)) => self.reap_connect(dial),
-            Some((Kind::Wake, _)) => self.ring.heard(),
+            Some((Kind::Wake, _)) => self.ring.borrow_mut().heard(),
             Some((Kind::Receive, conn)) if is_last => {
                 if let Some(c) = self.conns.get_mut(ConnId(conn)) {
                     c.receive = Receive::Off;
