@@ -17,7 +17,7 @@ use ringmq::peer::{LinkEvent, LinkOptions, Links};
 use ringmq::ring::WakeFd;
 use ringmq::runtime::clock::Clock;
 use ringmq::runtime::cores::{Build, CoreParts, CoresOptions, RunningCores};
-use ringmq::runtime::turn::Place;
+use ringmq::runtime::turn::ListenerKind;
 use ringmq::runtime::{Machine, StopHandle, run_cores};
 use ringmq::seam::cluster::ClusterNode;
 use ringmq::seam::event::{Effect, Effects, Event};
@@ -170,7 +170,7 @@ fn start(node: usize, generation: u64, listening: &str, cores: u16, addresses: &
             links.set_nodes(Now::default(), &nodes);
             Linked { links, core, now: Now::default(), stopping: false, stopped: false }
         });
-        CoreParts { listeners: vec![(Place::Peer, listen(listening).unwrap())], port, wake, build }
+        CoreParts { listeners: vec![(ListenerKind::Peer, listen(listening).unwrap())], port, wake, build }
     };
     let parts = ports.into_iter().zip(wakes).zip(shared.clone()).map(part).collect();
     let options = CoresOptions {

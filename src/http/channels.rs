@@ -6,7 +6,7 @@
 
 use super::Node;
 use super::body;
-use super::link::Answer;
+use super::link::CoreAnswer;
 use super::publish::{body_failure, core_failure, partition_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
@@ -85,7 +85,7 @@ pub async fn set_order(node: &Node, query: Result<Query, Failure>) -> Result<Str
         let core = topic.core_of(partition, node.link.cores());
         let set = Box::new(SetOrder { topic: topic.clone(), partition, channel: named.channel.clone(), ordered });
         let result = match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::SetOrder { ticket, set }).await {
-            Some(Answer::OrderSet(result)) => result.map_err(refused),
+            Some(CoreAnswer::OrderSet(result)) => result.map_err(refused),
             _ => Err(no_answer()),
         };
         result.map_err(|failure| partly(failure, partition, &partitions))?;
@@ -145,16 +145,16 @@ pub async fn operate(node: &Node, query: Result<Query, Failure>, operation: Oper
             }
         };
         let failure = match answer {
-            Some(Answer::ChannelChanged(Ok(is_first))) => {
+            Some(CoreAnswer::ChannelChanged(Ok(is_first))) => {
                 first = first.or(Some(is_first));
                 done.push(partition.0);
                 continue;
             }
-            Some(Answer::OffsetSet(Ok(_))) => {
+            Some(CoreAnswer::OffsetSet(Ok(_))) => {
                 done.push(partition.0);
                 continue;
             }
-            Some(Answer::ChannelChanged(Err(error)) | Answer::OffsetSet(Err(error))) => match error {
+            Some(CoreAnswer::ChannelChanged(Err(error)) | CoreAnswer::OffsetSet(Err(error))) => match error {
                 SetOffsetError::NoChannel => continue,
                 SetOffsetError::Failed(PublishError::NotLeader) => {
                     elsewhere.push(partition.0);
@@ -232,7 +232,7 @@ fn parse_place(text: &str) -> Option<Start> {
 pub(super) async fn find_topic(node: &Node, name: TopicName) -> Result<TopicRef, Failure> {
     let home = home_core(&name, node.link.cores());
     match node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::FindTopic { ticket, name }).await {
-        Some(Answer::Topic(Ok(topic))) => Ok(topic),
+        Some(CoreAnswer::Topic(Ok(topic))) => Ok(topic),
         Some(_) => Err(Failure::new(StatusCode::NOT_FOUND, "TOPIC_NOT_FOUND")),
         None => Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "NO_ANSWER: a core is busy; nothing was changed")),
     }
@@ -242,7 +242,7 @@ async fn set_one(node: &Node, set: SetOffset) -> Result<Position, Failure> {
     let core = set.topic.core_of(set.partition, node.link.cores());
     let ask = |ticket| MeshMessage::SetOffset { ticket, set: Box::new(set) };
     let result = match node.link.ask(core, ANSWER_LIMIT, ask).await {
-        Some(Answer::OffsetSet(result)) => result,
+        Some(CoreAnswer::OffsetSet(result)) => result,
         _ => return Err(no_answer()),
     };
     result.map_err(refused)

@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::channels::ANSWER_LIMIT;
-use super::link::Answer;
+use super::link::CoreAnswer;
 use crate::base::PartitionId;
 use crate::discovery::Wanted;
 use crate::seam::message::{ChangeChannel, ChannelChange, MeshMessage};
@@ -24,8 +24,8 @@ pub async fn create(node: Rc<Node>, mut wanted: UnboundedReceiver<Wanted>) {
                 let set = Box::new(ChangeChannel { topic: topic.clone(), partition, channel: channel.clone(), change });
                 let core = topic.core_of(partition, node.link.cores());
                 match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::ChangeChannel { ticket, set }).await {
-                    Some(Answer::ChannelChanged(Ok(_))) => {}
-                    Some(Answer::ChannelChanged(Err(error))) => {
+                    Some(CoreAnswer::ChannelChanged(Ok(_))) => {}
+                    Some(CoreAnswer::ChannelChanged(Err(error))) => {
                         tracing::warn!(topic = %topic.name, %partition, %channel, %error, "a known channel is not created");
                     }
                     _ => {

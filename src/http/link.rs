@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-pub enum Answer {
+pub enum CoreAnswer {
     Topic(Result<crate::base::TopicRef, PublishError>),
     TopicChanged(Result<(), PublishError>),
     Published(Result<(), PublishError>),
@@ -26,7 +26,7 @@ pub enum Answer {
 }
 
 /// The HTTP thread's end of the mesh. No borrow of it lives across an await.
-pub struct Link {
+pub struct CoreLink {
     cores: u16,
     port: RefCell<HttpPort>,
     waiting: RefCell<Waiting>,
@@ -43,12 +43,12 @@ pub struct Link {
 #[derive(Default)]
 struct Waiting {
     last: u64,
-    questions: HashMap<Ticket, oneshot::Sender<Answer>>,
+    questions: HashMap<Ticket, oneshot::Sender<CoreAnswer>>,
 }
 
 /// Forgets its question when the asker is gone or has waited enough; a late answer is then dropped.
 struct Question<'a> {
-    link: &'a Link,
+    link: &'a CoreLink,
     ticket: Ticket,
 }
 
@@ -58,9 +58,9 @@ impl Drop for Question<'_> {
     }
 }
 
-impl Link {
+impl CoreLink {
     pub fn new(port: HttpPort, cores: u16) -> Self {
-        Link {
+        CoreLink {
             cores,
             port: RefCell::new(port),
             waiting: RefCell::default(),
@@ -96,7 +96,7 @@ impl Link {
     }
 
     /// `None` when no answer came in time.
-    pub async fn ask(&self, to: CoreId, limit: Duration, message: impl FnOnce(Ticket) -> MeshMessage) -> Option<Answer> {
+    pub async fn ask(&self, to: CoreId, limit: Duration, message: impl FnOnce(Ticket) -> MeshMessage) -> Option<CoreAnswer> {
         let (sender, receiver) = oneshot::channel();
         let ticket = {
             let mut waiting = self.waiting.borrow_mut();
@@ -143,10 +143,10 @@ impl Link {
         let mut waiting = self.waiting.borrow_mut();
         self.port.borrow_mut().drain(&mut |from, message| {
             let (ticket, answer) = match message {
-                MeshMessage::Topic { ticket, result } => (ticket, Answer::Topic(result)),
-                MeshMessage::TopicChanged { ticket, result } => (ticket, Answer::TopicChanged(result)),
-                MeshMessage::Published { ticket, result } => (ticket, Answer::Published(result)),
-                MeshMessage::Stats { ticket, stats } => (ticket, Answer::Stats(stats)),
+                MeshMessage::Topic { ticket, result } => (ticket, CoreAnswer::Topic(result)),
+                MeshMessage::TopicChanged { ticket, result } => (ticket, CoreAnswer::TopicChanged(result)),
+                MeshMessage::Published { ticket, result } => (ticket, CoreAnswer::Published(result)),
+                MeshMessage::Stats { ticket, stats } => (ticket, CoreAnswer::Stats(stats)),
                 MeshMessage::Catalog { changes } => {
                     if let Some(discovery) = &*self.discovery.borrow() {
                         discovery.changed(changes);
@@ -164,10 +164,10 @@ impl Link {
                     }
                     return;
                 }
-                MeshMessage::OffsetSet { ticket, result } => (ticket, Answer::OffsetSet(result)),
-                MeshMessage::OrderSet { ticket, result } => (ticket, Answer::OrderSet(result)),
-                MeshMessage::ChannelChanged { ticket, result } => (ticket, Answer::ChannelChanged(result)),
-                MeshMessage::LossAccepted { ticket, result } => (ticket, Answer::LossAccepted(result)),
+                MeshMessage::OffsetSet { ticket, result } => (ticket, CoreAnswer::OffsetSet(result)),
+                MeshMessage::OrderSet { ticket, result } => (ticket, CoreAnswer::OrderSet(result)),
+                MeshMessage::ChannelChanged { ticket, result } => (ticket, CoreAnswer::ChannelChanged(result)),
+                MeshMessage::LossAccepted { ticket, result } => (ticket, CoreAnswer::LossAccepted(result)),
                 MeshMessage::Authorize { ticket, query } => {
                     self.asked.borrow_mut().push_back((from, ticket, query));
                     return self.has_asked.notify_one();

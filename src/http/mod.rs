@@ -30,7 +30,7 @@ use crate::metrics::buckets::Buckets;
 use crate::metrics::node::SpareBytes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use link::Link;
+use link::CoreLink;
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
@@ -110,7 +110,7 @@ impl HttpServer {
         let stop = Arc::new(Notify::new());
         let (settings, stopping) = (settings.clone(), stop.clone());
         let serve = move || {
-            let node = Rc::new(Node::new(settings, Link::new(port, cores), (tcp_port, address.port()), around));
+            let node = Rc::new(Node::new(settings, CoreLink::new(port, cores), (tcp_port, address.port()), around));
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, serve(node.clone(), listener, lookups, wake, stopping));
             tracing::info!(publish_latency = %node.publish_latency.borrow(), "http stopped");
@@ -137,7 +137,7 @@ impl HttpServer {
 /// State that every request may read; lives on the HTTP thread.
 struct Node {
     settings: Settings,
-    link: Link,
+    link: CoreLink,
     tcp_port: u16,
     http_port: u16,
     around: Around,
@@ -154,7 +154,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(settings: Settings, link: Link, (tcp_port, http_port): (u16, u16), around: Around) -> Self {
+    fn new(settings: Settings, link: CoreLink, (tcp_port, http_port): (u16, u16), around: Around) -> Self {
         let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Node {
             link,

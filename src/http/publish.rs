@@ -3,7 +3,7 @@
 
 use super::Node;
 use super::body::{self, BodyError, Paid};
-use super::link::Answer;
+use super::link::CoreAnswer;
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
 use crate::base::{PartitionId, TopicName, TopicRef};
@@ -193,7 +193,7 @@ async fn store_once(
     let core = topic.core_of(partition, node.link.cores());
     let publish = |ticket| MeshMessage::Publish { ticket, topic, partition, bodies: bodies.clone() };
     match node.link.ask(core, ANSWER_LIMIT, publish).await {
-        Some(Answer::Published(result)) => result,
+        Some(CoreAnswer::Published(result)) => result,
         _ => Err(PublishError::Unknown),
     }
 }
@@ -206,7 +206,7 @@ async fn route(node: &Node, name: &TopicName) -> Result<(TopicRef, PartitionId),
     let home = home_core(name, node.link.cores());
     let ensure = |ticket| MeshMessage::EnsureTopic { ticket, name: name.clone(), partitions: 0 };
     let topic = match node.link.ask(home, ANSWER_LIMIT, ensure).await {
-        Some(Answer::Topic(result)) => result?,
+        Some(CoreAnswer::Topic(result)) => result?,
         // Nothing was published, so this is no unknown outcome.
         _ => return Err(PublishError::NoTopic),
     };

@@ -2,7 +2,7 @@
 
 use super::Node;
 use super::channels::{ANSWER_LIMIT, find_topic};
-use super::link::Answer;
+use super::link::CoreAnswer;
 use super::publish::partition_of;
 use super::routes::{Failure, Query};
 use crate::base::{PartitionId, TopicName};
@@ -25,8 +25,8 @@ pub async fn accept_loss(node: &Node, query: Result<Query, Failure>) -> Result<S
     let core = topic.core_of(partition, node.link.cores());
     let ask = |ticket| MeshMessage::AcceptLoss { ticket, topic, partition, loss };
     match node.link.ask(core, ANSWER_LIMIT, ask).await {
-        Some(Answer::LossAccepted(Ok(lost))) => Ok(serde_json::json!({ "accepted": lost }).to_string()),
-        Some(Answer::LossAccepted(Err(error))) => Err(match error {
+        Some(CoreAnswer::LossAccepted(Ok(lost))) => Ok(serde_json::json!({ "accepted": lost }).to_string()),
+        Some(CoreAnswer::LossAccepted(Err(error))) => Err(match error {
             AcceptLossError::NoReplica => Failure::new(StatusCode::NOT_FOUND, format!("NO_REPLICA: {error}")),
             AcceptLossError::Nothing { .. } => Failure::new(StatusCode::CONFLICT, format!("NOTHING_TO_ACCEPT: {error}")),
             AcceptLossError::ReadOnly => Failure::new(StatusCode::SERVICE_UNAVAILABLE, format!("READ_ONLY: {error}")),

@@ -1,6 +1,6 @@
 //! /stats and /ping: every core is asked, and one that does not answer is what is wrong with the node.
 
-use super::link::Answer;
+use super::link::CoreAnswer;
 use super::routes::{Query, Reply, json, text, versioned, with_type};
 use super::{Node, unix_s};
 use crate::base::{ChannelName, CoreId, TopicName};
@@ -69,7 +69,7 @@ pub async fn ask_all(node: &Node, topic: Option<TopicName>, channel: Option<Chan
         let (topic, channel) = (topic.clone(), channel.clone());
         let request = |ticket| MeshMessage::StatsRequest { ticket, topic, channel, clients };
         match node.link.ask(CoreId(core), ANSWER_LIMIT, request).await {
-            Some(Answer::Stats(stats)) => *stats,
+            Some(CoreAnswer::Stats(stats)) => *stats,
             _ => {
                 let health = format!("core {core} did not answer within {ANSWER_LIMIT:?}");
                 ShardStats { core, healthy: false, health, ..ShardStats::default() }

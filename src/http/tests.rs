@@ -220,18 +220,18 @@ impl Cores {
         self.world.lock().expect("no test panics while it holds it")
     }
 
-    fn send(&self, request: &[u8]) -> Answer {
+    fn send(&self, request: &[u8]) -> CoreAnswer {
         let mut stream = TcpStream::connect(self.address).expect("it listens");
         // It may answer, and close, before it has taken everything.
         let _ = stream.write_all(request);
-        Answer::read(stream)
+        CoreAnswer::read(stream)
     }
 
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> CoreAnswer {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
     }
 
-    fn post(&self, path: &str, body: &[u8]) -> Answer {
+    fn post(&self, path: &str, body: &[u8]) -> CoreAnswer {
         let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
         self.send(&[head.as_bytes(), body].concat())
     }
@@ -265,14 +265,14 @@ fn run_core(core: u16, cores: u16, mut port: Port, world: &Mutex<World>, stop: &
 }
 
 #[derive(Debug)]
-struct Answer {
+struct CoreAnswer {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Answer {
-    fn read(mut stream: TcpStream) -> Answer {
+impl CoreAnswer {
+    fn read(mut stream: TcpStream) -> CoreAnswer {
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("not zero");
         let mut bytes = Vec::new();
         // A reset after the answer is as good as its end.
@@ -280,7 +280,7 @@ impl Answer {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.get(9..12).and_then(|s| s.parse().ok()).unwrap_or(0);
-        Answer { status, head: head.to_string(), body: body.to_string() }
+        CoreAnswer { status, head: head.to_string(), body: body.to_string() }
     }
 
     fn is(&self, status: u16, message: &str) {
@@ -595,9 +595,9 @@ fn slow_clients_lose_their_connection_and_a_full_house_says_so() {
     slow_body.write_all(b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 9\r\n\r\nx").unwrap();
     std::thread::sleep(Duration::from_millis(50));
     cores.get("/ping").is(503, "TOO_MANY_CONNECTIONS");
-    Answer::read(slow_body).is(408, "BODY_TIMEOUT");
+    CoreAnswer::read(slow_body).is(408, "BODY_TIMEOUT");
     // Without an answer: nothing was asked.
-    let answer = Answer::read(slow_head);
+    let answer = CoreAnswer::read(slow_head);
     assert!(answer.status == 0 || answer.status == 408, "{answer:?}");
     assert!(began.elapsed() < Duration::from_secs(5));
     assert_eq!(cores.get("/ping").body, "OK");
@@ -640,7 +640,7 @@ fn garbage_hurts_nobody() {
         let mut stream = TcpStream::connect(cores.address).unwrap();
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
-        Answer::read(stream);
+        CoreAnswer::read(stream);
     }
     assert_eq!(cores.get("/ping").body, "OK");
     cores.stop();
@@ -655,7 +655,7 @@ fn a_stop_lets_a_request_end() {
     let idle = TcpStream::connect(cores.address).unwrap();
     std::thread::sleep(Duration::from_millis(600));
     let began = Instant::now();
-    let reader = std::thread::spawn(move || Answer::read(stream));
+    let reader = std::thread::spawn(move || CoreAnswer::read(stream));
     cores.stop();
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(reader.join().expect("no panic").status, 500);

@@ -3,7 +3,7 @@
 
 use super::Node;
 use super::channels::{ANSWER_LIMIT, find_topic, half_done};
-use super::link::Answer;
+use super::link::CoreAnswer;
 use super::publish::{core_failure, topic_of};
 use super::routes::{Failure, Query};
 use crate::base::topic::home_core;
@@ -16,9 +16,9 @@ pub async fn create(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
     let name = topic_of(&query?)?;
     let home = home_core(&name, node.link.cores());
     match node.link.ask(home, ANSWER_LIMIT, |ticket| MeshMessage::EnsureTopic { ticket, name, partitions: 0 }).await {
-        Some(Answer::Topic(Ok(_))) => Ok(()),
-        Some(Answer::Topic(Err(PublishError::TopicNotExist))) => Err(ruled_by_the_file()),
-        Some(Answer::Topic(Err(error))) => Err(core_failure(error)),
+        Some(CoreAnswer::Topic(Ok(_))) => Ok(()),
+        Some(CoreAnswer::Topic(Err(PublishError::TopicNotExist))) => Err(ruled_by_the_file()),
+        Some(CoreAnswer::Topic(Err(error))) => Err(core_failure(error)),
         _ => Err(no_answer()),
     }
 }
@@ -34,9 +34,9 @@ pub async fn delete(node: &Node, query: Result<Query, Failure>) -> Result<(), Fa
     // What a publish remembers of it is of a topic that is gone.
     node.topics.borrow_mut().forget(&name);
     match answer {
-        Some(Answer::TopicChanged(Ok(()))) => Ok(()),
-        Some(Answer::TopicChanged(Err(PublishError::NoTopic))) => Err(not_found()),
-        Some(Answer::TopicChanged(Err(error))) => Err(core_failure(error)),
+        Some(CoreAnswer::TopicChanged(Ok(()))) => Ok(()),
+        Some(CoreAnswer::TopicChanged(Err(PublishError::NoTopic))) => Err(not_found()),
+        Some(CoreAnswer::TopicChanged(Err(error))) => Err(core_failure(error)),
         _ => Err(no_answer()),
     }
 }
@@ -54,8 +54,8 @@ pub async fn empty(node: &Node, query: Result<Query, Failure>) -> Result<(), Fai
         let (core, topic) = (topic.core_of(partition, node.link.cores()), topic.clone());
         let failure = match node.link.ask(core, ANSWER_LIMIT, |ticket| MeshMessage::EmptyTopic { ticket, topic, partition }).await
         {
-            Some(Answer::TopicChanged(Ok(()))) => continue,
-            Some(Answer::TopicChanged(Err(error))) => core_failure(error),
+            Some(CoreAnswer::TopicChanged(Ok(()))) => continue,
+            Some(CoreAnswer::TopicChanged(Err(error))) => core_failure(error),
             _ => no_answer(),
         };
         let done: Vec<u16> = partitions[..i].iter().map(|p| p.0).collect();

@@ -1,7 +1,7 @@
 //! One consuming connection: confirms every message at once, and times how long each was on its way.
 
 use super::body::{self, Found};
-use super::link::{Delivered, Link};
+use super::link::{Connection, Delivered};
 use super::owed::Owed;
 use super::record::{self, Recorder, Seen};
 use super::shared::Shared;
@@ -26,7 +26,7 @@ impl Consumer {
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        link: &mut Link,
+        link: &mut Connection,
         shared: &Shared,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
@@ -45,7 +45,7 @@ impl Consumer {
         }
     }
 
-    fn take(&mut self, link: &mut Link, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
+    fn take(&mut self, link: &mut Connection, shared: &Shared, recorder: &Recorder) -> Result<(), String> {
         let (now, course) = (shared.clock.now(), shared.course());
         let (seal, produces) = (shared.seal(self.topic), shared.options.mode.produces());
         let (mut messages, mut bytes, mut own) = (0u64, 0u64, 0u64);

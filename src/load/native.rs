@@ -3,7 +3,7 @@
 //!
 //! It takes the codec, not `ringmq::client`: that one's tasks, channels and buffers would be measured with the node.
 
-use super::link::{Answer, Delivered};
+use super::link::{Delivered, PublishAnswer};
 use super::options::Options;
 use super::wire::{CLIENT_ID, HANDSHAKE_LIMIT, USER_AGENT, Wire};
 use crate::base::PartitionId;
@@ -25,7 +25,7 @@ const READ_LEN: usize = 1024 * 1024;
 const FRAME_HEAD: usize = 1024;
 
 /// A partition of one of the connection's topics. As a subscription its number is its place in the list.
-struct Place {
+struct TopicPartition {
     /// Index of its core's socket.
     lane: usize,
     /// Index in the options.
@@ -37,7 +37,7 @@ struct Place {
 
 pub struct Native {
     lanes: Vec<Wire>,
-    places: Vec<Place>,
+    places: Vec<TopicPartition>,
     /// Index of the partition that the next publish goes to.
     turn: usize,
     encoder: Encoder,
@@ -81,7 +81,7 @@ impl Native {
                 if lane == cores.len() {
                     cores.push(at);
                 }
-                places.push(Place { lane, topic, partition, ranges: Vec::new() });
+                places.push(TopicPartition { lane, topic, partition, ranges: Vec::new() });
             }
         }
         if let Some(PartitionId(p)) = options.partition.filter(|_| places.len() < topics.len()) {
@@ -183,16 +183,16 @@ impl Native {
         out[start..body].copy_from_slice(&self.head);
     }
 
-    pub fn answers(&mut self, mut each: impl FnMut(Answer<'_>) -> Result<(), String>) -> Result<(), String> {
+    pub fn answers(&mut self, mut each: impl FnMut(PublishAnswer<'_>) -> Result<(), String>) -> Result<(), String> {
         for lane in &mut self.lanes {
             let mut at = 0;
             while let Some(Frame { request, reply, len, .. }) = frame(&lane.unread()[at..])? {
                 at += len;
                 match reply {
-                    Some(Reply::Published { .. }) => each(Answer::Done(Some(request)))?,
+                    Some(Reply::Published { .. }) => each(PublishAnswer::Done(Some(request)))?,
                     Some(Reply::Pong) | None => {}
                     Some(Reply::Error(error)) if !error.fatal && request != 0 => {
-                        each(Answer::Refused(Some(request), &text(&error)))?;
+                        each(PublishAnswer::Refused(Some(request), &text(&error)))?;
                     }
                     Some(other) => return Err(unexpected(&other)),
                 }

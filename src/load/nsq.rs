@@ -1,6 +1,6 @@
 //! A connection of the generator that speaks NSQ V2.
 
-use super::link::{Answer, Delivered};
+use super::link::{Delivered, PublishAnswer};
 use super::options::Options;
 use super::wire::{CLIENT_ID, HANDSHAKE_LIMIT, USER_AGENT, Wire};
 use crate::codec::nsq::frame::{self, Frame};
@@ -117,16 +117,16 @@ impl Nsq {
     }
 
     /// An error frame answers the oldest publish too; a fatal one is followed by the end of the connection.
-    pub fn answers(&mut self, mut each: impl FnMut(Answer<'_>) -> Result<(), String>) -> Result<(), String> {
+    pub fn answers(&mut self, mut each: impl FnMut(PublishAnswer<'_>) -> Result<(), String>) -> Result<(), String> {
         let (input, out) = self.wire.split();
         let mut at = 0;
         while let Some((frame, len)) = frame::decode(&input[at..]).map_err(|e| e.to_string())? {
             at += len;
             match frame {
-                Frame::Response(OK) => each(Answer::Done(None))?,
+                Frame::Response(OK) => each(PublishAnswer::Done(None))?,
                 Frame::Response(HEARTBEAT) => request::nop(out),
                 Frame::Response(other) => return Err(unexpected(other)),
-                Frame::Error(text) => each(Answer::Refused(None, &String::from_utf8_lossy(text)))?,
+                Frame::Error(text) => each(PublishAnswer::Refused(None, &String::from_utf8_lossy(text)))?,
                 Frame::Message(_) => return Err("a message on a connection that has no subscription".into()),
             }
         }

@@ -4,7 +4,7 @@
 //! waits behind a slow answer is measured too (coordinated omission).
 
 use super::body::{self, Head};
-use super::link::{Answer, Link};
+use super::link::{Connection, PublishAnswer};
 use super::pace::{Schedule, Timer};
 use super::record::{self, Recorder, Seen};
 use super::shared::{Course, Shared};
@@ -122,7 +122,7 @@ impl Producer {
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        link: &mut Link,
+        link: &mut Connection,
         shared: &Shared,
         recorder: &Recorder,
     ) -> Poll<Result<(), String>> {
@@ -147,7 +147,7 @@ impl Producer {
     }
 
     /// Encodes what may go out now; answers when the next is due if that is what it waits for.
-    fn fill(&mut self, link: &mut Link, shared: &Shared, course: &Course) -> Option<u64> {
+    fn fill(&mut self, link: &mut Connection, shared: &Shared, course: &Course) -> Option<u64> {
         let options = &shared.options;
         while !self.ended && self.waiting.len < options.in_flight as usize && link.unsent() < UNSENT_MAX {
             let now = shared.clock.now();
@@ -172,7 +172,7 @@ impl Producer {
         None
     }
 
-    fn publish(&mut self, link: &mut Link, shared: &Shared, intended_ns: u64, count: u32) {
+    fn publish(&mut self, link: &mut Connection, shared: &Shared, intended_ns: u64, count: u32) {
         let options = &shared.options;
         let first = self.next_sequence;
         let mut bytes = 0;
@@ -188,13 +188,13 @@ impl Producer {
         self.waiting.push(Waiting { intended_ns, first, count, bytes });
     }
 
-    fn answers(&mut self, link: &mut Link, shared: &Shared, recorder: &Recorder, course: &Course) -> Result<(), String> {
+    fn answers(&mut self, link: &mut Connection, shared: &Shared, recorder: &Recorder, course: &Course) -> Result<(), String> {
         let now = shared.clock.now();
         let mut seen = recorder.lock();
         link.answers(|answer| {
             let id = match answer {
-                Answer::Done(id) => id,
-                Answer::Refused(id, text) => {
+                PublishAnswer::Done(id) => id,
+                PublishAnswer::Refused(id, text) => {
                     seen.error(text, 1);
                     self.waiting.take(id);
                     return Ok(());

@@ -2,7 +2,7 @@
 //! again until the run ends.
 
 use super::consumer::Consumer;
-use super::link::Link;
+use super::link::Connection;
 use super::producer::Producer;
 use super::record::Recorder;
 use super::shared::{Phase, Shared};
@@ -100,15 +100,15 @@ async fn wait_for(phase: &mut watch::Receiver<Phase>, wanted: Phase) -> Phase {
     phase.wait_for(|phase| *phase == wanted || *phase == Phase::Stop).await.map_or(Phase::Stop, |phase| *phase)
 }
 
-async fn connected(producer: &Producer, shared: &Shared) -> Result<Link, String> {
-    Link::producer(&shared.options, producer.number, &producer.topics).await
+async fn connected(producer: &Producer, shared: &Shared) -> Result<Connection, String> {
+    Connection::producer(&shared.options, producer.number, &producer.topics).await
 }
 
-async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Link, String> {
-    Link::consumer(&shared.options, consumer.topic, consumer.channel).await
+async fn subscribed(consumer: &Consumer, shared: &Shared) -> Result<Connection, String> {
+    Connection::consumer(&shared.options, consumer.topic, consumer.channel).await
 }
 
-async fn publish(link: Link, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+async fn publish(link: Connection, mut producer: Producer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
     let last = shared.clock.instant(shared.course().end) + shared.options.drain;
     let mut link = Some(link);
     let work = async {
@@ -136,7 +136,7 @@ async fn publish(link: Link, mut producer: Producer, shared: Arc<Shared>, record
     producer.count_behind(&shared, &recorder);
 }
 
-async fn consume(link: Link, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
+async fn consume(link: Connection, mut consumer: Consumer, shared: Arc<Shared>, recorder: Arc<Recorder>) {
     let mut link = Some(link);
     loop {
         if let Some(mut open) = link.take() {

@@ -4,7 +4,7 @@ use super::account::StallDetector;
 use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::{CoresStop, StopHandle};
-use super::turn::{Core, Place};
+use super::turn::{Core, ListenerKind};
 use crate::base::CoreId;
 use crate::coordinator::Desk;
 use crate::disk::{DiskOptions, ShardDisk};
@@ -58,7 +58,7 @@ pub type Build<M> = Box<dyn FnOnce(CoreId) -> M + Send>;
 
 /// Parts that a core gets from outside.
 pub struct CoreParts<M> {
-    pub listeners: Vec<(Place, TcpListener)>,
+    pub listeners: Vec<(ListenerKind, TcpListener)>,
     pub port: Port,
     pub wake: Arc<WakeFd>,
     pub build: Build<M>,

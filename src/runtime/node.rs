@@ -5,7 +5,7 @@ use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
 use super::machine::Machine;
 use super::slice::{self, Answer};
 use super::stop::{self, StopHandle};
-use super::turn::Place;
+use super::turn::ListenerKind;
 use crate::codec::nsq::layers;
 use crate::config::Settings;
 use crate::coordinator::{Coordinator, CoordinatorError};
@@ -309,12 +309,12 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
         port.connect_wakers(&wakers, http_wake.clone());
     }
     let Addresses { tcp, http, native, peer, lookups, .. } = addresses;
-    let mut of_core: Vec<Vec<(Place, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
-    for (place, address) in [(Place::Nsq, Some(tcp)), (Place::Native, native), (Place::Peer, peer)] {
+    let mut of_core: Vec<Vec<(ListenerKind, TcpListener)>> = (0..cores).map(|_| vec![]).collect();
+    for (place, address) in [(ListenerKind::Nsq, Some(tcp)), (ListenerKind::Native, native), (ListenerKind::Peer, peer)] {
         let Some(address) = address else { continue };
         let at = address.address();
         for (listener, listeners) in address.share(cores as usize)?.into_iter().zip(&mut of_core) {
-            if place == Place::Peer {
+            if place == ListenerKind::Peer {
                 let failed = |cause| NetError::Listen { address: at.to_string(), cause };
                 net::keep_alive(&listener).map_err(failed)?;
             }

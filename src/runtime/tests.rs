@@ -4,7 +4,7 @@ use super::clock::Clock;
 use super::cores::{BLOCKING_THREADS, Build, CoreParts, CoresError, CoresOptions, executor, run_cores};
 use super::machine::Machine;
 use super::stop::StopHandle;
-use super::turn::Place;
+use super::turn::ListenerKind;
 use crate::base::{CoreId, Now, Ticks};
 use crate::config::Settings;
 use crate::disk::{DiskOptions, files};
@@ -65,8 +65,13 @@ fn parts(builds: [Build<Fragile>; 2]) -> (Vec<CoreParts<Fragile>>, SocketAddr) {
     let address = listeners[1].local_addr().unwrap();
     let each = listeners.into_iter().zip(ports).zip(wakes).zip(builds);
     (
-        each.map(|(((listener, port), wake), build)| CoreParts { listeners: vec![(Place::Nsq, listener)], port, wake, build })
-            .collect(),
+        each.map(|(((listener, port), wake), build)| CoreParts {
+            listeners: vec![(ListenerKind::Nsq, listener)],
+            port,
+            wake,
+            build,
+        })
+        .collect(),
         address,
     )
 }

@@ -47,7 +47,7 @@ const REACTOR_PAUSE: Duration = Duration::from_millis(100);
 
 /// Kind of client that connects to a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum ListenerKind {
     Nsq,
     Native,
     /// Other nodes.
@@ -63,7 +63,7 @@ pub struct Core<M> {
     pub ring: SharedRing,
     pub net: Net,
     /// Kinds of the core's listeners.
-    pub places: Vec<Place>,
+    pub places: Vec<ListenerKind>,
     /// Between the sockets and the machine, where connections have TLS.
     pub links: Links,
     pub port: Port,
@@ -195,12 +195,12 @@ impl<M: Machine> Core<M> {
         }
         counts.net_events = net.poll(&mut |event| match event {
             NetEvent::Opened { conn, peer, listener } => match places[listener] {
-                Place::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
-                Place::Native => {
+                ListenerKind::Nsq => machine.step(now, Event::Opened { conn, peer }, effects),
+                ListenerKind::Native => {
                     links.opened(now, conn, &peer, tls::Port::Native);
                     machine.step(now, Event::OpenedNative { conn, peer }, effects);
                 }
-                Place::Peer => {
+                ListenerKind::Peer => {
                     links.opened(now, conn, &peer, tls::Port::Peer);
                     machine.step(now, Event::OpenedPeer { conn, peer }, effects);
                 }

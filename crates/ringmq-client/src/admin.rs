@@ -1,7 +1,7 @@
 //! What is asked of a node besides messages.
 
 use super::error::Result;
-use super::link::{Answer, TopicMap};
+use super::link::{RequestAnswer, TopicMap};
 use super::node::unexpected;
 use super::{Client, Error};
 use ringmq_protocol::base::{PartitionId, Position};
@@ -45,7 +45,7 @@ impl Client {
     pub async fn find(&self, topic: &str, partition: u16, start: Start) -> Result<Position> {
         let request = Request::Find { topic, partition: PartitionId(partition), start };
         match self.inner.ask_there(topic, partition, &request).await? {
-            Answer::Found(at) => Ok(at),
+            RequestAnswer::Found(at) => Ok(at),
             other => Err(unexpected(&*self.inner.any_link().await?, &other)),
         }
     }
@@ -69,7 +69,7 @@ impl Client {
         }
         let request = Request::SetOffset(SetOffset { topic, partition: PartitionId(partition), channel, start, force });
         match self.inner.ask_there(topic, partition, &request).await? {
-            Answer::Found(at) => Ok(at),
+            RequestAnswer::Found(at) => Ok(at),
             other => Err(unexpected(&*self.inner.any_link().await?, &other)),
         }
     }
@@ -78,7 +78,7 @@ impl Client {
     pub async fn ping(&self) -> Result<()> {
         let link = self.inner.any_link().await?;
         match link.ask(&Request::Ping).await? {
-            Answer::Pong => Ok(()),
+            RequestAnswer::Pong => Ok(()),
             other => Err(unexpected(&link, &other)),
         }
     }

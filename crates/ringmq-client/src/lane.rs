@@ -11,7 +11,7 @@
 
 use super::ack::Published;
 use super::error::{Error, Result};
-use super::link::{Answer, LaneAnswer, Link};
+use super::link::{Connection, LaneAnswer, RequestAnswer};
 use super::node::{Inner, chance, pause_after};
 use super::producer::{Lane, Next, Sealed, Shared};
 use bytes::Bytes;
@@ -95,7 +95,7 @@ struct Task {
     partition: PartitionId,
     tx: mpsc::UnboundedSender<LaneAnswer>,
     rx: mpsc::UnboundedReceiver<LaneAnswer>,
-    link: Option<Arc<Link>>,
+    link: Option<Arc<Connection>>,
     /// Batches in flight, in the order in which they are to be stored.
     flight: VecDeque<Flight>,
     /// Tries whose batch was given up and which have no answer yet, with the bytes that the connection still holds of them.
@@ -222,13 +222,13 @@ impl Task {
         }
     }
 
-    fn answered(&mut self, name: u64, result: Result<Answer>) {
+    fn answered(&mut self, name: u64, result: Result<RequestAnswer>) {
         if let Some(bytes) = self.given_up.remove(&name) {
             return self.shared.give_back(bytes);
         }
         let Some(at) = self.flight.iter().position(|f| matches!(f.state, Try::Sent(n) if n == name)) else { return };
         let result = match result {
-            Ok(Answer::Published { at, duplicate }) => Ok(Published { partition: self.partition, at, duplicate }),
+            Ok(RequestAnswer::Published { at, duplicate }) => Ok(Published { partition: self.partition, at, duplicate }),
             Ok(other) => Err(Error::outcome(format_args!("an answer that was not asked for: {other:?}"))),
             Err(error) => Err(error),
         };

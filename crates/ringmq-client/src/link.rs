@@ -41,7 +41,7 @@ const SLICES_MAX: usize = 64;
 
 /// Answer to a request.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum RequestAnswer {
     Published {
         at: Option<Position>,
         duplicate: bool,
@@ -78,10 +78,10 @@ pub struct Place {
 }
 
 /// Answer to a producer's try. The number names the try over all connections.
-pub(super) type LaneAnswer = (u64, Result<Answer>);
+pub(super) type LaneAnswer = (u64, Result<RequestAnswer>);
 
 enum Pending {
-    Once(oneshot::Sender<Result<Answer>>),
+    Once(oneshot::Sender<Result<RequestAnswer>>),
     Lane(u64, mpsc::UnboundedSender<LaneAnswer>),
     Nobody,
 }
@@ -121,7 +121,7 @@ struct Table {
     fault: Option<Error>,
 }
 
-pub(super) struct Link {
+pub(super) struct Connection {
     pub facts: Facts,
     out: Mutex<Out>,
     wake: Notify,
@@ -143,7 +143,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Link {
+impl Connection {
     /// Shakes hands over `stream`, and starts the connection's task.
     pub async fn open(
         mut stream: BoxedStream,
@@ -151,7 +151,7 @@ impl Link {
         address: Arc<str>,
         intro: &Introduction,
         core: Option<u16>,
-    ) -> Result<Arc<Link>> {
+    ) -> Result<Arc<Connection>> {
         let mut buffer = BytesMut::new();
         let facts = shake(&mut stream, &address, intro, core, &mut buffer).await.map_err(|e| match e {
             // the node looks at a client's certificate when the client is through with the handshake
@@ -164,7 +164,7 @@ impl Link {
             Failed::Broken(b) => b.into_error(&address),
             Failed::Refused(e) => e,
         })?;
-        let link = Arc::new(Link {
+        let link = Arc::new(Connection {
             facts,
             out: Mutex::default(),
             wake: Notify::new(),
@@ -235,7 +235,7 @@ impl Link {
     }
 
     /// Asks, and waits for the answer. Dropping the future leaves the connection as it was: the answer is thrown away.
-    pub async fn ask(&self, request: &Request<'_>) -> Result<Answer> {
+    pub async fn ask(&self, request: &Request<'_>) -> Result<RequestAnswer> {
         let id = self.request_id();
         let (tx, rx) = oneshot::channel();
         self.expect(id, Pending::Once(tx))?;
@@ -355,7 +355,7 @@ impl Link {
     }
 }
 
-fn answer(pending: Pending, result: Result<Answer>) {
+fn answer(pending: Pending, result: Result<RequestAnswer>) {
     match pending {
         // who asked may have gone
         Pending::Once(to) => drop(to.send(result)),
@@ -364,12 +364,12 @@ fn answer(pending: Pending, result: Result<Answer>) {
     }
 }
 
-fn owned(reply: &Reply<'_>) -> Result<Answer> {
+fn owned(reply: &Reply<'_>) -> Result<RequestAnswer> {
     Ok(match reply {
-        &Reply::Published { at, duplicate } => Answer::Published { at, duplicate },
-        Reply::Subscribed(_) => Answer::Subscribed,
-        Reply::Done { .. } => Answer::Done,
-        Reply::Unsubscribed { .. } => Answer::Unsubscribed,
+        &Reply::Published { at, duplicate } => RequestAnswer::Published { at, duplicate },
+        Reply::Subscribed(_) => RequestAnswer::Subscribed,
+        Reply::Done { .. } => RequestAnswer::Done,
+        Reply::Unsubscribed { .. } => RequestAnswer::Unsubscribed,
         Reply::Topics(t) => {
             let addresses: Vec<Arc<str>> = t.nodes.iter().map(|n| n.address.into()).collect();
             let topics = t.topics.iter().map(|topic| {
@@ -380,10 +380,10 @@ fn owned(reply: &Reply<'_>) -> Result<Answer> {
                 TopicMap { name: topic.name.to_owned(), partitions: topic.partitions.iter().map(place).collect() }
             });
             let topics = topics.collect();
-            Answer::Topics { topics, nodes: addresses.into_iter().filter(|a| !a.is_empty()).collect(), more: t.more }
+            RequestAnswer::Topics { topics, nodes: addresses.into_iter().filter(|a| !a.is_empty()).collect(), more: t.more }
         }
-        Reply::Found(f) => Answer::Found(f.at),
-        Reply::Pong => Answer::Pong,
+        Reply::Found(f) => RequestAnswer::Found(f.at),
+        Reply::Pong => RequestAnswer::Pong,
         Reply::Error(e) => return Err(e.into()),
         Reply::Welcome(_) | Reply::Messages(_) => {
             return Err(Error::Protocol {
@@ -461,7 +461,7 @@ async fn shake(
 }
 
 /// The connection's task.
-async fn carry(link: Arc<Link>, stream: BoxedStream, buffer: BytesMut) {
+async fn carry(link: Arc<Connection>, stream: BoxedStream, buffer: BytesMut) {
     let (reader, writer) = tokio::io::split(stream);
     let broken = tokio::select! {
         broken = read(&link, reader, buffer) => broken,
@@ -471,7 +471,7 @@ async fn carry(link: Arc<Link>, stream: BoxedStream, buffer: BytesMut) {
     link.die(broken.into_error(&link.facts.address));
 }
 
-async fn read(link: &Link, mut reader: impl AsyncRead + Unpin, mut buffer: BytesMut) -> Broken {
+async fn read(link: &Connection, mut reader: impl AsyncRead + Unpin, mut buffer: BytesMut) -> Broken {
     let mut ticker = tokio::time::interval(link.facts.heartbeat / 2);
     ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut silent_ticks = 0;
@@ -507,7 +507,7 @@ async fn read(link: &Link, mut reader: impl AsyncRead + Unpin, mut buffer: Bytes
 }
 
 /// Dispatches the whole frames at the start of `buffer`; how many bytes the next one lacks, as far as is known.
-fn deliver(link: &Link, buffer: &mut BytesMut) -> std::result::Result<usize, Broken> {
+fn deliver(link: &Connection, buffer: &mut BytesMut) -> std::result::Result<usize, Broken> {
     loop {
         let Some((header, _)) = Header::parse(buffer, FRAME_MAX)? else { return Ok(0) };
         let len = header.frame_len();
@@ -521,7 +521,7 @@ fn deliver(link: &Link, buffer: &mut BytesMut) -> std::result::Result<usize, Bro
     }
 }
 
-async fn write(link: &Link, mut writer: impl AsyncWrite + Unpin) -> Broken {
+async fn write(link: &Connection, mut writer: impl AsyncWrite + Unpin) -> Broken {
     let mut queue: VecDeque<Bytes> = VecDeque::new();
     loop {
         let closing = link.take(&mut queue);

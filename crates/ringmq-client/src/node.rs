@@ -4,7 +4,7 @@
 //! growing pauses, with chance in them so that the clients of a node that comes back do not all come at once.
 
 use super::error::{Error, Result};
-use super::link::{Answer, BoxedStream, Introduction, Link, TopicMap, partition_of};
+use super::link::{BoxedStream, Connection, Introduction, RequestAnswer, TopicMap, partition_of};
 use super::tls::{Secure, Unsecured};
 use ringmq_protocol::codec::native::{Code, Request, Retry};
 use std::collections::HashMap;
@@ -68,7 +68,7 @@ struct Slot {
 
 #[derive(Default)]
 struct SlotState {
-    link: Option<Arc<Link>>,
+    link: Option<Arc<Connection>>,
     failures: u32,
     since: Option<Instant>,
     not_before: Option<Instant>,
@@ -107,7 +107,7 @@ impl Inner {
     }
 
     /// The connection to that core; a new one when there is none. One attempt, after the pause that is due.
-    async fn link_at(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Link>> {
+    async fn link_at(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Connection>> {
         let slot = self.slot((address.clone(), core));
         let mut state = slot.state.lock().await;
         if let Some(link) = &state.link {
@@ -143,7 +143,7 @@ impl Inner {
         Ok(link)
     }
 
-    async fn connect(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Link>> {
+    async fn connect(&self, address: Arc<str>, core: Option<u16>) -> Result<Arc<Connection>> {
         let limit = self.config.connect_limit;
         let connecting = async {
             let failed = |source: io::Error| Error::Connect { address: address.clone(), source: Arc::new(source) };
@@ -155,13 +155,13 @@ impl Inner {
                     Unsecured::Io(source) => failed(source),
                 })?;
             }
-            Link::open(stream, secure, address.clone(), &self.config.intro, core).await
+            Connection::open(stream, secure, address.clone(), &self.config.intro, core).await
         };
         timeout(limit, connecting).await.unwrap_or_else(|_| Err(Error::Silent { address: address.clone(), limit }))
     }
 
     /// Any connection: for what every core answers.
-    pub async fn any_link(&self) -> Result<Arc<Link>> {
+    pub async fn any_link(&self) -> Result<Arc<Connection>> {
         let slots: Vec<_> = locked(&self.slots).values().cloned().collect();
         for slot in slots {
             if let Ok(state) = slot.state.try_lock()
@@ -204,7 +204,7 @@ impl Inner {
     }
 
     /// Takes an answer; where the node names itself, its address is filled in.
-    fn heard(&self, link: &Link, topics: &mut [TopicMap], nodes: Vec<Arc<str>>) {
+    fn heard(&self, link: &Connection, topics: &mut [TopicMap], nodes: Vec<Arc<str>>) {
         let here = link.facts.address.clone();
         for place in topics.iter_mut().flat_map(|t| &mut t.partitions).filter(|p| p.address.is_empty()) {
             place.address = here.clone();
@@ -220,10 +220,10 @@ impl Inner {
     }
 
     /// The same, by this connection's node.
-    pub async fn refresh_by(&self, link: &Link, topic: &str) -> Result<Option<Arc<TopicMap>>> {
+    pub async fn refresh_by(&self, link: &Connection, topic: &str) -> Result<Option<Arc<TopicMap>>> {
         let request = Request::GetTopics { topics: vec![topic], after: "" };
         let found = match link.ask(&request).await? {
-            Answer::Topics { mut topics, nodes, .. } => {
+            RequestAnswer::Topics { mut topics, nodes, .. } => {
                 self.heard(link, &mut topics, nodes);
                 topics.into_iter().find(|t| t.name == topic).map(Arc::new)
             }
@@ -240,7 +240,7 @@ impl Inner {
         Error::unless_it_fits("topic's name", topic)?;
         let link = self.any_link().await?;
         match link.ask(&Request::CreateTopic { topic, partitions }).await? {
-            Answer::Topics { mut topics, nodes, .. } if topics.len() == 1 => {
+            RequestAnswer::Topics { mut topics, nodes, .. } if topics.len() == 1 => {
                 self.heard(&link, &mut topics, nodes);
                 let map = Arc::new(topics.into_iter().next().expect("there is one"));
                 locked(&self.topics).insert(topic.to_owned(), map.clone());
@@ -257,7 +257,7 @@ impl Inner {
             let link = self.any_link().await?;
             let after = all.last().map_or(String::new(), |t| t.name.clone());
             match link.ask(&Request::GetTopics { topics: Vec::new(), after: &after }).await? {
-                Answer::Topics { mut topics, nodes, more } => {
+                RequestAnswer::Topics { mut topics, nodes, more } => {
                     self.heard(&link, &mut topics, nodes);
                     let none = topics.is_empty();
                     all.extend(topics);
@@ -285,7 +285,7 @@ impl Inner {
     }
 
     /// The connection to the core where a partition lives.
-    pub async fn link_for(&self, topic: &str, partition: u16) -> Result<Arc<Link>> {
+    pub async fn link_for(&self, topic: &str, partition: u16) -> Result<Arc<Connection>> {
         let Some(map) = self.topic(topic).await? else { return Err(Error::NoTopic { topic: topic.into() }) };
         let Some(place) = map.partitions.get(partition as usize) else {
             let last = partition_of(map.partitions.len().saturating_sub(1)).0;
@@ -300,7 +300,7 @@ impl Inner {
     }
 
     /// Asks where a partition lives, and once more when it lives somewhere else by now.
-    pub async fn ask_there(&self, topic: &str, partition: u16, request: &Request<'_>) -> Result<Answer> {
+    pub async fn ask_there(&self, topic: &str, partition: u16, request: &Request<'_>) -> Result<RequestAnswer> {
         let mut link = self.link_for(topic, partition).await?;
         match link.ask(request).await {
             Err(Error::Node { code: Code::WrongCore | Code::NotLeader, retry: Retry::Refresh, .. }) => {
@@ -325,6 +325,6 @@ impl Drop for Inner {
     }
 }
 
-pub(super) fn unexpected(link: &Link, answer: &Answer) -> Error {
+pub(super) fn unexpected(link: &Connection, answer: &RequestAnswer) -> Error {
     Error::protocol(&link.facts.address, format_args!("an answer that was not asked for: {answer:?}"))
 }

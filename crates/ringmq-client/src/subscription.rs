@@ -6,7 +6,7 @@
 
 use super::delivery::Received;
 use super::error::{Error, Result};
-use super::link::{Answer, Link, SubEvent};
+use super::link::{Connection, RequestAnswer, SubEvent};
 use super::node::{Inner, pause_after, unexpected};
 use ringmq_protocol::base::PartitionId;
 use ringmq_protocol::codec::native::{IdRange, RANGES_MAX, Request, Retry, Start, Subscribe, feature};
@@ -306,7 +306,7 @@ impl Task {
         }
     }
 
-    async fn attached(&self, link: &Arc<Link>) -> End {
+    async fn attached(&self, link: &Arc<Connection>) -> End {
         let (number, mut events) = match link.new_subscription() {
             Ok(new) => new,
             Err(error) => return End::Again(error),
@@ -316,7 +316,7 @@ impl Task {
         end
     }
 
-    async fn subscribed(&self, link: &Arc<Link>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
+    async fn subscribed(&self, link: &Arc<Connection>, number: u32, events: &mut mpsc::UnboundedReceiver<SubEvent>) -> End {
         let settings = &self.settings;
         if settings.ordered && link.facts.features & feature::ORDERED == 0 {
             return End::Fatal(Error::protocol(&link.facts.address, "it knows no ordered channels: it is of an older version"));
@@ -331,7 +331,7 @@ impl Task {
             ordered: settings.ordered,
         };
         match link.ask(&Request::Subscribe(subscribe)).await {
-            Ok(Answer::Subscribed) => {}
+            Ok(RequestAnswer::Subscribed) => {}
             Ok(other) => return End::Fatal(unexpected(link, &other)),
             Err(error) if error.retry() == Retry::Never => return End::Fatal(error),
             Err(error) => return End::Again(error),
@@ -384,7 +384,7 @@ impl Task {
 
     /// The node has ended the subscription. While it knows the topic, another node leads the partition, or none for a while:
     /// whoever leads next is looked for.
-    async fn ended(&self, link: &Arc<Link>, why: Error) -> End {
+    async fn ended(&self, link: &Arc<Connection>, why: Error) -> End {
         match self.inner.refresh_by(link, &self.settings.topic).await {
             Ok(None) => End::Fatal(why),
             _ => End::Again(why),
@@ -393,7 +393,7 @@ impl Task {
 
     fn hand_on(
         &self,
-        link: &Link,
+        link: &Connection,
         turn: u64,
         messages: ringmq_protocol::codec::native::Messages,
         payload: bytes::Bytes,
@@ -407,7 +407,7 @@ impl Task {
     }
 
     /// Sends what is noted, when it is time; waits for the node only where somebody waits for it to take that.
-    async fn tell(&self, link: &Link, number: u32, flush_at: Option<Instant>) {
+    async fn tell(&self, link: &Connection, number: u32, flush_at: Option<Instant>) {
         let (mut finish, requeue, mut touch, syncs) = {
             let mut book = self.sub.locked();
             let due = book.urgent || book.closing || flush_at.is_some_and(|at| at <= Instant::now());
@@ -441,7 +441,7 @@ impl Task {
         if !syncs.is_empty() {
             // frames are carried out in order: when this one is answered, those before it have been
             let result = match link.ask(&Request::Finish { subscription: number, ranges: Vec::new() }).await {
-                Ok(Answer::Done) => {
+                Ok(RequestAnswer::Done) => {
                     let mut book = self.sub.locked();
                     book.unconfirmed = !book.finish.is_empty() || !book.requeue.is_empty();
                     book.take_lost()
@@ -493,7 +493,7 @@ impl Credit {
         due
     }
 
-    fn tell(&self, link: &Link, messages: u32) {
+    fn tell(&self, link: &Connection, messages: u32) {
         link.tell(&Request::Credit { subscription: self.number, messages, bytes: self.granted });
     }
 }

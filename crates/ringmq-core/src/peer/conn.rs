@@ -1,6 +1,6 @@
 //! One connection: bytes to frames, and the messages that wait for its socket to frames.
 
-use super::nodes::Place;
+use super::nodes::LinkId;
 use super::{DATA_UNSENT_MAX, LinkOptions};
 use crate::base::{CoreId, Lent, Peer, Ticks};
 use crate::codec::frame::FrameError;
@@ -31,12 +31,12 @@ pub(super) enum Phase {
     },
     /// Dialled connection for these lanes; Hello was sent.
     Hello {
-        place: Place,
+        place: LinkId,
         asked: Lanes,
         until: Ticks,
     },
     Open {
-        place: Place,
+        place: LinkId,
         lanes: Lanes,
         silence_max: Duration,
     },
@@ -135,7 +135,7 @@ impl Conn {
         }
     }
 
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<LinkId> {
         match self.phase {
             Phase::Hello { place, .. } | Phase::Open { place, .. } => Some(place),
             _ => None,

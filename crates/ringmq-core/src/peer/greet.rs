@@ -2,7 +2,7 @@
 
 use super::conn::{Conn, Fault, Phase};
 use super::links::{Links, Loss};
-use super::nodes::{Dial, Link, Place};
+use super::nodes::{Dial, Link, LinkId};
 use super::{HANDSHAKE_MAX, LinkOptions};
 use crate::base::{ConnId, CoreId, Now, Peer, Ticks};
 use crate::codec::peer::frame::{HELLO_FRAME_MAX, Header};
@@ -19,7 +19,7 @@ pub struct Carried {
 /// Fields of a Hello or Welcome that are used later.
 #[derive(Clone, Copy, Debug)]
 struct Them {
-    place: Place,
+    place: LinkId,
     lanes: Lanes,
     generation: u64,
     cores: u16,
@@ -79,7 +79,7 @@ fn hello(o: &LinkOptions, lanes: Lanes, to_core: Option<u16>) -> Hello<'_> {
 
 impl Links {
     /// We connected: the first frame is ours.
-    pub(super) fn say_hello(&mut self, now: Now, conn: ConnId, place: Place) {
+    pub(super) fn say_hello(&mut self, now: Now, conn: ConnId, place: LinkId) {
         let Some(node) = self.nodes.get_mut(&place.node) else { return };
         let (address, until) = (node.address.clone(), now.ticks + HANDSHAKE_MAX);
         let Some(link) = node.links.get_mut(&place.number) else { return };
@@ -200,7 +200,7 @@ impl Links {
         if to != self.options.core && self.conns.get(&conn).is_some_and(|c| c.has_moved) {
             return Err(refusal(RejectCode::Malformed, "the connection has moved already"));
         }
-        let place = Place { node: id, number };
+        let place = LinkId { node: id, number };
         let them = Them { place, lanes, generation: theirs.generation, cores: other, heartbeat_ms: theirs.heartbeat_ms };
         Ok((them, to))
     }
@@ -221,7 +221,7 @@ impl Links {
     }
 
     /// A Welcome, from the node that was dialled.
-    fn accept(&self, welcome: &Hello<'_>, place: Place, asked: Lanes) -> Result<Them, Refusal> {
+    fn accept(&self, welcome: &Hello<'_>, place: LinkId, asked: Lanes) -> Result<Them, Refusal> {
         let lanes = self.common(welcome, asked)?;
         if welcome.node_id != place.node {
             let why =
@@ -242,7 +242,7 @@ impl Links {
         let is_old = |link: &Link| link.lanes().0 != 0 && link.generation < them.generation;
         let old = node.into_iter().flat_map(|node| node.links.iter()).filter(|(_, link)| is_old(link));
         for number in old.map(|(number, _)| *number).collect::<Vec<_>>() {
-            let place = Place { node: them.place.node, number };
+            let place = LinkId { node: them.place.node, number };
             self.down(now, place, &Loss::of("the other node has started anew"));
         }
     }
@@ -267,7 +267,7 @@ impl Links {
     }
 
     /// Says that the link is up, or dials for what is missing.
-    fn whole(&mut self, now: Now, place: Place, version: &str) {
+    fn whole(&mut self, now: Now, place: LinkId, version: &str) {
         let is_dialled = self.nodes.get(&place.node).is_some_and(|node| node.is_dialled);
         let Some(link) = self.link_mut(place) else { return };
         if link.is_whole() {

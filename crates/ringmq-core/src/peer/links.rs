@@ -1,7 +1,7 @@
 //! [`Links`]: what happens on the connections with other nodes, and what is to be done.
 
 use super::conn::{Conn, Fault, Got, Phase, weight};
-use super::nodes::{Dial, Link, Node, Place, numbers};
+use super::nodes::{Dial, Link, LinkId, Node, numbers};
 use super::said::Said;
 use super::{Carried, HANDSHAKE_MAX, LinkEvent, LinkOptions, PAUSE_MAX, SILENT_MAX, STRANGERS_MAX};
 use crate::base::NodeId;
@@ -21,7 +21,7 @@ pub struct Links {
     pub(super) nodes: BTreeMap<NodeId, Node>,
     pub(super) conns: IdMap<ConnId, Conn>,
     /// Attempts that were not answered yet.
-    dials: IdMap<u64, Place>,
+    dials: IdMap<u64, LinkId>,
     next_dial: u64,
     touched: Vec<ConnId>,
     effects: Effects,
@@ -76,8 +76,8 @@ impl Links {
             let why = "it is no longer a node of the cluster";
             let numbers: Vec<u16> = self.nodes[&id].links.keys().copied().collect();
             for number in numbers {
-                self.part(Place { node: id, number }, RejectCode::UnknownNode, why);
-                self.down(now, Place { node: id, number }, &Loss { is_orderly: true, ..Loss::of(why) });
+                self.part(LinkId { node: id, number }, RejectCode::UnknownNode, why);
+                self.down(now, LinkId { node: id, number }, &Loss { is_orderly: true, ..Loss::of(why) });
             }
             self.nodes.remove(&id);
         }
@@ -193,7 +193,7 @@ impl Links {
     /// The answer to [`Effect::Dial`].
     pub fn dialed(&mut self, now: Now, dial: u64, result: Result<ConnId, DialError>) {
         let place = self.dials.remove(&dial);
-        let is_wanted = |p: &Place| {
+        let is_wanted = |p: &LinkId| {
             let link = self.nodes.get(&p.node).and_then(|node| node.links.get(&p.number));
             !self.is_stopping && link.is_some_and(|link| link.dial == Dial::Dialing)
         };
@@ -268,7 +268,7 @@ impl Links {
         self.lend_at_end(conn);
     }
 
-    fn on_got(&mut self, now: Now, conn: ConnId, place: Place, got: Result<Option<Got>, Fault>) {
+    fn on_got(&mut self, now: Now, conn: ConnId, place: LinkId, got: Result<Option<Got>, Fault>) {
         match got {
             Ok(Some(got)) => self.on_frame(now, conn, place, got),
             Ok(None) => {}
@@ -285,7 +285,7 @@ impl Links {
         }
     }
 
-    fn on_frame(&mut self, now: Now, conn: ConnId, place: Place, got: Got) {
+    fn on_frame(&mut self, now: Now, conn: ConnId, place: LinkId, got: Got) {
         let is_up = self.link(place).is_some_and(Link::is_up);
         let Some(c) = self.conns.get_mut(&conn) else { return };
         match got {
@@ -319,7 +319,7 @@ impl Links {
         }
     }
 
-    fn broken(&mut self, now: Now, conn: ConnId, place: Place, fault: Fault) {
+    fn broken(&mut self, now: Now, conn: ConnId, place: LinkId, fault: Fault) {
         self.reject(conn, fault.code(), &fault.to_string());
         self.down(now, place, &Loss::of(fault.to_string()));
     }
@@ -390,7 +390,7 @@ impl Links {
 
     fn start_dials(&mut self, now: Now) {
         let places = self.nodes.iter().filter(|(_, node)| node.is_dialled).flat_map(|(id, node)| {
-            let number = |number: &u16| Place { node: *id, number: *number };
+            let number = |number: &u16| LinkId { node: *id, number: *number };
             node.links.keys().map(number).collect::<Vec<_>>()
         });
         for place in places.collect::<Vec<_>>() {
@@ -422,11 +422,11 @@ impl Links {
 
     // ---- links
 
-    pub(super) fn link(&self, place: Place) -> Option<&Link> {
+    pub(super) fn link(&self, place: LinkId) -> Option<&Link> {
         self.nodes.get(&place.node)?.links.get(&place.number)
     }
 
-    pub(super) fn link_mut(&mut self, place: Place) -> Option<&mut Link> {
+    pub(super) fn link_mut(&mut self, place: LinkId) -> Option<&mut Link> {
         self.nodes.get_mut(&place.node)?.links.get_mut(&place.number)
     }
 
@@ -438,7 +438,7 @@ impl Links {
         let extra: Vec<u16> = node.links.keys().filter(|number| !wanted.contains(number)).copied().collect();
         let is_dialled = node.is_dialled;
         for number in extra {
-            let place = Place { node: id, number };
+            let place = LinkId { node: id, number };
             self.part(place, RejectCode::Other, "this link is no longer needed");
             self.down(now, place, &Loss { is_orderly: true, ..Loss::of("the other node has fewer cores now") });
             self.nodes.get_mut(&id).and_then(|node| node.links.remove(&number));
@@ -454,14 +454,14 @@ impl Links {
     }
 
     /// Says Reject on every connection of a link that is about to go.
-    pub(super) fn part(&mut self, place: Place, code: RejectCode, why: &str) {
+    pub(super) fn part(&mut self, place: LinkId, code: RejectCode, why: &str) {
         for conn in self.link(place).map(Link::conns).unwrap_or_default() {
             self.reject(conn, code, why);
         }
     }
 
     /// The link is lost, or could not be had: its connections are closed, and who dials tries again.
-    pub(super) fn down(&mut self, now: Now, place: Place, loss: &Loss) {
+    pub(super) fn down(&mut self, now: Now, place: LinkId, loss: &Loss) {
         // one that shakes hands for this link goes with it
         let greeting = self.conns.iter().filter(|(_, c)| matches!(c.phase, Phase::Hello { place: p, .. } if p == place));
         let greeting: Vec<ConnId> = greeting.map(|(conn, _)| *conn).collect();
@@ -504,7 +504,7 @@ impl Links {
     }
 
     /// Records that all lanes of a link are connected.
-    pub(super) fn up(&mut self, now: Now, place: Place, version: &str) {
+    pub(super) fn up(&mut self, now: Now, place: LinkId, version: &str) {
         let Some(node) = self.nodes.get_mut(&place.node) else { return };
         let Some(link) = node.links.get_mut(&place.number) else { return };
         link.up_since = Some(now.ticks);
@@ -616,7 +616,7 @@ impl Links {
         }
         let places = |(id, node): (&NodeId, &Node)| {
             let node_ = *id;
-            node.links.keys().map(move |number| Place { node: node_, number: *number }).collect::<Vec<_>>()
+            node.links.keys().map(move |number| LinkId { node: node_, number: *number }).collect::<Vec<_>>()
         };
         for place in self.nodes.iter().flat_map(places).collect::<Vec<_>>() {
             if self.link(place).is_some_and(|link| !link.conns().is_empty()) {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A link of a core.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Place {
+pub(super) struct LinkId {
     pub node: NodeId,
     /// Number of the link among those of the two nodes.
     pub number: u16,

@@ -17,7 +17,7 @@
 use super::base::Cx;
 use super::error::ReplicaError;
 use super::event::{Channels, CursorEvent, Effect};
-use super::peer::{Link, Peer};
+use super::peer::{Peer, PeerPhase};
 use crate::base::NodeId;
 use crate::base::{ChannelName, Epoch, Position, Ticks};
 use crate::codec::peer::error::PeerError;
@@ -340,7 +340,7 @@ impl CursorSync {
 
     /// A follower became live: it needs the list.
     pub fn greet(&mut self, cx: &mut Cx<'_>, peer: &mut Peer) {
-        if peer.link == Link::Live && peer.cursors.list == List::None {
+        if peer.link == PeerPhase::Live && peer.cursors.list == List::None {
             peer.cursors.list = List::Asked;
             let (to, session) = (peer.node, peer.session);
             cx.out.push(Effect::CollectCursors { to, session, channels: Channels::All });

@@ -7,7 +7,7 @@ use super::base::{Base, Cx};
 use super::cursor_sync::{CursorSync, Leading};
 use super::error::ReplicaError;
 use super::event::{Alarm, CursorEvent, Effect, Loss};
-use super::peer::{Link, Peer};
+use super::peer::{Peer, PeerPhase};
 use super::prefix::{Common, Whose, common};
 use super::states::{State, Trigger};
 use crate::base::{Epoch, Position, Ticks};
@@ -172,11 +172,11 @@ impl Leader {
         }
         let options = base.options;
         match message.body {
-            Body::Standing(standing) if peer.link == Link::Asked => {
+            Body::Standing(standing) if peer.link == PeerPhase::Asked => {
                 self.on_standing(base, cx, from, standing);
             }
             Body::Pulled(pulled) => self.on_pulled(base, cx, from, pulled),
-            Body::Aligned(aligned) if peer.link == Link::Aligning => {
+            Body::Aligned(aligned) if peer.link == PeerPhase::Aligning => {
                 peer.aligned(cx, aligned.at);
                 self.missing.take_if(|(witness, _)| *witness == from);
                 self.commit(base, cx);
@@ -270,7 +270,7 @@ impl Leader {
     pub fn align(&mut self, base: &mut Base, cx: &mut Cx<'_>, node: NodeId) {
         let (epoch, committed) = (self.epoch, base.committed);
         let Some(peer) = self.peers.iter_mut().find(|p| p.node == node) else { return };
-        let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == Link::Asked) else { return };
+        let Some(standing) = peer.standing.as_ref().filter(|_| peer.link == PeerPhase::Asked) else { return };
         let head = peer.head(epoch);
         if standing.committed.offset > cx.log.end().at.offset {
             // It knows more to be committed than this log has: nothing there is cut.
@@ -293,7 +293,7 @@ impl Leader {
             Common::Nothing => Align::Restart { start, chain_crc: start_crc },
         };
         tracing::debug!(follower = %node, ?align, committed = committed.offset, "a follower is aligned");
-        (peer.link, peer.standing) = (Link::Aligning, None);
+        (peer.link, peer.standing) = (PeerPhase::Aligning, None);
         peer.retry_at = cx.now + base.options.retry;
         cx.send(node, head, Body::Align(align));
     }
@@ -436,7 +436,7 @@ impl Leader {
         }
         let Some(peer) = self.peers.iter().find(|p| p.node == node) else { return };
         let has_channels = peer.cursors.is_complete() && self.cursors.is_agreed_by(&peer.cursors);
-        if peer.link != Link::Live || peer.acked.offset < base.committed.offset || !has_channels {
+        if peer.link != PeerPhase::Live || peer.acked.offset < base.committed.offset || !has_channels {
             return;
         }
         let mut isr = membership.isr.clone();

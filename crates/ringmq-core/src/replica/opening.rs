@@ -29,7 +29,7 @@
 use super::base::{Base, Cx};
 use super::event::{Alarm, Effect, Loss, LossKind};
 use super::leader::{Leader, Phase};
-use super::peer::Link;
+use super::peer::PeerPhase;
 use super::prefix::{Common, Whose, common, take_run};
 use super::states::Trigger;
 use crate::base::NodeId;
@@ -302,7 +302,7 @@ impl Leader {
         self.phase = Phase::Settling { tail };
         self.settling_since = cx.now;
         base.go(trigger);
-        let asked: Vec<NodeId> = self.peers.iter().filter(|p| p.link == Link::Asked).map(|p| p.node).collect();
+        let asked: Vec<NodeId> = self.peers.iter().filter(|p| p.link == PeerPhase::Asked).map(|p| p.node).collect();
         self.peers.iter_mut().for_each(|p| p.forgive(cx));
         for node in asked {
             self.align(base, cx, node);

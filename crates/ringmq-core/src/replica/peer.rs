@@ -19,7 +19,7 @@ use bytes::Bytes;
 use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Link {
+pub(super) enum PeerPhase {
     Apart,
     Asked,
     Aligning,
@@ -27,14 +27,14 @@ pub(super) enum Link {
     Live,
 }
 
-impl Link {
+impl PeerPhase {
     pub fn name(self) -> &'static str {
         match self {
-            Link::Apart => "apart",
-            Link::Asked => "asked",
-            Link::Aligning => "aligning",
-            Link::CatchingUp => "catching up",
-            Link::Live => "live",
+            PeerPhase::Apart => "apart",
+            PeerPhase::Asked => "asked",
+            PeerPhase::Aligning => "aligning",
+            PeerPhase::CatchingUp => "catching up",
+            PeerPhase::Live => "live",
         }
     }
 }
@@ -42,7 +42,7 @@ impl Link {
 #[derive(Debug)]
 pub(super) struct Peer {
     pub node: NodeId,
-    pub link: Link,
+    pub link: PeerPhase,
     pub session: Session,
     /// Standing that the peer last reported in this epoch, before it was aligned.
     pub standing: Option<Standing>,
@@ -77,7 +77,7 @@ impl Peer {
     pub fn new(node: NodeId, now: Ticks) -> Self {
         Peer {
             node,
-            link: Link::Apart,
+            link: PeerPhase::Apart,
             session: Session(0),
             standing: None,
             was_listed: false,
@@ -105,7 +105,7 @@ impl Peer {
     /// Begins a session, of a number that this leader has given to none.
     pub fn inquire(&mut self, cx: &mut Cx<'_>, epoch: Epoch, session: Session, inquire: Inquire, options: &ReplicaOptions) {
         self.session = session;
-        self.link = Link::Asked;
+        self.link = PeerPhase::Asked;
         (self.reading, self.beating, self.standing, self.mends) = (false, false, None, None);
         self.retry_at = cx.now + options.retry;
         self.cursors.begin();
@@ -114,18 +114,18 @@ impl Peer {
 
     /// Sends nothing until the next session, which begins after a pause.
     pub fn part(&mut self, now: Ticks, pause: Duration) {
-        self.link = Link::Apart;
+        self.link = PeerPhase::Apart;
         self.retry_at = now + pause;
     }
 
     pub fn is_streaming(&self) -> bool {
-        matches!(self.link, Link::CatchingUp | Link::Live)
+        matches!(self.link, PeerPhase::CatchingUp | PeerPhase::Live)
     }
 
     /// Records that the peer's log is a prefix of this one, up to `at`.
     pub fn aligned(&mut self, cx: &Cx<'_>, at: Position) {
         (self.acked, self.sent, self.left) = (at, at, false);
-        self.link = Link::CatchingUp;
+        self.link = PeerPhase::CatchingUp;
         self.beat_at = cx.now;
         self.budget_at = cx.now;
         self.heard(cx);
@@ -156,9 +156,11 @@ impl Peer {
 
     fn has_outstanding(&self) -> bool {
         match self.link {
-            Link::Apart => true,
-            Link::Asked | Link::Aligning => true,
-            Link::CatchingUp | Link::Live => self.acked.offset < self.sent.offset || self.beating || self.cursors.is_waiting(),
+            PeerPhase::Apart => true,
+            PeerPhase::Asked | PeerPhase::Aligning => true,
+            PeerPhase::CatchingUp | PeerPhase::Live => {
+                self.acked.offset < self.sent.offset || self.beating || self.cursors.is_waiting()
+            }
         }
     }
 
@@ -170,13 +172,13 @@ impl Peer {
     /// Sends what may be sent.
     pub fn pump(&mut self, cx: &mut Cx<'_>, epoch: Epoch, committed: Position, options: &ReplicaOptions) {
         let end = cx.log.end().at;
-        if self.link == Link::CatchingUp && self.acked == self.sent && !self.reading && self.is_in_memory(cx, end) {
-            self.link = Link::Live;
+        if self.link == PeerPhase::CatchingUp && self.acked == self.sent && !self.reading && self.is_in_memory(cx, end) {
+            self.link = PeerPhase::Live;
         }
-        if self.link == Link::Live {
+        if self.link == PeerPhase::Live {
             self.pump_memory(cx, epoch, end, committed, options);
         }
-        if self.link == Link::CatchingUp {
+        if self.link == PeerPhase::CatchingUp {
             self.pump_files(cx, end, options);
         }
     }
@@ -195,7 +197,7 @@ impl Peer {
             let bytes_max = APPEND_BYTES_MAX.min(room as usize);
             let Some(run) = cx.log.run_end(self.sent.offset, bytes_max) else {
                 if in_flight == 0 {
-                    self.link = Link::CatchingUp;
+                    self.link = PeerPhase::CatchingUp;
                 }
                 return;
             };
@@ -265,7 +267,7 @@ impl Peer {
     /// Sends batches that were read.
     pub fn on_read(&mut self, cx: &mut Cx<'_>, head: Head, end: Position, batches: Vec<Bytes>, committed: Position) {
         self.reading = false;
-        if self.link != Link::CatchingUp || end.offset <= self.sent.offset {
+        if self.link != PeerPhase::CatchingUp || end.offset <= self.sent.offset {
             return;
         }
         self.budget = self.budget.saturating_sub(end.offset - self.sent.offset);
@@ -292,7 +294,7 @@ impl Peer {
         if self.is_streaming() && self.acked == self.sent {
             at = at.min(self.beat_at);
         }
-        if let Some(paced) = self.paced_until.filter(|_| self.link == Link::CatchingUp) {
+        if let Some(paced) = self.paced_until.filter(|_| self.link == PeerPhase::CatchingUp) {
             at = at.min(paced);
         }
         at

@@ -8,7 +8,7 @@ mod wire;
 
 use super::host::{Host, ReplySlot, Subscribe, Taken};
 use super::published::Published;
-use super::replies::{Asked, Replies};
+use super::replies::{CommandKind, Replies};
 use crate::base::{ConnId, MessageId, Now, Peer, Ticks};
 use crate::codec::nsq::command::{Command, Progress, State};
 use crate::codec::nsq::error::quoted;
@@ -241,7 +241,7 @@ impl Session {
         let conn = self.conn;
         match command {
             Command::Publish { topic, partition, bodies } => {
-                let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
+                let asked = if matches!(bodies, Bodies::Many(_)) { CommandKind::MultiPublish } else { CommandKind::Publish };
                 let name = match &bodies {
                     Bodies::One(_) => Some("PUB"),
                     Bodies::Deferred { .. } => Some("DPUB"),
@@ -292,7 +292,7 @@ impl Session {
                         self.is_placed = is_ordered;
                         self.sub_slot = Some(slot);
                         self.sub_name = format!("{topic}:{channel}").into();
-                        self.replies.wait(Asked::Subscribe);
+                        self.replies.wait(CommandKind::Subscribe);
                     }
                     Taken::Stall => return false,
                     Taken::Refused(error) => self.answer_error(&error),

@@ -24,4 +24,4 @@ pub use crate::codec::nsq::command::State;
 pub use crate::codec::nsq::{Bodies, ClientError, Limits};
 pub use host::{Host, ReplySlot, Subscribe, Taken};
 pub use machine::{Carried, Session, failure};
-pub use replies::Asked;
+pub use replies::CommandKind;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 /// What a slot waits for; names the error when it fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Asked {
+pub enum CommandKind {
     Publish,
     MultiPublish,
     Subscribe,
@@ -17,7 +17,7 @@ pub enum Asked {
 
 #[derive(Debug, PartialEq, Eq)]
 enum What {
-    Waiting(Asked),
+    Waiting(CommandKind),
     /// A response that is known for the whole run.
     Response(&'static [u8]),
     /// One encoded frame.
@@ -80,7 +80,7 @@ impl Replies {
     }
 
     /// Takes the next slot for a reply that is still to come.
-    pub fn wait(&mut self, asked: Asked) {
+    pub fn wait(&mut self, asked: CommandKind) {
         self.push(What::Waiting(asked));
     }
 
@@ -123,7 +123,7 @@ impl Replies {
     ///
     /// # Panics
     /// When the slot is not waiting: a reply given twice would answer another command's client falsely.
-    pub fn asked(&self, slot: ReplySlot) -> Option<Asked> {
+    pub fn asked(&self, slot: ReplySlot) -> Option<CommandKind> {
         self.find(slot).map(|at| match self.runs[at].what {
             What::Waiting(asked) => asked,
             _ => panic!("slot {} was answered before", slot.0),

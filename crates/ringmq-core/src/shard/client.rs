@@ -6,7 +6,7 @@ use super::outbox::Heard;
 use crate::base::{Lent, Now, Peer, Ticks};
 use crate::codec::output::Output;
 use crate::session::native::NativeSession;
-use crate::session::{Asked, Session, State, failure};
+use crate::session::{CommandKind, Session, State, failure};
 use crate::{
     base::client::ClientInfo,
     seam::{
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// The command that waits cannot be done; what came behind it goes on.
-    pub fn fail_stalled(&mut self, now: Now, asked: Asked, error: PublishError, engine: &mut Engine) {
+    pub fn fail_stalled(&mut self, now: Now, asked: CommandKind, error: PublishError, engine: &mut Engine) {
         match self {
             Client::Nsq(s) => {
                 s.fail_stalled(failure(asked, error));
@@ -181,7 +181,7 @@ impl Client {
             }
             (Client::Nsq(s), Heard::ChannelDeleted) => s.end_deleted(),
             (Client::Nsq(s), Heard::SubscriptionLost) => {
-                s.lose_subscription(&failure(Asked::Subscribe, PublishError::NotLeader));
+                s.lose_subscription(&failure(CommandKind::Subscribe, PublishError::NotLeader));
             }
             // a connection keeps its protocol, and the shard answers what was asked
             _ => {}

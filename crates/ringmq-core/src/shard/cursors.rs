@@ -21,7 +21,7 @@ use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::{InFlightCommand, PublishError, SetOffsetError},
 };
-use crate::session::native::Answer;
+use crate::session::native::NativeAnswer;
 use std::collections::VecDeque;
 
 /// A change that is not final; 0 stands for none. Rises with each over the whole core.
@@ -288,7 +288,7 @@ impl Engine {
             }
             Finisher::Native { request: 0, .. } => {}
             Finisher::Native { conn, request } => {
-                self.outbox.tell(conn, Heard::Native(request, Answer::Finished { num: kept as u64 }));
+                self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Finished { num: kept as u64 }));
             }
         }
     }

@@ -8,7 +8,7 @@ use crate::seam::{
     message::{AuthQuery, MeshMessage, SubOptions},
     outcome::{InFlightError, PublishError},
 };
-use crate::session::{Asked, Host, ReplySlot, Subscribe, Taken, failure};
+use crate::session::{CommandKind, Host, ReplySlot, Subscribe, Taken, failure};
 
 impl Host for Engine {
     fn publish(
@@ -20,7 +20,7 @@ impl Host for Engine {
         bodies: Bodies<'_>,
         slot: ReplySlot,
     ) -> Taken {
-        let asked = if matches!(bodies, Bodies::Many(_)) { Asked::MultiPublish } else { Asked::Publish };
+        let asked = if matches!(bodies, Bodies::Many(_)) { CommandKind::MultiPublish } else { CommandKind::Publish };
         match Engine::publish(self, now, conn, topic, partition, &bodies, slot) {
             Attempt::Accepted => Taken::Accepted,
             Attempt::Wait => self.stall(conn, asked),
@@ -34,8 +34,8 @@ impl Host for Engine {
         };
         match Engine::subscribe(self, now, conn, (to.topic, to.partition), channel, options, slot) {
             Attempt::Accepted => Taken::Accepted,
-            Attempt::Wait => self.stall(conn, Asked::Subscribe),
-            Attempt::Refused(error) => Taken::Refused(self.refusal(Asked::Subscribe, error, to.topic, to.partition)),
+            Attempt::Wait => self.stall(conn, CommandKind::Subscribe),
+            Attempt::Refused(error) => Taken::Refused(self.refusal(CommandKind::Subscribe, error, to.topic, to.partition)),
         }
     }
 
@@ -70,7 +70,7 @@ impl Host for Engine {
 
 impl Engine {
     /// With the node that leads what was asked for, where that is known.
-    fn refusal(&self, asked: Asked, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
+    fn refusal(&self, asked: CommandKind, error: PublishError, topic: &str, partition: Option<PartitionId>) -> ClientError {
         let mut failure = failure(asked, error);
         if error == PublishError::NotLeader
             && let Some(leader) = self.leader_elsewhere(topic, partition)
@@ -84,7 +84,7 @@ impl Engine {
         if found { Ok(()) } else { Err(self.why_not_named(conn, id, InFlightError::NotInFlight)) }
     }
 
-    fn stall(&mut self, conn: ConnId, asked: Asked) -> Taken {
+    fn stall(&mut self, conn: ConnId, asked: CommandKind) -> Taken {
         self.moves.set_stalled_on(conn, asked);
         Taken::Stall
     }

@@ -5,7 +5,7 @@ use super::offsets::Setter;
 use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::questions::Question;
-use super::topics::Wanted;
+use super::topics::WaitingCore;
 use crate::base::{CoreId, MessagePlace, Now};
 use crate::peer::LinkEvent;
 use crate::seam::{
@@ -21,7 +21,7 @@ impl Engine {
                     let topic = self.topics.known(&name).expect("the topic is known").clone();
                     self.pass(from, MeshMessage::Topic { ticket, result: Ok(topic) });
                 }
-                Ok(false) => self.topics.wait_core(&name, Wanted { from, ticket, partitions }),
+                Ok(false) => self.topics.wait_core(&name, WaitingCore { from, ticket, partitions }),
                 Err(error) => self.pass(from, MeshMessage::Topic { ticket, result: Err(error) }),
             },
             MeshMessage::FindTopic { ticket, name } => {

@@ -73,7 +73,7 @@ use crate::replica::{Replica, ReplicaOptions};
 use crate::seam::cluster::ClusterOptions;
 use crate::seam::message::{MeshMessage, Protocol};
 use crate::session::native::{NativeSession, NodeFacts};
-use crate::session::{Asked, Session};
+use crate::session::{CommandKind, Session};
 use client::Client;
 use engine::Engine;
 use outbox::Heard;
@@ -489,7 +489,7 @@ impl Shard {
             Heard::StallFailed(error) => {
                 if c.session.is_stalled() {
                     self.engine.native.forget_stalled(conn);
-                    let asked = self.engine.moves.stalled_on(conn).unwrap_or(Asked::Publish);
+                    let asked = self.engine.moves.stalled_on(conn).unwrap_or(CommandKind::Publish);
                     c.session.fail_stalled(now, asked, error, &mut self.engine);
                 }
             }

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::timers::Timer;
 use crate::base::{ConnId, CoreId, IdMap};
 use crate::seam::event::{Effect, Effects};
-use crate::session::Asked;
+use crate::session::CommandKind;
 
 /// Publishes in a row to partitions of one other core before the connection moves there.
 const MOVE_STREAK: u32 = 32;
@@ -18,7 +18,7 @@ struct Track {
     /// The connection goes there once nothing of it is outstanding.
     moving: Option<CoreId>,
     /// What it last stalled on.
-    stalled: Option<Asked>,
+    stalled: Option<CommandKind>,
 }
 
 #[derive(Default)]
@@ -64,11 +64,11 @@ impl Moves {
         }
     }
 
-    pub fn stalled_on(&self, conn: ConnId) -> Option<Asked> {
+    pub fn stalled_on(&self, conn: ConnId) -> Option<CommandKind> {
         self.tracks.get(&conn)?.stalled
     }
 
-    pub fn set_stalled_on(&mut self, conn: ConnId, asked: Asked) {
+    pub fn set_stalled_on(&mut self, conn: ConnId, asked: CommandKind) {
         self.tracks.entry(conn).or_default().stalled = Some(asked);
     }
 

@@ -19,8 +19,8 @@ use crate::log::{Appended, BatchRefusal, PartitionIdx, Refusal};
 use crate::seam::message::SetOffset;
 use crate::seam::{message::SubOptions, outcome::PublishError};
 use crate::session::native::{
-    Answer, ClientIdentity, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
-    PartitionPlace, TopicEntry,
+    ClientIdentity, Failure, NativeAnswer, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe,
+    NativeTaken, PartitionPlace, TopicEntry,
 };
 use rustc_hash::FxHashSet;
 use std::time::Duration;
@@ -30,7 +30,7 @@ struct NativeSubscribing {
     created: CursorRequest,
     conn: ConnId,
     request: u64,
-    answer: Answer,
+    answer: NativeAnswer,
 }
 
 /// What native connections of this core have, and wait for.
@@ -233,7 +233,7 @@ impl Engine {
         self.join_channel(now, key, sub, options);
         let c = self.partitions.channel_mut(key).expect("the channel was just found");
         let (request, at) = (c.created, c.machine.confirmed());
-        let answer = Answer::Subscribed { subscription: subscribe.subscription, created, at };
+        let answer = NativeAnswer::Subscribed { subscription: subscribe.subscription, created, at };
         if self.syncs.is_pending(request) {
             self.native.subscribing.push(NativeSubscribing { created: request, conn, request: subscribe.request, answer });
         } else if c.is_uncertain {
@@ -251,9 +251,9 @@ impl Engine {
         while let Some(at) = self.native.subscribing.iter().position(|s| s.created == done) {
             let NativeSubscribing { conn, request, answer, .. } = self.native.subscribing.remove(at);
             let answer = match (answer, result) {
-                (Answer::Subscribed { subscription, .. }, Err(error)) => {
+                (NativeAnswer::Subscribed { subscription, .. }, Err(error)) => {
                     self.native_unsubscribe(now, conn, subscription);
-                    Answer::Failed(failure_of(error))
+                    NativeAnswer::Failed(failure_of(error))
                 }
                 (answer, _) => answer,
             };

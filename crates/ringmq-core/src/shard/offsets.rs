@@ -19,7 +19,7 @@ use crate::format::cursor::Interval;
 use crate::log::PartitionIdx;
 use crate::log::fetch::Fetch;
 use crate::seam::message::SetOffset;
-use crate::session::native::Answer;
+use crate::session::native::NativeAnswer;
 use crate::{
     codec::native::Start,
     seam::{
@@ -38,12 +38,12 @@ pub(super) enum Setter {
 #[derive(Default)]
 pub(super) struct Offsets {
     /// The batch at the place is being read.
-    reading: Vec<Wanted>,
+    reading: Vec<WantedOffset>,
     /// Another change of the cursor is not final.
-    waiting: Vec<Wanted>,
+    waiting: Vec<WantedOffset>,
 }
 
-struct Wanted {
+struct WantedOffset {
     key: ChannelKey,
     set: SetOffset,
     setter: Setter,
@@ -61,7 +61,7 @@ impl Engine {
     pub(super) fn set_offset(&mut self, now: Now, set: SetOffset, setter: Setter) {
         match self.may_set_offset(now, &set) {
             Ok(key) => match self.place_of(key.partition_idx(), set.to) {
-                Ok(Some(at)) => self.move_channel(now, Wanted { key, set, setter, at }),
+                Ok(Some(at)) => self.move_channel(now, WantedOffset { key, set, setter, at }),
                 Ok(None) => self.tell_setter(setter, Err(SetOffsetError::NoPlace)),
                 Err(by) => self.search_offset(by, key, set, setter),
             },
@@ -112,17 +112,17 @@ impl Engine {
 
     /// A search has found where the batch begins that holds the place, or is the last before it.
     pub(super) fn offset_found(&mut self, now: Now, key: ChannelKey, set: SetOffset, setter: Setter, at: Position) {
-        self.read_offset(now, Wanted { key, set, setter, at });
+        self.read_offset(now, WantedOffset { key, set, setter, at });
     }
 
     /// The partition was read.
     pub(super) fn read_offsets(&mut self, now: Now, p: PartitionIdx) {
-        let those: Vec<Wanted> = self.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
+        let those: Vec<WantedOffset> = self.offsets.reading.extract_if(.., |w| w.key.partition_idx() == p).collect();
         those.into_iter().for_each(|w| self.read_offset(now, w));
     }
 
     /// Looks into the batch for the message.
-    fn read_offset(&mut self, now: Now, mut wanted: Wanted) {
+    fn read_offset(&mut self, now: Now, mut wanted: WantedOffset) {
         // It may have gone meanwhile.
         if let Err(error) = self.may_set_offset(now, &wanted.set) {
             return self.tell_setter(wanted.setter, Err(error));
@@ -148,7 +148,7 @@ impl Engine {
         self.move_channel(now, wanted);
     }
 
-    fn move_channel(&mut self, now: Now, wanted: Wanted) {
+    fn move_channel(&mut self, now: Now, wanted: WantedOffset) {
         // A client may have come, or the channel may have gone, since it was asked for.
         let key = match self.may_set_offset(now, &wanted.set) {
             Ok(key) => key,
@@ -159,9 +159,9 @@ impl Engine {
         let oldest = if is_replicated { self.oldest(idx) } else { self.store.start(idx) };
         let Some(c) = self.partitions.channel_mut(key) else { return };
         if c.machine.is_syncing() {
-            return self.offsets.waiting.push(Wanted { key, ..wanted });
+            return self.offsets.waiting.push(WantedOffset { key, ..wanted });
         }
-        let Wanted { set, setter, at, .. } = wanted;
+        let WantedOffset { set, setter, at, .. } = wanted;
         let at = if at.log_id < oldest.log_id { oldest } else { at };
         let mut dropped = vec![];
         let mut drop = |sub, num| dropped.push((sub, num));
@@ -193,7 +193,8 @@ impl Engine {
         match setter {
             Setter::Core(core, ticket) => self.pass(core, MeshMessage::OffsetSet { ticket, result }),
             Setter::Native { conn, request } => {
-                let answer = result.map_or_else(|error| Answer::Failed(set_failure(error)), |at| Answer::Found { at });
+                let answer =
+                    result.map_or_else(|error| NativeAnswer::Failed(set_failure(error)), |at| NativeAnswer::Found { at });
                 self.outbox.tell(conn, Heard::Native(request, answer));
             }
         }

@@ -13,7 +13,7 @@ use crate::seam::{
     outcome::{InFlightCommand, InFlightError, PublishError},
 };
 use crate::session::ReplySlot;
-use crate::session::native::Answer;
+use crate::session::native::NativeAnswer;
 use std::sync::Arc;
 
 /// What a session hears of an earlier command.
@@ -25,7 +25,7 @@ pub(super) enum Heard {
     /// The command it stalls on cannot be done.
     StallFailed(PublishError),
     /// The answer to a native request.
-    Native(u64, Answer),
+    Native(u64, NativeAnswer),
     /// What a native subscription, by its number, reads is led by another node, or is no more; in words.
     NativeEnded(u32, &'static str),
     /// The channel that the connection has subscribed to was deleted.

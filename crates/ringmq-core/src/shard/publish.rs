@@ -5,7 +5,7 @@ use super::failures::failure_of;
 use super::outbox::Heard;
 use super::partitions::Publisher;
 use super::questions::Question;
-use super::topics::{Waiters, Wanted};
+use super::topics::{Waiters, WaitingCore};
 use crate::base::topic::home_core;
 use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicName, TopicRef};
 use crate::codec::nsq::Bodies;
@@ -17,7 +17,7 @@ use crate::seam::{
     outcome::PublishError,
 };
 use crate::session::ReplySlot;
-use crate::session::native::Answer;
+use crate::session::native::NativeAnswer;
 
 /// What a publish to another core costs in memory, at both ends, beside its bodies.
 const REMOTE_OVERHEAD: usize = 256;
@@ -99,7 +99,7 @@ impl Engine {
     }
 
     pub fn tell_waiters(&mut self, waiters: Waiters, result: Result<TopicRef, PublishError>) {
-        for Wanted { from, ticket, .. } in waiters.asked_by {
+        for WaitingCore { from, ticket, .. } in waiters.asked_by {
             self.pass(from, MeshMessage::Topic { ticket, result: result.clone() });
         }
         match result {
@@ -269,8 +269,8 @@ impl Engine {
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {
-                    Ok(()) => Answer::Published { at, duplicate },
-                    Err(error) => Answer::Failed(failure_of(error)),
+                    Ok(()) => NativeAnswer::Published { at, duplicate },
+                    Err(error) => NativeAnswer::Failed(failure_of(error)),
                 };
                 self.outbox.tell(conn, Heard::Native(request, answer));
             }

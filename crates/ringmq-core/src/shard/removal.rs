@@ -17,7 +17,7 @@
 
 use super::engine::Engine;
 use super::timers::Timer;
-use super::topics::{Waiters, Wanted};
+use super::topics::{Waiters, WaitingCore};
 use crate::base::topic::home_core;
 use crate::base::{CoreId, Now, PartitionId, SubId, Ticks, TopicId, TopicName, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
@@ -34,7 +34,7 @@ const REMEMBERED: Duration = Duration::from_secs(120);
 /// An operator who waits: the core that asked, and what it calls the question.
 pub(super) type Asker = (CoreId, Ticket);
 
-enum Stage {
+enum ClosingStage {
     Asking { left: usize },
     Deciding { key: u64, record: RecordTicket },
     Dropping { key: u64, left: usize, is_gone: bool },
@@ -45,7 +45,7 @@ enum Stage {
 /// At its home: a topic that may go, or goes.
 struct Closing {
     topic: TopicRef,
-    stage: Stage,
+    stage: ClosingStage,
     /// Who has frozen it and waits for the verdict.
     agreed: Vec<CoreId>,
     is_refused: bool,
@@ -59,7 +59,7 @@ struct Closing {
 
 impl Closing {
     fn new(topic: &TopicRef, cores: u16, is_forced: bool, askers: Vec<Asker>) -> Self {
-        let (topic, stage) = (topic.clone(), Stage::Asking { left: cores as usize });
+        let (topic, stage) = (topic.clone(), ClosingStage::Asking { left: cores as usize });
         Closing { topic, stage, agreed: vec![], is_refused: false, again: false, is_forced, askers }
     }
 }
@@ -265,10 +265,10 @@ impl Engine {
     pub(super) fn begin_delete(&mut self, now: Now, name: &TopicName, asker: Asker) -> Result<(), PublishError> {
         if let Some(closing) = self.removals.closing.get_mut(name) {
             match closing.stage {
-                Stage::Stuck => return Err(PublishError::ReadOnly),
-                Stage::Dropping { .. } | Stage::Removing { .. } => return Err(PublishError::NoTopic),
+                ClosingStage::Stuck => return Err(PublishError::ReadOnly),
+                ClosingStage::Dropping { .. } | ClosingStage::Removing { .. } => return Err(PublishError::NoTopic),
                 // Where an ephemeral topic stays after all, it is deleted then.
-                Stage::Asking { .. } | Stage::Deciding { .. } => closing.askers.push(asker),
+                ClosingStage::Asking { .. } | ClosingStage::Deciding { .. } => closing.askers.push(asker),
             }
             return Ok(());
         }
@@ -288,7 +288,7 @@ impl Engine {
 
     fn answered(&mut self, now: Now, from: CoreId, topic: &TopicRef, agrees: bool) {
         let Some(closing) = self.removals.closing.get_mut(&topic.name).filter(|c| c.topic.id == topic.id) else { return };
-        let Stage::Asking { left } = &mut closing.stage else { return };
+        let ClosingStage::Asking { left } = &mut closing.stage else { return };
         *left -= 1;
         if agrees {
             closing.agreed.push(from);
@@ -308,7 +308,7 @@ impl Engine {
             if !closing.is_forced {
                 tracing::info!(topic = %topic.name, id = %topic.id, "removing an ephemeral topic: its last channel is gone");
             }
-            closing.stage = Stage::Deciding { key, record };
+            closing.stage = ClosingStage::Deciding { key, record };
             self.removals.closing.insert(topic.name.clone(), closing);
             return;
         }
@@ -329,14 +329,14 @@ impl Engine {
 
     fn one_dropped(&mut self, topic: &TopicRef, gone: bool) {
         let Some(closing) = self.removals.closing.get_mut(&topic.name) else { return };
-        let Stage::Dropping { key, left, is_gone } = &mut closing.stage else { return };
+        let ClosingStage::Dropping { key, left, is_gone } = &mut closing.stage else { return };
         (*left, *is_gone) = (*left - 1, *is_gone && gone);
         if *left > 0 {
             return;
         }
         let (key, is_gone) = (*key, *is_gone);
         if is_gone {
-            closing.stage = Stage::Removing { key };
+            closing.stage = ClosingStage::Removing { key };
             self.store.remove_topic(key, self.outbox.io());
         } else {
             self.store.topic_delete_failed(key);
@@ -346,7 +346,7 @@ impl Engine {
 
     /// The home's last file of the topic is gone, or cannot be removed.
     pub fn topic_removed(&mut self, now: Now, key: u64, is_gone: bool) {
-        let is_it = |c: &Closing| matches!(c.stage, Stage::Removing { key: k } if k == key);
+        let is_it = |c: &Closing| matches!(c.stage, ClosingStage::Removing { key: k } if k == key);
         let Some(topic) = self.removals.closing.values().find(|c| is_it(c)).map(|c| c.topic.clone()) else { return };
         if !is_gone {
             return self.stick(&topic);
@@ -359,7 +359,7 @@ impl Engine {
     /// Nobody can say whether the topic is there: it stays closed until a restart, which decides.
     fn stick(&mut self, topic: &TopicRef) {
         if let Some(closing) = self.removals.closing.get_mut(&topic.name) {
-            closing.stage = Stage::Stuck;
+            closing.stage = ClosingStage::Stuck;
             let askers = std::mem::take(&mut closing.askers);
             self.answer_askers(askers, Err(PublishError::Unknown));
         }
@@ -443,7 +443,7 @@ impl Engine {
         let Waiters { conns, asked_by } = self.topics.remove(topic);
         self.unlist_topic(topic);
         self.outbox.resume(conns);
-        for Wanted { from, ticket, partitions } in asked_by {
+        for WaitingCore { from, ticket, partitions } in asked_by {
             self.on_mesh(now, from, MeshMessage::EnsureTopic { ticket, name: topic.name.clone(), partitions });
         }
     }
@@ -475,11 +475,11 @@ impl Engine {
             self.drop_partitions(now, i);
         }
         let cores = self.cores as usize;
-        let is_decided = |c: &&mut Closing| matches!(c.stage, Stage::Deciding { record, .. } if record <= upto);
+        let is_decided = |c: &&mut Closing| matches!(c.stage, ClosingStage::Deciding { record, .. } if record <= upto);
         let decided: Vec<(TopicRef, Vec<Asker>)> = (self.removals.closing.values_mut().filter(is_decided))
             .map(|c| {
-                if let Stage::Deciding { key, .. } = c.stage {
-                    c.stage = Stage::Dropping { key, left: cores, is_gone: true };
+                if let ClosingStage::Deciding { key, .. } = c.stage {
+                    c.stage = ClosingStage::Dropping { key, left: cores, is_gone: true };
                 }
                 (c.topic.clone(), std::mem::take(&mut c.askers))
             })
@@ -501,7 +501,7 @@ impl Engine {
             self.removals.dropping[i].is_gone = false;
             self.end_drop(now, i);
         }
-        let undecided = self.removals.closing.values().filter(|c| matches!(c.stage, Stage::Deciding { .. }));
+        let undecided = self.removals.closing.values().filter(|c| matches!(c.stage, ClosingStage::Deciding { .. }));
         for topic in undecided.map(|c| c.topic.clone()).collect::<Vec<_>>() {
             // The record may be in the journal or not: nothing may be acknowledged in this topic any more.
             self.tell_others(|| MeshMessage::StuckTopic { topic: topic.clone() });

@@ -10,7 +10,7 @@ use crate::codec::native::{Code, Retry, Start};
 use crate::log::{PartitionIdx, SearchBy};
 use crate::seam::message::{SetOffset, SubOptions};
 use crate::seam::outcome::SetOffsetError;
-use crate::session::native::{Answer, Failure, NativeSubscribe};
+use crate::session::native::{Failure, NativeAnswer, NativeSubscribe};
 
 /// A search whose answer somebody waits for.
 #[derive(Debug)]
@@ -122,14 +122,14 @@ impl Engine {
         match what {
             FindingFor::Set { .. } => {}
             FindingFor::Find { request } => {
-                let answer = found.map_or_else(Answer::Failed, |at| Answer::Found { at });
+                let answer = found.map_or_else(NativeAnswer::Failed, |at| NativeAnswer::Found { at });
                 self.outbox.tell(conn, Heard::Native(request, answer));
             }
             FindingFor::Subscribe { subscribe, options } => {
                 let request = subscribe.request;
                 let done = found.and_then(|at| self.native_attach(now, conn, idx, &subscribe, options, Some(at)));
                 if let Err(failure) = done {
-                    self.outbox.tell(conn, Heard::Native(request, Answer::Failed(failure)));
+                    self.outbox.tell(conn, Heard::Native(request, NativeAnswer::Failed(failure)));
                 }
             }
         }

@@ -52,7 +52,7 @@ enum Entry {
     Pending {
         topic: Option<TopicRef>,
         conns: Vec<ConnId>,
-        asked_by: Vec<Wanted>,
+        asked_by: Vec<WaitingCore>,
     },
     /// It may go, or goes; its place in `known`. Whoever wants it waits as for one that is created.
     Leaving {
@@ -66,12 +66,12 @@ enum Entry {
 #[derive(Debug, Default)]
 pub struct Waiters {
     pub conns: Vec<ConnId>,
-    pub asked_by: Vec<Wanted>,
+    pub asked_by: Vec<WaitingCore>,
 }
 
 /// Another core wants the topic, with so many partitions if it is created (0: as the node decides).
 #[derive(Debug)]
-pub struct Wanted {
+pub struct WaitingCore {
     pub from: CoreId,
     pub ticket: Ticket,
     pub partitions: u16,
@@ -321,7 +321,7 @@ impl Topics {
         }
     }
 
-    pub fn wait_core(&mut self, name: &str, asked: Wanted) {
+    pub fn wait_core(&mut self, name: &str, asked: WaitingCore) {
         if let Some(Entry::Pending { asked_by, .. } | Entry::Leaving { waiters: Waiters { asked_by, .. }, .. }) =
             self.entries.get_mut(name)
         {

@@ -2,19 +2,19 @@
 
 use crate::codec::nsq::ClientError;
 use crate::seam::outcome::{InFlightCommand, InFlightError, PublishError};
-use crate::session::Asked;
+use crate::session::CommandKind;
 
 /// Fatal, as in nsqd, with the code of its command.
-pub fn failure(asked: Asked, why: PublishError) -> ClientError {
+pub fn failure(asked: CommandKind, why: PublishError) -> ClientError {
     let (code, name) = match asked {
-        Asked::Publish => ("E_PUB_FAILED", "PUB"),
-        Asked::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
-        Asked::Subscribe => ("E_SUB_FAILED", "SUB"),
+        CommandKind::Publish => ("E_PUB_FAILED", "PUB"),
+        CommandKind::MultiPublish => ("E_MPUB_FAILED", "MPUB"),
+        CommandKind::Subscribe => ("E_SUB_FAILED", "SUB"),
     };
     let text = format!("{name} failed {why}");
     if let Some(code) = why.cluster_code() {
         // Nothing is wrong with the command: a publisher keeps its connection; a consumer looks for the leader anew.
-        let is_fatal = asked == Asked::Subscribe;
+        let is_fatal = asked == CommandKind::Subscribe;
         return if is_fatal { ClientError::fatal(code, text) } else { ClientError::passing(code, text) };
     }
     let code = match why {

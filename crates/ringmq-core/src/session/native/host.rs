@@ -85,7 +85,7 @@ pub enum NativeTaken {
 pub enum NativeFinished {
     /// So many messages of the ranges were in flight for the subscription.
     Done(u64),
-    /// On an ordered channel: [`Answer::Finished`] follows, if there is a request id, once it is final.
+    /// On an ordered channel: [`NativeAnswer::Finished`] follows, if there is a request id, once it is final.
     Waits,
     /// On an ordered channel: nothing is finished, and what was in flight stays there.
     Refused(Failure),
@@ -111,7 +111,7 @@ pub struct PartitionPlace {
 
 /// The answer to an accepted request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum NativeAnswer {
     Published {
         at: Option<Position>,
         duplicate: bool,
@@ -168,6 +168,6 @@ pub trait NativeHost {
         partition: PartitionId,
         start: Start,
     ) -> NativeTaken;
-    /// Answered with [`Answer::Found`].
+    /// Answered with [`NativeAnswer::Found`].
     fn native_set_offset(&mut self, now: Now, conn: ConnId, set: &NativeSetOffset) -> NativeTaken;
 }

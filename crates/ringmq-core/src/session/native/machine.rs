@@ -5,8 +5,8 @@ mod silence;
 
 use super::ROOM;
 use super::host::{
-    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
-    TopicEntry,
+    Failure, NativeAnswer, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
+    PartitionPlace, TopicEntry,
 };
 use crate::base::client::ClientInfo;
 use crate::base::{ChannelName, ConnId, Lent, Now, PartitionId, Peer, Ticks, TopicName};
@@ -532,17 +532,17 @@ impl NativeSession {
     // ---- answers
 
     /// The answer to a request that was accepted.
-    pub fn answer(&mut self, request: u64, answer: Answer) {
+    pub fn answer(&mut self, request: u64, answer: NativeAnswer) {
         self.outstanding = self.outstanding.saturating_sub(1);
         match answer {
-            Answer::Published { at, duplicate } => self.reply(request, &Reply::Published { at, duplicate }),
-            Answer::Subscribed { subscription, created, at } => {
+            NativeAnswer::Published { at, duplicate } => self.reply(request, &Reply::Published { at, duplicate }),
+            NativeAnswer::Subscribed { subscription, created, at } => {
                 self.reply(request, &Reply::Subscribed(Subscribed { subscription, created, at }));
             }
-            Answer::Created(topic, others) => self.tell_topics(request, vec![info(&topic)], false, &others),
-            Answer::Found { at } => self.reply(request, &Reply::Found(crate::codec::native::Found { at })),
-            Answer::Finished { num } => self.reply(request, &Reply::Done { num }),
-            Answer::Failed(failure) => self.fail(request, &failure),
+            NativeAnswer::Created(topic, others) => self.tell_topics(request, vec![info(&topic)], false, &others),
+            NativeAnswer::Found { at } => self.reply(request, &Reply::Found(crate::codec::native::Found { at })),
+            NativeAnswer::Finished { num } => self.reply(request, &Reply::Done { num }),
+            NativeAnswer::Failed(failure) => self.fail(request, &failure),
         }
     }
 

@@ -14,8 +14,8 @@ mod machine;
 mod tests;
 
 pub use host::{
-    Answer, Failure, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken, PartitionPlace,
-    TopicEntry,
+    Failure, NativeAnswer, NativeFinished, NativeHost, NativePublish, NativeSetOffset, NativeSubscribe, NativeTaken,
+    PartitionPlace, TopicEntry,
 };
 pub use machine::{ClientIdentity, NativeCarried, NativeSession, NodeFacts};
 

@@ -192,7 +192,7 @@ fn a_conversation() {
         "credit has its bound"
     );
     let place = Position { offset: 1, count: 2, log_id: LogId(3) };
-    s.answer(2, Answer::Published { at: Some(place), duplicate: false });
+    s.answer(2, NativeAnswer::Published { at: Some(place), duplicate: false });
     let found: Vec<(u64, String)> = replies(&mut s);
     let starts = [(4, "Done { num: 10 }"), (5, "Error"), (6, "Error"), (7, "Error"), (8, "Pong"), (2, "Published")];
     assert_eq!(found.len(), starts.len(), "{found:?}");
