@@ -47,7 +47,7 @@ impl Engine {
         };
         partition.low_water_stale = true;
         let (name, place) = (state.name.clone(), partition.channels.insert(state) as u32);
-        self.list_channel(idx, &name);
+        self.catalog.list_channel(self.partitions.get(idx), &name);
         place
     }
 
@@ -93,7 +93,7 @@ impl Engine {
         let partition = self.partitions.get_mut(key.partition_idx());
         let gone = partition.channels.remove(key.channel as usize);
         partition.low_water_stale = true;
-        self.unlist_channel(key.partition_idx(), &gone.name);
+        self.catalog.unlist_channel(partition, &gone.name);
         self.uncount_open(key, gone.open_bytes);
         self.timers.remove(Timer::Channel(key));
         self.agenda.forget(key);

@@ -79,7 +79,7 @@ pub(super) enum Attempt {
 impl Engine {
     pub fn new(core: CoreId, cores: u16, settings: Arc<Settings>, epoch: Epoch, store: Store, seed: u64) -> Self {
         Engine {
-            catalog: Catalog::default(),
+            catalog: Catalog::new(core, cores),
             counters: Counters::default(),
             core,
             cores,
@@ -94,7 +94,7 @@ impl Engine {
             subs: Subscriptions::default(),
             native: NativeClients::default(),
             searches: Searches::default(),
-            moves: Moves::default(),
+            moves: Moves::new(cores),
             timers: Timers::default(),
             life: Life::default(),
             outbox: Outbox::default(),
@@ -173,7 +173,7 @@ impl Engine {
             Notice::RecordDurable { upto } => {
                 for topic in self.topics.created_up_to(upto) {
                     self.topic_known(&topic);
-                    self.list_topic(&topic, true);
+                    self.catalog.list_topic(&topic, true);
                     let this = self.core;
                     for core in (0..self.cores).map(CoreId).filter(|&core| core != this) {
                         self.pass(core, MeshMessage::TopicCreated { topic: topic.clone() });

@@ -209,7 +209,7 @@ impl Shard {
             }
             engine.topics.count(home_core(&topic.name, cores), 1);
             engine.topics.learn(&topic);
-            engine.list_topic(&topic, false);
+            engine.catalog.list_topic(&topic, false);
             engine.expect_idle(&topic);
         }
         for recovered in partitions {
@@ -577,8 +577,8 @@ impl Shard {
     }
 
     fn emit(&mut self, out: &mut Effects) {
-        self.engine.tell_catalog();
-        let Engine { outbox, counters, .. } = &mut self.engine;
+        let Engine { outbox, catalog, counters, .. } = &mut self.engine;
+        catalog.tell(outbox);
         outbox.emit(counters, out);
     }
 }

@@ -1,7 +1,6 @@
 //! Connections that move to the core of their partitions: those that publish there for a while, or want to read there.
 
 use super::Shard;
-use super::engine::Engine;
 use super::timers::Timer;
 use crate::base::{ConnId, CoreId, IdMap};
 use crate::seam::event::{Effect, Effects};
@@ -21,17 +20,24 @@ struct Track {
     stalled: Option<CommandKind>,
 }
 
-#[derive(Default)]
 pub(super) struct Moves {
+    /// Whether there is another core to move to.
+    has_others: bool,
     tracks: IdMap<ConnId, Track>,
     /// Connections that a turn's end looks at: each of them may be moving.
     due: Vec<ConnId>,
 }
 
 impl Moves {
+    pub fn new(cores: u16) -> Self {
+        Moves { has_others: cores > 1, tracks: IdMap::default(), due: vec![] }
+    }
+
     /// The connection published to a partition of this core.
     pub fn published_here(&mut self, conn: ConnId) {
-        if let Some(track) = self.tracks.get_mut(&conn) {
+        if self.has_others
+            && let Some(track) = self.tracks.get_mut(&conn)
+        {
             track.toward = None;
         }
     }
@@ -51,7 +57,7 @@ impl Moves {
     }
 
     pub fn is_moving(&self, conn: ConnId) -> bool {
-        self.destination(conn).is_some()
+        self.has_others && self.destination(conn).is_some()
     }
 
     fn destination(&self, conn: ConnId) -> Option<CoreId> {
@@ -74,12 +80,6 @@ impl Moves {
 
     pub fn forget(&mut self, conn: ConnId) {
         self.tracks.remove(&conn);
-    }
-}
-
-impl Engine {
-    pub fn is_moving(&self, conn: ConnId) -> bool {
-        self.cores > 1 && self.moves.is_moving(conn)
     }
 }
 

@@ -172,7 +172,7 @@ impl Engine {
         bodies: &Bodies<'_>,
         slot: ReplySlot,
     ) -> Attempt {
-        if self.is_moving(conn) {
+        if self.moves.is_moving(conn) {
             return Attempt::Wait;
         }
         let is_alone = !self.is_clustered();
@@ -210,9 +210,7 @@ impl Engine {
     }
 
     fn publish_here(&mut self, now: Now, conn: ConnId, idx: PartitionIdx, bodies: &Bodies<'_>, slot: ReplySlot) -> Attempt {
-        if self.cores > 1 {
-            self.moves.published_here(conn);
-        }
+        self.moves.published_here(conn);
         let publisher = Publisher::Session(conn, slot);
         let attempt = self.append(now, idx, publisher, bodies.iter(), bodies.count(), bodies.bytes(), bodies.delay_ms());
         if matches!(attempt, Attempt::Wait) {

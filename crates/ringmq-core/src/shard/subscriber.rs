@@ -24,7 +24,7 @@ impl Engine {
         if self.life.is_stopping() {
             return Attempt::Refused(PublishError::Stopping);
         }
-        if self.is_moving(conn) {
+        if self.moves.is_moving(conn) {
             return Attempt::Wait;
         }
         match self.ensure_topic(now, topic) {
