@@ -5,8 +5,10 @@
 //!
 //! The feature `sim` adds the simulated disk, node and cluster that run this code in one thread from one seed.
 
+pub mod agent;
 pub mod channel;
 pub mod config;
+pub mod controller;
 pub mod journal;
 pub mod log;
 pub mod metadata;

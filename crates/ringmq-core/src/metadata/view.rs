@@ -330,6 +330,20 @@ impl View {
         }
     }
 
+    /// Revision at which a key that is there was created.
+    pub fn create_revision(&self, key: &Key) -> Option<u64> {
+        match key {
+            Key::Id => self.cluster.as_ref().map(|e| e.create_revision),
+            Key::Controller => self.controller.as_ref().map(|e| e.create_revision),
+            Key::Node(id) => self.nodes.get(id).map(|e| e.create_revision),
+            Key::Member(id) => self.members.get(id).map(|e| e.create_revision),
+            Key::Drain(id) => self.drains.get(id).map(|e| e.create_revision),
+            Key::Topic(name) => self.topics.get(name).map(|e| e.create_revision),
+            Key::Partition(topic, number) => self.partitions.get(&(*topic, *number)).map(|e| e.create_revision),
+            Key::Gone(topic) => self.gone.get(topic).map(|e| e.create_revision),
+        }
+    }
+
     fn put(&mut self, key: Key, kv: KeyValue, changed: &mut Changed) {
         if !self.is_news(&key, kv.mod_revision) {
             return;

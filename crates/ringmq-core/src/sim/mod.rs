@@ -6,6 +6,7 @@ pub mod check;
 pub mod cluster;
 pub mod disk;
 pub mod engine;
+pub mod etcd;
 pub mod follower;
 pub mod fuzz;
 pub mod memory;

@@ -1,0 +1,497 @@
+//! A node's conversation with the metadata store: its session and lease, the changes that its leaders ask for, what an operator asks
+//! for, and the controller's work while it holds `ctl`.
+//!
+//! Pure: [`Agent::step`] takes an event and the time and gives effects. A thread with a client of the store carries them.
+//!
+//! # The session
+//! ```text
+//! Reading ──listed──> Entering ──> Live <──confirmed: listed anew, renewed── Lapsed
+//!    ^                               │ └──── its own deadline passed ─────────^ │
+//!    └────── the key is gone ────────┴──────────────────────────────────────────┘
+//! Entering: the dead predecessor's lease is revoked, a lease is granted, the key is put
+//! ```
+//! - A lease holds to the sending of the request that gave it, plus the time that the store gave, less a margin. An answer that comes
+//!   behind that deadline revives nothing: first everything is listed anew, then the lease is renewed, then the cores are told.
+//! - A request without an answer for a second is sent again. Every write is a compare-and-swap and shuts its own first copy out, so the
+//!   answer to any copy, or the writer's tag in what was read, tells the outcome of all.
+
+mod admin;
+mod session;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+use crate::base::{NodeId, Rng, Ticks};
+use crate::controller::{Batch, Controller, ControllerOptions};
+use crate::metadata::facts::Told;
+use crate::metadata::keys::{Key, Layout};
+use crate::metadata::record::{ClusterRecord, ControllerRecord, MemberRecord, NodeRecord, encode};
+use crate::metadata::request::{Answer, Change, Compare, Failure, KeyValue, Listing, Op, Outcome, Request, Txn};
+use crate::metadata::view::{Changed, Unreadable, View, ViewError};
+use crate::seam::cluster::{Ask, Fact};
+pub use admin::{Admin, AdminError};
+use bytes::Bytes;
+use session::Session;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use writes::Writes;
+
+#[derive(Clone, Debug)]
+pub struct AgentOptions {
+    pub me: NodeId,
+    pub layout: Layout,
+    /// Asked of the store for the lease; the store may give more.
+    pub ttl: Duration,
+    /// The lease counts for so much less than the store says: scheduling, clock rates.
+    pub margin: Duration,
+    /// A request is answered within this, or is sent again.
+    pub patience: Duration,
+    pub record: NodeRecord,
+    pub member: MemberRecord,
+    /// The cluster that the data path belongs to. `None`: to none yet.
+    pub cluster: Option<[u8; 16]>,
+    /// Highest revision of the store that the data path remembers.
+    pub seen: u64,
+    /// Random. It becomes the cluster's id when the store has none and the data path belongs to none.
+    pub fresh_id: [u8; 16],
+    /// Replicas of a topic that does not say how many.
+    pub replicas: u8,
+    /// Partitions of a topic that does not say how many.
+    pub partitions: u16,
+    pub controller: ControllerOptions,
+    /// Random: ids of topics follow from it.
+    pub seed: u64,
+}
+
+#[derive(Debug)]
+pub enum Event {
+    Tick,
+    /// What came of a request. A token that is unknown is ignored.
+    Answered {
+        token: u64,
+        outcome: Outcome,
+    },
+    /// Changes in their order, all of a revision together.
+    Watched(Vec<Change>),
+    /// The watch is gone, or what it should tell is compacted.
+    WatchLost,
+    Ask(Ask),
+    Admin {
+        token: u64,
+        admin: Admin,
+    },
+    /// A replica that was suspect at startup is not any more.
+    Suspects(crate::metadata::record::Suspects),
+    /// The node stops, and serves nothing any more.
+    Stop,
+}
+
+#[derive(Debug)]
+pub enum Effect {
+    /// Carry it, and bring the outcome with the token.
+    Send {
+        token: u64,
+        request: Request,
+    },
+    /// Watch the prefix from this revision on, instead of any other watch.
+    Watch {
+        from: u64,
+    },
+    /// For every core, in this order.
+    Fact(Fact),
+    /// The data path belongs to this cluster, whose store was seen up to this revision. Durable before the next effect is carried.
+    Remember {
+        cluster: [u8; 16],
+        seen: u64,
+    },
+    Admin {
+        token: u64,
+        result: Result<String, AdminError>,
+    },
+    /// The node cannot be in this cluster: it must not go on.
+    Refuse(AgentError),
+    /// For the log.
+    Say(Note),
+    /// The lease is revoked; the thread may end.
+    Stopped,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error(transparent)]
+    Store(#[from] ViewError),
+    #[error(
+        "another process is registered as this node ({me}): machine {machine}, data path {data_path}. A data path that was copied has the \
+         id of its origin: begin with an empty one here, or stop the other process"
+    )]
+    IdInUse { me: NodeId, machine: String, data_path: String },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Note {
+    #[error("this node is registered with the metadata store: session {session}")]
+    Registered { session: u64 },
+    #[error("the lease of this node is over by its own clock: nothing is served until the metadata store answers")]
+    Lapsed,
+    #[error("the lease is confirmed: the node goes on in session {session}")]
+    Confirmed { session: u64 },
+    #[error("session {session} of this node is over: it registers anew")]
+    SessionOver { session: u64 },
+    #[error("another process was this node, of the same data path, which this process has locked: its lease is revoked")]
+    PredecessorRevoked,
+    #[error(
+        "another process is registered as this node on machine {machine}, data path {data_path}: this one waits for its lease to end"
+    )]
+    WaitsForOther { machine: String, data_path: String },
+    #[error("this node is the controller of the cluster: term {term}")]
+    TookOffice { term: u64 },
+    #[error("this node is the controller no more")]
+    LeftOffice,
+    #[error(transparent)]
+    Unreadable(Unreadable),
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// What a request was sent for.
+#[derive(Debug)]
+enum Purpose {
+    List,
+    Init,
+    Grant,
+    Revoke,
+    Register { lease: i64 },
+    Renew,
+    NodeValue,
+    Campaign,
+    Write(writes::Flight),
+    Batch(Batch),
+    Admin(u64),
+    Leave,
+}
+
+#[derive(Debug)]
+struct Pending {
+    sent: Ticks,
+    purpose: Purpose,
+    request: Request,
+}
+
+#[derive(Debug)]
+pub struct Agent {
+    options: AgentOptions,
+    view: View,
+    told: Told,
+    session: Session,
+    controller: Controller,
+    term: Option<u64>,
+    writes: Writes,
+    admins: admin::Admins,
+    rng: Rng,
+    tokens: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// To be sent again.
+    again: Vec<Pending>,
+    again_at: Ticks,
+    /// Everything is to be listed, not before this.
+    list_at: Option<Ticks>,
+    is_campaigning: bool,
+}
+
+/// A pause before what failed is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+
+impl Agent {
+    pub fn new(options: AgentOptions) -> Agent {
+        Agent {
+            view: View::new(options.layout.clone(), options.seen),
+            told: Told::new(options.me),
+            session: Session::default(),
+            controller: Controller::new(options.me, ControllerOptions { ttl: options.ttl, ..options.controller.clone() }),
+            term: None,
+            writes: Writes::default(),
+            admins: admin::Admins::default(),
+            rng: Rng::new(options.seed),
+            tokens: 0,
+            pending: BTreeMap::new(),
+            again: vec![],
+            again_at: Ticks(0),
+            list_at: Some(Ticks(0)),
+            is_campaigning: false,
+            options,
+        }
+    }
+
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    /// The session that this node is in and whose lease holds.
+    pub fn session(&self) -> Option<u64> {
+        self.session.live()
+    }
+
+    /// The term, of the controller.
+    pub fn term(&self) -> Option<u64> {
+        self.term
+    }
+
+    pub fn step(&mut self, now: Ticks, event: Event, out: &mut Vec<Effect>) {
+        self.lapse_if_due(now, out);
+        match event {
+            Event::Tick => {}
+            Event::Answered { token, outcome } => {
+                if let Some(pending) = self.pending.remove(&token) {
+                    self.answered(now, pending, outcome, out);
+                }
+            }
+            Event::Watched(changes) => {
+                let changed = self.view.watched(changes);
+                self.changed(now, &changed, out);
+            }
+            Event::WatchLost => self.list_soon(now),
+            Event::Ask(ask) => self.ask(ask, out),
+            Event::Admin { token, admin } => self.admin(now, token, admin, out),
+            Event::Suspects(suspects) => self.change_suspects(now, suspects, out),
+            Event::Stop => self.stop(now, out),
+        }
+        self.go_on(now, out);
+    }
+
+    /// When [`Event::Tick`] next has work.
+    pub fn deadline(&self) -> Option<Ticks> {
+        if self.session.is_stopped() {
+            return None;
+        }
+        let late = self.pending.values().map(|p| p.sent + self.options.patience).min();
+        let again = (!self.again.is_empty()).then_some(self.again_at);
+        let list = self.list_at.filter(|_| !self.is_listing());
+        let plan = self.term.and_then(|_| self.controller.deadline());
+        [late, again, list, plan, self.session.deadline()].into_iter().flatten().min()
+    }
+
+    // ---- requests
+
+    fn send(&mut self, now: Ticks, purpose: Purpose, request: Request, out: &mut Vec<Effect>) {
+        self.tokens += 1;
+        self.pending.insert(self.tokens, Pending { sent: now, purpose, request: request.clone() });
+        out.push(Effect::Send { token: self.tokens, request });
+    }
+
+    fn is_listing(&self) -> bool {
+        self.pending.values().any(|p| matches!(p.purpose, Purpose::List | Purpose::Init))
+    }
+
+    fn list_soon(&mut self, now: Ticks) {
+        self.list_at.get_or_insert(now);
+    }
+
+    fn answered(&mut self, now: Ticks, pending: Pending, outcome: Outcome, out: &mut Vec<Effect>) {
+        let Pending { sent, purpose, request } = pending;
+        let answer = match outcome {
+            Ok(answer) => answer,
+            Err(failure) => return self.failed(now, Pending { sent, purpose, request }, failure, out),
+        };
+        match (purpose, answer) {
+            (Purpose::List, Answer::Listed(listing)) => self.listed(now, listing, out),
+            (Purpose::Init, Answer::Txn { .. }) => self.list_soon(now),
+            (Purpose::Write(flight), Answer::Txn { succeeded, reads, revision }) => {
+                self.wrote(now, flight, (succeeded, reads), (&request, revision), out);
+            }
+            (Purpose::Batch(batch), Answer::Txn { succeeded, reads, revision }) => {
+                self.learn_txn(now, &request, succeeded, reads, revision, out);
+                self.controller.settled(&self.view, &batch, succeeded);
+            }
+            (Purpose::Admin(token), Answer::Txn { succeeded, reads, revision }) => {
+                self.learn_txn(now, &request, succeeded, reads, revision, out);
+                self.admin_answered(now, token, succeeded, out);
+            }
+            (Purpose::Campaign, Answer::Txn { succeeded, reads, revision }) => {
+                self.learn_txn(now, &request, succeeded, reads, revision, out);
+                self.is_campaigning = self.view.controller().is_none();
+                if self.is_campaigning {
+                    // Neither this node nor another: what it took for so is not. It tries again when it has listed everything.
+                    self.list_at = Some(now + RETRY);
+                }
+            }
+            (Purpose::NodeValue, Answer::Txn { succeeded, reads, revision }) => {
+                self.learn_txn(now, &request, succeeded, reads, revision, out);
+            }
+            (purpose, answer) => self.session_answered(now, sent, purpose, (&request, answer), out),
+        }
+    }
+
+    /// What is not surely refused may have been done.
+    fn failed(&mut self, now: Ticks, pending: Pending, failure: Failure, out: &mut Vec<Effect>) {
+        let is_refused = matches!(failure, Failure::Refused(_));
+        if is_refused {
+            out.push(Effect::Say(failure.into()));
+        }
+        match pending.purpose {
+            Purpose::List | Purpose::Init => self.list_at = Some(now + RETRY),
+            Purpose::Grant | Purpose::Revoke | Purpose::Renew | Purpose::Leave => self.session_failed(now, &pending.purpose, out),
+            Purpose::Register { .. } if is_refused => self.session_failed(now, &pending.purpose, out),
+            Purpose::Write(flight) if is_refused => self.write_refused(flight, out),
+            Purpose::Batch(batch) if is_refused => self.controller.settled(&self.view, &batch, false),
+            Purpose::Admin(token) if is_refused => self.admin_refused(token, out),
+            Purpose::Campaign if is_refused => self.is_campaigning = false,
+            Purpose::NodeValue if is_refused => {}
+            _ => {
+                if self.again.is_empty() {
+                    self.again_at = now + RETRY;
+                }
+                self.again.push(pending);
+            }
+        }
+    }
+
+    /// All that has become possible or due.
+    fn go_on(&mut self, now: Ticks, out: &mut Vec<Effect>) {
+        if self.session.is_stopped() {
+            return;
+        }
+        let is_late = |p: &Pending| now >= p.sent + self.options.patience;
+        let late: Vec<u64> = self.pending.iter().filter(|(_, p)| is_late(p)).map(|(token, _)| *token).collect();
+        for token in late {
+            if let Some(pending) = self.pending.remove(&token) {
+                self.failed(now, pending, Failure::Unknown("no answer in time".into()), out);
+            }
+        }
+        if now >= self.again_at {
+            for pending in std::mem::take(&mut self.again) {
+                self.send(now, pending.purpose, pending.request, out);
+            }
+        }
+        if self.list_at.is_some_and(|at| now >= at) && !self.is_listing() {
+            self.list_at = None;
+            self.send(now, Purpose::List, Request::List, out);
+        }
+        self.go_on_session(now, out);
+        self.look_at_office(now, out);
+        self.start_writes(now, out);
+        if let (Some(term), Some(session)) = (self.term, self.session.live()) {
+            while let Some(batch) = self.controller.plan(now, &self.view, term, session) {
+                let txn = batch.txn.clone();
+                self.send(now, Purpose::Batch(batch), Request::Txn(txn), out);
+            }
+        }
+    }
+
+    // ---- what is known
+
+    fn listed(&mut self, now: Ticks, listing: Listing, out: &mut Vec<Effect>) {
+        match self.view.replace(listing, self.options.cluster) {
+            Err(error) => {
+                self.list_at = Some(now + self.options.patience);
+                return out.push(Effect::Refuse(error.into()));
+            }
+            Ok(changed) => self.changed(now, &changed, out),
+        }
+        let Some(cluster) = self.view.cluster_id() else {
+            // The first node of the cluster gives it its id.
+            let key = self.view.layout().key(&Key::Id);
+            let value = encode(&ClusterRecord { id: self.options.fresh_id });
+            let compares = vec![Compare::CreateRevision { key: key.clone(), is: 0 }];
+            let txn = Txn { compares, then: vec![Op::Put { key, value, lease: None }], otherwise: vec![] };
+            return self.send(now, Purpose::Init, Request::Txn(txn), out);
+        };
+        self.options.cluster = Some(cluster);
+        out.push(Effect::Remember { cluster, seen: self.view.seen() });
+        out.push(Effect::Watch { from: self.view.read() + 1 });
+        self.confirm(now, out);
+    }
+
+    fn changed(&mut self, now: Ticks, changed: &Changed, out: &mut Vec<Effect>) {
+        out.extend(changed.unreadable.iter().cloned().map(|u| Effect::Say(Note::Unreadable(u))));
+        let mut facts = vec![];
+        self.told.facts(&self.view, changed, &mut facts);
+        out.extend(facts.into_iter().map(Effect::Fact));
+        self.controller.observe(now, &self.view, changed);
+        if changed.keys.contains(&Key::Node(self.options.me)) {
+            self.see_own_key(now, out);
+        }
+    }
+
+    fn learn(&mut self, now: Ticks, changes: impl IntoIterator<Item = Change>, out: &mut Vec<Effect>) {
+        for change in changes {
+            let changed = self.view.learn(change);
+            if !changed.keys.is_empty() {
+                self.changed(now, &changed, out);
+            }
+        }
+    }
+
+    /// What a transaction wrote, or read because its compares failed.
+    fn learn_txn(
+        &mut self,
+        now: Ticks,
+        request: &Request,
+        succeeded: bool,
+        reads: Vec<Option<KeyValue>>,
+        revision: u64,
+        out: &mut Vec<Effect>,
+    ) {
+        let Request::Txn(txn) = request else { return };
+        if !succeeded {
+            let keys = txn.otherwise.iter().filter_map(|op| if let Op::Get { key } = op { Some(key) } else { None });
+            let read = |(key, kv): (&Bytes, Option<KeyValue>)| match kv {
+                Some(kv) => Change::Put(kv),
+                None => Change::Deleted { key: key.clone(), mod_revision: revision },
+            };
+            return self.learn(now, keys.zip(reads).map(read).collect::<Vec<_>>(), out);
+        }
+        let view = &self.view;
+        let written = |op: &Op| match op {
+            Op::Put { key, value, lease } => {
+                let known = view.layout().parse(key).and_then(|key| view.create_revision(&key));
+                let create_revision = known.unwrap_or(revision);
+                let (key, value) = (key.clone(), value.clone());
+                Some(Change::Put(KeyValue { key, value, create_revision, mod_revision: revision, lease: *lease }))
+            }
+            Op::Delete { key } => Some(Change::Deleted { key: key.clone(), mod_revision: revision }),
+            // The watch tells which keys those were.
+            Op::DeletePrefix { .. } | Op::Get { .. } => None,
+        };
+        let changes: Vec<Change> = txn.then.iter().filter_map(written).collect();
+        self.learn(now, changes, out);
+    }
+
+    // ---- the controller
+
+    /// Whoever lives and finds no controller tries to be it.
+    fn look_at_office(&mut self, now: Ticks, out: &mut Vec<Effect>) {
+        let lease = self.session.live().and(self.session.lease());
+        let held = self.view.controller().filter(|c| lease.is_some() && c.lease == lease).map(|c| c.create_revision);
+        if held != self.term {
+            self.term = held;
+            match held {
+                Some(term) => {
+                    out.push(Effect::Say(Note::TookOffice { term }));
+                    self.controller.take_office(now, &self.view);
+                }
+                None => {
+                    out.push(Effect::Say(Note::LeftOffice));
+                    self.controller.leave_office();
+                }
+            }
+        }
+        if let Some(lease) = lease.filter(|_| self.view.controller().is_none() && !self.is_campaigning) {
+            self.is_campaigning = true;
+            let layout = self.view.layout();
+            let (key, node) = (layout.key(&Key::Controller), layout.key(&Key::Node(self.options.me)));
+            let compares = vec![
+                Compare::Value { key: layout.key(&Key::Id), is: self.view.cluster_value().clone() },
+                Compare::CreateRevision { key: node, is: self.session.live().unwrap_or(0) },
+                Compare::CreateRevision { key: key.clone(), is: 0 },
+            ];
+            let value = encode(&ControllerRecord { node: self.options.me });
+            let then = vec![Op::Put { key: key.clone(), value, lease: Some(lease) }];
+            let txn = Txn { compares, then, otherwise: vec![Op::Get { key }] };
+            self.send(now, Purpose::Campaign, Request::Txn(txn), out);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! What a partition's next record is: an election first, then replicas that are too many, a hand-over, replicas that are missing.
+
+use super::{At, Controller};
+use crate::base::{NodeId, Ticks};
+use crate::metadata::record::{Leader, PartitionRecord};
+use crate::metadata::view::View;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Nothing is to do until a key changes.
+    Rest,
+    /// Until the leases' mass expiry is over.
+    Hold,
+    /// Until others are done.
+    Postpone,
+    Write(Box<PartitionRecord>),
+}
+
+impl From<PartitionRecord> for Verdict {
+    fn from(record: PartitionRecord) -> Verdict {
+        Verdict::Write(Box::new(record))
+    }
+}
+
+/// Whether the replica there lost nothing, as far as its node says.
+fn is_sound(view: &View, at: At, node: NodeId) -> bool {
+    view.node(node).is_some_and(|e| !e.value.suspects.has(at))
+}
+
+impl Controller {
+    pub(super) fn decide(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
+        let Some(topic) = view.topic_by_id(at.0).filter(|_| view.gone(at.0).is_none()) else { return Verdict::Rest };
+        let leads = record.leader.is_some_and(|l| view.session(l.node) == Some(l.session));
+        if !leads {
+            return self.elect(now, view, at, record);
+        }
+        let wanted = usize::from(topic.value.record.replicas);
+        if let Some(next) = self.remove(now, view, record, wanted) {
+            return next;
+        }
+        if let Some(next) = self.hand_over(now, view, at, record) {
+            return next;
+        }
+        self.add(now, view, at, record, wanted)
+    }
+
+    /// A leader of the ISR whose node is alive. Nobody rather than a wrong one.
+    fn elect(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Verdict {
+        let alive: Vec<NodeId> = record.isr.iter().copied().filter(|n| view.session(*n).is_some()).collect();
+        if alive.is_empty() {
+            return Verdict::Rest;
+        }
+        let are_all = alive.len() == record.isr.len();
+        let back = record.leader.map(|l| l.node).filter(|n| alive.contains(n) && is_sound(view, at, *n));
+        let is_held = now < self.hold_until && !are_all;
+        if is_held && back.is_none() {
+            return Verdict::Hold;
+        }
+        let resigned = |n: NodeId| record.leader.is_none() && view.session(n) == Some(record.tag.session);
+        let place = |n: NodeId| record.replicas.iter().position(|r| *r == n).unwrap_or(usize::MAX);
+        let rank = |n: &NodeId| {
+            let is_wanted = record.wanted == Some(*n);
+            let keeps = Some(*n) == back;
+            (is_sound(view, at, *n), is_wanted, !resigned(*n), keeps, !view.is_draining(*n), std::cmp::Reverse(place(*n)))
+        };
+        let of = if is_held { back } else { alive.iter().copied().max_by_key(rank) };
+        let Some(leader) = of.and_then(|node| Some(Leader { node, session: view.session(node)? })) else { return Verdict::Rest };
+        // Who is away may have the only copy that is whole, when all others lost something.
+        let may_shrink = !is_held && alive.len() >= usize::from(record.min_isr) && alive.iter().any(|n| is_sound(view, at, *n));
+        let isr = if may_shrink { alive } else { record.isr.clone() };
+        PartitionRecord { epoch: record.epoch + 1, leader: Some(leader), isr, wanted: None, ..record.clone() }.into()
+    }
+
+    /// Whether a node is to keep its replicas.
+    fn stays(&self, now: Ticks, view: &View, node: NodeId) -> bool {
+        let is_late = self.away_since(node).is_some_and(|since| now >= since + self.options.replace_after);
+        view.member(node).is_some() && !view.is_draining(node) && !is_late
+    }
+
+    /// One replica more than the topic wants goes, once as many others are in sync and alive.
+    fn remove(&self, now: Ticks, view: &View, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
+        if record.replicas.len() <= wanted {
+            return None;
+        }
+        let leader = record.leader.map(|l| l.node);
+        let good = |n: &NodeId| record.isr.contains(n) && view.session(*n).is_some();
+        let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && good(n)).count();
+        let crowded = |n: NodeId| record.replicas.iter().filter(|r| zone(view, **r) == zone(view, n)).count();
+        let rank = |n: &NodeId| {
+            (!self.stays(now, view, *n), !good(n), crowded(*n), view.replica_count(*n) * 100 / capacity(view, *n), *n)
+        };
+        let victim = record.replicas.iter().copied().filter(|n| others(*n) >= wanted).max_by_key(rank)?;
+        if Some(victim) == leader {
+            // First another one leads.
+            let to = record.replicas.iter().copied().find(|n| *n != victim && good(n) && self.stays(now, view, *n))?;
+            return self.ask_leader(record, to);
+        }
+        let mut next = record.clone();
+        let place = next.replicas.iter().position(|n| *n == victim)?;
+        next.replicas.retain(|n| *n != victim);
+        next.isr.retain(|n| *n != victim);
+        next.wanted = next.wanted.filter(|n| *n != victim);
+        if place == 0
+            && let Some(last) = next.replicas.pop()
+        {
+            // Who was added for it leads in its place.
+            next.replicas.insert(0, last);
+        }
+        Some(next.into())
+    }
+
+    fn ask_leader(&self, record: &PartitionRecord, to: NodeId) -> Option<Verdict> {
+        if record.wanted == Some(to) {
+            return None;
+        }
+        if record.wanted.is_none() && self.handing.len() >= self.options.hand_overs_max {
+            return Some(Verdict::Postpone);
+        }
+        Some(PartitionRecord { wanted: Some(to), ..record.clone() }.into())
+    }
+
+    /// The first replica is to lead, when it is in sync and has been here for a while; never a node that is drained.
+    fn hand_over(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord) -> Option<Verdict> {
+        let leader = record.leader?.node;
+        let is_fit = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n) && self.stays(now, view, *n);
+        if record.wanted.is_some_and(|to| to == leader || !is_fit(&to)) {
+            return Some(PartitionRecord { wanted: None, ..record.clone() }.into());
+        }
+        if record.wanted.is_some() {
+            return None;
+        }
+        let is_calm = |n: &NodeId| self.sessions.get(n).is_some_and(|(_, since)| now >= *since + self.options.calm);
+        let first = record.replicas.iter().copied().find(|n| is_fit(n))?;
+        let must = !self.stays(now, view, leader);
+        if first == leader || !must && Some(&first) != record.replicas.first() {
+            return None;
+        }
+        if !must && !is_calm(&first) {
+            return Some(Verdict::Postpone);
+        }
+        self.ask_leader(record, first)
+    }
+
+    /// A replica on another node, for one that does not stay.
+    fn add(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Verdict {
+        let staying = record.replicas.iter().filter(|n| self.stays(now, view, **n)).count();
+        if staying >= wanted || record.replicas.len() >= crate::seam::membership::REPLICAS_MAX {
+            return Verdict::Rest;
+        }
+        if self.rebuilding.len() >= self.options.rebuilds_max && !self.rebuilding.contains(&at) {
+            return Verdict::Postpone;
+        }
+        match self.another(view, &record.replicas) {
+            Some(node) => {
+                let mut next = record.clone();
+                next.replicas.push(node);
+                next.into()
+            }
+            None => Verdict::Rest,
+        }
+    }
+}
+
+pub(super) fn zone(view: &View, node: NodeId) -> &str {
+    view.member(node).map_or("", |e| e.value.zone.as_str())
+}
+
+pub(super) fn capacity(view: &View, node: NodeId) -> usize {
+    view.member(node).map_or(1, |e| e.value.capacity.max(1) as usize)
+}

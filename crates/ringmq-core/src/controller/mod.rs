@@ -1,0 +1,376 @@
+//! Elects leaders, places replicas, replaces those of nodes that are away, and hands leadership back: what the node that holds `ctl` does.
+//!
+//! Pure: takes the [`View`], the time and what changed; returns transactions. It owns no data that a successor would need: everything it
+//! decides follows from the view, but for how long nodes have been away, which every node notes for the day on which it is the controller.
+//!
+//! ```text
+//! observe: a key changed ──> its partitions are dirty ──plan──> Batch (100 records, one transaction) ──settled──> dirty again, or done
+//!                                     │                             compares the term, each record's revision, each new leader's session
+//!                                     ├── held: a mass expiry of leases, for one TTL
+//!                                     └── postponed: as many replicas are catching up, or leaders moving, as may
+//! ```
+//! A change of 100,000 partitions' metadata costs a look at the partitions that it concerns, and no pass over all.
+//!
+//! # What holds it together
+//! - A leader whose session lives is never replaced: it is asked to hand over (`wanted`), and gives the partition up by itself.
+//! - A leader comes from the ISR, in an epoch of its own. Members whose lease is over leave the ISR with that election, since their
+//!   session cannot lead; but never below min_isr, and never when those that stay are all suspect.
+//! - A replica is removed when as many others as the topic wants are in sync and alive.
+
+pub mod decide;
+pub mod placement;
+#[cfg(test)]
+mod tests;
+
+use crate::base::{NodeId, Ticks, TopicId};
+use crate::metadata::keys::Key;
+use crate::metadata::record::{PartitionRecord, Tag, encode};
+use crate::metadata::request::{Compare, Op, Txn};
+use crate::metadata::view::{Changed, View};
+use decide::Verdict;
+use placement::Move;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// A topic's id and a partition's number.
+pub type At = (TopicId, u16);
+
+/// Partitions of a transaction, at most. With their compares they stay below what the store takes.
+const BATCH_MAX: usize = 100;
+/// Compares of a transaction, at most.
+const COMPARES_MAX: usize = 124;
+/// The controller's writes are numbered apart from those that its node makes as a leader in the same session.
+const TAGS: u64 = 1 << 62;
+/// Transactions on their way, at most.
+const IN_FLIGHT_MAX: usize = 4;
+/// How often an even distribution is looked at.
+const BALANCE_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerOptions {
+    /// TTL of the nodes' leases.
+    pub ttl: Duration,
+    /// A node that is away for so long is replaced by others.
+    pub replace_after: Duration,
+    /// Partitions with a replica that catches up, at most, before another one is begun.
+    pub rebuilds_max: usize,
+    /// Leaders that are asked to hand over at a time, at most.
+    pub hand_overs_max: usize,
+    /// A node that came back gets its leaders after so long.
+    pub calm: Duration,
+}
+
+impl Default for ControllerOptions {
+    fn default() -> Self {
+        ControllerOptions {
+            ttl: Duration::from_secs(10),
+            replace_after: Duration::from_secs(600),
+            rebuilds_max: 32,
+            hand_overs_max: 16,
+            calm: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Records to write at once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Batch {
+    pub partitions: Vec<At>,
+    pub txn: Txn,
+}
+
+#[derive(Debug)]
+pub struct Controller {
+    me: NodeId,
+    options: ControllerOptions,
+    /// Sessions that are known, and since when.
+    sessions: BTreeMap<NodeId, (u64, Ticks)>,
+    /// Nodes without a session, and since when.
+    away: BTreeMap<NodeId, Ticks>,
+    /// Nodes that are away for too long and whose partitions were looked at for that.
+    replaced: BTreeSet<NodeId>,
+    /// When sessions ended lately.
+    lost: VecDeque<Ticks>,
+    /// Until then nothing moves: many leases ended at once.
+    hold_until: Ticks,
+    in_office: bool,
+    dirty: BTreeSet<At>,
+    held: BTreeSet<At>,
+    postponed: BTreeSet<At>,
+    in_flight: BTreeSet<At>,
+    batches: usize,
+    /// Partitions with a live replica that is not in sync.
+    rebuilding: BTreeSet<At>,
+    /// Partitions whose leader is asked to hand over.
+    handing: BTreeSet<At>,
+    /// Records of the next transaction, at most.
+    batch_max: usize,
+    written: u64,
+    balance_at: Ticks,
+    /// What the last look at the distribution found.
+    moves: BTreeMap<At, Move>,
+}
+
+impl Controller {
+    pub fn new(me: NodeId, options: ControllerOptions) -> Controller {
+        Controller {
+            me,
+            options,
+            sessions: BTreeMap::new(),
+            away: BTreeMap::new(),
+            replaced: BTreeSet::new(),
+            lost: VecDeque::new(),
+            hold_until: Ticks(0),
+            in_office: false,
+            dirty: BTreeSet::new(),
+            held: BTreeSet::new(),
+            postponed: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
+            batches: 0,
+            rebuilding: BTreeSet::new(),
+            handing: BTreeSet::new(),
+            batch_max: BATCH_MAX,
+            written: 0,
+            balance_at: Ticks(0),
+            moves: BTreeMap::new(),
+        }
+    }
+
+    pub fn options(&self) -> &ControllerOptions {
+        &self.options
+    }
+
+    /// Since when a node has been without a session.
+    pub fn away_since(&self, node: NodeId) -> Option<Ticks> {
+        self.away.get(&node).copied()
+    }
+
+    /// Partitions with a live replica that is not in sync.
+    pub fn rebuilding(&self) -> usize {
+        self.rebuilding.len()
+    }
+
+    // ---- what is seen, by every node
+
+    /// A change of the view. The node notes it whether it is the controller or not.
+    pub fn observe(&mut self, now: Ticks, view: &View, changed: &Changed) {
+        for key in &changed.keys {
+            match key {
+                Key::Node(node) => self.see_session(now, view, *node),
+                Key::Member(node) => {
+                    if view.session(*node).is_none() {
+                        self.away.entry(*node).or_insert(now);
+                    }
+                    if view.member(*node).is_none() {
+                        self.away.remove(node);
+                    }
+                    self.look_at(view, *node);
+                }
+                Key::Drain(node) => self.look_at(view, *node),
+                Key::Partition(topic, number) => self.see_partition(view, (*topic, *number)),
+                Key::Topic(name) => {
+                    if let Some(topic) = view.topic(name).map(|e| e.value.record.id).filter(|_| self.in_office) {
+                        self.dirty.extend(view.partitions_of(topic).map(|(number, _)| (topic, number)));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn see_session(&mut self, now: Ticks, view: &View, node: NodeId) {
+        let before = self.sessions.get(&node).map(|(session, _)| *session);
+        let session = view.session(node);
+        if before == session {
+            // Only its value: what it says of its suspects.
+            return self.look_at(view, node);
+        }
+        match session {
+            Some(session) => {
+                self.sessions.insert(node, (session, now));
+                self.away.remove(&node);
+                self.replaced.remove(&node);
+                if node == self.me {
+                    // What ended this node's lease may have ended others'.
+                    self.hold_until = self.hold_until.max(now + self.options.ttl);
+                }
+            }
+            None => {
+                self.sessions.remove(&node);
+                self.away.insert(node, now);
+            }
+        }
+        if before.is_some() {
+            self.see_lost(now);
+        }
+        self.look_at(view, node);
+    }
+
+    /// Half of the nodes in one TTL, and more than one: the store was asleep, or cut off from them.
+    fn see_lost(&mut self, now: Ticks) {
+        let ttl = self.options.ttl;
+        self.lost.push_back(now);
+        while self.lost.front().is_some_and(|at| *at + ttl < now) {
+            self.lost.pop_front();
+        }
+        let nodes = self.sessions.len() + self.away.len();
+        if self.lost.len() >= 2 && self.lost.len() * 2 >= nodes {
+            self.hold_until = self.hold_until.max(now + ttl);
+        }
+    }
+
+    fn look_at(&mut self, view: &View, node: NodeId) {
+        for at in view.replicas_of(node) {
+            self.see_partition(view, at);
+        }
+    }
+
+    fn see_partition(&mut self, view: &View, at: At) {
+        if !self.in_office {
+            return;
+        }
+        let record = view.partition(at.0, at.1).map(|e| &e.value);
+        note(&mut self.handing, at, record.is_some_and(|r| r.wanted.is_some()));
+        let catches_up = |r: &PartitionRecord| r.replicas.iter().any(|n| view.session(*n).is_some() && !r.isr.contains(n));
+        note(&mut self.rebuilding, at, record.is_some_and(catches_up));
+        if record.is_some() {
+            self.dirty.insert(at);
+        }
+    }
+
+    // ---- what is done, by the controller
+
+    /// The node holds `ctl`. Everything is looked at once.
+    pub fn take_office(&mut self, now: Ticks, view: &View) {
+        self.leave_office();
+        self.in_office = true;
+        self.balance_at = now + BALANCE_EVERY;
+        let all: Vec<At> = view.partitions().map(|(at, _)| at).collect();
+        all.into_iter().for_each(|at| self.see_partition(view, at));
+    }
+
+    pub fn leave_office(&mut self) {
+        self.in_office = false;
+        for set in
+            [&mut self.dirty, &mut self.held, &mut self.postponed, &mut self.in_flight, &mut self.rebuilding, &mut self.handing]
+        {
+            set.clear();
+        }
+        self.batches = 0;
+        self.batch_max = BATCH_MAX;
+    }
+
+    pub fn is_in_office(&self) -> bool {
+        self.in_office
+    }
+
+    /// The next records to write, if there are any now.
+    pub fn plan(&mut self, now: Ticks, view: &View, term: u64, session: u64) -> Option<Batch> {
+        if !self.in_office || self.batches >= IN_FLIGHT_MAX {
+            return None;
+        }
+        self.look_at_times(now, view);
+        let mut sessions: BTreeMap<NodeId, u64> = BTreeMap::new();
+        let mut batch = Batch { partitions: vec![], txn: Txn::default() };
+        let (mut compares, mut then) = (vec![], vec![]);
+        while batch.partitions.len() < self.batch_max && compares.len() + sessions.len() < COMPARES_MAX {
+            let Some(at) = self.dirty.pop_first() else { break };
+            if self.in_flight.contains(&at) {
+                continue;
+            }
+            let Some(entry) = view.partition(at.0, at.1) else { continue };
+            let moved = self.moves.remove(&at).filter(|m| m.seen == entry.mod_revision);
+            let verdict = match (self.decide(now, view, at, &entry.value), moved) {
+                (Verdict::Rest, Some(moved)) => moved.next.into(),
+                (verdict, _) => verdict,
+            };
+            match verdict {
+                Verdict::Rest => {}
+                Verdict::Hold => drop(self.held.insert(at)),
+                Verdict::Postpone => drop(self.postponed.insert(at)),
+                Verdict::Write(record) => {
+                    let key = view.layout().key(&Key::Partition(at.0, at.1));
+                    compares.push(Compare::ModRevision { key: key.clone(), is: entry.mod_revision });
+                    if let Some(leader) = record.leader.filter(|l| entry.value.leader != Some(*l)) {
+                        sessions.insert(leader.node, leader.session);
+                    }
+                    self.written += 1;
+                    note(&mut self.handing, at, record.wanted.is_some());
+                    let tag = Tag { session, number: TAGS | self.written };
+                    then.push(Op::Put { key, value: encode(&PartitionRecord { tag, ..*record }), lease: None });
+                    batch.partitions.push(at);
+                    self.in_flight.insert(at);
+                }
+            }
+        }
+        if batch.partitions.is_empty() {
+            return None;
+        }
+        let layout = view.layout();
+        let fixed = [
+            Compare::Value { key: layout.key(&Key::Id), is: view.cluster_value().clone() },
+            Compare::CreateRevision { key: layout.key(&Key::Controller), is: term },
+        ];
+        let of_node = |(node, is): (&NodeId, &u64)| Compare::CreateRevision { key: layout.key(&Key::Node(*node)), is: *is };
+        // What may have failed is read, so that the next attempt does not fail by the same.
+        let of_partition = |at: &At| Key::Partition(at.0, at.1);
+        let others = [Key::Controller].into_iter().chain(sessions.keys().map(|node| Key::Node(*node)));
+        let read = others.chain(batch.partitions.iter().map(of_partition));
+        let otherwise = read.map(|key| Op::Get { key: layout.key(&key) }).collect();
+        let compares = fixed.into_iter().chain(sessions.iter().map(of_node)).chain(compares).collect();
+        batch.txn = Txn { compares, then, otherwise };
+        self.batches += 1;
+        Some(batch)
+    }
+
+    /// What became of a batch is known, and what the answer told is in the view.
+    pub fn settled(&mut self, view: &View, batch: &Batch, succeeded: bool) {
+        self.batches = self.batches.saturating_sub(1);
+        // One record that changed meanwhile keeps all others of its transaction back.
+        self.batch_max = if succeeded { (self.batch_max * 2).min(BATCH_MAX) } else { (batch.partitions.len() / 2).max(1) };
+        for at in &batch.partitions {
+            self.in_flight.remove(at);
+            self.see_partition(view, *at);
+        }
+    }
+
+    /// When [`Controller::plan`] has work that it does not have now.
+    pub fn deadline(&self) -> Option<Ticks> {
+        if !self.in_office {
+            return None;
+        }
+        if !self.dirty.is_empty() && self.batches < IN_FLIGHT_MAX {
+            return Some(Ticks(0));
+        }
+        let held = (!self.held.is_empty()).then_some(self.hold_until);
+        let away = self.away.iter().filter(|(node, _)| !self.replaced.contains(node));
+        let replace = away.map(|(_, since)| *since + self.options.replace_after).min();
+        held.into_iter().chain(replace).chain([self.balance_at]).min()
+    }
+
+    fn look_at_times(&mut self, now: Ticks, view: &View) {
+        if now >= self.hold_until {
+            self.dirty.append(&mut self.held);
+        }
+        let is_late = |since: &Ticks| now >= *since + self.options.replace_after;
+        let late: Vec<NodeId> = self.away.iter().filter(|(_, since)| is_late(since)).map(|(node, _)| *node).collect();
+        for node in late {
+            if self.replaced.insert(node) {
+                self.look_at(view, node);
+            }
+        }
+        if now >= self.balance_at {
+            self.balance_at = now + BALANCE_EVERY;
+            self.dirty.append(&mut self.postponed);
+            self.moves = self.balance(now, view).into_iter().map(|m| (m.at, m)).collect();
+            self.dirty.extend(self.moves.keys());
+        }
+    }
+}
+
+fn note(set: &mut BTreeSet<At>, at: At, is_in: bool) {
+    match is_in {
+        true => drop(set.insert(at)),
+        false => drop(set.remove(&at)),
+    }
+}

@@ -1,0 +1,162 @@
+//! Where replicas of new partitions stand, where another one goes, and which go elsewhere to even the load out.
+//!
+//! The first replica of a partition is to lead it, so leaders are spread by spreading first replicas. Replicas of a partition stand on
+//! different nodes always, and in different zones where there are enough.
+
+use super::decide::{capacity, zone};
+use super::{At, Controller};
+use crate::base::{NodeId, Ticks};
+use crate::metadata::record::PartitionRecord;
+use crate::metadata::view::View;
+use std::collections::BTreeMap;
+
+/// Partitions that one look at the distribution moves, at most.
+const MOVES_MAX: usize = 16;
+
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{alive} nodes can take replicas, and {needed} are needed: start more nodes, or ask for fewer in-sync replicas")]
+pub struct TooFewNodes {
+    pub alive: usize,
+    pub needed: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    node: NodeId,
+    zone: usize,
+    capacity: usize,
+    replicas: usize,
+    firsts: usize,
+}
+
+impl Place {
+    /// Per mille of what the node is to take, so that nodes of different capacities compare.
+    fn load(&self) -> usize {
+        self.replicas * 100_000 / self.capacity
+    }
+
+    fn lead(&self) -> usize {
+        self.firsts * 100_000 / self.capacity
+    }
+}
+
+/// A record that evens the load out, if nothing changes it before.
+#[derive(Debug)]
+pub(super) struct Move {
+    pub at: At,
+    pub seen: u64,
+    pub next: PartitionRecord,
+}
+
+/// Nodes that are alive and not drained.
+fn places(view: &View) -> Vec<Place> {
+    let mut zones: BTreeMap<&str, usize> = BTreeMap::new();
+    let usable = view.nodes().map(|(node, _)| node).filter(|n| view.member(*n).is_some() && !view.is_draining(*n));
+    usable
+        .map(|node| {
+            let count = zones.len();
+            let zone = *zones.entry(zone(view, node)).or_insert(count);
+            let (replicas, firsts) = (view.replica_count(node), view.first_count(node));
+            Place { node, zone, capacity: capacity(view, node), replicas, firsts }
+        })
+        .collect()
+}
+
+/// Replicas of `partitions` new partitions, the first of each to lead. Fewer than `replicas` where there are fewer nodes, but at least
+/// `needed`.
+pub fn place(view: &View, partitions: u16, replicas: usize, needed: usize) -> Result<Vec<Vec<NodeId>>, TooFewNodes> {
+    let mut places = places(view);
+    if places.len() < needed.max(1) {
+        return Err(TooFewNodes { alive: places.len(), needed: needed.max(1) });
+    }
+    let count = replicas.min(places.len());
+    let mut of_zone = vec![0usize; places.iter().map(|p| p.zone + 1).max().unwrap_or(0)];
+    let mut taken = Vec::with_capacity(count);
+    let all = (0..partitions).map(|_| {
+        of_zone.fill(0);
+        taken.clear();
+        while taken.len() < count {
+            let is_first = taken.is_empty();
+            let free = (0..places.len()).filter(|i| !taken.contains(i));
+            let rank = |i: &usize| {
+                let p = &places[*i];
+                let lead = if is_first { p.lead() } else { 0 };
+                // Behind the least loaded ones, those that lead most follow least.
+                (of_zone[p.zone], lead, p.load(), p.lead(), p.node)
+            };
+            let Some(next) = free.min_by_key(rank) else { break };
+            of_zone[places[next].zone] += 1;
+            places[next].replicas += 1;
+            places[next].firsts += usize::from(is_first);
+            taken.push(next);
+        }
+        taken.iter().map(|i| places[*i].node).collect()
+    });
+    Ok(all.collect())
+}
+
+impl Controller {
+    /// The best node that has no replica of the partition.
+    pub(super) fn another(&self, view: &View, replicas: &[NodeId]) -> Option<NodeId> {
+        let free = places(view).into_iter().filter(|p| !replicas.contains(&p.node));
+        let shared =
+            |p: &Place| replicas.iter().filter(|r| view.session(**r).is_some() && zone(view, **r) == zone(view, p.node)).count();
+        free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
+    }
+
+    /// What evens the load out a little: records that are looked at next. Nothing while replicas catch up, or nodes are away.
+    pub(super) fn balance(&self, now: Ticks, view: &View) -> Vec<Move> {
+        let is_calm = self.rebuilding.is_empty() && self.away.is_empty() && now >= self.hold_until && self.in_flight.is_empty();
+        if !is_calm {
+            return vec![];
+        }
+        let places = places(view);
+        let by_load = |p: &&Place| (p.load(), p.node);
+        let (Some(full), Some(under)) = (places.iter().max_by_key(by_load), places.iter().min_by_key(by_load)) else {
+            return vec![];
+        };
+        let over = full.node;
+        // One more here and one less there has to make it better by a tenth.
+        let step = 100_000 / under.capacity.min(full.capacity);
+        if full.load() <= under.load() + 2 * step || full.load() * 10 <= under.load() * 11 {
+            return self.balance_leaders(view, &places);
+        }
+        let fits = |at: &At| {
+            let entry = view.partition(at.0, at.1)?;
+            let record = &entry.value;
+            let others = || record.replicas.iter().filter(|n| **n != over);
+            let is_new = !record.replicas.contains(&under.node);
+            let keeps_zones =
+                others().all(|n| zone(view, *n) != zone(view, under.node)) || zone(view, over) == zone(view, under.node);
+            let is_whole = record.isr.len() == record.replicas.len() && record.wanted.is_none();
+            (is_new && keeps_zones && is_whole).then(|| {
+                let mut next = record.clone();
+                next.replicas.push(under.node);
+                Move { at: *at, seen: entry.mod_revision, next }
+            })
+        };
+        let most = ((full.load() - under.load()) / (2 * step)).clamp(1, MOVES_MAX);
+        view.replicas_of(over).filter_map(|at| fits(&at)).take(most).collect()
+    }
+
+    /// Replicas stand evenly: whoever is first in too many partitions lets another one be first.
+    fn balance_leaders(&self, view: &View, places: &[Place]) -> Vec<Move> {
+        let Some(most) = places.iter().max_by_key(|p| (p.lead(), p.node)) else { return vec![] };
+        let lead = |n: NodeId| places.iter().find(|p| p.node == n).map(Place::lead);
+        let step = 100_000 / most.capacity;
+        let better = |at: At| {
+            let entry = view.partition(at.0, at.1)?;
+            let record = &entry.value;
+            let is_first = record.replicas.first() == Some(&most.node);
+            let others = record.replicas.iter().skip(1).filter_map(|n| Some((lead(*n)?, *n)));
+            let (least, node) = others.min()?;
+            (is_first && least + 2 * step < most.lead() && most.lead() * 10 > least * 11).then(|| {
+                let mut next = record.clone();
+                let place = next.replicas.iter().position(|n| *n == node).unwrap_or(0);
+                next.replicas.swap(0, place);
+                Move { at, seen: entry.mod_revision, next }
+            })
+        };
+        view.replicas_of(most.node).filter_map(better).take(MOVES_MAX / 4).collect()
+    }
+}

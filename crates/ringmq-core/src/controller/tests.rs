@@ -1,0 +1,360 @@
+//! Decisions of the controller, carried out in a store in memory: placement, elections, replacement, removal.
+
+use super::placement::place;
+use super::*;
+use crate::base::{Rng, TopicName};
+use crate::metadata::keys::Layout;
+use crate::metadata::record::*;
+use crate::metadata::request::{Answer, Request};
+use crate::sim::etcd::{Etcd, revision_of};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000_000;
+const TOPIC: TopicId = TopicId([9; 16]);
+
+fn id(n: usize) -> NodeId {
+    NodeId((n as u128 + 1).to_be_bytes())
+}
+
+struct Rig {
+    store: Etcd,
+    view: View,
+    controller: Controller,
+    now: u64,
+    watched: u64,
+    term: u64,
+    txns: usize,
+}
+
+impl Rig {
+    fn new(nodes: usize, zones: usize, options: ControllerOptions) -> Rig {
+        let view = View::new(Layout::new("c").unwrap(), 0);
+        let (store, controller) = (Etcd::default(), Controller::new(id(0), options));
+        let mut rig = Rig { store, view, controller, now: 100 * SECOND, watched: 1, term: 0, txns: 0 };
+        rig.put(Key::Id, encode(&ClusterRecord { id: [1; 16] }));
+        (0..nodes).for_each(|n| {
+            let zone = format!("z{}", n % zones);
+            rig.put(
+                Key::Member(id(n)),
+                encode(&MemberRecord { name: format!("n{n}"), zone, capacity: 100, ..Default::default() }),
+            );
+            rig.arrive(n, Suspects::None);
+        });
+        rig.put(Key::Controller, encode(&ControllerRecord { node: id(0) }));
+        rig.look();
+        rig.now += 60 * SECOND;
+        rig.term = rig.view.controller().unwrap().create_revision;
+        rig.controller.take_office(Ticks(rig.now), &rig.view);
+        rig
+    }
+
+    fn txn(&mut self, txn: Txn) -> bool {
+        match self.store.carry(self.now, &Request::Txn(txn)).unwrap() {
+            Answer::Txn { succeeded, .. } => succeeded,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn put(&mut self, key: Key, value: Bytes) {
+        let op = Op::Put { key: self.view.layout().key(&key), value, lease: None };
+        self.txn(Txn { then: vec![op], ..Txn::default() });
+    }
+
+    fn arrive(&mut self, n: usize, suspects: Suspects) {
+        let node = NodeRecord { machine: "m".into(), data_path: "/d".into(), start: 1, suspects };
+        self.put(Key::Node(id(n)), encode(&node));
+    }
+
+    fn leave(&mut self, n: usize) {
+        let op = Op::Delete { key: self.view.layout().key(&Key::Node(id(n))) };
+        self.txn(Txn { then: vec![op], ..Txn::default() });
+        self.look();
+    }
+
+    /// What the watch tells.
+    fn look(&mut self) {
+        let changes = self.store.changes_from(self.watched).unwrap();
+        self.watched = changes.last().map_or(self.watched, |c| revision_of(c) + 1);
+        let changed = self.view.watched(changes);
+        self.controller.observe(Ticks(self.now), &self.view, &changed);
+    }
+
+    /// Carries out all that the controller wants now.
+    fn go_on(&mut self) {
+        while let Some(batch) = self.controller.plan(Ticks(self.now), &self.view, self.term, 1) {
+            let succeeded = self.txn(batch.txn.clone());
+            self.txns += 1;
+            self.look();
+            self.controller.settled(&self.view, &batch, succeeded);
+        }
+    }
+
+    fn run(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += SECOND;
+            self.look();
+            self.go_on();
+        }
+    }
+
+    fn topic(&mut self, topic: TopicId, name: &str, partitions: u16, replicas: u8) {
+        let min_isr = replicas / 2 + 1;
+        let placed = place(&self.view, partitions, replicas.into(), min_isr.into()).unwrap();
+        for (number, replicas) in (0..).zip(placed) {
+            let leader = Some(Leader { node: replicas[0], session: self.view.session(replicas[0]).unwrap() });
+            let record =
+                PartitionRecord { epoch: 1, leader, isr: replicas.clone(), replicas, min_isr, wanted: None, tag: Tag::default() };
+            self.put(Key::Partition(topic, number), encode(&record));
+        }
+        let record = TopicRecord { id: topic, partitions, replicas, min_isr };
+        self.put(Key::Topic(TopicName::new(name).unwrap()), encode(&record));
+        self.look();
+    }
+
+    fn record(&self, number: u16) -> PartitionRecord {
+        self.view.partition(TOPIC, number).unwrap().value.clone()
+    }
+
+    fn change(&mut self, number: u16, change: impl FnOnce(&mut PartitionRecord)) {
+        let mut record = self.record(number);
+        change(&mut record);
+        self.put(Key::Partition(TOPIC, number), encode(&record));
+        self.look();
+    }
+
+    /// Leaders do as they should: hand over when they are asked to, take replicas that are alive into the ISR.
+    fn leaders_work(&mut self) {
+        let all: Vec<At> = self.view.partitions().map(|(at, _)| at).collect();
+        for at in all {
+            let mut r = self.view.partition(at.0, at.1).unwrap().value.clone();
+            let Some(leader) = r.leader.filter(|l| self.view.session(l.node) == Some(l.session)) else { continue };
+            let before = r.clone();
+            let joins = r.replicas.iter().copied().filter(|n| self.view.session(*n).is_some() && !r.isr.contains(n));
+            let joins: Vec<NodeId> = joins.collect();
+            r.isr.extend(joins);
+            if r.wanted.is_some_and(|to| to != leader.node && r.isr.contains(&to)) {
+                r.leader = None;
+            }
+            if r != before {
+                self.put(Key::Partition(at.0, at.1), encode(&r));
+            }
+        }
+        self.look();
+    }
+}
+
+fn counts(rig: &Rig, nodes: usize) -> (Vec<usize>, Vec<usize>) {
+    let leads = |n: usize| rig.view.partitions().filter(|(_, e)| e.value.leader.is_some_and(|l| l.node == id(n))).count();
+    ((0..nodes).map(|n| rig.view.replica_count(id(n))).collect(), (0..nodes).map(leads).collect())
+}
+
+fn spread(counts: &[usize]) -> usize {
+    counts.iter().max().unwrap() - counts.iter().min().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn placements_are_even_and_never_put_two_replicas_on_a_node(nodes in 1usize..13, partitions in 1u16..60, replicas in 1usize..6) {
+        let rig = Rig::new(nodes, nodes, ControllerOptions::default());
+        let needed = (replicas / 2 + 1).min(nodes);
+        let placed = place(&rig.view, partitions, replicas, needed).unwrap();
+        let mut all = vec![0; nodes];
+        let mut firsts = vec![0; nodes];
+        for replicas_of in &placed {
+            let distinct: BTreeSet<_> = replicas_of.iter().collect();
+            prop_assert_eq!(distinct.len(), replicas.min(nodes));
+            (0..nodes).for_each(|n| all[n] += usize::from(replicas_of.contains(&id(n))));
+            (0..nodes).for_each(|n| firsts[n] += usize::from(replicas_of[0] == id(n)));
+        }
+        prop_assert!(spread(&firsts) <= 1, "leaders {:?}", firsts);
+        prop_assert!(spread(&all) <= 2, "replicas {:?}", all);
+    }
+
+    #[test]
+    fn replicas_stand_in_different_zones_where_there_are_enough(zones in 1usize..5, per_zone in 1usize..4, replicas in 1usize..5) {
+        let rig = Rig::new(zones * per_zone, zones, ControllerOptions::default());
+        let count = replicas.min(zones * per_zone);
+        for replicas_of in place(&rig.view, 20, replicas, 1).unwrap() {
+            let zones_of: BTreeSet<_> = replicas_of.iter().map(|n| decide::zone(&rig.view, *n).to_string()).collect();
+            prop_assert_eq!(zones_of.len(), count.min(zones));
+        }
+    }
+
+    /// Nodes come, go, come back suspect and are drained: a leader is always of the ISR before, and the last whole copy stays.
+    #[test]
+    fn whatever_nodes_do_leaders_come_from_the_isr_and_the_only_copy_stays(seed in any::<u64>()) {
+        let mut rng = Rng::new(seed);
+        let options = ControllerOptions { replace_after: Duration::from_secs(20), ..ControllerOptions::default() };
+        let mut rig = Rig::new(5, 5, options);
+        rig.topic(TOPIC, "t", 8, 3);
+        for _ in 0..60 {
+            let n = rng.below(5) as usize;
+            let before: Vec<PartitionRecord> = (0..8).map(|p| rig.record(p)).collect();
+            match rng.below(6) {
+                0 | 1 => rig.leave(n),
+                2 => rig.arrive(n, Suspects::None),
+                3 => rig.arrive(n, Suspects::All),
+                4 => rig.put(Key::Drain(id(n)), encode(&DrainRecord {})),
+                _ => rig.leaders_work(),
+            }
+            let between: Vec<PartitionRecord> = (0..8).map(|p| rig.view.partition(TOPIC, p).unwrap().value.clone()).collect();
+            rig.look();
+            rig.run(rng.below(15));
+            for (p, (before, between)) in (0..8).zip(before.iter().zip(&between)) {
+                let after = rig.record(p);
+                prop_assert!(after.is_sane());
+                let joined = after.isr.iter().all(|n| between.isr.contains(n));
+                prop_assert!(joined, "only leaders add to the ISR: {before:?} {after:?}");
+                let may_lead = after.leader.is_none_or(|l| between.isr.contains(&l.node));
+                prop_assert!(may_lead, "a leader that was not in the ISR");
+                let is_new = after.leader.is_some() && after.leader != between.leader;
+                prop_assert!(after.epoch >= before.epoch && (!is_new || after.epoch > between.epoch));
+                let is_sound = |n: &&NodeId| rig.view.node(**n).is_none_or(|e| !e.value.suspects.has((TOPIC, p)));
+                let sound_before = between.isr.iter().filter(is_sound).count();
+                let sound_after = after.isr.iter().filter(is_sound).count();
+                prop_assert!(sound_before == 0 || sound_after > 0, "the only whole copy was removed: {between:?} {after:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_dead_leader_is_replaced_from_the_isr_and_leaves_it() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 6, 3);
+    rig.go_on();
+    assert_eq!(rig.txns, 0, "all is well");
+    rig.leave(1);
+    rig.go_on();
+    for p in 0..6 {
+        let r = rig.record(p);
+        assert!(r.leader.is_some_and(|l| l.node != id(1)));
+        let led = r.replicas[0] == id(1);
+        assert_eq!((r.epoch, r.isr.len()), if led { (2, 2) } else { (1, 3) }, "a leader that lives shrinks its ISR itself");
+    }
+    // Its place comes back to it: it leads what it is the first of, once it is in sync and has been there for a while.
+    rig.arrive(1, Suspects::None);
+    rig.look();
+    rig.leaders_work();
+    rig.run(25);
+    assert_eq!(counts(&rig, 3).1[1], 0, "not at once");
+    (0..5).for_each(|_| {
+        rig.run(12);
+        rig.leaders_work();
+    });
+    rig.run(1);
+    assert_eq!(counts(&rig, 3).1, [2, 2, 2]);
+}
+
+#[test]
+fn nobody_leads_rather_than_one_that_was_not_in_sync() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 1, 3);
+    let leader = rig.record(0).leader.unwrap();
+    rig.change(0, |r| r.isr = vec![leader.node]);
+    rig.leave(leader.node.0[15] as usize - 1);
+    rig.run(120);
+    assert_eq!(rig.record(0).leader, Some(leader), "nothing is written: the other two may lack something");
+}
+
+#[test]
+fn an_isr_never_shrinks_below_min_isr_nor_to_suspects() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 1, 3);
+    let dead = rig.record(0).leader.unwrap().node.0[15] as usize - 1;
+    (0..3).filter(|n| *n != dead).for_each(|n| rig.arrive(n, Suspects::All));
+    rig.look();
+    rig.leave(dead);
+    rig.go_on();
+    let r = rig.record(0);
+    assert_eq!(
+        (r.isr.len(), r.leader.is_some_and(|l| l.node != id(dead))),
+        (3, true),
+        "who is away may have the only whole copy"
+    );
+}
+
+#[test]
+fn after_a_mass_expiry_nothing_moves_for_a_ttl() {
+    let mut rig = Rig::new(3, 3, ControllerOptions::default());
+    rig.topic(TOPIC, "t", 3, 3);
+    let before: Vec<_> = (0..3).map(|p| rig.record(p)).collect();
+    (1..3).for_each(|n| rig.leave(n));
+    rig.run(5);
+    assert_eq!((0..3).map(|p| rig.record(p)).collect::<Vec<_>>(), before);
+    (1..3).for_each(|n| rig.arrive(n, Suspects::None));
+    rig.run(1);
+    for (p, before) in (0..3).zip(&before) {
+        let r = rig.record(p);
+        assert_eq!(r.leader.map(|l| l.node), before.leader.map(|l| l.node), "each comes back to what it led");
+        assert_eq!(r.isr, before.isr);
+    }
+}
+
+#[test]
+fn a_node_that_stays_away_is_replaced_and_the_old_replica_goes_last() {
+    let options = ControllerOptions { replace_after: Duration::from_secs(30), ..ControllerOptions::default() };
+    let mut rig = Rig::new(4, 4, options);
+    rig.topic(TOPIC, "t", 12, 3);
+    rig.leave(1);
+    rig.run(20);
+    assert!(rig.view.replica_count(id(1)) > 0);
+    rig.run(15);
+    assert!((0..12).all(|p| rig.record(p).replicas.len() == if rig.record(p).replicas.contains(&id(1)) { 4 } else { 3 }));
+    (0..10).for_each(|_| {
+        rig.leaders_work();
+        rig.run(11);
+    });
+    assert_eq!(rig.view.replica_count(id(1)), 0);
+    assert!((0..12).all(|p| rig.record(p).replicas.len() == 3 && rig.record(p).isr.len() == 3));
+}
+
+#[test]
+fn a_drained_node_ends_with_nothing_and_a_new_one_gets_its_share() {
+    let mut rig = Rig::new(4, 4, ControllerOptions { calm: Duration::ZERO, ..ControllerOptions::default() });
+    rig.topic(TOPIC, "t", 24, 3);
+    rig.put(Key::Drain(id(2)), encode(&DrainRecord {}));
+    (0..30).for_each(|_| {
+        rig.run(11);
+        rig.leaders_work();
+    });
+    assert_eq!(rig.view.replica_count(id(2)), 0, "{:?}", counts(&rig, 4));
+    let op = Op::Delete { key: rig.view.layout().key(&Key::Drain(id(2))) };
+    rig.txn(Txn { then: vec![op], ..Txn::default() });
+    (0..60).for_each(|_| {
+        rig.run(11);
+        rig.leaders_work();
+    });
+    let (replicas, leaders) = counts(&rig, 4);
+    assert!(spread(&replicas) <= 3 && spread(&leaders) <= 3, "{replicas:?} {leaders:?}");
+    assert!((0..24).all(|p| rig.record(p).replicas.len() == 3));
+}
+
+/// `cargo test -p ringmq-core --release --lib controller::tests::figures -- --ignored --nocapture`
+#[test]
+#[ignore = "figures of 100 nodes and 100,000 partitions, for docs/benchmarks.md"]
+fn figures_of_100_nodes_and_100_000_partitions() {
+    let mut rig = Rig::new(100, 5, ControllerOptions::default());
+    let clock = std::time::Instant::now();
+    for t in 0..100u8 {
+        rig.topic(TopicId([t + 1; 16]), &format!("t{t}"), 1000, 3);
+    }
+    println!("placed and written in {:?}, {} keys, {} bytes", clock.elapsed(), rig.store.len(), rig.store.bytes());
+    let (replicas, leaders) = counts(&rig, 100);
+    println!(
+        "replicas of a node {:?}..{:?}, leaders {:?}..{:?}",
+        replicas.iter().min(),
+        replicas.iter().max(),
+        leaders.iter().min(),
+        leaders.iter().max()
+    );
+    let clock = std::time::Instant::now();
+    rig.go_on();
+    println!("a controller's first look at all: {:?}, {} txns", clock.elapsed(), rig.txns);
+    let clock = std::time::Instant::now();
+    rig.leave(7);
+    rig.go_on();
+    println!("a node with {} replicas failed over in {:?}, {} txns", replicas[7], clock.elapsed(), rig.txns);
+}
