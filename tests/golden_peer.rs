@@ -63,6 +63,7 @@ fn cursors(minor: u16) -> Cursors {
         cursors: vec![image("archive", true), image("mail", false)],
         deleted: vec![ChannelName::new("old").unwrap(), ChannelName::new("older").unwrap()],
         producers: if minor >= 3 { vec![producer(3, 2), producer(1, 4)] } else { vec![] },
+        channels_lost: false,
     }
 }
 

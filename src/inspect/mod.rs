@@ -475,6 +475,7 @@ impl View<'_, '_> {
                 | RecordKind::Committed => partition::place_line(&r.payload),
                 RecordKind::Epoch => partition::epoch_line(&r.payload),
                 RecordKind::LossAccepted => "an operator accepted that channels are lost".into(),
+                RecordKind::ChannelsLost => "the leader says that channels may be lost".into(),
                 RecordKind::Producers => format!("{} producers", Producer::decode_all(&r.payload).map_or(0, |list| list.len())),
                 RecordKind::Doubt if r.payload.iter().all(|b| *b == 0) => "no longer".to_owned(),
                 RecordKind::Doubt | RecordKind::TopicDelete => String::new(),

@@ -110,6 +110,7 @@ pub(super) fn record_words(kind: RecordKind) -> &'static str {
         RecordKind::Producers => "producers",
         RecordKind::LossAccepted => "loss_accepted",
         RecordKind::Doubt => "suspect",
+        RecordKind::ChannelsLost => "channels lost",
     }
 }
 

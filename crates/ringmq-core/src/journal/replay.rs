@@ -598,8 +598,8 @@ impl Record {
             DirectBatch => BatchHeader::parse(&self.payload, topic_id, id).map(drop),
             Cursor | Finished | ChannelDelete => CursorImage::decode(&self.payload).map(drop),
             Truncate | Restart if self.payload.len() < size_of::<RawPosition>() + 8 => Err(Bad::Short),
-            Epoch | LossAccepted | Doubt if self.payload.len() < size_of::<u64>() => Err(Bad::Short),
-            Epoch | LossAccepted | Doubt => Ok(()),
+            Epoch | LossAccepted | Doubt | ChannelsLost if self.payload.len() < size_of::<u64>() => Err(Bad::Short),
+            Epoch | LossAccepted | Doubt | ChannelsLost => Ok(()),
             Producers => Producer::decode_all(&self.payload).map(drop),
             Truncate | Restart | Start | CollectStart | Committed => {
                 RawPosition::read_from_prefix(&self.payload).map(drop).map_err(|_| Bad::Short)

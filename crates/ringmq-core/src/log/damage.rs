@@ -111,6 +111,11 @@ impl Damage {
         self.channels_lost
     }
 
+    /// The leader says that channels may be lost; `generation` is that of this startup.
+    pub fn mark_channels_lost(&mut self, generation: u64) {
+        self.channels_lost = generation;
+    }
+
     /// Somebody accepts that channels were lost. The generation of the start that lost them.
     pub fn accept_channels_lost(&mut self) -> u64 {
         std::mem::take(&mut self.channels_lost)

@@ -99,6 +99,13 @@ impl Store {
         }
     }
 
+    /// The leader says that channels may be lost; `generation` is that of this start.
+    pub fn mark_channels_lost(&mut self, p: PartitionIdx, generation: u64) -> RecordTicket {
+        self.part_mut(p).damage.mark_channels_lost(generation);
+        self.tell_of_lost_channels(p);
+        self.fact(p, RecordKind::ChannelsLost, generation.to_le_bytes().to_vec())
+    }
+
     /// What is lost of channels is accepted: new ones begin where they usually do, and retention goes on.
     pub fn accept_channels_lost(&mut self, p: PartitionIdx) -> RecordTicket {
         let upto = self.part_mut(p).damage.accept_channels_lost();

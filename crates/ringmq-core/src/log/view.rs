@@ -78,6 +78,11 @@ impl<'a> View<'a> {
         self.part.damage.doubt()
     }
 
+    /// True while damage may have taken channels, and no operator has accepted that.
+    pub fn may_lack_channels(&self) -> bool {
+        self.part.damage.channels_lost() > 0
+    }
+
     /// The batch in memory that begins at `offset`, durable or not.
     pub fn held(&self, offset: i64) -> Option<BatchId> {
         let found = self.batch_at(offset)?.1;

@@ -191,6 +191,7 @@ impl CursorSync {
                     self.agree(cx, peers, leading.required, leading.interval);
                 }
             }
+            CursorEvent::LossAccepted => self.tell_start(cx, leading.interval),
             CursorEvent::Collected { to, session, is_all, collect_start, cursors, producers } => {
                 if let Some(peer) = peers.iter_mut().find(|p| p.node == to && p.session == session && p.is_streaming()) {
                     let names = cursors.iter().map(|c| c.name.clone()).collect();
@@ -208,6 +209,7 @@ impl CursorSync {
                         cursors,
                         deleted: vec![],
                         producers,
+                        channels_lost: cx.log.may_lack_channels(),
                     };
                     send(cx, peer, leading, sent, message);
                 }
@@ -267,6 +269,7 @@ impl CursorSync {
             cursors,
             deleted,
             producers: vec![],
+            channels_lost: false,
         };
         let (channel, deletes) = (what.channel().clone(), matches!(what, What::Delete(..)));
         send(cx, peer, leading, Sent::Operation { request, channel, deletes }, message);

@@ -68,11 +68,13 @@ struct Changes {
     /// Collect start and agreed start.
     starts: (Option<Position>, Option<Position>),
     producers: Vec<Producer>,
+    channels_lost: Option<bool>,
 }
 
 impl Changes {
     fn is_empty(&self) -> bool {
-        self.images.is_empty() && self.deleted.is_empty() && self.starts == (None, None) && self.producers.is_empty()
+        let has_facts = self.starts != (None, None) || !self.producers.is_empty() || self.channels_lost.is_some();
+        self.images.is_empty() && self.deleted.is_empty() && !has_facts
     }
 }
 
@@ -124,6 +126,10 @@ impl FollowerCursors {
         changes.starts = (message.collect_start, message.agreed_start);
         changes.producers = message.producers;
         let is_had = message.is_all && result.is_ok();
+        // What a list that was clamped lacks may be what is lost here.
+        let is_complete = is_had || self.list != List::Missing;
+        let is_news = message.channels_lost != cx.log.may_lack_channels() && (message.channels_lost || is_complete);
+        changes.channels_lost = (!message.flush && is_news).then_some(message.channels_lost);
         if changes.is_empty() && self.applying.is_empty() {
             if is_had {
                 self.list = List::Durable;
@@ -162,9 +168,9 @@ impl FollowerCursors {
     fn apply(&mut self, cx: &mut Cx<'_>, changes: Changes, ack: Option<CursorsAck>) {
         self.next_number += 1;
         self.applying.push_back((self.next_number, ack));
-        let (Changes { images, deleted, starts, producers }, number) = (changes, self.next_number);
+        let (Changes { images, deleted, starts, producers, channels_lost }, number) = (changes, self.next_number);
         let (collect_start, agreed_start) = starts;
-        cx.out.push(Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers });
+        cx.out.push(Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost });
     }
 
     /// Moves the end, and takes what was kept for it.

@@ -50,6 +50,8 @@ pub trait LogView {
     fn all_epochs(&self, below: Option<Epoch>, max: usize, out: &mut Vec<EpochEnd>) -> bool;
     /// (epoch, generation, confirmed) of a channel here, applied or being made durable. `None`: there is no such channel.
     fn cursor(&self, channel: &ChannelName) -> Option<(Epoch, u64, Position)>;
+    /// True while damage may have taken channels, here or from a leader before, and no operator has accepted that.
+    fn may_lack_channels(&self) -> bool;
     /// Adds the names of all channels that are replicated.
     fn channels(&self, out: &mut Vec<ChannelName>);
 }
@@ -180,6 +182,8 @@ pub enum CursorEvent {
         cursors: Vec<CursorImage>,
         producers: Vec<Producer>,
     },
+    /// An operator has accepted that channels of this leader are lost: the others are told so.
+    LossAccepted,
     /// The collect start of this leader is there, durably: retention would remove what lies before. The others are told, and
     /// [`Effect::Agreed`] says when they all have it.
     Collecting { at: Position },
@@ -284,6 +288,8 @@ pub enum Effect {
         collect_start: Option<Position>,
         agreed_start: Option<Position>,
         producers: Vec<Producer>,
+        /// Whether channels may be lost, where that changes.
+        channels_lost: Option<bool>,
     },
     /// Leader's border of retention: no later leader gives what lies before it to a channel.
     Agreed {

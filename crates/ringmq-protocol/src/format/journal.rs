@@ -240,6 +240,8 @@ pub enum RecordKind {
     LossAccepted = 15,
     /// u64: 1, the replica lacks something that it had, until it was compared with another one; 0, it was.
     Doubt = 16,
+    /// Channels may be lost, as the leader says, until an operator accepts it: u64, the generation of this start.
+    ChannelsLost = 17,
 }
 
 impl RecordKind {
@@ -253,7 +255,7 @@ impl RecordKind {
     pub fn from_u16(kind: u16) -> Option<Self> {
         use RecordKind::*;
         let small = [Cursor, Finished, ChannelDelete, Start, TopicCreate, TopicDelete, CollectStart, Epoch, Committed];
-        [Batch, DirectBatch, Truncate, Restart, Producers, LossAccepted, Doubt]
+        [Batch, DirectBatch, Truncate, Restart, Producers, LossAccepted, Doubt, ChannelsLost]
             .into_iter()
             .chain(small)
             .find(|k| *k as u16 == kind)

@@ -117,6 +117,10 @@ impl Partition {
                     self.channels_lost = 0;
                 }
             }
+            RecordKind::ChannelsLost => {
+                let generation = U64::read_from_prefix(&record.payload).map(|(g, _)| g.get()).expect("verified when it was read");
+                self.channels_lost = self.channels_lost.max(generation);
+            }
             RecordKind::Producers if self.is_dropped_later() => {}
             RecordKind::Producers => {
                 let list = Producer::decode_all(&record.payload).expect("verified when it was read");

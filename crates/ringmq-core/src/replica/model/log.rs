@@ -288,6 +288,10 @@ impl LogView for ModelLog {
         self.channels.get(channel).map(|c| (c.epoch, c.generation, c.confirmed))
     }
 
+    fn may_lack_channels(&self) -> bool {
+        false
+    }
+
     fn channels(&self, out: &mut Vec<ChannelName>) {
         out.extend(self.channels.keys().cloned());
     }

@@ -22,7 +22,8 @@ fn follower() -> (Rig, ModelLog) {
 
 fn tell(rig: &mut Rig, seq: u64, committed: Position, flush: bool, cursors: Vec<CursorImage>) -> Result<(), PeerError> {
     let (is_all, collect_start, agreed_start, deleted, producers) = (false, None, None, vec![], vec![]);
-    let message = Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
+    let message =
+        Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers, channels_lost: false };
     rig.hear(2, 5, 1, Body::Cursors(message));
     rig.settle();
     match rig.last(2) {
@@ -53,6 +54,7 @@ fn a_cursor_is_acknowledged_when_it_is_durable() {
         cursors: vec![image],
         deleted: vec![],
         producers: vec![],
+        channels_lost: false,
     };
     rig.hear(2, 5, 1, Body::Cursors(message));
     assert!(rig.said(2).is_empty());
@@ -142,13 +144,35 @@ fn ephemeral_channels_are_refused_and_a_whole_list_deletes_others() {
     let (flush, agreed_start) = (false, None);
     let (cursors, collect_start, deleted) = (vec![cursor("b", 5, 1, Position::START)], Some(Position::START), vec![]);
     let producers = vec![];
-    let list = Cursors { seq: 3, committed: end, flush, is_all: true, collect_start, agreed_start, cursors, deleted, producers };
+    let list = Cursors {
+        seq: 3,
+        committed: end,
+        flush,
+        is_all: true,
+        collect_start,
+        agreed_start,
+        cursors,
+        deleted,
+        producers,
+        channels_lost: false,
+    };
     rig.hear(2, 5, 1, Body::Cursors(list));
     rig.settle();
     assert_eq!((here(&rig, "a"), here(&rig, "b").is_some()), (None, true));
     let deleted = vec![ChannelName::new("b").unwrap()];
     let (is_all, collect_start, cursors, producers) = (false, None, vec![], vec![]);
-    let message = Cursors { seq: 4, committed: end, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
+    let message = Cursors {
+        seq: 4,
+        committed: end,
+        flush,
+        is_all,
+        collect_start,
+        agreed_start,
+        cursors,
+        deleted,
+        producers,
+        channels_lost: false,
+    };
     rig.hear(2, 5, 1, Body::Cursors(message.clone()));
     rig.settle();
     assert_eq!(here(&rig, "b"), None);
@@ -440,6 +464,7 @@ fn a_list_that_was_clamped_clears_no_suspicion() {
         cursors: vec![cursor("c", 5, 1, confirmed)],
         deleted: vec![],
         producers: vec![],
+        channels_lost: false,
     };
     rig.hear(2, 5, 1, Body::Cursors(list(1, committed, place(&leader, 4))));
     rig.settle();

@@ -298,7 +298,18 @@ fn who_is_cut_below_what_was_committed_is_suspect_until_it_has_the_channels() {
 fn list_of_none(committed: Position) -> Body {
     let (cursors, deleted, producers) = (vec![], vec![], vec![]);
     let (is_all, collect_start, agreed_start, flush) = (true, None, None, false);
-    Body::Cursors(Cursors { seq: 1, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers })
+    Body::Cursors(Cursors {
+        seq: 1,
+        committed,
+        flush,
+        is_all,
+        collect_start,
+        agreed_start,
+        cursors,
+        deleted,
+        producers,
+        channels_lost: false,
+    })
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Engine {
         idx: PartitionIdx,
         number: u64,
         (images, deleted): (Vec<CursorImage>, Vec<ChannelName>),
-        collect_start: Option<Position>,
+        (collect_start, channels_lost): (Option<Position>, Option<bool>),
         producers: &[Producer],
     ) {
         let options = self.channel_options();
@@ -160,6 +160,12 @@ impl Engine {
             record = self.store.log_collect_start(idx, at);
         }
         record = self.store.log_producers(idx, producers).unwrap_or(record);
+        // This replica has the leader's channels now, and what the leader lacks.
+        record = match channels_lost {
+            Some(true) => self.store.mark_channels_lost(idx, self.epoch.0),
+            Some(false) => self.store.accept_channels_lost(idx),
+            None => record,
+        };
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
         // Numbers are answered in order: what needs no record waits for those before it.

@@ -54,13 +54,7 @@ impl Engine {
             }
             Effect::Mend { batches } => self.store.mend(idx, batches, self.outbox.io()),
             Effect::Doubted => self.store.mark_suspect(idx),
-            Effect::Cleared => {
-                self.store.clear_suspect(idx);
-                let has_leaders_channels = seat.member.state() == crate::replica::states::State::Aligned;
-                if has_leaders_channels && self.store.channels_lost(idx) > 0 {
-                    self.store.accept_channels_lost(idx);
-                }
-            }
+            Effect::Cleared => self.store.clear_suspect(idx),
             Effect::Committed { end } => {
                 self.store.log_committed(idx, end);
                 self.answer_committed(now, idx, end.offset);
@@ -80,8 +74,8 @@ impl Engine {
             Effect::Resign => self.outbox.push(event::Effect::Ask(Ask::Resign { route })),
             Effect::Alarm(alarm) => self.raise_alarm(idx, alarm),
             Effect::CollectCursors { to, session, channels } => self.collect_cursors(now, idx, (to, session), channels),
-            Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers } => {
-                self.apply_cursors(now, idx, number, (images, deleted), collect_start, &producers);
+            Effect::ApplyCursors { number, images, deleted, collect_start, agreed_start, producers, channels_lost } => {
+                self.apply_cursors(now, idx, number, (images, deleted), (collect_start, channels_lost), &producers);
                 if let Some(at) = agreed_start {
                     self.store.set_agreed_start(idx, at);
                 }

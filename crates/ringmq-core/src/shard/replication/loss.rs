@@ -5,7 +5,7 @@ use super::roles::role_of;
 use crate::base::{CoreId, Now, PartitionDir, PartitionId, TopicRef};
 use crate::log::{PartitionIdx, RecordTicket};
 use crate::replica::states::State;
-use crate::replica::{Event, Loss, LossKind};
+use crate::replica::{CursorEvent, Event, Loss, LossKind};
 use crate::seam::{
     message::{MeshMessage, Ticket},
     outcome::AcceptLossError,
@@ -66,7 +66,7 @@ impl Engine {
         }
         let channels = self.store.channels_lost(idx);
         if channels > 0 && (loss == Some(&channels_name(channels)) || self.partitions.get(idx).seat().is_none()) {
-            return self.accept_channels(idx, channels, loss);
+            return self.accept_channels(now, idx, channels, loss);
         }
         let p = self.partitions.get_mut(idx);
         let Some(seat) = p.seat_mut() else {
@@ -91,16 +91,26 @@ impl Engine {
         Ok(Accepted { what: found.to_string(), record: None })
     }
 
-    fn accept_channels(&mut self, idx: PartitionIdx, generation: u64, loss: Option<&str>) -> Result<Accepted, AcceptLossError> {
+    fn accept_channels(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        generation: u64,
+        loss: Option<&str>,
+    ) -> Result<Accepted, AcceptLossError> {
         let (name, what) = (channels_name(generation), CHANNELS_LOST.to_string());
         if loss != Some(&name) {
             return Err(AcceptLossError::NotNamed { name, what });
         }
-        let dir = self.partitions.get(idx).dir.clone();
+        let p = self.partitions.get(idx);
+        let (dir, leads) = (p.dir.clone(), p.seat().is_some_and(|seat| seat.is_leader()));
         tracing::warn!(topic = %dir.topic, partition = %dir.partition, loss = name, "an operator accepts a loss: {what}");
         let record = self.store.accept_channels_lost(idx);
         self.partitions.get_mut(idx).low_water_stale = true;
         self.update_low_water(idx);
+        if leads {
+            self.tell_member(now, idx, Event::Cursor(CursorEvent::LossAccepted));
+        }
         Ok(Accepted { what, record: Some(record) })
     }
 

@@ -60,6 +60,10 @@ impl LogView for View<'_> {
         Some((c.machine.epoch(), c.machine.generation(), c.machine.confirmed()))
     }
 
+    fn may_lack_channels(&self) -> bool {
+        self.log.may_lack_channels()
+    }
+
     fn channels(&self, out: &mut Vec<ChannelName>) {
         out.extend(self.channels.iter().map(|(_, c)| &c.name).filter(|n| !n.is_ephemeral()).cloned());
     }

@@ -205,6 +205,7 @@ fn cursors(kind: &'static str, metadata: &[u8], payload: &Bytes) -> Result<Addre
         cursors: cursors::decode_cursors(images, t.cursors())?,
         deleted: cursors::decode_deleted(names, t.deleted())?,
         producers: cursors::decode_producers(t.producers().map_or(&[], |list| list.bytes()))?,
+        channels_lost: t.channels_lost(),
     };
     addressed(kind, t.head(), Body::Cursors(cursors))
 }

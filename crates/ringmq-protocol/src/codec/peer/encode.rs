@@ -260,6 +260,7 @@ fn encode_cursors(b: &mut Builder<'_>, head: Option<&fb::Head>, m: &Cursors) -> 
         deleted: m.deleted.len() as u32,
         agreed_start: agreed_start.as_ref(),
         producers,
+        channels_lost: m.channels_lost,
     };
     let root = fb::Cursors::create(b, &args);
     b.finish_minimal(root);

@@ -2389,6 +2389,7 @@ impl<'a> Cursors<'a> {
   pub const VT_DELETED: ::flatbuffers::VOffsetT = 20;
   pub const VT_AGREED_START: ::flatbuffers::VOffsetT = 22;
   pub const VT_PRODUCERS: ::flatbuffers::VOffsetT = 24;
+  pub const VT_CHANNELS_LOST: ::flatbuffers::VOffsetT = 26;
 
   #[inline]
   pub unsafe fn init_from_table(table: ::flatbuffers::Table<'a>) -> Self {
@@ -2409,6 +2410,7 @@ impl<'a> Cursors<'a> {
     if let Some(x) = args.collect_start { builder.add_collect_start(x); }
     if let Some(x) = args.committed { builder.add_committed(x); }
     if let Some(x) = args.head { builder.add_head(x); }
+    builder.add_channels_lost(args.channels_lost);
     builder.add_is_all(args.is_all);
     builder.add_flush(args.flush);
     builder.finish()
@@ -2492,6 +2494,13 @@ impl<'a> Cursors<'a> {
     // which contains a valid value in this slot
     unsafe { self._tab.get::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'a, u8>>>(Cursors::VT_PRODUCERS, None)}
   }
+  #[inline]
+  pub fn channels_lost(&self) -> bool {
+    // Safety:
+    // Created from valid Table for this object
+    // which contains a valid value in this slot
+    unsafe { self._tab.get::<bool>(Cursors::VT_CHANNELS_LOST, Some(false)).unwrap()}
+  }
 }
 
 impl ::flatbuffers::Verifiable for Cursors<'_> {
@@ -2511,6 +2520,7 @@ impl ::flatbuffers::Verifiable for Cursors<'_> {
      .visit_field::<u32>("deleted", Self::VT_DELETED, false)?
      .visit_field::<Position>("agreed_start", Self::VT_AGREED_START, false)?
      .visit_field::<::flatbuffers::ForwardsUOffset<::flatbuffers::Vector<'_, u8>>>("producers", Self::VT_PRODUCERS, false)?
+     .visit_field::<bool>("channels_lost", Self::VT_CHANNELS_LOST, false)?
      .finish();
     Ok(())
   }
@@ -2527,6 +2537,7 @@ pub struct CursorsArgs<'a> {
     pub deleted: u32,
     pub agreed_start: Option<&'a Position>,
     pub producers: Option<::flatbuffers::WIPOffset<::flatbuffers::Vector<'a, u8>>>,
+    pub channels_lost: bool,
 }
 impl<'a> Default for CursorsArgs<'a> {
   #[inline]
@@ -2543,6 +2554,7 @@ impl<'a> Default for CursorsArgs<'a> {
       deleted: 0,
       agreed_start: None,
       producers: None,
+      channels_lost: false,
     }
   }
 }
@@ -2597,6 +2609,10 @@ impl<'a: 'b, 'b, A: ::flatbuffers::Allocator + 'a> CursorsBuilder<'a, 'b, A> {
     self.fbb_.push_slot_always::<::flatbuffers::WIPOffset<_>>(Cursors::VT_PRODUCERS, producers);
   }
   #[inline]
+  pub fn add_channels_lost(&mut self, channels_lost: bool) {
+    self.fbb_.push_slot::<bool>(Cursors::VT_CHANNELS_LOST, channels_lost, false);
+  }
+  #[inline]
   pub fn new(_fbb: &'b mut ::flatbuffers::FlatBufferBuilder<'a, A>) -> CursorsBuilder<'a, 'b, A> {
     let start = _fbb.start_table();
     CursorsBuilder {
@@ -2627,6 +2643,7 @@ impl ::core::fmt::Debug for Cursors<'_> {
       ds.field("deleted", &self.deleted());
       ds.field("agreed_start", &self.agreed_start());
       ds.field("producers", &self.producers());
+      ds.field("channels_lost", &self.channels_lost());
       ds.finish()
   }
 }

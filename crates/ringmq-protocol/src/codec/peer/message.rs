@@ -255,6 +255,9 @@ pub struct Cursors {
     /// Idempotent producers whose batches the leader's log does not hold any more, with the list of all channels: the follower's
     /// log may begin behind them, too. At most [`PRODUCERS_TOLD_MAX`].
     pub producers: Vec<Producer>,
+    /// Damage may have taken channels from this leader, or from one before it, and no operator has accepted that: who leads next lacks them,
+    /// too. Not with an operation.
+    pub channels_lost: bool,
 }
 
 /// Sent when all that `seq` brought is durable. With an error when something of it was not applied as it came.

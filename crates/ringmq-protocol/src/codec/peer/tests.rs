@@ -98,8 +98,8 @@ fn producer(n: u64) -> Option<Producer> {
 fn cursors() -> impl Strategy<Value = Cursors> {
     let lists = (prop::collection::vec(cursor(), 0..5), prop::collection::vec(channel(), 0..5));
     let starts = [prop::option::of(position()), prop::option::of(position())];
-    (1..=u64::MAX, position(), any::<[bool; 2]>(), starts, lists).prop_map(
-        |(seq, committed, [flush, is_all], [collect_start, agreed_start], (cursors, deleted))| Cursors {
+    (1..=u64::MAX, position(), any::<[bool; 3]>(), starts, lists).prop_map(
+        |(seq, committed, [flush, is_all, channels_lost], [collect_start, agreed_start], (cursors, deleted))| Cursors {
             seq,
             committed,
             flush,
@@ -109,6 +109,7 @@ fn cursors() -> impl Strategy<Value = Cursors> {
             cursors,
             deleted,
             producers: if is_all { (1..40).filter_map(producer).collect() } else { vec![] },
+            channels_lost,
         },
     )
 }
@@ -348,8 +349,9 @@ fn the_longest_messages_fit_a_frame() {
     let start = Some(AT);
     let (collect_start, agreed_start, cursors) = (start, start, vec![]);
     let producers = (1..=PRODUCERS_TOLD_MAX as u64).filter_map(producer).collect();
-    let (is_all, flush) = (false, true);
-    let cursors = Cursors { seq: 1, committed: AT, flush, is_all, collect_start, agreed_start, cursors, deleted, producers };
+    let (is_all, flush, channels_lost, seq, committed) = (false, true, true, 1, AT);
+    let cursors =
+        Cursors { seq, committed, flush, is_all, collect_start, agreed_start, cursors, deleted, producers, channels_lost };
     assert_eq!(outcome(Body::Cursors(cursors)), Ok(()));
 }
 
@@ -391,6 +393,7 @@ fn numbers_out_of_bounds_are_malformed() {
             cursors,
             deleted: vec![],
             producers: vec![],
+            channels_lost: false,
         })
     };
     assert_eq!(outcome(cursors(vec![interval(12, 14), interval(20, 21)])), Ok(()));
