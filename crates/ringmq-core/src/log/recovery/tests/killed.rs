@@ -211,8 +211,18 @@ fn a_segment_whose_first_block_a_failed_sync_left_is_written_again() {
         engine.disk.faults = Faults { sync_error: 0.3, ..NO_FAULTS };
         failed += recover(&mut engine.disk, &small).is_err() as u32;
         engine.disk.kill();
-        let recovered = survives(engine.disk, &format!("seed {seed}"));
-        assert!(recovered.partitions[0].segments.len() > 1, "seed {seed}: {:?}", recovered.partitions[0].segments);
+        engine.disk.faults = Faults::default();
+        let recovered = recover(&mut engine.disk, &small).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let p = &recovered.partitions[0];
+        assert!(p.segments.len() > 1, "seed {seed}: {:?}", p.segments);
+        let bases = p.segments.iter().map(|m| m.base.offset);
+        let files = bases.flat_map(|at| [FileId::Segment(p.dir.clone(), at), FileId::Commit(p.dir.clone(), at)]);
+        let paths: Vec<String> = files.map(|file| file.to_string()).collect();
+        let firsts = |disk: &SimDisk| paths.iter().map(|path| disk.contents_of(path)[..BLOCK].to_vec()).collect::<Vec<_>>();
+        let before = firsts(&engine.disk);
+        engine.disk.crash();
+        assert!(firsts(&engine.disk) == before, "seed {seed}: a first block is not durable");
+        survives(engine.disk, &format!("seed {seed}"));
     }
     assert!(failed > 20, "{failed}");
 }
