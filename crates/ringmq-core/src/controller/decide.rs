@@ -35,7 +35,7 @@ impl Controller {
             return self.elect(now, view, at, record);
         }
         let wanted = usize::from(topic.value.record.replicas);
-        if let Some(next) = self.remove(now, view, record, wanted) {
+        if let Some(next) = self.remove(now, view, at, record, wanted) {
             return next;
         }
         if let Some(next) = self.hand_over(now, view, at, record) {
@@ -77,13 +77,13 @@ impl Controller {
         view.member(node).is_some() && !view.is_draining(node) && !is_late
     }
 
-    /// One replica more than the topic wants goes, once as many others are in sync and alive.
-    fn remove(&self, now: Ticks, view: &View, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
+    /// One replica more than the topic wants goes, once as many others are in sync, alive and whole.
+    fn remove(&self, now: Ticks, view: &View, at: At, record: &PartitionRecord, wanted: usize) -> Option<Verdict> {
         if record.replicas.len() <= wanted {
             return None;
         }
         let leader = record.leader.map(|l| l.node);
-        let good = |n: &NodeId| record.isr.contains(n) && view.session(*n).is_some();
+        let good = |n: &NodeId| record.isr.contains(n) && is_sound(view, at, *n);
         let others = |victim: NodeId| record.replicas.iter().filter(|n| **n != victim && good(n)).count();
         let crowded = |n: NodeId| record.replicas.iter().filter(|r| zone(view, **r) == zone(view, n)).count();
         let rank = |n: &NodeId| {
