@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""What deferred messages cost: published with delays drawn at random, kept in memory, and handed out when a crowd of them falls due at once.
+
+    benches/delays.py                                # 1,000,000 messages of 100 B, 5 rounds of publishing
+    benches/delays.py --messages=10000000 --rounds=1
+    benches/delays.py --messages=100000 --depth=1    # one DPUB at a time: each is a batch of its own
+    NSQD=/path/to/nsqd benches/delays.py             # nsqd in the same run (its longest delay is set to 30 days)
+
+The binary is RINGMQ, or else target/release/ringmq (`cargo build --release`). Each server starts on an empty data path below --folder, with
+one shard and else with its defaults; a consumer is connected, so that the channel has put off everything.
+- publishing: DPUBs of 100 B, --depth of them at a time on one connection, with delays from an hour to 30 days; in turn with as many PUBs.
+  `deferred/undeferred` is the ratio of the rates. This client is Python on one CPU, and bounds both.
+- memory: of the process once all are put off; `growth` is per deferred message, from before the first.
+- a crowd: --crowd messages that fall due in one second, while another topic has one message at a time go round. `late` is when the last of the
+  crowd came, after its time; the other topic's round trips are given before and during it.
+"""
+import argparse, random, statistics, struct, tempfile, threading, time
+from servers import Client, commands, create, peak, resident, started
+
+BODY = b"x" * 100
+HOUR_MS, MONTH_MS = 3_600_000, 30 * 24 * 3_600_000
+
+
+def publish(client, topic, count, depth, delay_ms):
+    """Messages per second; `delay_ms` of None: not deferred."""
+    begun, sent, answered = time.monotonic(), 0, 0
+    while answered < count:
+        batch = []
+        for _ in range(min(depth, count - sent)):
+            head = b"PUB %s\n" % topic if delay_ms is None else b"DPUB %s %d\n" % (topic, delay_ms())
+            batch.append(head + struct.pack(">i", len(BODY)) + BODY)
+        sent += len(batch)
+        client.wire.sendall(b"".join(batch))
+        while answered < sent:
+            for kind, payload in client.frames():
+                assert kind == 0, payload
+                answered += payload == b"OK"
+                if payload == b"_heartbeat_":
+                    client.wire.sendall(b"NOP\n")
+    return count / (time.monotonic() - begun)
+
+
+def drain(client, count):
+    """Finishes `count` messages; when the last one came."""
+    while count:
+        answers = []
+        for kind, payload in client.frames():
+            answers.append(b"FIN %s\n" % payload[10:26] if kind == 2 else b"NOP\n")
+            count -= kind == 2
+        client.wire.sendall(b"".join(answers))
+    return time.time()
+
+
+def round_trips(server, until, found):
+    """Milliseconds from a PUB to the message, one after the other."""
+    client, publisher = Client(server.tcp), Client(server.tcp)
+    client.ok(b"SUB other ch\n")
+    client.wire.sendall(b"RDY 1\n")
+    while not until.is_set():
+        begun = time.monotonic()
+        publish(publisher, b"other", 1, 1, None)
+        drain(client, 1)
+        found.append((time.time(), 1000 * (time.monotonic() - begun)))
+        time.sleep(0.005)
+
+
+def crowd(server, options):
+    create(server.http, "crowd")
+    create(server.http, "other")
+    client = Client(server.tcp)
+    client.ok(b"SUB crowd ch\n")
+    client.wire.sendall(b"RDY 2500\n")
+    # Long enough for all to be published before.
+    due = time.time() + 5 + options.crowd / 20_000
+    publish(Client(server.tcp), b"crowd", options.crowd, 500, lambda: int(1000 * (due - time.time() + random.random())))
+    over, trips = threading.Event(), []
+    other = threading.Thread(target=round_trips, args=(server, over, trips))
+    other.start()
+    last = drain(client, options.crowd)
+    time.sleep(0.1)
+    over.set()
+    other.join()
+    before = [ms for at, ms in trips if at < due]
+    during = [ms for at, ms in trips if due <= at <= last]
+    return last - due - 1, before, during
+
+
+def measure(name, command, options):
+    more = ["-max-req-timeout=720h"] if name == "nsqd" else []
+    with started(command, options.folder, *more) as server:
+        create(server.http, "later")
+        create(server.http, "now")
+        client = Client(server.tcp)
+        client.ok(b"SUB later ch\n")
+        client.wire.sendall(b"RDY 1\n")
+        before, ratios, rates = resident(server.pid), [], []
+        each = options.messages // options.rounds
+        for _ in range(options.rounds):
+            deferred = publish(Client(server.tcp), b"later", each, options.depth, lambda: random.randrange(HOUR_MS, MONTH_MS))
+            undeferred = publish(Client(server.tcp), b"now", min(each, 200_000), options.depth, None)
+            rates.append(deferred)
+            ratios.append(deferred / undeferred)
+        time.sleep(2)
+        grown, most = resident(server.pid) - before, peak(server.pid)
+        print(
+            f"{name:5} published {statistics.median(rates):,.0f} deferred/s, deferred/undeferred {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f} to {max(ratios):.2f}); {resident(server.pid) / 2**20:.0f} MiB, at most {most / 2**20:.0f}, "
+            f"growth {grown / options.messages:.1f} B each"
+        )
+        if options.crowd:
+            late, calm, busy = crowd(server, options)
+            show = lambda ms: f"{statistics.median(ms):.1f} ms (at most {max(ms):.1f})" if ms else "none"
+            print(f"{name:5} crowd of {options.crowd:,}: last {late:.2f} s late; round trips of another topic {show(calm)}, then {show(busy)}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--depth", type=int, default=100, help="publishes that are sent before their answers are read")
+    parser.add_argument("--crowd", type=int, default=1_000_000, help="0: none")
+    parser.add_argument("--folder", default=tempfile.gettempdir())
+    options = parser.parse_args()
+    for name, command in commands().items():
+        measure(name, command, options)
+
+
+main()
