@@ -1,13 +1,16 @@
-//! Deferred publishes over the sockets of the real binary, and over kills: none is early, none is lost.
+//! Deferred publishes and far-off retries over the sockets of the real binary, over kills and clean stops: none is early, none is lost,
+//! and clients find the attempts that they know, as with nsqd.
 //!
 //! A test waits as long as it takes for a message, and holds against the wall clock only that it did not come too soon: that is
 //! exact on a machine that is as slow as it likes. That a message is not late is what `channel::model` holds, on a clock of its own.
 
 mod node;
 
-use node::{Client, Node, command_with_body};
+use node::stock::{Process, stock};
+use node::{Client, Message, Node, Ports, command_with_body};
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 fn unix_ms() -> u64 {
@@ -94,4 +97,115 @@ fn stats_count_what_waits_for_its_time_and_an_empty_takes_it() {
     let answer = node.post("/channel/empty?topic=t&channel=ch", b"").expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     assert!(stats().contains("\"deferred_count\":0") && stats().contains("\"depth\":0"), "{}", stats());
+}
+
+fn requeue(client: &mut Client, message: &Message, delay_ms: u64) {
+    client.write(&[b"REQ ", &message.id[..], format!(" {delay_ms}\n").as_bytes()].concat()).expect("a socket");
+}
+
+fn nothing_comes(client: &mut Client) {
+    client.set_read_timeout(Duration::from_millis(200)).expect("a socket");
+    let end = client.message().expect_err("nothing is left");
+    assert!(matches!(end.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{end}");
+    client.set_read_timeout(Duration::from_secs(30)).expect("a socket");
+}
+
+/// A REQ that is longer than the message timeout is a copy in the log, of which clients notice nothing.
+#[test]
+fn a_far_off_retry_comes_when_it_is_due_over_a_kill_as_the_same_message() {
+    let mut node = Node::start(&["--shards=2", "--msg-timeout=500ms"]);
+    let mut client = subscribe(&node, "ch");
+    let mut publisher = Client::connect(node.tcp()).expect("it takes connections");
+    publisher.publish("t", b"x").expect("stored");
+    let first = client.message().expect("it comes");
+    let due_ms = unix_ms() + 3_000;
+    requeue(&mut client, &first, 3_000);
+    let is_copied = || node.get("/stats?format=json&topic=t").expect("it answers").contains("\"message_count\":2,");
+    (0..300).take_while(|_| !is_copied()).for_each(|_| std::thread::sleep(Duration::from_millis(10)));
+    assert!(is_copied(), "{}", node.get("/stats?format=json&topic=t").expect("it answers"));
+    // FINs are journaled before the publishes of the same turn, and so is what the copy confirms.
+    publisher.publish("t", b"y").expect("stored");
+    std::thread::sleep(Duration::from_millis(100));
+    publisher.publish("t", b"y").expect("stored");
+    drop((client, publisher));
+    restart(&mut node);
+    let mut client = subscribe(&node, "ch");
+    for _ in 0..2 {
+        let other = client.message().expect("it comes");
+        assert_eq!(other.body, b"y", "the retry is early");
+        client.finish(&other.id).expect("a socket");
+    }
+    let again = client.message().expect("it comes");
+    assert!(unix_ms() >= due_ms, "{} ms too early", due_ms - unix_ms());
+    assert_eq!(again, Message { attempts: 2, ..first });
+    client.finish(&again.id).expect("a socket");
+    nothing_comes(&mut client);
+}
+
+/// What a client sees around a clean stop: messages that it finishes, keeps, puts off by a moment and for long, as body and attempts.
+fn around_a_stop(address: SocketAddr, restart: impl FnOnce()) -> Vec<(Vec<u8>, u16)> {
+    let mut client = Client::connect(address).expect("it takes connections");
+    client.subscribe("t", "ch", 4).expect("subscribed");
+    let mut publisher = Client::connect(address).expect("it takes connections");
+    for body in [b"finished", b"held    ", b"again   ", b"put off "] {
+        publisher.publish("t", body).expect("stored");
+    }
+    let mut held = vec![];
+    for _ in 0..4 {
+        held.push(client.message().expect("it comes"));
+    }
+    held.sort_by_key(|m| m.body.clone());
+    let [again, finished, kept, put_off] = &held[..] else { panic!("four came") };
+    client.finish(&finished.id).expect("a socket");
+    requeue(&mut client, again, 0);
+    let second = client.message().expect("it comes again");
+    assert_eq!((&second.body, second.attempts, kept.attempts), (&again.body, 2, 1));
+    requeue(&mut client, put_off, 1_500);
+    // All was read once this is answered.
+    client.publish("other", b"x").expect("stored");
+    restart();
+    let mut client = Client::connect(address).expect("it takes connections");
+    client.subscribe("t", "ch", 4).expect("subscribed");
+    let mut came: Vec<Message> = (0..3).map(|_| client.message().expect("it comes again")).collect();
+    came.sort_by_key(|m| m.body.clone());
+    for (before, after) in [again, kept, put_off].into_iter().zip(&came) {
+        assert_eq!((before.id, before.unix_ns), (after.id, after.unix_ns), "it is the same message");
+        client.finish(&after.id).expect("a socket");
+    }
+    nothing_comes(&mut client);
+    came.into_iter().map(|m| (m.body, m.attempts)).collect()
+}
+
+#[test]
+fn attempts_survive_a_clean_stop_as_with_nsqd() {
+    let mut node = Node::start(&["--shards=1"]);
+    let address = node.tcp();
+    let began_ms = unix_ms();
+    let ours = around_a_stop(address, || {
+        node.stop();
+        node.spawn();
+        node.wait_ready().expect("it starts again");
+    });
+    assert!(unix_ms() >= began_ms + 1_500, "what was put off keeps its due time");
+    let wanted = [(b"again   ".to_vec(), 3), (b"held    ".to_vec(), 2), (b"put off ".to_vec(), 2)];
+    assert_eq!(ours, wanted);
+
+    let (ports, data) = (Ports::free(), tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("the folder is writable"));
+    let flags = [
+        format!("--tcp-address={}", ports.at(0)),
+        format!("--http-address={}", ports.at(1)),
+        format!("--data-path={}", data.path().display()),
+        "--log-level=error".into(),
+    ];
+    let start = || {
+        let mut process = Process::start(&stock("nsqd"), &flags);
+        process.wait_listening(ports.at(0));
+        process
+    };
+    let mut nsqd = start();
+    let theirs = around_a_stop(ports.at(0), || {
+        nsqd.stop();
+        nsqd = start();
+    });
+    assert_eq!(theirs, wanted);
 }

@@ -4,8 +4,8 @@
 //! `GOLDEN_WRITE=1 cargo test --test golden` writes the fixtures anew.
 
 use ringmq::base::*;
-use ringmq::format::batch::{Batch, BatchBuilder, Stamp};
-use ringmq::format::cursor::{CursorImage, Interval};
+use ringmq::format::batch::{Batch, BatchBuilder, CopyOf, Stamp};
+use ringmq::format::cursor::{CursorImage, Handed, Interval};
 use ringmq::format::files::{Bad, COMMIT_MAGIC, CommitRecord, FileHeader, NodeHeader, RawPosition, SEGMENT_MAGIC};
 use ringmq::format::journal::*;
 use ringmq::format::meta::{NodeMeta, TopicMeta};
@@ -77,7 +77,7 @@ fn cursor(rng: &mut Rng) -> CursorImage {
     let name = ChannelName::new(&"channel-of-some-length"[..1 + rng.below(21) as usize]).expect("it is valid");
     let (paused, ordered) = (rng.chance(0.5), rng.chance(0.5));
     let (epoch, generation) = (Epoch(rng.next_u64()), rng.next_u64());
-    CursorImage { name, paused, ordered, first: false, epoch, generation, confirmed, intervals }
+    CursorImage { name, paused, ordered, first: false, epoch, generation, confirmed, intervals, handed: vec![] }
 }
 
 /// The topic's first channel.
@@ -85,6 +85,35 @@ fn first_cursor(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = vec![];
     CursorImage { first: true, ..cursor(rng) }.encode(&mut bytes);
     bytes
+}
+
+/// A cursor of a channel that had delivered some before a clean stop.
+fn stopped_cursor(rng: &mut Rng) -> Vec<u8> {
+    let mut at = 1;
+    let handed = (0..1 + rng.below(5)).map(|_| {
+        let (start, num) = (at + rng.below(9), 1 + rng.below(9) as u32);
+        at = start + num as u64;
+        let due_unix_ns = if rng.chance(0.5) { rng.below(1 << 60) as i64 } else { 0 };
+        Handed { start: LogId(start), num, attempts: rng.next_u64() as u16, due_unix_ns }
+    });
+    let handed = handed.collect();
+    let mut bytes = vec![];
+    CursorImage { handed, ..cursor(rng) }.encode(&mut bytes);
+    bytes
+}
+
+/// Copies of messages for one channel each.
+fn batch_of_copies(rng: &mut Rng) -> Batch {
+    let (mut builder, now) = (BatchBuilder::default(), rng.below(1 << 60) as i64);
+    for _ in 0..1 + rng.below(5) {
+        let channel = &"channel-of-some-length"[..1 + rng.below(21) as usize];
+        let (log_id, unix_ns) = (LogId(1 + rng.below(1 << 53)), rng.below(1 << 60) as i64);
+        let copy_of = CopyOf { log_id, unix_ns, attempts: rng.next_u64() as u16, channel };
+        builder.push_copy(now, now + rng.below(1 << 40) as i64, copy_of, &body(rng, 200));
+    }
+    let (topic_id, partition) = (TopicId(rng.bytes_16()), PartitionId(rng.below(1024) as u16));
+    let (at, epoch, prev_crc) = (position(rng), Epoch(rng.next_u64()), rng.next_u64() as u32);
+    builder.seal(Stamp { topic_id, partition, epoch, at, prev_crc })
 }
 
 fn snapshot(rng: &mut Rng) -> Snapshot {
@@ -335,6 +364,8 @@ fn encodings_do_not_drift() {
         ("header with table", hash(13, block_with_table)),
         ("doubt records", hash(14, doubt_records)),
         ("batch with due times", hash(15, |r| due_batch(r).bytes.to_vec())),
+        ("batch of copies", hash(16, |r| batch_of_copies(r).bytes.to_vec())),
+        ("cursor after a stop", hash(17, stopped_cursor)),
     ];
     let frozen = [
         ("batch", 0x4120_8241_3c56_8ff3),
@@ -353,6 +384,8 @@ fn encodings_do_not_drift() {
         ("header with table", 0xbe42_7176_c790_8ffb),
         ("doubt records", 0x3e48_ab57_900c_4f0a),
         ("batch with due times", 0x5372_f213_7b0b_ae7b),
+        ("batch of copies", 0),
+        ("cursor after a stop", 0),
     ];
     assert!(found == frozen, "bytes on disk have changed:\n{found:#018x?}\nfrozen:\n{frozen:#018x?}");
 }

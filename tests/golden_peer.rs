@@ -52,6 +52,7 @@ fn cursors(minor: u16) -> Cursors {
         generation: 3,
         confirmed: at(2),
         intervals: vec![Interval { start: LogId(2500), end: at(3) }, Interval { start: LogId(3500), end: at(4) }],
+        handed: vec![],
     };
     Cursors {
         seq: 12,

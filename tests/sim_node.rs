@@ -104,6 +104,8 @@ fn sweep(name: &str, default: Range<u64>, plan: Plan) -> Outcome {
         t.native_channels += c.native_channels;
         t.native_claims += c.native_claims;
         t.deferred += c.deferred;
+        t.put_off += c.put_off;
+        t.copies += c.copies;
         total.crashes += o.crashes;
         total.stops += o.stops;
         total.recovery_crashes += o.recovery_crashes;

@@ -347,13 +347,22 @@ fn show_cursor(c: &CursorImage) -> String {
     let paused = if c.paused { ", paused" } else { "" };
     let (name, confirmed, beyond) = (&c.name, c.confirmed, c.intervals.len());
     let confirmed = place(confirmed);
-    format!("channel {name}: generation {}, confirmed up to {confirmed} and {beyond} intervals{paused}", c.generation)
+    let handed = match delivered(c) {
+        0 => String::new(),
+        n => format!(", {n} messages delivered before"),
+    };
+    format!("channel {name}: generation {}, confirmed up to {confirmed} and {beyond} intervals{paused}{handed}", c.generation)
+}
+
+/// Messages that had been delivered before a clean stop.
+fn delivered(c: &CursorImage) -> u64 {
+    c.handed.iter().map(|h| h.num as u64).sum()
 }
 
 fn cursor_values(c: &CursorImage) -> Value {
     json!({
         "channel": c.name.to_string(), "epoch": c.epoch.0, "generation": c.generation, "confirmed": position(c.confirmed),
-        "intervals": c.intervals.len(), "is_paused": c.paused, "is_ordered": c.ordered
+        "intervals": c.intervals.len(), "is_paused": c.paused, "is_ordered": c.ordered, "delivered": delivered(c)
     })
 }
 

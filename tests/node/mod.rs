@@ -318,6 +318,7 @@ pub enum Frame {
 
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub struct Message {
+    pub unix_ns: i64,
     pub id: [u8; 16],
     pub attempts: u16,
     pub body: Vec<u8>,
@@ -382,6 +383,7 @@ impl Client {
             0 => Frame::Response(body.to_vec()),
             1 => Frame::Error(String::from_utf8_lossy(body).into_owned()),
             2 if body.len() >= 26 => Frame::Message(Message {
+                unix_ns: number(&body[..8]) as i64,
                 attempts: number(&body[8..10]) as u16,
                 id: body[10..26].try_into().expect("16 bytes were cut out"),
                 body: body[26..].to_vec(),

@@ -1,22 +1,32 @@
 //! Messages with a due time that nobody has had yet. A channel reads on behind them and delivers each once it is due.
 //!
-//! Consecutive messages of a batch that are not due are *one* entry of the open set, whatever their due times. It waits until the
-//! first of them is due; then what is due of it goes out, and each stretch that is not is put off again. So deferred messages cost
-//! memory per stretch, not per message: a message costs an entry of its own only once its neighbours are finished, and then the
-//! channel needs one for the gap between them anyway.
+//! Consecutive messages of a batch that are not due are *one* entry of the open set, whatever their due times: a stretch. So are
+//! consecutive small batches, up to [`SPAN_BYTES`] of the log: a span. The entry waits until the first of its messages is due; then
+//! the channel reads it, what is due of it goes out, and what is not is put off again, in front of it and behind. So deferred
+//! messages cost memory per span, not per message. A message costs an entry of its own only once its neighbours are finished, and
+//! then the channel needs one for the gap between them anyway.
 //!
 //! Due times are times of the wall clock, which a restart and another node know too. They are held against it at the very
 //! delivery, so a clock that was set back makes no message early.
 
 use super::deliver::{Place, Turn};
 use super::machine::Channel;
-use super::open::{Fresh, Open, State};
-use crate::base::{LogId, Ticks};
-use crate::format::batch::{Batch, Messages};
+use super::open::{Deferred, Fresh, Open, State};
+use crate::base::{LogId, Position, Ticks};
+use crate::format::batch::{BATCH_HEADER_LEN, Batch, Messages};
 use std::time::Duration;
 
 /// Messages of one stretch. A longer one is several, so that no step of a turn is long.
 const STRETCH_MAX: usize = 1024;
+/// Bytes of the log that a span of several batches covers at most: they are read whenever one of its messages falls due.
+pub(super) const SPAN_BYTES: i64 = 16 * 1024;
+
+/// The entry that was put off last, and the millisecond at which it stands among the deferred ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastPutOff {
+    pub(super) key: u32,
+    due_ms: u64,
+}
 
 /// What a batch has at some place, as to due times.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,27 +35,41 @@ pub(super) enum Stretch {
     Due { num: usize },
     /// So many messages that are not, at least one: the first of them is due at that time. `end`: where they end.
     Later { num: u16, end: usize, due_unix_ns: i64 },
+    /// So many copies for other channels, at least one.
+    Foreign { num: u16, end: usize },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Due,
+    Later,
+    Foreign,
 }
 
 impl Stretch {
     /// Looks at the messages of `batch` from `at` on, where message `first` begins, and at not more than `limit`.
-    pub(super) fn of(batch: &Batch, at: usize, first: LogId, limit: usize, unix_ns: i64) -> Stretch {
-        let is_later = |due: &i64| *due > unix_ns;
+    pub(super) fn of(batch: &Batch, at: usize, first: LogId, limit: usize, (channel, unix_ns): (&str, i64)) -> Stretch {
         let mut messages = Messages::resume(&batch.bytes[at..], first, 0);
         let (mut num, mut end, mut nearest) = (0, at, i64::MAX);
-        let mut later = None;
+        let mut kind = None;
         while num < limit.min(STRETCH_MAX)
             && let Some(message) = messages.next()
         {
-            let due = message.due_unix_ns.filter(is_later);
-            if *later.get_or_insert(due.is_some()) != due.is_some() {
+            let found = match message.copy_of {
+                Some(copy_of) if copy_of.channel != channel => Kind::Foreign,
+                _ if message.due_unix_ns.is_some_and(|due| due > unix_ns) => Kind::Later,
+                _ => Kind::Due,
+            };
+            if *kind.get_or_insert(found) != found {
                 break;
             }
-            (num, end, nearest) = (num + 1, batch.bytes.len() - messages.rest_len(), nearest.min(due.unwrap_or(nearest)));
+            let due = message.due_unix_ns.unwrap_or(nearest);
+            (num, end, nearest) = (num + 1, batch.bytes.len() - messages.rest_len(), nearest.min(due));
         }
-        match later {
-            Some(true) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
-            _ => Stretch::Due { num: num.max(1) },
+        match kind {
+            Some(Kind::Later) => Stretch::Later { num: num as u16, end, due_unix_ns: nearest },
+            Some(Kind::Foreign) => Stretch::Foreign { num: num as u16, end },
+            Some(Kind::Due) | None => Stretch::Due { num: num.max(1) },
         }
     }
 
@@ -61,13 +85,16 @@ impl Channel {
         if self.ordered { 1 } else { STRETCH_MAX }
     }
 
-    /// Passes what the log has at `next`, where `place` stands too, and what is not due there. False: what stands there is due.
+    /// Passes what the log has at `next`, where `place` stands too, and what is not due there, or for another channel. False: what
+    /// stands there is due.
     pub(super) fn put_off(&mut self, batch: &Batch, place: &mut Place, turn: &mut Turn) -> bool {
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - place.id.0);
-        let limit = until_restored.min(self.stretch_limit() as u64) as usize;
-        let Stretch::Later { num, end, due_unix_ns } = Stretch::of(batch, place.at, place.id, limit, turn.unix_ns) else {
-            return false;
+        let limit = until_restored.min(self.until_handed(place.id)).min(self.stretch_limit() as u64) as usize;
+        let (num, end, due) = match Stretch::of(batch, place.at, place.id, limit, (self.name().as_str(), turn.unix_ns)) {
+            Stretch::Due { .. } => return false,
+            Stretch::Later { num, end, due_unix_ns } => (num, end, Some(due_unix_ns)),
+            Stretch::Foreign { num, end } => (num, end, None),
         };
         let open = Open::new(Fresh {
             id: place.id,
@@ -78,8 +105,14 @@ impl Channel {
             num,
         });
         self.next = open.interval().end;
-        let key = self.open.push(open);
-        self.defer(key, Stretch::due(due_unix_ns, turn), turn.now);
+        match due.map(|due_unix_ns| Stretch::due(due_unix_ns, turn)) {
+            Some(due) if self.widens_last(&open, due, turn.now) => {}
+            Some(due) => {
+                let key = self.open.push(open);
+                self.defer_unread(key, due, turn.now);
+            }
+            None => self.confirm(open.interval()),
+        }
         (place.at, place.id) = (end, LogId(place.id.0 + num as u64));
         turn.spend_step();
         turn.spend_walk(num as usize);
@@ -98,7 +131,8 @@ impl Channel {
         turn: &mut Turn,
     ) -> Option<Option<u32>> {
         let &Open { id, num: whole, .. } = self.open.get(key);
-        let stretch = Stretch::of(batch, at, id, self.stretch_limit().min(whole as usize), turn.unix_ns);
+        let limit = self.stretch_limit().min(whole as usize);
+        let stretch = Stretch::of(batch, at, id, limit, (self.name().as_str(), turn.unix_ns));
         let Stretch::Later { num, end, due_unix_ns } = stretch else { return None };
         let (taken, after) = if num == whole {
             let after = self.open.after(key);
@@ -113,17 +147,67 @@ impl Channel {
         let open = self.open.get_mut(taken);
         (open.at, open.skip) = (at as u32, 0);
         self.waiting_count -= num as u64;
-        self.defer(taken, Stretch::due(due_unix_ns, turn), turn.now);
+        let (stretch, due) = (*open, Stretch::due(due_unix_ns, turn));
+        if self.widens_last(&stretch, due, turn.now) {
+            self.open.remove(taken);
+        } else {
+            self.defer_unread(taken, due, turn.now);
+        }
         turn.spend_step();
         turn.spend_walk(num as usize);
         Some(after)
     }
 
-    /// An entry that is in no list waits until it is due.
-    pub(super) fn defer(&mut self, key: u32, due: Ticks, now: Ticks) {
+    /// An entry that is in no list waits until it is due. Returns where it stands among the deferred ones.
+    pub(super) fn defer(&mut self, key: u32, due: Ticks, now: Ticks) -> u64 {
         let open = self.open.get_mut(key);
         open.state = State::Deferred;
         self.deferred_count += open.num as u64;
-        self.deferred.insert(&mut self.open, now, due, key);
+        self.deferred.insert(&mut self.open, now, due, key)
+    }
+
+    /// The same of an entry that nobody has had: the next one may widen it.
+    fn defer_unread(&mut self, key: u32, due: Ticks, now: Ticks) {
+        let due_ms = self.defer(key, due, now);
+        self.last_put_off = Some(LastPutOff { key, due_ms });
+    }
+
+    /// Adds `stretch`, which is all of a batch, to the entry that was put off last, if that ends where it begins. False: it does not.
+    fn widens_last(&mut self, stretch: &Open, due: Ticks, now: Ticks) -> bool {
+        let Some(LastPutOff { key, due_ms }) = self.last_put_off.filter(|_| !self.ordered) else { return false };
+        let last = *self.open.get(key);
+        let is_whole = |open: &Open| open.at as usize == BATCH_HEADER_LEN && open.skip == 0 && open.last_of > 0;
+        let bytes = stretch.offset + stretch.last_of as i64 - last.offset;
+        let num = last.num as usize + stretch.num as usize;
+        let is_next = is_whole(&last) && is_whole(stretch) && last.interval().end == stretch.start();
+        if !is_next || bytes > SPAN_BYTES || num > STRETCH_MAX {
+            return false;
+        }
+        let open = self.open.get_mut(key);
+        (open.num, open.last_of) = (num as u16, bytes as u32);
+        self.deferred_count += stretch.num as u64;
+        if Deferred::place(now, due) < due_ms {
+            self.deferred.remove(&mut self.open, due_ms, key);
+            let due_ms = self.deferred.insert(&mut self.open, now, due, key);
+            self.last_put_off = Some(LastPutOff { key, due_ms });
+        }
+        true
+    }
+
+    /// A waiting entry reaches beyond `end`, where its first batch ends: what is behind becomes an entry of its own, behind it in the
+    /// list. Returns the entry of what is before.
+    pub(super) fn split_span(&mut self, list: usize, key: u32, end: Position) -> u32 {
+        let open = self.open.get_mut(key);
+        let is_beyond = open.id < end.log_id && end.log_id <= open.last() && open.offset < end.offset;
+        if !is_beyond {
+            return key;
+        }
+        let len = (end.offset - open.offset) as u32;
+        let mut front = open.split_front((end.log_id.0 - open.id.0) as u16);
+        front.last_of = len;
+        (open.offset, open.at, open.skip, open.last_of) = (end.offset, BATCH_HEADER_LEN as u32, 0, open.last_of - len);
+        let front = self.open.insert_before(key, front);
+        self.open.list_before(&mut self.waiting[list], key, front);
+        front
     }
 }

@@ -4,6 +4,7 @@ use super::Channel;
 use super::tests::{A, Got, Log, channel, channel_at, cursor, ms, options, subscribe};
 use crate::base::LogId;
 use crate::format::cursor::CursorImage;
+use crate::log::fetch::Fetch;
 use crate::seam::message::SubOptions;
 
 const MS: i64 = 1_000_000;
@@ -112,6 +113,52 @@ fn a_stretch_costs_one_entry_whatever_its_due_times() {
         }
     }
     assert_eq!((channel.deferred_count(), channel.confirmed()), (0, log.end()));
+}
+
+/// Each is a batch of its own, as a DPUB makes it: ten million of 100 B are some 9 MB by this before any is due, and at most 140 MB when
+/// every second one is finished.
+#[test]
+fn a_span_of_small_batches_costs_one_entry_whatever_its_due_times() {
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    const MESSAGES: i64 = 5_000;
+    let due_ms = |n: i64| 1_000 + n * 104_729 % 100_000;
+    for n in 0..MESSAGES {
+        log.publish_due(&[due(due_ms(n))]);
+    }
+    subscribe(&mut channel, A, 1);
+    at(&mut channel, &mut log, &mut got, 0);
+    assert_eq!((channel.deferred_count(), channel.deadline()), (MESSAGES as u64, Some(ms(1_000))));
+    let bytes = channel.open_bytes();
+    assert!(bytes < MESSAGES as usize * 3, "{bytes} bytes");
+    channel.lend(A, u32::MAX / 2);
+    let mut most = 0;
+    for now_ms in (1_000..101_100).step_by(50) {
+        at(&mut channel, &mut log, &mut got, now_ms);
+        for (_, id, _) in got.take() {
+            let due_ms = due_ms((id - 1) as i64);
+            assert!((due_ms..due_ms + 50 + 64).contains(&(now_ms as i64)), "{id} due at {due_ms} came at {now_ms}");
+            channel.finish(ms(now_ms), A, LogId(id)).expect("it has it");
+        }
+        most = most.max(channel.open_bytes());
+    }
+    assert!(most < MESSAGES as usize * 56 * 2 / 3, "{most} bytes");
+    assert_eq!((channel.deferred_count(), channel.confirmed()), (0, log.end()));
+}
+
+#[test]
+fn damage_in_a_span_costs_what_it_took() {
+    let (mut channel, mut log, mut got) = (channel(), Log::default(), Got::default());
+    let offsets: Vec<i64> = (0..5).map(|_| log.publish_due(&[due(10), due(10)])).collect();
+    subscribe(&mut channel, A, 100);
+    at(&mut channel, &mut log, &mut got, 0);
+    let (from, to) = (log.batches[&offsets[2]].header.start(), log.batches[&offsets[2]].header.end());
+    log.answers.insert(offsets[2], Fetch::Lost { from, to });
+    at(&mut channel, &mut log, &mut got, 10);
+    assert_eq!(got.ids(), [1, 2, 3, 4, 7, 8, 9, 10]);
+    for id in [1, 2, 3, 4, 7, 8, 9, 10] {
+        channel.finish(ms(10), A, LogId(id)).expect("it has it");
+    }
+    assert_eq!(channel.confirmed(), log.end());
 }
 
 #[test]

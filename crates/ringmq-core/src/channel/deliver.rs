@@ -1,6 +1,7 @@
 //! Hands a channel's messages to its clients: what waits first (requeued, then due), then the log from the read
 //! position. One turn is bounded in messages and bytes; within a batch no message costs a lookup of the log.
 
+use super::copies::known_as;
 use super::flights::Flight;
 use super::machine::{Channel, DUE, REQUEUED};
 use super::open::{Fresh, Open, State};
@@ -55,11 +56,14 @@ pub(super) struct Turn {
     is_fresh: bool,
     /// Something was handed out of what is handed out now: of what waits, or of the log.
     has_begun: bool,
+    /// Messages of the log wait now, which go before what the log has behind them.
+    pub(super) has_taken_up: bool,
 }
 
 impl Turn {
     pub(super) fn new(now: Ticks, messages: usize, bytes: usize) -> Turn {
-        Turn { now, unix_ns: 0, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh: true, has_begun: false }
+        let (is_fresh, has_begun, has_taken_up) = (true, false, false);
+        Turn { now, unix_ns: 0, messages, bytes, messages_max: messages, bytes_max: bytes, is_fresh, has_begun, has_taken_up }
     }
 
     fn is_spent(&self) -> bool {
@@ -158,7 +162,7 @@ impl Channel {
             return false;
         }
         turn.has_begun = false;
-        self.deliver_log(turn, source, sink) == Stop::TurnSpent
+        self.deliver_log(turn, source, sink) == Stop::TurnSpent || turn.has_taken_up
     }
 
     /// `held` counts the messages that no turn will get at before the partition is readable; others than those that are
@@ -172,7 +176,8 @@ impl Channel {
         sink: &mut impl Sink,
     ) -> Stop {
         let mut after = self.waiting[list].first();
-        let mut batch: Option<Batch> = None;
+        // What stands at the offset looked at last, or where that which is lost there ends.
+        let (mut batch, mut lost_to): (Option<Batch>, _) = (None, Position::START);
         // Batches that cannot be had now, and whether the device refuses them.
         let (mut pending, mut pending_count, mut stepped_over) = ([(0, false); PENDING_MAX], 0, 0);
         while let Some(key) = after {
@@ -208,9 +213,11 @@ impl Channel {
                         }
                         continue;
                     }
-                    Fetch::Lost { .. } | Fetch::Below { .. } => batch = None,
+                    Fetch::Lost { to, .. } | Fetch::Below { start: to } => (batch, lost_to) = (None, to),
                 }
             }
+            let key = self.split_span(list, key, batch.as_ref().map_or(lost_to, |b| b.header.end()));
+            after = self.open.after(key);
             turn.spend_walk(self.open.get(key).skip as usize);
             let Some((batch, found)) = batch.as_ref().and_then(|b| Some((b, find(b, self.open.get(key))?))) else {
                 // Damage or retention took it away since it was delivered.
@@ -226,8 +233,12 @@ impl Channel {
                 continue;
             }
             let place = (offset + found.at as i64, (found.behind - found.at) as u32);
-            match self.hand_out(&found.message, attempts, place, sink) {
+            let (shown, deliveries) = known_as(&found.message, attempts);
+            match self.hand_out(&shown, deliveries, place, sink) {
                 Handed::Taken => {
+                    if shown.log_id != found.message.log_id {
+                        self.shows(shown.log_id, found.message.log_id);
+                    }
                     let taken = self.take_waiting_message(list, key, &found);
                     if taken != key {
                         after = Some(key);
@@ -415,6 +426,15 @@ impl Channel {
                 (place.at, place.id) = (behind, LogId(place.id.0 + 1));
                 continue;
             }
+            if !self.handed.is_empty() && self.take_up(batch, place, turn) {
+                if self.ordered {
+                    return Some(Stop::TurnSpent);
+                }
+                continue;
+            }
+            if turn.has_taken_up {
+                return Some(Stop::TurnSpent);
+            }
             if message.due_unix_ns.is_some() && self.put_off(batch, place, turn) {
                 continue;
             }
@@ -427,8 +447,12 @@ impl Channel {
                 num: 1,
             });
             let interval = open.interval();
-            match self.hand_out(&message, 1, (offset + at as i64, (behind - at) as u32), sink) {
+            let (shown, deliveries) = known_as(&message, 1);
+            match self.hand_out(&shown, deliveries, (offset + at as i64, (behind - at) as u32), sink) {
                 Handed::Taken => {
+                    if shown.log_id != message.log_id {
+                        self.shows(shown.log_id, message.log_id);
+                    }
                     let key = self.open.push(open);
                     self.begin_flight(key, turn.now);
                     turn.spend(message.body.len());
@@ -494,14 +518,14 @@ impl Channel {
 }
 
 /// A message in the bytes of its batch.
-struct Found<'a> {
-    message: Message<'a>,
+pub(super) struct Found<'a> {
+    pub(super) message: Message<'a>,
     at: usize,
     behind: usize,
 }
 
 /// The first message of an entry in its batch. `None` when this is another batch, or one that was lost.
-fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
+pub(super) fn find<'a>(batch: &'a Batch, open: &Open) -> Option<Found<'a>> {
     let header = &batch.header;
     let is_there = header.offset.get() == open.offset
         && !header.is_lost()

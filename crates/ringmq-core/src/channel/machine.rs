@@ -1,14 +1,16 @@
 //! The channel's state and what clients and time do to it; what it hands out is in `deliver`.
 
 use super::clients::Clients;
+use super::copies::Copies;
 use super::cursor::{self, Restored};
+use super::delayed::LastPutOff;
 use super::deliver::Place;
 use super::finished::Finished;
 use super::flights::{Flight, Flights};
 use super::open::{Deferred, List, Open, OpenSet, State};
 use super::ordered::Syncing;
 use crate::base::{ChannelName, Epoch, LogId, PartitionId, Position, SubId, Ticks, TimerId, mix};
-use crate::format::cursor::{CursorImage, Interval};
+use crate::format::cursor::{CursorImage, Handed, Interval};
 use crate::metrics::stats::ChannelStats;
 use crate::seam::message::SubOptions;
 use std::time::Duration;
@@ -52,6 +54,8 @@ pub struct Channel {
     /// The first message that was never read, and the start of its batch.
     pub(super) next: Position,
     pub(super) restored: Restored,
+    /// What had been delivered before a clean stop and is not read yet; the nearest is last.
+    pub(super) handed: Vec<Handed>,
     /// How far the batch in which `next` is was read.
     pub(super) place: Option<Place>,
     /// The last delivery ended at a read that is under way, and nothing was handed out.
@@ -66,6 +70,8 @@ pub struct Channel {
     pub(super) open: OpenSet,
     pub(super) flights: Flights,
     pub(super) deferred: Deferred,
+    pub(super) last_put_off: Option<LastPutOff>,
+    pub(super) copies: Box<Copies>,
     /// Memory that open messages may take before the log is read no further: [`Channel::set_room`].
     room: usize,
     /// [`REQUEUED`] and [`DUE`].
@@ -94,6 +100,7 @@ impl Channel {
             began: 0,
             next: cursor.confirmed,
             restored: Restored::new(cursor.intervals),
+            handed: cursor.handed.into_iter().rev().collect(),
             finished: Finished::default(),
             syncing: Syncing::default(),
             place: None,
@@ -104,6 +111,8 @@ impl Channel {
             open: OpenSet::default(),
             flights: Flights::default(),
             deferred: Deferred::default(),
+            last_put_off: None,
+            copies: Box::default(),
             room: usize::MAX,
             waiting: [List::EMPTY; 2],
             waiting_count: 0,
@@ -262,14 +271,20 @@ impl Channel {
 
     pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
         let Flight { key, client, .. } = self.land(timer);
-        let num = self.open.get(key).num as u64;
-        self.clients.get_mut(client).requeue_count += num;
+        let &Open { id, num: whole, .. } = self.open.get(key);
+        let num = whole as u64;
+        let owner = self.clients.get_mut(client);
+        owner.requeue_count += num;
+        let is_long = delay > owner.timeout && !owner.is_ranged;
         self.requeue_count += num;
         let delay = delay.min(self.options.max_req_timeout);
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
-            self.defer(key, now + delay, now);
+            let due_ms = self.defer(key, now + delay, now);
+            if is_long && !self.ordered && !self.name.is_ephemeral() {
+                self.copies.want(id, key, now + delay, due_ms);
+            }
         }
     }
 
@@ -283,7 +298,7 @@ impl Channel {
     /// Messages time out and deferred ones fall due, a bounded number per call: look at the deadline again afterwards.
     /// `timed_out` is told of a client and how many messages it does not have any more, perhaps several times.
     pub fn tick(&mut self, now: Ticks, timed_out: &mut impl FnMut(SubId, u32)) {
-        let Channel { flights, deferred, open, clients, waiting, .. } = self;
+        let Channel { flights, deferred, copies, open, clients, waiting, last_put_off, .. } = self;
         let (mut late, mut due) = (0, 0);
         let mut expired = vec![];
         flights.wheel.expire_some(now, TICK_TIMERS_MAX, |flight| expired.push(flight));
@@ -305,6 +320,8 @@ impl Channel {
         for _ in 0..TICK_TIMERS_MAX {
             let Some(key) = deferred.pop_due(open, now) else { break };
             due += open.get(key).num as u64;
+            copies.forget(open.get(key).id);
+            *last_put_off = last_put_off.filter(|last| last.key != key);
             open.get_mut(key).state = State::Waiting;
             open.push_back(&mut waiting[DUE], key);
         }
@@ -321,15 +338,22 @@ impl Channel {
 
     /// Another client has it in flight.
     pub fn is_anothers(&self, sub: SubId, id: LogId) -> bool {
-        let client = self.flights.find(id).map(|timer| self.flights.wheel.get(timer).client);
-        client.is_some_and(|client| self.clients.get(client).sub != sub)
+        self.flights_of(id).any(|timer| self.holder(timer) != sub)
     }
 
     /// A single message; runs are looked for in `ranges`.
     pub(super) fn find_in_flight(&self, sub: SubId, id: LogId) -> Option<TimerId> {
-        let timer = self.flights.find(id)?;
-        let client = self.flights.wheel.get(timer).client;
-        (self.clients.get(client).sub == sub).then_some(timer)
+        self.flights_of(id).find(|timer| self.holder(*timer) == sub)
+    }
+
+    /// The flights of a message that clients name by this id: its own, and that of a copy of it.
+    fn flights_of(&self, id: LogId) -> impl Iterator<Item = TimerId> + '_ {
+        let copy = self.copies.own_id(id).and_then(|own| self.flights.find(own));
+        self.flights.find(id).into_iter().chain(copy)
+    }
+
+    fn holder(&self, timer: TimerId) -> SubId {
+        self.clients.get(self.flights.wheel.get(timer).client).sub
     }
 
     /// Takes an entry out of its client's hands; then it is in no list.
@@ -401,6 +425,7 @@ impl Channel {
             generation: self.generation,
             confirmed,
             intervals,
+            handed: self.handed.iter().rev().copied().collect(),
         }
     }
 
@@ -461,13 +486,13 @@ impl Channel {
 
     /// Bytes allocated for open messages, without the timers of those in flight, which the clients' RDY bounds. Constant time.
     pub fn open_bytes(&self) -> usize {
-        self.open.allocated_bytes() + self.deferred.allocated_bytes()
+        self.open.allocated_bytes() + self.deferred.allocated_bytes() + self.copies.allocated_bytes()
     }
 
     /// Bytes allocated for messages that are open, or were confirmed before the channel was made.
     pub fn memory_bytes(&self) -> usize {
         // A B-tree's nodes are two thirds full, and a bit more than their entries.
         let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, TimerId)>() * 2).sum();
-        self.open_bytes() + self.flights.allocated_bytes() + self.restored.allocated_bytes() + runs
+        self.open_bytes() + self.flights.allocated_bytes() + self.restored.allocated_bytes() + self.handed.capacity() * size_of::<Handed>() + runs
     }
 }

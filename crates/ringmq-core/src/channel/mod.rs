@@ -25,6 +25,9 @@
 
 mod arena;
 mod clients;
+mod copies;
+#[cfg(test)]
+mod copies_tests;
 mod cursor;
 mod delayed;
 #[cfg(test)]
@@ -32,6 +35,9 @@ mod delayed_tests;
 mod deliver;
 mod finished;
 mod flights;
+mod handed;
+#[cfg(test)]
+mod handed_tests;
 mod machine;
 #[cfg(test)]
 mod model;
@@ -46,6 +52,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
+pub use copies::Copy;
 pub use machine::{Channel, ChannelOptions, NotInFlight};
 
 use crate::base::{LogId, SubId};

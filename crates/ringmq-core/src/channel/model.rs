@@ -381,6 +381,7 @@ impl Life {
             generation: 7,
             confirmed: Position::START,
             intervals: vec![],
+            handed: vec![],
         };
         let model = Model {
             items: vec![],

@@ -263,12 +263,35 @@ const COARSE_FROM_MS: u64 = 60_000;
 const LIST_BYTES: usize = 2 * size_of::<(u64, List)>();
 
 impl Deferred {
-    pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) {
-        let mut due_ms = due.0.div_ceil(NS_PER_MS);
-        if due_ms.saturating_sub(now.0 / NS_PER_MS) >= COARSE_FROM_MS {
-            due_ms = due_ms.next_multiple_of(COARSE_MS);
-        }
+    /// Where an entry stands that is put off now until it is due.
+    pub fn place(now: Ticks, due: Ticks) -> u64 {
+        let due_ms = due.0.div_ceil(NS_PER_MS);
+        let is_far = due_ms.saturating_sub(now.0 / NS_PER_MS) >= COARSE_FROM_MS;
+        if is_far { due_ms.next_multiple_of(COARSE_MS) } else { due_ms }
+    }
+
+    /// Returns where it stands, for [`Deferred::remove`].
+    pub fn insert(&mut self, open: &mut OpenSet, now: Ticks, due: Ticks, key: u32) -> u64 {
+        let due_ms = Self::place(now, due);
         open.push_back(self.by_ms.entry(due_ms).or_insert(List::EMPTY), key);
+        due_ms
+    }
+
+    /// Takes one out before it is due.
+    pub fn remove(&mut self, open: &mut OpenSet, due_ms: u64, key: u32) {
+        let list = self.by_ms.get_mut(&due_ms).expect("it stands there");
+        open.unlink(list, key);
+        if *list == List::EMPTY {
+            self.by_ms.remove(&due_ms);
+        }
+    }
+
+    /// All of them, and when each is due.
+    pub fn iter(&self, open: &OpenSet) -> impl Iterator<Item = (u32, Ticks)> {
+        self.by_ms.iter().flat_map(|(&ms, list)| {
+            let keys = std::iter::successors(list.first(), |&key| open.after(key));
+            keys.map(move |key| (key, Ticks(ms.saturating_mul(NS_PER_MS))))
+        })
     }
 
     /// Takes out one that is due.

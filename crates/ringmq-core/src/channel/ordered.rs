@@ -154,6 +154,7 @@ impl Channel {
     fn drop_open(&mut self, dropped: &mut impl FnMut(SubId, u32)) -> Stood {
         self.clients.drop_in_flight(dropped);
         (self.flights, self.deferred, self.waiting) = (Flights::default(), Deferred::default(), [List::EMPTY; 2]);
+        (self.copies, self.handed, self.last_put_off) = (Box::default(), vec![], None);
         (self.waiting_count, self.in_flight_count, self.deferred_count) = (0, 0, 0);
         Stood { open: std::mem::take(&mut self.open), next: self.next, restored: std::mem::take(&mut self.restored) }
     }

@@ -7,7 +7,7 @@ use crate::format::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use std::time::Duration;
 
-fn subscribe_ranged(channel: &mut Channel, sub: SubId, credit: u32) {
+pub(super) fn subscribe_ranged(channel: &mut Channel, sub: SubId, credit: u32) {
     let mut options = options(0);
     options.ranged = true;
     channel.subscribe(ms(0), sub, options);

@@ -25,8 +25,9 @@ impl Channel {
         let number = self.clients.next().expect("the next client was seen");
         // `skip_restored` left `next` before the nearest of them.
         let until_restored = self.restored.nearest().map_or(u64::MAX, |i| i.start.0 - first.0);
-        let limit = (self.clients.run_max(number) as u64).min(until_restored).min(self.run_limit() as u64) as usize;
-        let limit = due_limit(batch, *at, *first, limit, turn);
+        let ahead = until_restored.min(self.until_handed(*first));
+        let limit = (self.clients.run_max(number) as u64).min(ahead).min(self.run_limit() as u64) as usize;
+        let limit = self.due_limit(batch, *at, *first, limit, turn);
         let Some(cut) = cut(batch, *at, *first, limit, turn) else { return HandedRun::Later };
         let run = Run { batch, first: *first, num: cut.num as u32, count: self.next.count, at: *at..cut.end, attempts: 1 };
         if !sink.deliver_range(self.clients.get(number).sub, &run) {
@@ -67,7 +68,7 @@ impl Channel {
         let head = *self.open.get(key);
         let mut limit = limit.min(self.joined(key, limit));
         if head.attempts == 0 {
-            limit = due_limit(batch, at, head.id, limit, turn);
+            limit = self.due_limit(batch, at, head.id, limit, turn);
         }
         let Some(cut) = cut(batch, at, head.id, limit, turn) else { return HandedRun::Later };
         let run = Run {
@@ -87,6 +88,17 @@ impl Channel {
         self.waiting_count -= cut.num as u64;
         self.begin_flight(taken, turn.now);
         HandedRun::Taken(after)
+    }
+
+    /// How many messages a run may have that begins at `at`, where message `first` stands, which is due.
+    fn due_limit(&self, batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> usize {
+        if !batch.header.has_due() {
+            return limit;
+        }
+        match Stretch::of(batch, at, first, limit, (self.name().as_str(), turn.unix_ns)) {
+            Stretch::Due { num } => num,
+            Stretch::Later { .. } | Stretch::Foreign { .. } => unreachable!("what begins a run is due"),
+        }
     }
 
     fn run_limit(&self) -> usize {
@@ -142,17 +154,6 @@ impl Channel {
         let head = self.open.get_mut(key);
         (head.at, head.skip, head.num, head.last_of) = (at as u32, 0, cut.num, last_of);
         (key, after)
-    }
-}
-
-/// How many messages a run may have that begins at `at`, where message `first` stands, which is due.
-fn due_limit(batch: &Batch, at: usize, first: LogId, limit: usize, turn: &Turn) -> usize {
-    if !batch.header.has_due() {
-        return limit;
-    }
-    match Stretch::of(batch, at, first, limit, turn.unix_ns) {
-        Stretch::Due { num } => num,
-        Stretch::Later { .. } => unreachable!("what begins a run is due"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Channel, ChannelOptions, NotInFlight, Run, Sink, Source};
 use crate::base::{ChannelName, ConnId, CoreId, Epoch, LogId, PartitionId, Position, SubId, Ticks, TopicId};
-use crate::format::batch::{Batch, BatchBuilder, Message, Messages, Stamp};
+use crate::format::batch::{Batch, BatchBuilder, CopyOf, Message, Messages, Stamp};
 use crate::format::cursor::{CursorImage, Interval};
 use crate::log::fetch::Fetch;
 use crate::{base::client::ClientInfo, seam::message::SubOptions};
@@ -46,10 +46,21 @@ impl Log {
         self.publish_due(&vec![None; num])
     }
 
+    /// A copy for a channel, due at that millisecond.
+    pub fn publish_copy(&mut self, channel: &str, log_id: LogId, attempts: u16, due_ms: i64) {
+        let mut builder = BatchBuilder::default();
+        builder.push_copy(1, due_ms * 1_000_000, CopyOf { log_id, unix_ns: 3, attempts, channel }, b"body");
+        self.add(builder);
+    }
+
     /// A message for each due time.
     pub fn publish_due(&mut self, due_unix_ns: &[Option<i64>]) -> i64 {
         let mut builder = BatchBuilder::default();
         due_unix_ns.iter().for_each(|&due| builder.push_due(1, due, b"body"));
+        self.add(builder)
+    }
+
+    fn add(&mut self, mut builder: BatchBuilder) -> i64 {
         let at = self.end();
         let stamp = Stamp { topic_id: TopicId([1; 16]), partition: PartitionId(2), epoch: Epoch(1), at, prev_crc: 0 };
         let batch = builder.seal(stamp);
@@ -126,6 +137,7 @@ pub(super) fn cursor(name: &str) -> CursorImage {
         generation: 0,
         confirmed: Position::START,
         intervals: vec![],
+        handed: vec![],
     }
 }
 
@@ -297,9 +309,11 @@ fn gaps_cost_less_than_64_bytes_each_and_a_peak_is_given_back() {
     ];
     for (case, (gaps, each, delay)) in cases.into_iter().enumerate() {
         let mut channel = channel_at(cursor("ch"));
-        channel.options.max_req_timeout = Duration::from_secs(3600);
+        // No delay is longer than the message timeout: such a one is a copy in the log.
+        (channel.options.max_req_timeout, channel.options.max_msg_timeout) = (Duration::from_secs(3600), Duration::from_secs(3600));
         let (mut log, mut got) = (Log::new(&vec![1000; gaps * each / 1000]), Got::default());
-        subscribe(&mut channel, A, 1000);
+        channel.subscribe(ms(0), A, SubOptions { msg_timeout_ms: 3_600_000, ..options(0) });
+        channel.lend(A, 1000);
         for first in (1..=(gaps * each) as u64).step_by(1000) {
             while channel.deliver(ms(0), &mut log, &mut got) {}
             got.take();

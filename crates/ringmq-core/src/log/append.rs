@@ -7,7 +7,7 @@ use super::native::NativeBatch;
 use super::notice::{AppendTicket, Appended, BatchRefusal, Io, NotAppended, PartitionIdx, Refusal};
 use super::store::{Store, batch_cost, commit_len};
 use crate::base::{Now, Position};
-use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, DUE_LEN, MESSAGE_OVERHEAD};
+use crate::format::batch::{BATCH_BODY_MAX, BATCH_HEADER_LEN, BatchBuilder, COPY_LEN, CopyOf, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::format::files::FILE_HEADER_LEN;
 use crate::format::producer::{Judged, SequenceError};
 
@@ -40,7 +40,34 @@ impl Store {
     ) -> Result<AppendTicket, Refusal> {
         assert!(count > 0, "an append has messages");
         let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 };
-        let encoded = bytes + count * (MESSAGE_OVERHEAD + options);
+        self.append_with(p, bytes + count * (MESSAGE_OVERHEAD + options), io, |builder| {
+            let pushed = bodies.map(|body| builder.push_due(now.unix_ns, due_unix_ns, body)).count();
+            assert!(pushed == count, "as announced");
+        })
+    }
+
+    /// Appends a copy of a message for one channel, with its due time.
+    pub fn append_copy(
+        &mut self,
+        now: Now,
+        p: PartitionIdx,
+        copy_of: CopyOf<'_>,
+        due_unix_ns: i64,
+        body: &[u8],
+        io: &mut Io,
+    ) -> Result<AppendTicket, Refusal> {
+        let encoded = MESSAGE_OVERHEAD + DUE_LEN + COPY_LEN + copy_of.channel.len() + body.len();
+        self.append_with(p, encoded, io, |builder| builder.push_copy(now.unix_ns, due_unix_ns, copy_of, body))
+    }
+
+    /// Appends what `push` adds: so many bytes.
+    fn append_with(
+        &mut self,
+        p: PartitionIdx,
+        encoded: usize,
+        io: &mut Io,
+        push: impl FnOnce(&mut BatchBuilder),
+    ) -> Result<AppendTicket, Refusal> {
         if encoded > BATCH_BODY_MAX {
             // Many small messages: each has its head around it, so the limit of a command's body does not rule this out.
             return Err(Refusal::TooBig);
@@ -58,13 +85,9 @@ impl Store {
         }
         let ticket = part.open.next_ticket();
         let before = part.open.len();
-        let mut pushed = 0;
-        for body in bodies {
-            part.open.push(now.unix_ns, due_unix_ns, body);
-            pushed += 1;
-        }
+        part.open.add(push);
         let grown = part.open.len() - before;
-        assert!(pushed == count && grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
+        assert!(grown == encoded + if is_new { BATCH_HEADER_LEN } else { 0 }, "as announced");
         if part.open.len() >= direct_len {
             self.turn.must_seal();
         }

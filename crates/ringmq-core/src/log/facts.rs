@@ -54,11 +54,11 @@ impl TopicFile {
 }
 
 impl Store {
-    /// The channel exists and stands here: creation, set, empty, pause.
+    /// The channel exists and stands here: creation, set, empty, pause. What it had delivered stands in snapshots alone.
     pub fn log_cursor(&mut self, p: PartitionIdx, image: &CursorImage) -> RecordTicket {
         let (first, rest) =
             image.intervals.split_at(intervals::fitting(image.confirmed, &image.intervals, self.intervals_bytes_max()));
-        let ticket = self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), ..image.clone() });
+        let ticket = self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), handed: vec![], ..image.clone() });
         if rest.is_empty() { ticket } else { self.log_finished(p, &image.name, image.generation, rest) }
     }
 
@@ -159,6 +159,7 @@ impl Store {
             generation: 0,
             confirmed: Position { offset: 0, count: 0, log_id: Default::default() },
             intervals: vec![],
+            handed: vec![],
         }
     }
 

@@ -52,8 +52,9 @@ impl OpenBatch {
         self.last_ticket
     }
 
-    pub fn push(&mut self, unix_ns: i64, due_unix_ns: Option<i64>, body: &[u8]) {
-        self.builder.push_due(unix_ns, due_unix_ns, body);
+    /// Adds what `push` pushes.
+    pub fn add(&mut self, push: impl FnOnce(&mut BatchBuilder)) {
+        push(&mut self.builder);
     }
 
     /// Sets `cost` bytes of the ring aside for it. How many more that is.

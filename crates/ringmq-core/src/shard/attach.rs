@@ -250,6 +250,7 @@ impl Engine {
             generation: p.generation_floor,
             confirmed,
             intervals: vec![],
+            handed: vec![],
         };
         let p = self.partitions.get(idx);
         tracing::info!(topic = %p.topic.name, partition = %p.dir.partition, channel = %name, offset = confirmed.offset, "creating channel");

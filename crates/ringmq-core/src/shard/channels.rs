@@ -43,6 +43,7 @@ impl Engine {
             owed: Default::default(),
             open_bytes: 0,
             tell_full_at: Default::default(),
+            copies_at: Default::default(),
             subs: vec![],
         };
         partition.low_water_stale = true;

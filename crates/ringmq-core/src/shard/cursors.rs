@@ -109,6 +109,22 @@ impl CursorSyncs {
 }
 
 impl Engine {
+    /// The core stops, and all clients have left: the last snapshots tell what was delivered and not finished. In a cluster another
+    /// node leads from here on, which hears of no attempts.
+    pub(super) fn keep_attempts(&mut self, now: Now) {
+        if self.is_clustered() || self.life.is_read_only() {
+            return;
+        }
+        for (idx, channels) in self.partitions.channels_mut() {
+            for (_, c) in channels.iter_mut().filter(|(_, c)| !c.name.is_ephemeral() && !c.machine.is_syncing()) {
+                if c.machine.keep_attempts(now) {
+                    // A record, so that the partition has a snapshot to take.
+                    self.store.log_cursor(idx, &c.machine.image());
+                }
+            }
+        }
+    }
+
     /// Journals what was changed. Its outcome is told by [`Engine::cursor_done`], which for a change that is final at once
     /// was called before this returns.
     pub(super) fn sync_cursor(&mut self, now: Now, key: ChannelKey, change: CursorChange) -> CursorRequest {

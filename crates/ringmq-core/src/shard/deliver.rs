@@ -141,6 +141,7 @@ impl Sink for Outputs<'_> {
 impl Shard {
     /// One round over the channels that may have something; those that have more stay in the list.
     pub(super) fn deliver(&mut self, now: Now) {
+        self.engine.settle_copies(now);
         let mut full = std::mem::take(&mut self.full);
         for _ in 0..self.engine.agenda.num_ready() {
             let Some(key) = self.engine.agenda.next_ready() else { break };
@@ -201,6 +202,7 @@ impl Shard {
             full,
         };
         let more = c.machine.deliver(now.ticks, &mut source, &mut sink);
+        let copies = e.copies.wanted(c, now, &mut source);
         let deadline = c.machine.deadline();
         let mut hungry = e.agenda.take_hungry();
         if multi {
@@ -214,6 +216,7 @@ impl Shard {
             // What sampling or damage confirmed.
             e.mark_dirty(now, key);
         }
+        e.append_copies(now, key, copies);
         e.settle_owed(key);
         for sub in hungry.drain(..) {
             e.tell_hungry(sub, partition);

@@ -5,6 +5,7 @@ use super::agenda::Agenda;
 use super::attach::Attaching;
 use super::bundles::Bundles;
 use super::catalog::Catalog;
+use super::copies::Copies;
 use super::cursors::CursorSyncs;
 use super::deliver::Lending;
 use super::moves::Moves;
@@ -65,6 +66,7 @@ pub(super) struct Engine {
     pub bundles: Bundles,
     pub questions: Questions,
     pub open_memory: OpenMemory,
+    pub copies: Copies,
     pub catalog: Catalog,
     pub counters: Counters,
 }
@@ -107,6 +109,7 @@ impl Engine {
             bundles: Bundles::default(),
             questions: Questions::default(),
             open_memory: OpenMemory::default(),
+            copies: Copies::default(),
         }
     }
 
@@ -237,7 +240,7 @@ impl Engine {
     pub fn wake_channels(&mut self, p: PartitionIdx) {
         let partition = self.partitions.get_mut(p);
         for (i, channel) in partition.channels.iter_mut() {
-            if !channel.subs.is_empty() {
+            if !channel.subs.is_empty() || channel.machine.wants_copies() {
                 self.agenda.wake(ChannelKey { partition: p.0, channel: i as u32 }, channel);
             }
         }

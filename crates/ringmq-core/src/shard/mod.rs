@@ -17,6 +17,7 @@ mod channels;
 mod client;
 #[cfg(test)]
 mod cluster_tests;
+mod copies;
 mod cursors;
 mod deliver;
 mod engine;

@@ -2,7 +2,7 @@
 
 use super::cursors::CursorRequest;
 use super::replication::Seat;
-use crate::base::{ChannelName, ConnId, CoreId, IdMap, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
+use crate::base::{ChannelName, ConnId, CoreId, IdMap, LogId, PartitionDir, PartitionId, Position, SubId, Ticks, TopicRef};
 use crate::channel::Channel;
 use crate::format::cursor::CursorImage;
 use crate::log::{AppendTicket, CursorSource, PartitionIdx};
@@ -38,6 +38,8 @@ pub enum Publisher {
         at: Option<Position>,
         duplicate: bool,
     },
+    /// The channel, of whose message with this id it is a copy, by the number of the attempt.
+    Copy(ChannelKey, LogId, u64),
 }
 
 pub struct ChannelState {
@@ -61,6 +63,8 @@ pub struct ChannelState {
     pub open_bytes: usize,
     /// When the log may say again that they take all memory there is for them.
     pub tell_full_at: Ticks,
+    /// No copy is tried before: the last one was refused.
+    pub copies_at: Ticks,
     pub subs: Vec<SubId>,
 }
 
@@ -241,6 +245,11 @@ impl Partitions {
 
     pub fn channel_mut(&mut self, key: ChannelKey) -> Option<&mut ChannelState> {
         self.slots.get_mut(key.partition as usize)?.as_mut()?.channels.get_mut(key.channel as usize)
+    }
+
+    pub fn channels_mut(&mut self) -> impl Iterator<Item = (PartitionIdx, &mut Slab<ChannelState>)> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.filter_map(|(i, p)| Some((PartitionIdx(i as u32), &mut p.as_mut()?.channels)))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (PartitionIdx, &Partition)> {

@@ -1,5 +1,6 @@
 //! Topics on demand, and publishes: taken here or passed to the partition's core.
 
+use super::copies::Outcome;
 use super::engine::{Attempt, Engine};
 use super::failures::failure_of;
 use super::outbox::Heard;
@@ -11,7 +12,6 @@ use crate::base::{ConnId, CoreId, Now, PartitionId, Position, TopicInfo, TopicNa
 use crate::codec::nsq::Bodies;
 use crate::format::batch::{BATCH_BODY_MAX, DUE_LEN, MESSAGE_OVERHEAD};
 use crate::log::{AppendTicket, PartitionIdx, Refusal};
-
 use crate::seam::{
     message::{MeshMessage, OwnedBodies},
     outcome::PublishError,
@@ -120,21 +120,35 @@ impl Engine {
         bytes: usize,
         delay_ms: u64,
     ) -> Attempt {
-        if self.life.is_stopping() {
-            return Attempt::Refused(PublishError::Stopping);
-        }
         // Many small messages take more in a batch than on the wire, so the protocol's limits do not see to it.
         if bytes.saturating_add(count.saturating_mul(MESSAGE_OVERHEAD + DUE_LEN)) > BATCH_BODY_MAX {
             return Attempt::Refused(PublishError::TooBig);
+        }
+        // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
+        let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
+        self.append_as(now, idx, publisher, bytes, |e| {
+            e.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, e.outbox.io())
+        })
+    }
+
+    /// An append of so many bytes of bodies to a partition of this core.
+    pub fn append_as(
+        &mut self,
+        now: Now,
+        idx: PartitionIdx,
+        publisher: Publisher,
+        bytes: usize,
+        append: impl FnOnce(&mut Engine) -> Result<AppendTicket, Refusal>,
+    ) -> Attempt {
+        if self.life.is_stopping() {
+            return Attempt::Refused(PublishError::Stopping);
         }
         if self.is_clustered()
             && let Some(attempt) = self.check_publish(now, idx, bytes)
         {
             return attempt;
         }
-        // Counted from when there is room for it: the delay of a publish that waited is not shorter for that.
-        let due_unix_ns = (delay_ms > 0).then(|| now.unix_ns.saturating_add_unsigned(delay_ms.saturating_mul(1_000_000)));
-        match self.store.append_due(now, idx, bodies, count, bytes, due_unix_ns, self.outbox.io()) {
+        match append(self) {
             Ok(ticket) => {
                 let p = self.partitions.get_mut(idx);
                 p.publishers.push_back((ticket, publisher, now.ticks));
@@ -264,6 +278,7 @@ impl Engine {
         }
         match publisher {
             Publisher::Session(conn, slot) => self.outbox.tell(conn, Heard::Answer(slot, result)),
+            Publisher::Copy(key, id, number) => self.copies.note(Outcome { key, id, number, is_committed: result.is_ok() }),
             Publisher::Core(core, ticket) => self.pass(core, MeshMessage::Published { ticket, result }),
             Publisher::Native { conn, request, at, duplicate } => {
                 let answer = match result {

@@ -116,6 +116,7 @@ impl Shard {
             && (now.ticks >= until || (self.conns.is_empty() && self.engine.links().is_none_or(Links::is_idle)))
         {
             self.engine.life.stop = Stop::Flushing;
+            self.engine.keep_attempts(now);
             self.engine.journal_fins(now, true);
             let e = &mut self.engine;
             e.store.stop(now, &e.partitions, e.outbox.io());

@@ -10,6 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 mod catalog;
+mod delays;
 mod firsts;
 mod gaps;
 mod ids;

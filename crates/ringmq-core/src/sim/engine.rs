@@ -461,6 +461,7 @@ impl Engine {
                     generation: 1,
                     confirmed,
                     intervals: vec![],
+                    handed: vec![],
                 };
                 facts.push(self.cursor_fact(p, RecordKind::Cursor, &image));
                 self.parts[p].channels.push(image);

@@ -507,6 +507,7 @@ impl Node<'_> {
                 generation: 1,
                 confirmed,
                 intervals: vec![],
+                handed: vec![],
             });
         }
         let image = images.iter_mut().find(|c| c.name == name).expect("it was just made");

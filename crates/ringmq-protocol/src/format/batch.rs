@@ -8,7 +8,7 @@
 //!  80 producer id   88 first sequence           96 body len 100 body crc   104 prev crc   108 version   110 zeros
 //! body: per message
 //!   0 len (of what follows)   4 flags   6 zero   8 delta us (from the base timestamp)   [12 due i64] [trace u64]
-//!   [ext len u16, ext]   body
+//!   [ext len u16, ext]   [first id u64, time i64, attempts u16, channel len u8, channel]   body
 //! ```
 //! The body is position-independent: ids come from a message's index, times from the header's base timestamp.
 
@@ -29,6 +29,8 @@ pub const BATCH_BODY_MAX: usize = 64 * 1024 * 1024;
 pub const MESSAGE_OVERHEAD: usize = 12;
 /// What a due time adds to that.
 pub const DUE_LEN: usize = 8;
+/// What it adds that a message is a copy, beside the channel's name.
+pub const COPY_LEN: usize = 19;
 
 /// The batch has no body: its messages were lost to damage before they could be read. Readers step over it.
 pub const BATCH_LOST: u16 = 1;
@@ -38,7 +40,8 @@ pub const BATCH_DUE: u16 = 2;
 const MESSAGE_DUE: u16 = 1;
 const MESSAGE_TRACE: u16 = 2;
 const MESSAGE_EXT: u16 = 4;
-const MESSAGE_FLAGS: u16 = MESSAGE_DUE | MESSAGE_TRACE | MESSAGE_EXT;
+const MESSAGE_COPY: u16 = 8;
+const MESSAGE_FLAGS: u16 = MESSAGE_DUE | MESSAGE_TRACE | MESSAGE_EXT | MESSAGE_COPY;
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
@@ -198,6 +201,15 @@ impl BatchBuilder {
 
     /// Appends a message that perhaps has a due time: no channel delivers it earlier.
     pub fn push_due(&mut self, unix_ns: i64, due_unix_ns: Option<i64>, body: &[u8]) {
+        self.push_with(unix_ns, due_unix_ns, None, body);
+    }
+
+    /// Appends a copy for one channel, with its due time.
+    pub fn push_copy(&mut self, unix_ns: i64, due_unix_ns: i64, copy_of: CopyOf<'_>, body: &[u8]) {
+        self.push_with(unix_ns, Some(due_unix_ns), Some(copy_of), body);
+    }
+
+    fn push_with(&mut self, unix_ns: i64, due_unix_ns: Option<i64>, copy_of: Option<CopyOf<'_>>, body: &[u8]) {
         if self.num == 0 {
             self.bytes.resize(BATCH_HEADER_LEN, 0);
             self.base_unix_ns = unix_ns;
@@ -205,16 +217,23 @@ impl BatchBuilder {
         self.num += 1;
         let delta_us = ((unix_ns - self.base_unix_ns) / 1000).clamp(0, u32::MAX as i64) as u32;
         let mut head = [0; MESSAGE_OVERHEAD];
-        let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 };
+        let copy_len = copy_of.map_or(0, |copy| COPY_LEN + copy.channel.len());
+        let options = if due_unix_ns.is_some() { DUE_LEN } else { 0 } + copy_len;
+        let flags = if due_unix_ns.is_some() { MESSAGE_DUE } else { 0 } | if copy_of.is_some() { MESSAGE_COPY } else { 0 };
         head[..4].copy_from_slice(&((MESSAGE_OVERHEAD - 4 + options + body.len()) as u32).to_le_bytes());
+        head[4..6].copy_from_slice(&flags.to_le_bytes());
         head[8..].copy_from_slice(&delta_us.to_le_bytes());
+        self.bytes.extend_from_slice(&head);
         if let Some(due_unix_ns) = due_unix_ns {
-            head[4..6].copy_from_slice(&MESSAGE_DUE.to_le_bytes());
             self.has_due = true;
-            self.bytes.extend_from_slice(&head);
             self.bytes.extend_from_slice(&due_unix_ns.to_le_bytes());
-        } else {
-            self.bytes.extend_from_slice(&head);
+        }
+        if let Some(CopyOf { log_id, unix_ns, attempts, channel }) = copy_of {
+            self.bytes.extend_from_slice(&log_id.0.to_le_bytes());
+            self.bytes.extend_from_slice(&unix_ns.to_le_bytes());
+            self.bytes.extend_from_slice(&attempts.to_le_bytes());
+            self.bytes.push(channel.len() as u8);
+            self.bytes.extend_from_slice(channel.as_bytes());
         }
         self.bytes.extend_from_slice(body);
     }
@@ -402,7 +421,32 @@ pub struct Message<'a> {
     pub due_unix_ns: Option<i64>,
     pub trace: u64,
     pub ext: &'a [u8],
+    /// It is there for one channel alone.
+    pub copy_of: Option<CopyOf<'a>>,
     pub body: &'a [u8],
+}
+
+/// The message of a copy as its channel's clients know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyOf<'a> {
+    pub log_id: LogId,
+    pub unix_ns: i64,
+    /// Deliveries before.
+    pub attempts: u16,
+    /// At most 255 bytes, as names are shorter.
+    pub channel: &'a str,
+}
+
+impl<'a> CopyOf<'a> {
+    /// What stands at the start of `tail`, and what is behind it.
+    fn parse(tail: &'a [u8]) -> Option<(CopyOf<'a>, &'a [u8])> {
+        let (head, tail) = tail.split_first_chunk::<COPY_LEN>()?;
+        let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("the range is 8 long"));
+        let (channel, tail) = tail.split_at_checked(head[18] as usize)?;
+        let channel = std::str::from_utf8(channel).ok()?;
+        let attempts = u16::from_le_bytes([head[16], head[17]]);
+        Some((CopyOf { log_id: LogId(word(0)), unix_ns: word(8) as i64, attempts, channel }, tail))
+    }
 }
 
 /// The messages of a body, in order. Ends early at a length that does not fit: [`Batch::parse`] counts.
@@ -453,6 +497,14 @@ impl<'a> Iterator for Messages<'a> {
         } else {
             &[]
         };
+        let copy_of = match flags & MESSAGE_COPY != 0 {
+            true => {
+                let (copy_of, t) = CopyOf::parse(tail)?;
+                tail = t;
+                Some(copy_of)
+            }
+            false => None,
+        };
         let log_id = LogId(self.log_id);
         self.log_id += 1;
         self.rest = rest;
@@ -462,6 +514,7 @@ impl<'a> Iterator for Messages<'a> {
             due_unix_ns,
             trace,
             ext,
+            copy_of,
             body: tail,
         })
     }
@@ -507,6 +560,18 @@ mod tests {
         assert_eq!((found.header.has_due(), m), (true, vec![(None, &b"now"[..]), (Some(-7), b"late")]));
         b.push(5_000_000, b"now");
         assert!(!b.seal(stamp()).header.has_due(), "the mark is the batch's own");
+    }
+
+    #[test]
+    fn a_copy_says_of_what_and_for_whom() {
+        let mut b = BatchBuilder::default();
+        let copy_of = CopyOf { log_id: LogId(7), unix_ns: -3, attempts: 9, channel: "a.channel" };
+        b.push_copy(5_000_000, 77, copy_of, b"again");
+        assert_eq!(b.len(), BATCH_HEADER_LEN + MESSAGE_OVERHEAD + DUE_LEN + COPY_LEN + 9 + 5);
+        let batch = b.seal(stamp());
+        let found = Batch::parse(&batch.bytes, TopicId([7; 16]), PartitionId(3)).unwrap();
+        let m: Vec<_> = found.messages().map(|m| (m.log_id.0, m.due_unix_ns, m.copy_of, m.body)).collect();
+        assert_eq!(m, [(42, Some(77), Some(copy_of), &b"again"[..])]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A channel's cursor as it stands in a snapshot and travels in a journal record.
 
 use crate::base::{ChannelName, Epoch, LogId, Position};
-use crate::format::files::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor};
+use crate::format::files::{Bad, CURSOR_FIRST, CURSOR_ORDERED, CURSOR_PAUSED, RawCursor, RawHanded};
 use crate::format::intervals;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -11,6 +11,36 @@ use zerocopy::{FromBytes, IntoBytes};
 pub struct Interval {
     pub start: LogId,
     pub end: Position,
+}
+
+/// Consecutive messages that had been delivered before a clean stop, and are not confirmed: people act on attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Handed {
+    pub start: LogId,
+    /// At least one.
+    pub num: u32,
+    /// Deliveries so far.
+    pub attempts: u16,
+    /// They come no earlier; zero: at once.
+    pub due_unix_ns: i64,
+}
+
+impl Handed {
+    /// Behind the last of them.
+    pub fn end(&self) -> LogId {
+        LogId(self.start.0.saturating_add(self.num as u64))
+    }
+
+    fn raw(&self) -> RawHanded {
+        let &Handed { start, num, attempts, due_unix_ns } = self;
+        let (log_id, num, due_unix_ns) = (start.0.into(), num.into(), due_unix_ns.into());
+        RawHanded { log_id, num, attempts: attempts.into(), reserved: [0; 2], due_unix_ns }
+    }
+
+    fn of(raw: &RawHanded) -> Handed {
+        let (start, num, attempts) = (LogId(raw.log_id.get()), raw.num.get(), raw.attempts.get());
+        Handed { start, num, attempts, due_unix_ns: raw.due_unix_ns.get() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,11 +57,14 @@ pub struct CursorImage {
     pub confirmed: Position,
     /// Confirmed beyond that: ascending, disjoint, not touching.
     pub intervals: Vec<Interval>,
+    /// Ascending and disjoint; in snapshots alone. Ids that are confirmed by now are no matter.
+    pub handed: Vec<Handed>,
 }
 
 impl CursorImage {
     pub fn encoded_len(&self) -> usize {
-        (size_of::<RawCursor>() + self.name.len() + intervals::len(self.confirmed, &self.intervals))
+        let handed = self.handed.len() * size_of::<RawHanded>();
+        (size_of::<RawCursor>() + self.name.len() + intervals::len(self.confirmed, &self.intervals) + handed)
             .next_multiple_of(CURSOR_ALIGN)
     }
 
@@ -47,7 +80,8 @@ impl CursorImage {
             generation: self.generation.into(),
             confirmed: self.confirmed.into(),
             intervals: (self.intervals.len() as u32).into(),
-            reserved: [0; 12],
+            handed: (self.handed.len() as u32).into(),
+            reserved: [0; 8],
         };
         out.extend_from_slice(raw.as_bytes());
         out.extend_from_slice(self.name.as_bytes());
@@ -56,6 +90,7 @@ impl CursorImage {
             intervals::push(out, before, interval);
             before = interval.end;
         }
+        self.handed.iter().for_each(|handed| out.extend_from_slice(handed.raw().as_bytes()));
         finish_cursor(out, begin, self.intervals.len());
     }
 
@@ -77,6 +112,15 @@ impl CursorImage {
             before = interval.end;
             intervals.push(interval);
         }
+        let mut handed = Vec::with_capacity((raw.handed.get() as usize).min(rest.len() / size_of::<RawHanded>()));
+        for _ in 0..raw.handed.get() {
+            let (one, behind) = RawHanded::read_from_prefix(rest).map_err(|_| Bad::Short)?;
+            handed.push(Handed::of(&one));
+            rest = behind;
+        }
+        if !handed.iter().all(|h| h.num > 0) || !handed.windows(2).all(|w| w[0].end() <= w[1].start) {
+            return Err(Bad::Bounds);
+        }
         if rest.len() >= CURSOR_ALIGN || rest.iter().any(|&b| b != 0) {
             return Err(Bad::Bounds);
         }
@@ -89,6 +133,7 @@ impl CursorImage {
             generation: raw.generation.get(),
             confirmed: raw.confirmed.into(),
             intervals,
+            handed,
         };
         Ok((image, len))
     }
@@ -121,10 +166,33 @@ mod tests {
             generation: 2,
             confirmed: at(3),
             intervals: vec![Interval { start: LogId(6), end: at(8) }],
+            handed: vec![
+                Handed { start: LogId(4), num: 2, attempts: 3, due_unix_ns: 0 },
+                Handed { start: LogId(9), num: 1, attempts: u16::MAX, due_unix_ns: 7 },
+            ],
         };
         let mut bytes = vec![];
         image.encode(&mut bytes);
         assert_eq!(CursorImage::decode(&bytes).unwrap(), (image, bytes.len()));
         assert!((0..bytes.len()).all(|n| CursorImage::decode(&bytes[..n]).is_err()));
+    }
+
+    #[test]
+    fn delivered_messages_that_overlap_are_not_believed() {
+        let at = Position { offset: 0, count: 0, log_id: LogId(1) };
+        let handed = |start, num| Handed { start: LogId(start), num, attempts: 1, due_unix_ns: 0 };
+        for (handed, is_well) in [
+            (vec![handed(1, 2), handed(3, 1)], true),
+            (vec![handed(1, 3), handed(3, 1)], false),
+            (vec![handed(3, 1), handed(1, 1)], false),
+            (vec![handed(1, 0)], false),
+        ] {
+            let (name, intervals) = (ChannelName::new("ch").unwrap(), vec![]);
+            let (paused, ordered, first, epoch, generation) = (false, false, false, Epoch(0), 0);
+            let image = CursorImage { name, paused, ordered, first, epoch, generation, confirmed: at, intervals, handed };
+            let mut bytes = vec![];
+            image.encode(&mut bytes);
+            assert_eq!(CursorImage::decode(&bytes).is_ok(), is_well, "{:?}", image.handed);
+        }
     }
 }

@@ -295,11 +295,11 @@ pub struct RawEpochEnd {
 }
 
 /// One channel in a snapshot and in a cursor record: followed by the name, then so many
-/// [intervals](crate::format::intervals), then zeros to a multiple of 8. 64 bytes.
+/// [intervals](crate::format::intervals), [`RawHanded`], then zeros to a multiple of 8. 64 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
 #[repr(C)]
 pub struct RawCursor {
-    /// Bytes of this channel: this structure, name, intervals, padding.
+    /// Bytes of this channel: this structure, name, intervals, runs of delivered messages, padding.
     pub len: U32,
     pub name_len: U16,
     /// Bit 0: paused. Bit 1: ordered.
@@ -310,7 +310,21 @@ pub struct RawCursor {
     /// Start of the batch that holds the first unconfirmed message, messages confirmed contiguously, its log id.
     pub confirmed: RawPosition,
     pub intervals: U32,
-    pub reserved: [u8; 12],
+    /// Runs of messages that had been delivered before a clean stop.
+    pub handed: U32,
+    pub reserved: [u8; 8],
+}
+
+/// Messages that a channel had delivered before a clean stop, and that are not confirmed. 24 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned, PartialEq, Eq)]
+#[repr(C)]
+pub struct RawHanded {
+    pub log_id: U64,
+    pub num: U32,
+    pub attempts: U16,
+    pub reserved: [u8; 2],
+    /// Nanoseconds since 1970; 0: at once.
+    pub due_unix_ns: I64,
 }
 
 pub const CURSOR_PAUSED: u16 = 1;

@@ -186,8 +186,9 @@ impl Snapshot {
     /// allowed; a snapshot that does not decode would lose every cursor.
     fn trimmed(&self, len_max: usize) -> Snapshot {
         let mut trimmed = self.clone();
+        trimmed.channels.iter_mut().for_each(|c| c.handed = vec![]);
         let all: usize = self.channels.iter().map(|c| intervals::len(c.confirmed, &c.intervals)).sum();
-        let fixed = self.encoded_len() - all;
+        let fixed = trimmed.encoded_len() - all;
         let each = len_max.saturating_sub(fixed) / self.channels.len().max(1);
         for c in &mut trimmed.channels {
             let fitting = if each < INTERVAL_MAX { 0 } else { intervals::fitting(c.confirmed, &c.intervals, each) };
@@ -345,6 +346,7 @@ mod tests {
             generation: 2,
             confirmed: at(3),
             intervals: (0..n).map(|i| Interval { start: LogId(10 + 3 * i), end: at(11 + 3 * i as i64) }).collect(),
+            handed: vec![],
         };
         let producer = |id: u64, next, n: usize| {
             let places: Vec<Place> = (0..n as i64).map(|i| Place { at: at(10 + id as i64 % 2 + 2 * i), num: 5 }).collect();

@@ -74,6 +74,7 @@ mod tests {
                 generation: 0,
                 confirmed: at(1),
                 intervals: vec![],
+                handed: vec![],
             };
             let mut model = [false; 40];
             for _ in 0..rng.below(30) {

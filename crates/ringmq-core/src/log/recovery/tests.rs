@@ -412,6 +412,7 @@ fn all_snapshot_files_are_there_after_the_first_snapshot() {
         generation: 0,
         confirmed: Position::START,
         intervals: vec![],
+        handed: vec![],
     };
     let fact = engine.cursor_fact(0, RecordKind::Cursor, &cursor);
     engine.write(0, &[fact]).expect("no fault was asked for");

@@ -233,6 +233,7 @@ fn small_facts_are_durable_in_order_and_large_ones_are_cut() {
         generation: 3,
         confirmed: Position::START,
         intervals: intervals.clone(),
+        handed: vec![],
     };
     let info = TopicInfo { name: TopicName::new("t").unwrap(), id: dir("t").topic_id, partitions: 1 };
     let topic = rig.store.log_topic_create(&info, 77, &mut rig.io);

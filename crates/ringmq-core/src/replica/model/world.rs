@@ -377,6 +377,7 @@ impl World {
             generation,
             confirmed: at,
             intervals,
+            handed: vec![],
         };
         self.check.on_made(&image);
         let node = &mut self.nodes[i];

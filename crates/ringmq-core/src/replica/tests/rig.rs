@@ -230,5 +230,6 @@ pub fn cursor(name: &str, epoch: u64, generation: u64, confirmed: Position) -> C
         generation,
         confirmed,
         intervals: vec![],
+        handed: vec![],
     }
 }

@@ -58,6 +58,32 @@ fn a_killed_leader_loses_nothing_that_was_acknowledged() {
     assert_eq!(bodies(&got), ["5", "6"]);
 }
 
+/// The copy of a message whose retry is far off is replicated before the leader lets go of the original.
+#[test]
+fn a_far_off_retry_survives_its_leader_and_keeps_its_id_and_its_time() {
+    let mut net = Net::with(1, 1, Settings { msg_timeout_ms: 1000, ..Settings::default() });
+    let p = net.connect(0);
+    net.publish(p, "0");
+    assert_eq!(net.take(p), ["OK"]);
+    let (c, got) = net.subscribe(0, "ch", 4);
+    let id = got[0].split(' ').next().expect("an id").to_owned();
+    net.send(c, format!("REQ {id} 5000\n").as_bytes());
+    net.pass_time(Duration::from_millis(300));
+    assert_eq!((net.cursors(0)["ch"], (0..3).map(|i| net.durable(i)).collect::<Vec<_>>()), (2, vec![2; 3]));
+    net.kill(0);
+    net.change(0, |m| {
+        (m.leader, m.epoch) = (Some(id_of_node(2)), Epoch(2));
+        m.isr.retain(|n| *n != id_of_node(0));
+    });
+    net.pass_time(Duration::from_millis(100));
+    let (c, got) = net.subscribe(2, "ch", 9);
+    assert_eq!(got, Vec::<String>::new(), "it is early");
+    net.pass_time(Duration::from_millis(4000));
+    assert_eq!(net.take(c), Vec::<String>::new(), "it is early");
+    net.pass_time(Duration::from_millis(800));
+    assert_eq!(net.take(c), [format!("{id} 0")]);
+}
+
 /// What a leader had alone when it was cut off goes, when it follows the next one.
 #[test]
 fn a_tail_that_was_never_committed_is_cut() {

@@ -105,7 +105,7 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
                 continue;
             }
             check.batch(key, h);
-            for m in batch.iter().flat_map(|b| b.messages()) {
+            for m in batch.iter().flat_map(|b| b.messages()).filter(|m| m.copy_of.is_none()) {
                 let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                 let n = book.none_invented(topic, m.body);
                 let twice = found.stored.insert(n, id);
@@ -170,7 +170,7 @@ impl World {
     fn committed_prefix(&mut self, key: Key, log: &[Batches], n: usize) {
         let book = &self.book;
         let is_committed = |batch: &Batches| {
-            let messages = batch.1.iter().flat_map(|b| b.messages());
+            let messages = batch.1.iter().flat_map(|b| b.messages()).filter(|m| m.copy_of.is_none());
             let mut numbers = messages.map(|m| (book.none_invented(key.0, m.body), m.log_id));
             numbers.any(|(message, log_id)| {
                 let id = MessagePlace::new(PartitionId(key.1), log_id);

@@ -4,13 +4,16 @@
 //! It knows only what clients wrote and read, and what stands on the disk after a recovery; nothing of the node's state but the ids
 //! of topics.
 
+mod copies;
 mod counts;
 mod firsts;
+mod found;
 mod groups;
 mod ids;
 mod stop;
 
 pub use self::counts::Counts;
+pub use self::found::{ANYWHERE, Found, Keeps};
 use self::ids::Ids;
 use super::moved::Moved;
 pub use super::moved::{Floor, MOVED};
@@ -62,6 +65,9 @@ struct Written {
     is_repeatable: bool,
     /// Time before which no channel may have it, by [`Book::wall_ms`].
     due_ms: u64,
+    /// The delay that was asked for, and when it was over at the latest, as its answer came.
+    delay_ms: u64,
+    due_by_ms: u64,
 }
 
 const LOG_ID_MAX: u64 = (1 << 54) - 1;
@@ -81,24 +87,6 @@ struct Settled {
     _at: MessagePlace,
     _generation: u64,
 }
-
-/// Findings of one startup in all topics.
-#[derive(Default)]
-pub struct Found {
-    /// Message to its id, which names the partition.
-    pub stored: BTreeMap<usize, MessagePlace>,
-    /// First message that is still stored, by partition.
-    pub first: BTreeMap<(usize, u16), LogId>,
-    pub images: BTreeMap<(usize, u16), Vec<CursorImage>>,
-    /// The sentence that is broken when something acknowledged is not there.
-    pub name: &'static str,
-}
-
-/// Decides whether a replica must hold acknowledged messages of a topic's partition; an unknown partition is the last.
-pub type Keeps<'a> = &'a dyn Fn(usize, u16) -> bool;
-
-/// Unknown partition, for [`Keeps`].
-pub const ANYWHERE: u16 = u16::MAX;
 
 #[derive(Default)]
 pub struct Book {
@@ -123,6 +111,8 @@ pub struct Book {
     failed_fins: BTreeSet<(u64, MessagePlace)>,
     /// FINs that an OK made durable.
     settled: BTreeMap<(ChannelKey, MessagePlace), Settled>,
+    /// What clients put off for longer than the message timeout.
+    put_off: BTreeSet<(ChannelKey, MessagePlace)>,
     generation: u64,
     /// Topics that some client has begun to subscribe to, and what was acknowledged before.
     subscribed_topics: BTreeSet<usize>,
@@ -212,6 +202,8 @@ impl Book {
             is_finished: false,
             is_repeatable: false,
             due_ms: 0,
+            delay_ms: 0,
+            due_by_ms: 0,
         });
         self.counts.written += 1;
         n
@@ -219,7 +211,7 @@ impl Book {
 
     /// Records that a message is about to be written as a deferred publish.
     pub fn is_due_in(&mut self, n: usize, delay_ms: u64) {
-        self.messages[n].due_ms = self.wall_ms + delay_ms;
+        (self.messages[n].due_ms, self.messages[n].delay_ms) = (self.wall_ms + delay_ms, delay_ms);
     }
 
     /// The node lets go of a message, or the client reads it.
@@ -238,6 +230,7 @@ impl Book {
         let m = &mut self.messages[n];
         if !std::mem::replace(&mut m.is_acknowledged, true) {
             m.acknowledged_as = self.counts.acknowledged;
+            m.due_by_ms = self.wall_ms + m.delay_ms;
         }
         let topic = m.topic;
         if !self.subscribed_topics.contains(&topic) {
@@ -461,6 +454,7 @@ impl Book {
         self.first_is_everywhere(r);
         self.homes.clear();
         let found = self.look(disk, r);
+        self.counts.copies += found.copies.len() as u64;
         self.mpub_is_all_or_nothing(&found);
         self.replica_keeps(&found, &|_, _| true);
         self.fin_before_ok_is_durable(&found, r, cores_before);
@@ -469,7 +463,7 @@ impl Book {
         self.operations_end(&found);
         self.producers_recovered(|n| found.stored.get(&n).copied(), |book, n| book.is_deleted(&found, n));
         for (n, message) in self.messages.iter_mut().enumerate() {
-            let is_here = found.stored.contains_key(&n);
+            let is_here = found.stored.contains_key(&n) || found.copies.contains_key(&n);
             self.counts.survived += (is_here && message.is_acknowledged) as u64;
             if !is_here && !message.is_gone {
                 message.is_gone = true;
@@ -535,6 +529,11 @@ impl Book {
                 for m in batch.messages() {
                     let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                     let n = self.none_invented(topic, m.body);
+                    if let Some(copy_of) = m.copy_of {
+                        found.copies.entry(n).or_default().push(((topic, copy_of.channel.to_owned()), id));
+                        self.a_copy_names_its_message(topic, key.1, n, copy_of);
+                        continue;
+                    }
                     self.ids_and_offsets_never_repeat(topic, id, n);
                     found.stored.insert(n, id);
                 }
@@ -565,7 +564,7 @@ impl Book {
         let nobody_s =
             |id: MessagePlace| images(id).is_none() && self.may_have_no_channel(self.messages[n].topic, id.partition.0);
         let is_done = self.messages[n].is_finished || place.is_some_and(|id| is_behind(id) || nobody_s(id));
-        let all_finished = || self.owed(n, place).all(|c| self.channels[c].finished.contains(&n));
+        let all_finished = || self.owed(n, place).all(|c| self.channels[c].finished.contains(&n) || found.has_copy(n, c));
         (self.is_below(found, n) && is_done || self.may_be_deleted_unseen(found, n)) && all_finished()
     }
 
@@ -613,7 +612,8 @@ impl Book {
             };
             for channel in self.owed(n, Some(*id)).filter(|c| !self.channels[*c].finished.contains(&n)) {
                 let image = self.image(found, channel, id.partition);
-                assert!(!is_confirmed(image, id.log_id), "acked_survives: {channel:?} never finished message {n} ({id:?})");
+                let is_there = !is_confirmed(image, id.log_id) || found.has_copy(n, channel);
+                assert!(is_there, "acked_survives: {channel:?} never finished message {n} ({id:?})");
             }
         }
     }
@@ -645,7 +645,8 @@ impl Book {
             let Some(&place) = self.places.get(&claim.message) else { continue };
             let home = core(self.messages[claim.message].topic, place);
             for (channel, fin) in claim.fins {
-                if core(channel.0, fin) == home && !self.failed_fins.contains(&(claim.conn, fin)) {
+                let is_one = !self.failed_fins.contains(&(claim.conn, fin)) && !self.may_be_twice(&channel, fin);
+                if core(channel.0, fin) == home && is_one {
                     let by = Settled { _conn: claim.conn, _published: claim.message, _at: place, _generation: r.generation - 1 };
                     self.settled.entry((channel, fin)).or_insert(by);
                 }

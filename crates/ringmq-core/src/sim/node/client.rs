@@ -2,6 +2,7 @@
 
 use super::book::{Book, ChannelKey, EPHEMERAL_TOPICS, Gone, OPERATED, ORDERED, passing_name, topic_name};
 use super::reach::Reach;
+use super::world::MSG_TIMEOUT_MS;
 use crate::base::{LogId, MessageId, MessagePlace, Rng};
 use crate::codec::nsq::frame::{self, Frame, PLACE_LEN};
 use crate::codec::nsq::request;
@@ -272,9 +273,13 @@ impl Client {
             (0..2, _) => self.ready([0, 1, 2, 3, 10, 40][rng.below(6) as usize]),
             (2..4, Some(id)) => {
                 let delay_ms = if rng.chance(0.5) { 0 } else { rng.below(3000) };
+                let delay_ms = if self.puts_off_for_long(delay_ms) { MSG_TIMEOUT_MS + 1 + 3 * delay_ms } else { delay_ms };
                 request::requeue(&mut self.out, &id, delay_ms);
                 let channel = self.subscription.as_ref().expect("it holds messages");
                 let place = self.id(book, id);
+                if delay_ms > MSG_TIMEOUT_MS {
+                    book.puts_off_for_long(channel, place);
+                }
                 book.deferred(self.conn, channel, place, delay_ms);
                 self.held.remove(&id);
             }
@@ -292,6 +297,13 @@ impl Client {
             (6.., Some(id)) => self.finish(book, id),
             _ => {}
         }
+    }
+
+    /// Whether a REQ names a delay longer than the message timeout: a copy goes into the log. Channels that are moved or emptied get
+    /// none, as the checks of those tell messages by where they stood first.
+    fn puts_off_for_long(&self, delay_ms: u64) -> bool {
+        let is_plain = self.subscription.as_ref().is_some_and(|(_, channel)| matches!(&channel[..], "a" | "b"));
+        is_plain && self.reach.partition.is_none() && delay_ms % 3 == 1
     }
 
     /// Acts for a client that is to be done soon.

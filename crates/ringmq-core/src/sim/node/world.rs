@@ -235,9 +235,11 @@ impl<'a> World<'a> {
             }
         }
         self.drain_all();
+        let since_ms = self.book.wall_ms;
         for _ in 0..40 {
             self.pass_time(1000);
             self.drain_all();
+            self.book.none_is_late(since_ms);
         }
         self.publish_at_rest();
         self.ephemeral_topics_go();

@@ -75,7 +75,7 @@ fn cursor() -> impl Strategy<Value = CursorImage> {
             };
             let intervals = gaps.into_iter().map(interval).collect();
             let confirmed = Position { offset, count, log_id: LogId(id) };
-            CursorImage { name, paused, ordered, first, epoch: Epoch(epoch), generation, confirmed, intervals }
+            CursorImage { name, paused, ordered, first, epoch: Epoch(epoch), generation, confirmed, intervals, handed: vec![] }
         },
     )
 }
@@ -379,6 +379,7 @@ fn numbers_out_of_bounds_are_malformed() {
         generation: 1,
         confirmed: AT,
         intervals,
+        handed: vec![],
     };
     let interval = |start, end| Interval { start: LogId(start), end: Position { log_id: LogId(end), ..AT } };
     let cursors = |intervals| {

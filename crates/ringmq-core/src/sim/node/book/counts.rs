@@ -29,6 +29,10 @@ pub struct Counts {
     pub native_claims: u64,
     /// Delivered messages that had a due time.
     pub deferred: u64,
+    /// REQs for longer than the message timeout.
+    pub put_off: u64,
+    /// Copies that stood in a log after a start.
+    pub copies: u64,
 }
 
 impl Counts {
@@ -50,5 +54,7 @@ impl Counts {
         self.native_channels += c.native_channels;
         self.native_claims += c.native_claims;
         self.deferred += c.deferred;
+        self.put_off += c.put_off;
+        self.copies += c.copies;
     }
 }

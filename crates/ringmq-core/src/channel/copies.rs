@@ -1,0 +1,153 @@
+//! Retries that are far off, as copies in the log: a copy outlives the process, and pins no segment.
+//!
+//! A message that its client requeues for longer than the client's message timeout is appended to the log again, as a *copy*: with the
+//! due time, the channel, the first id, the first timestamp and the attempts. The message waits in memory meanwhile, as after any REQ.
+//! Once the copy is committed the original is confirmed. The channel meets the copy when it reads on, puts it off like any message
+//! that is not due, and hands it out under the first id. Other channels pass it.
+//!
+//! While no copy can be made (a full disk, no leadership) the message waits in memory, and the copy is tried again. A message that
+//! falls due before its copy is committed goes out from memory; the copy may come too. So it is after a crash between the two: at
+//! least once, as ever.
+
+use super::Source;
+use super::deliver::find;
+use super::machine::Channel;
+use super::open::State;
+use crate::base::{LogId, Ticks};
+use crate::format::batch::{CopyOf, Message};
+use crate::log::fetch::Fetch;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A copy that is to be appended.
+#[derive(Debug)]
+pub struct Copy {
+    /// Id of the message that is confirmed once the copy is committed.
+    pub log_id: LogId,
+    pub due_unix_ns: i64,
+    /// What the clients know of the message: its id, its timestamp, and the deliveries so far.
+    pub first_id: LogId,
+    pub unix_ns: i64,
+    pub attempts: u16,
+    pub body: Bytes,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Copies {
+    /// Deferred entries that are to be copied, or whose copy is under way.
+    by_id: BTreeMap<LogId, Copying>,
+    /// Those of them whose copy is not under way.
+    wanted: BTreeSet<LogId>,
+    /// Own ids of copies that went out, by the id that clients know. Pruned now and then.
+    shown: BTreeMap<LogId, LogId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Copying {
+    key: u32,
+    due: Ticks,
+    /// Where the entry stands among the deferred ones.
+    due_ms: u64,
+    /// Name of the copy that is under way.
+    number: u64,
+}
+
+/// Length of `shown` up to which it is not pruned.
+const SHOWN_KEPT: usize = 1024;
+
+impl Copies {
+    pub(super) fn want(&mut self, id: LogId, key: u32, due: Ticks, due_ms: u64) {
+        self.by_id.insert(id, Copying { key, due, due_ms, number: 0 });
+        self.wanted.insert(id);
+    }
+
+    /// The message is due: a copy comes too late.
+    pub(super) fn forget(&mut self, id: LogId) {
+        if !self.by_id.is_empty() && self.by_id.remove(&id).is_some() {
+            self.wanted.remove(&id);
+        }
+    }
+
+    /// Own id of the copy that went out under `shown`.
+    pub(super) fn own_id(&self, shown: LogId) -> Option<LogId> {
+        self.shown.get(&shown).copied()
+    }
+
+    pub(super) fn allocated_bytes(&self) -> usize {
+        // Nodes of a B-tree are two thirds full, and a bit more than their entries.
+        2 * (self.by_id.len() * size_of::<(LogId, Copying)>() + self.wanted.len() * size_of::<LogId>())
+    }
+}
+
+impl Channel {
+    pub fn wants_copies(&self) -> bool {
+        !self.copies.wanted.is_empty()
+    }
+
+    /// The next message that is to be copied; the caller appends the copy and reports by [`Channel::copied`]. `number` names the
+    /// attempt. `None`: there is none, or it cannot be read yet.
+    pub fn next_copy(&mut self, now: Ticks, number: u64, source: &mut impl Source) -> Option<Copy> {
+        while let Some(&id) = self.copies.wanted.first() {
+            let copying = self.copies.by_id.get_mut(&id).expect("a copy is wanted of deferred entries alone");
+            let open = *self.open.get(copying.key);
+            let batch = match source.fetch(open.offset) {
+                Fetch::Batch(batch) => Some(batch),
+                Fetch::Pending | Fetch::Held | Fetch::End => return None,
+                Fetch::Lost { .. } | Fetch::Below { .. } => None,
+            };
+            let Some((batch, found)) = batch.as_ref().and_then(|batch| Some((batch, find(batch, &open)?))) else {
+                // Found again, and reported, when it is due.
+                self.copies.forget(id);
+                continue;
+            };
+            copying.number = number;
+            let wait_ns = copying.due.0.saturating_sub(now.0);
+            self.copies.wanted.remove(&id);
+            let (message, attempts) = known_as(&found.message, open.attempts);
+            return Some(Copy {
+                log_id: id,
+                due_unix_ns: source.unix_ns().saturating_add_unsigned(wait_ns),
+                first_id: message.log_id,
+                unix_ns: message.unix_ns,
+                attempts,
+                body: batch.bytes.slice_ref(message.body),
+            });
+        }
+        None
+    }
+
+    /// Outcome of a copy. Once it is committed the original is confirmed; otherwise the copy is wanted still.
+    pub fn copied(&mut self, id: LogId, number: u64, is_committed: bool) {
+        let is_it = |c: &&Copying| c.number == number;
+        let Some(&Copying { key, due_ms, .. }) = self.copies.by_id.get(&id).filter(is_it) else { return };
+        if !is_committed {
+            self.copies.wanted.insert(id);
+            return;
+        }
+        self.copies.by_id.remove(&id);
+        assert!(self.open.get(key).state == State::Deferred, "what falls due is forgotten here");
+        self.deferred.remove(&mut self.open, due_ms, key);
+        self.deferred_count -= self.open.get(key).num as u64;
+        let interval = self.open.remove(key).interval();
+        self.confirm(interval);
+    }
+
+    /// A copy goes out, and its client will name it by its first id.
+    pub(super) fn shows(&mut self, first_id: LogId, own: LogId) {
+        if self.copies.shown.len() >= SHOWN_KEPT && self.copies.shown.len() as u64 > 2 * self.in_flight_count {
+            let flights = &self.flights;
+            self.copies.shown.retain(|_, own| flights.find(*own).is_some());
+        }
+        self.copies.shown.insert(first_id, own);
+    }
+}
+
+/// The message as clients know it, and the number of the delivery that is its `attempts`th from here.
+pub(super) fn known_as<'a>(message: &Message<'a>, attempts: u16) -> (Message<'a>, u16) {
+    match message.copy_of {
+        None => (*message, attempts),
+        Some(CopyOf { log_id, unix_ns, attempts: before, .. }) => {
+            (Message { log_id, unix_ns, ..*message }, attempts.saturating_add(before))
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Retries that are far off: a copy in the log stands for the message, which pins nothing any more.
+
+use super::*;
+
+const LONG_MS: u64 = 3_600_000;
+
+/// Log id of the first message that the channel has not confirmed.
+fn confirmed(n: &Node, channel: &str) -> u64 {
+    let mut partitions = n.shards.iter().flat_map(|s| s.engine.partitions.iter().map(|(_, p)| p));
+    let (_, c) = partitions.find_map(|p| p.channels.iter().find(|(_, c)| &*c.name == channel)).expect("the channel is there");
+    c.machine.confirmed().log_id.0
+}
+
+#[test]
+fn a_far_off_retry_pins_nothing_and_comes_under_its_first_id_when_it_is_due() {
+    for cores in [1, 2] {
+        let mut n = Node::new(cores, 1);
+        let (p, c, other) = (n.connect(0), n.connect(cores as usize - 1), n.connect(0));
+        n.send(c, b"SUB t ch\nRDY 2\n");
+        n.send(other, b"SUB t other\nRDY 1\n");
+        n.publish(p, "t", "x");
+        let id = n.id("t", 0, 1);
+        let of = |n: &mut Node, conn| n.take(conn).into_iter().filter(|f| f != "OK" && f != "_heartbeat_").collect::<Vec<_>>();
+        assert_eq!((of(&mut n, c), of(&mut n, other)), (vec![format!("{id} 1 x")], vec![format!("{id} 1 x")]));
+        n.send(other, format!("FIN {id}\n").as_bytes());
+        n.send(c, format!("REQ {id} {LONG_MS}\n").as_bytes());
+        n.pass_time(Duration::from_millis(1));
+        // The copy has log id 2. The channel waits for it; the other one has passed it.
+        assert_eq!((confirmed(&n, "ch"), confirmed(&n, "other"), of(&mut n, other)), (2, 3, vec![]));
+        n.pass_time(Duration::from_millis(LONG_MS - 2));
+        let c = n.connect(cores as usize - 1);
+        n.send(c, b"SUB t ch\nRDY 2\n");
+        assert_eq!(of(&mut n, c), Vec::<String>::new(), "it is early");
+        n.pass_time(Duration::from_millis(100));
+        assert_eq!(of(&mut n, c), [format!("{id} 2 x")]);
+        // Again, and again as the same message; a TOUCH and a FIN find it by that id.
+        n.send(c, format!("TOUCH {id}\nREQ {id} {LONG_MS}\n").as_bytes());
+        n.pass_time(Duration::from_millis(1));
+        assert_eq!((confirmed(&n, "ch"), of(&mut n, c)), (3, vec![]));
+        n.pass_time(Duration::from_millis(LONG_MS + 100));
+        let c = n.connect(0);
+        n.send(c, b"SUB t ch\nRDY 2\n");
+        assert_eq!(of(&mut n, c), [format!("{id} 3 x")]);
+        n.send(c, format!("FIN {id}\n").as_bytes());
+        assert_eq!((confirmed(&n, "ch"), of(&mut n, c)), (4, vec![]));
+    }
+}
+
+#[test]
+fn a_short_retry_and_one_of_an_ephemeral_channel_stay_in_memory() {
+    let mut n = Node::new(1, 1);
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    let id = n.id("t", 0, 1);
+    n.send(c, b"SUB t ch\nRDY 2\n");
+    n.send(c, format!("REQ {id} 59000\n").as_bytes());
+    let d = n.connect(0);
+    n.send(d, b"SUB t ch2#ephemeral\nRDY 2\n");
+    n.publish(p, "t", "y");
+    let id = n.id("t", 0, 2);
+    n.send(d, format!("REQ {id} {LONG_MS}\n").as_bytes());
+    n.pass_time(Duration::from_millis(1));
+    let stats = n.shards[0].stats(None, None, false);
+    assert_eq!((confirmed(&n, "ch"), stats.partitions[0].message_count), (1, 2));
+}
+
+#[test]
+fn a_copy_that_the_disk_does_not_take_is_tried_again_and_the_message_waits_meanwhile() {
+    let mut n = Node::with(1, Settings { partitions: 1, max_bytes_per_file: 1 << 20, ..Settings::default() });
+    let (p, c) = (n.connect(0), n.connect(0));
+    n.publish(p, "t", "x");
+    n.send(c, b"SUB t ch\nRDY 1\n");
+    let id = n.id("t", 0, 1);
+    assert_eq!(n.take(c).last(), Some(&format!("{id} 1 x")));
+    // Nothing but the files that there are: they fill up.
+    n.is_full = true;
+    for len in [200_000, 20_000, 2_000, 200, 20, 1] {
+        let p = n.connect(0);
+        (0..20).for_each(|_| n.publish(p, "t", &"f".repeat(len)));
+    }
+    n.send(c, format!("REQ {id} {LONG_MS}\n").as_bytes());
+    n.pass_time(Duration::from_secs(3));
+    let deferred = |n: &Node| n.shards[0].stats(None, None, false).partitions[0].channels[0].deferred_count;
+    assert_eq!((confirmed(&n, "ch"), deferred(&n)), (1, 1), "it waits in memory");
+    n.is_full = false;
+    n.pass_time(Duration::from_secs(1));
+    n.pass_time(Duration::from_secs(2));
+    assert!(confirmed(&n, "ch") > 1, "the copy is made");
+}

@@ -1,0 +1,51 @@
+//! What the book knows of messages that were put off: none comes late, and a REQ for long leaves a copy in the log, for one channel.
+
+use super::{Book, ChannelKey};
+use crate::base::{MessagePlace, PartitionId};
+use crate::format::batch::CopyOf;
+use crate::sim::node::reader::Kind;
+
+impl Book {
+    /// A copy has the body of the message whose id it says.
+    pub(super) fn a_copy_names_its_message(&self, topic: usize, partition: u16, n: usize, copy_of: CopyOf<'_>) {
+        let first = MessagePlace::new(PartitionId(partition), copy_of.log_id);
+        let named = self.ids.get(&(topic, first));
+        assert!(named.is_none_or(|named| *named == n), "ids_and_offsets_never_repeat: a copy of message {n} says {first:?}");
+        assert!(copy_of.attempts > 0, "ids_and_offsets_never_repeat: message {n} was put off and never delivered");
+    }
+
+    /// A native client got a copy, which it confirms by the id at which the copy stands. Returns the id that NSQ clients know.
+    pub fn comes_as_copy(&mut self, channel: &ChannelKey, at: MessagePlace, copy_of: CopyOf<'_>, body: &[u8]) -> MessagePlace {
+        assert!(copy_of.channel == channel.1, "none_invented: {channel:?} gets a copy for {}", copy_of.channel);
+        let n = self.none_invented(channel.0, body);
+        self.ids.insert((channel.0, at), n);
+        MessagePlace::new(at.partition, copy_of.log_id)
+    }
+
+    /// A REQ for longer than the message timeout was written: from now on the channel may have the message and a copy of it, which
+    /// clients know by one id. A FIN of one says nothing of the other.
+    pub fn puts_off_for_long(&mut self, channel: &ChannelKey, id: MessagePlace) {
+        self.put_off.insert((channel.clone(), id));
+        self.settled.remove(&(channel.clone(), id));
+        self.counts.put_off += 1;
+    }
+
+    pub(super) fn may_be_twice(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
+        self.put_off.contains(&(channel.clone(), id))
+    }
+
+    /// While every consumer finishes at once, what falls due is finished: `due_times_hold` on the other side. `since_ms`: from when on
+    /// they do.
+    pub fn none_is_late(&self, since_ms: u64) {
+        let is_over = |due_by_ms: u64| due_by_ms > since_ms && due_by_ms + LATE_MS <= self.wall_ms;
+        for (n, m) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged && m.delay_ms > 0 && is_over(m.due_by_ms)) {
+            let missing = |c: &&ChannelKey| Kind::of(&c.1).is_none() && !self.channels[*c].finished.contains(&n);
+            let late = self.owed(n, self.place(n).or(self.anywhere(n))).find(missing);
+            let (due, now) = (m.due_by_ms, self.wall_ms);
+            assert!(late.is_none(), "due_times_hold: message {n} is due at {due} ms, and at {now} ms {late:?} lacks it");
+        }
+    }
+}
+
+/// What the wheel of deferred messages and the turns of a node may take.
+const LATE_MS: u64 = 100;
