@@ -96,6 +96,7 @@ fn channel_of(ranged: bool) -> Channel {
         generation: 0,
         confirmed: Position::START,
         intervals: vec![],
+        handed: vec![],
     };
     let options = ChannelOptions { max_msg_timeout: Duration::from_secs(900), max_req_timeout: Duration::from_secs(3600) };
     let mut channel = Channel::new(options, PartitionId(0), cursor);

@@ -70,8 +70,18 @@ const KEPT_FILE: Kept = &[(0, &[73, 134, 210, 284]), (9, &[90_030_260_002_542])]
 const KEPT_ALONE: Kept = &[(0, &[22])];
 
 /// Faults that came to the plans later than others, in order: seeds draw them apart.
-const LATER: &[&str] =
-    &["shaky_start", "all_down", "cut_off", "crash_at_removal", "in_place", "lent_cut", "full_disk", "operator", "role_change"];
+const LATER: &[&str] = &[
+    "shaky_start",
+    "all_down",
+    "cut_off",
+    "crash_at_removal",
+    "in_place",
+    "lent_cut",
+    "full_disk",
+    "operator",
+    "role_change",
+    "put_off",
+];
 
 /// Transitions of a replica that at least one store seed of fifteen makes. That none of 200 makes one is no bad luck (a chance of one in a
 /// million): something keeps the seeds from getting there. How many of the rare ones a run makes is luck, so that is only printed.

@@ -27,7 +27,11 @@ impl Channel {
                 _ => kept.push(handed),
             }
         }
-        kept.extend(self.handed.iter().rev());
+        // What is not read yet; of a run that was taken up in part, the rest.
+        for unread in self.handed.iter().rev().filter(|h| h.end() > self.next.log_id) {
+            let start = unread.start.max(self.next.log_id);
+            kept.push(Handed { start, num: (unread.end().0 - start.0) as u32, ..*unread });
+        }
         kept.reverse();
         self.handed = kept;
         !self.handed.is_empty()

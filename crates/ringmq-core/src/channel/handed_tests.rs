@@ -5,6 +5,7 @@ use super::range_tests::subscribe_ranged;
 use super::tests::{A, B, Got, Log, channel, channel_at, finish, ms, subscribe};
 use crate::base::{LogId, Now};
 use crate::format::cursor::{CursorImage, Handed};
+use crate::log::fetch::Fetch;
 use std::time::Duration;
 
 fn stopped(mut channel: Channel, now_ms: u64, unix_ns: i64) -> CursorImage {
@@ -62,6 +63,24 @@ fn a_run_keeps_its_attempts_over_batches_and_a_set_offset_ends_them() {
     let mut moved = channel_at(image);
     moved.move_to(log.end(), &mut |_, _| {});
     assert_eq!(moved.image().handed, []);
+}
+
+#[test]
+fn a_stop_that_finds_a_run_half_read_keeps_each_message_once() {
+    let (mut before, mut log, mut got) = (channel(), Log::new(&[4]), Got::default());
+    let second = log.publish(4);
+    subscribe(&mut before, A, 8);
+    while before.deliver(ms(0), &mut log, &mut got) {}
+    let mut after = channel_at(stopped(before, 0, 0));
+    log.answers.insert(second, Fetch::Pending);
+    subscribe(&mut after, A, 2);
+    while after.deliver(ms(0), &mut log, &mut got) {}
+    let image = stopped(after, 0, 0);
+    let handed: Vec<_> = image.handed.iter().map(|h| (h.start.0, h.num, h.attempts)).collect();
+    assert_eq!(handed, [(1, 2, 2), (3, 2, 1), (5, 4, 1)]);
+    let mut bytes = vec![];
+    image.encode(&mut bytes);
+    assert_eq!(CursorImage::decode(&bytes), Ok((image, bytes.len())));
 }
 
 #[test]

@@ -271,13 +271,13 @@ impl Channel {
 
     pub(super) fn requeue_flight(&mut self, now: Ticks, timer: TimerId, delay: Duration) {
         let Flight { key, client, .. } = self.land(timer);
-        let &Open { id, num: whole, .. } = self.open.get(key);
-        let num = whole as u64;
+        let &Open { id, num, .. } = self.open.get(key);
+        let num = num as u64;
         let owner = self.clients.get_mut(client);
         owner.requeue_count += num;
+        let delay = delay.min(self.options.max_req_timeout);
         let is_long = delay > owner.timeout && !owner.is_ranged;
         self.requeue_count += num;
-        let delay = delay.min(self.options.max_req_timeout);
         if delay.is_zero() {
             self.wait(REQUEUED, key);
         } else {
@@ -493,6 +493,10 @@ impl Channel {
     pub fn memory_bytes(&self) -> usize {
         // A B-tree's nodes are two thirds full, and a bit more than their entries.
         let runs: usize = self.clients.iter().map(|c| c.runs.len() * size_of::<(LogId, TimerId)>() * 2).sum();
-        self.open_bytes() + self.flights.allocated_bytes() + self.restored.allocated_bytes() + self.handed.capacity() * size_of::<Handed>() + runs
+        self.open_bytes()
+            + self.flights.allocated_bytes()
+            + self.restored.allocated_bytes()
+            + self.handed.capacity() * size_of::<Handed>()
+            + runs
     }
 }

@@ -58,7 +58,8 @@ impl Store {
     pub fn log_cursor(&mut self, p: PartitionIdx, image: &CursorImage) -> RecordTicket {
         let (first, rest) =
             image.intervals.split_at(intervals::fitting(image.confirmed, &image.intervals, self.intervals_bytes_max()));
-        let ticket = self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), handed: vec![], ..image.clone() });
+        let ticket =
+            self.log_image(p, RecordKind::Cursor, &CursorImage { intervals: first.to_vec(), handed: vec![], ..image.clone() });
         if rest.is_empty() { ticket } else { self.log_finished(p, &image.name, image.generation, rest) }
     }
 

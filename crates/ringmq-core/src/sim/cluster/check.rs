@@ -105,9 +105,13 @@ fn read(check: &mut Checker, book: &Book, disk: &SimDisk, r: &Recovered, is_dama
                 continue;
             }
             check.batch(key, h);
-            for m in batch.iter().flat_map(|b| b.messages()).filter(|m| m.copy_of.is_none()) {
+            for m in batch.iter().flat_map(|b| b.messages()) {
                 let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                 let n = book.none_invented(topic, m.body);
+                if let Some(copy_of) = m.copy_of {
+                    book.a_copy_names_its_message(&mut found, (topic, id), n, copy_of);
+                    continue;
+                }
                 let twice = found.stored.insert(n, id);
                 assert!(twice.is_none(), "no_duplicate_from_idempotent_producer: message {n} stands at {twice:?} and {id:?}");
             }

@@ -67,7 +67,9 @@ impl World {
 
     fn reach(&self, key: Key, node: usize) -> Reach {
         let is_clustered = self.plan.coordination != Coordination::Alone;
-        Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered }
+        let defers = self.plan.faults.put_off > 0.0;
+        let defers_publishes = defers && self.meta.topics[key.0].partitions == 1;
+        Reach { node, topics: vec![key.0], partition: Some(key.1), is_clustered, defers, defers_publishes }
     }
 
     pub fn nsq_client(&mut self, role: Role, key: Key, node: usize) -> u64 {
@@ -96,7 +98,7 @@ impl World {
     }
 
     pub fn act(&mut self, wire: u64) {
-        self.book.now_ms = self.now / MS;
+        self.book.time_is(self.now / MS);
         let Some(v) = self.clients.get_mut(&wire) else { return };
         if let AnyClient::Native(c) = &mut v.client {
             c.age_ms = (self.now - v.since) / MS;
@@ -126,7 +128,7 @@ impl World {
     }
 
     pub fn client_receives(&mut self, wire: u64, bytes: &[u8]) {
-        self.book.now_ms = self.now / MS;
+        self.book.time_is(self.now / MS);
         let Some(v) = self.clients.get_mut(&wire) else { return };
         v.client.receive(&mut self.book, bytes);
         if self.phase != Phase::Faulty {
@@ -137,7 +139,7 @@ impl World {
 
     pub fn client_gone(&mut self, wire: u64) {
         if let Some(v) = self.clients.remove(&wire) {
-            self.book.now_ms = self.now / MS;
+            self.book.time_is(self.now / MS);
             if matches!(&v.client, AnyClient::Nsq(c) if c.waits_for_operated()) {
                 self.book.may_ask_for_operated(&(v.key.0, OPERATED.to_owned()), v.key.1);
             }

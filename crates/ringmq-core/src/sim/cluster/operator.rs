@@ -50,7 +50,7 @@ impl World {
         let Some(n) = self.meta.leader(key).filter(|n| !is_asked && listens(n)) else { return };
         self.operator.last_ticket += 1;
         let ticket = self.operator.last_ticket;
-        self.book.now_ms = self.now / super::world::MS;
+        self.book.time_is(self.now / super::world::MS);
         self.book.operates(&channel(key), key.1, change);
         let is_rest = self.phase == Phase::Healed;
         self.operator.asked.insert(ticket, Asked { node: n, life: self.nodes[n].life, key, change, is_rest });
@@ -84,7 +84,7 @@ impl World {
         }
         let is_waiting = |c: &AnyClient| matches!(c, AnyClient::Nsq(c) if c.waits_for_operated());
         let is_wanted = self.clients.values().any(|v| v.key == key && is_waiting(&v.client));
-        self.book.now_ms = self.now / super::world::MS;
+        self.book.time_is(self.now / super::world::MS);
         self.book.operated(&channel(key), key.1, change, answer, is_wanted, is_rest);
     }
 

@@ -83,6 +83,8 @@ pub struct Faults {
     /// Per state that a replica enters and soon leaves: its node's disk stands still, and meanwhile another leader is named, the replica is
     /// taken away, or a write of its journal fails.
     pub role_change: f64,
+    /// Clients defer publishes, and put messages off for longer than the message timeout.
+    pub put_off: f64,
 }
 
 /// Faults that came later than others: a seed draws them apart, so that what it is otherwise does not hang on them.
@@ -127,6 +129,7 @@ pub const FIELDS: &[Field] = &[
     ("full_disk", 0.15, 0.8, |f| &mut f.full_disk),
     ("operator", 0.3, 12.0, |f| &mut f.operator),
     ("role_change", 0.2, 0.6, |f| &mut f.role_change),
+    ("put_off", 0.4, 1.0, |f| &mut f.put_off),
 ];
 
 impl Faults {
@@ -190,7 +193,7 @@ impl Plan {
         let is_calm = rng.chance(0.05);
         let (mut shaky, mut apart) = (Rng::new(seed ^ 0x5a4e), Rng::new(seed ^ 0xa9a7));
         let (mut lent, mut full, mut operator) = (Rng::new(seed ^ 0x1e47), Rng::new(seed ^ 0xf011), Rng::new(seed ^ 0x09e4));
-        let mut roles = Rng::new(seed ^ 0x401e);
+        let (mut roles, mut put_off) = (Rng::new(seed ^ 0x401e), Rng::new(seed ^ 0xde1a));
         for (name, likely, most, field) in FIELDS {
             let rng = match *name {
                 "shaky_start" => &mut shaky,
@@ -198,6 +201,7 @@ impl Plan {
                 "full_disk" => &mut full,
                 "operator" => &mut operator,
                 "role_change" => &mut roles,
+                "put_off" => &mut put_off,
                 name if APART.contains(&name) => &mut apart,
                 _ => &mut rng,
             };
@@ -231,6 +235,10 @@ impl Plan {
     pub fn keep_survivable(&mut self) {
         if self.replicas < 3 || self.min_isr < 2 || self.coordination == Coordination::File {
             (self.faults.rot, self.faults.lost_write, self.faults.misdirected_write) = (0.0, 0.0, 0.0);
+        }
+        if self.faults.clock_jump > 0.0 {
+            // a due time means what the leader's clock says
+            self.faults.put_off = 0.0;
         }
         if self.nodes == 1 {
             let f = &mut self.faults;

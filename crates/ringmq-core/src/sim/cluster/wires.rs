@@ -368,7 +368,7 @@ impl World {
         let (wire, side) = wire_of(conn);
         let ends = &mut self.wires.get_mut(&wire).expect("it closes a connection that it has").ends;
         if ends[1 - side].node().is_none() {
-            self.book.now_ms = self.now / MS;
+            self.book.time_is(self.now / MS);
             self.book.asks_no_more(wire);
         }
         let end = &mut ends[side];

@@ -429,6 +429,7 @@ impl Book {
 
     /// An id names one message, and a message has one id.
     fn ids_and_offsets_never_repeat(&mut self, topic: usize, id: MessagePlace, n: usize) {
+        self.order.names_a_message(topic, id);
         let named = *self.ids.entry((topic, id)).or_insert(n);
         assert_eq!(named, n, "ids_and_offsets_never_repeat: {id:?} of topic {topic} names two messages");
         let place = *self.places.entry(n).or_insert(id);
@@ -530,8 +531,7 @@ impl Book {
                     let id = MessagePlace::new(PartitionId(key.1), m.log_id);
                     let n = self.none_invented(topic, m.body);
                     if let Some(copy_of) = m.copy_of {
-                        found.copies.entry(n).or_default().push(((topic, copy_of.channel.to_owned()), id));
-                        self.a_copy_names_its_message(topic, key.1, n, copy_of);
+                        self.a_copy_names_its_message(&mut found, (topic, id), n, copy_of);
                         continue;
                     }
                     self.ids_and_offsets_never_repeat(topic, id, n);

@@ -216,8 +216,7 @@ impl Client {
                 let topic = self.reach.topics[0];
                 (0..rng.below(50)).for_each(|_| self.publish_one(book, topic, rng));
             }
-            // The nodes of a cluster have clocks hours apart, and a due time means what the leader's clock says.
-            4 | 5 if !self.reach.is_clustered && self.reach.partition.is_none() => self.publish_deferred(book, topic, rng),
+            4 | 5 if self.reach.defers_publishes => self.publish_deferred(book, topic, rng),
             _ => self.publish_one(book, topic, rng),
         }
     }
@@ -236,7 +235,7 @@ impl Client {
     }
 
     fn publish_deferred(&mut self, book: &mut Book, topic: usize, rng: &mut Rng) {
-        let (n, delay_ms) = (book.write_to(topic, None, rng), rng.below(5_000));
+        let (n, delay_ms) = (book.write_to(topic, self.reach.partition, rng), rng.below(5_000));
         book.is_due_in(n, delay_ms);
         request::publish_deferred(&mut self.out, &topic_name(topic), delay_ms, book.body(n));
         self.expects.push_back(Expect::Published(vec![n], self.fins.len()));
@@ -303,7 +302,7 @@ impl Client {
     /// none, as the checks of those tell messages by where they stood first.
     fn puts_off_for_long(&self, delay_ms: u64) -> bool {
         let is_plain = self.subscription.as_ref().is_some_and(|(_, channel)| matches!(&channel[..], "a" | "b"));
-        is_plain && self.reach.partition.is_none() && delay_ms % 3 == 1
+        is_plain && self.reach.defers && delay_ms % 3 == 1
     }
 
     /// Acts for a client that is to be done soon.

@@ -5,7 +5,7 @@
 
 use super::book::{Book, ChannelKey};
 use crate::base::{LogId, MessagePlace};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of the ordered channel.
 pub const ORDERED: &str = "ordered";
@@ -31,12 +31,21 @@ pub struct Order {
     /// Messages that came, when, and in which term of their leader.
     came: BTreeMap<(ChannelKey, MessagePlace), (u64, u64)>,
     deferred: BTreeMap<(ChannelKey, MessagePlace), Deferred>,
+    /// Ids that an ordered channel passed and that name no message: copies for another channel.
+    copies: BTreeSet<(usize, MessagePlace)>,
     /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
     pub kept: u64,
     /// Messages of ordered channels that came.
     pub in_order: u64,
+}
+
+impl Order {
+    /// A message has this id: no ordered channel may have passed it as a copy.
+    pub fn names_a_message(&self, topic: usize, id: MessagePlace) {
+        assert!(!self.copies.contains(&(topic, id)), "ordered_channel_in_order: {id:?} of topic {topic} was passed unseen");
+    }
 }
 
 impl Book {
@@ -101,10 +110,21 @@ impl Book {
         }
     }
 
+    /// An id that names no message, where others do: [`Order::names_a_message`] holds it against what comes later.
+    fn is_copy(&self, topic: usize, at: MessagePlace) -> bool {
+        self.counts.put_off > 0 && !self.is_named(topic, at)
+    }
+
     fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessagePlace) {
         let (key, came) = ((channel.clone(), id.partition.0), id.log_id);
         let mut open = *self.order.open.entry(key.clone()).or_insert(came);
-        while open < came && self.has_finished(channel, MessagePlace::new(id.partition, open)) {
+        while open < came {
+            let at = MessagePlace::new(id.partition, open);
+            if self.is_copy(channel.0, at) {
+                self.order.copies.insert((channel.0, at));
+            } else if !self.has_finished(channel, at) {
+                break;
+            }
             open = LogId(open.0 + 1);
         }
         assert!(came <= open, "ordered_channel_in_order: {id:?} comes to {channel:?}, and {open:?} is not finished");

@@ -15,12 +15,23 @@ pub struct Reach {
     pub partition: Option<u16>,
     /// The node is one of several: another may lead what it asks for, and partitions are named in commands.
     pub is_clustered: bool,
+    /// Puts messages off for longer than the message timeout: all nodes that it may meet have one wall clock.
+    pub defers: bool,
+    /// Defers publishes, which name no partition: there is one, or it knows none.
+    pub defers_publishes: bool,
 }
 
 impl Reach {
     /// The only node there is.
     pub fn alone(topics: u64) -> Reach {
-        Reach { node: 0, topics: (0..topics as usize).collect(), partition: None, is_clustered: false }
+        Reach {
+            node: 0,
+            topics: (0..topics as usize).collect(),
+            partition: None,
+            is_clustered: false,
+            defers: true,
+            defers_publishes: true,
+        }
     }
 
     /// The partition that a command names.

@@ -1,17 +1,24 @@
 //! What the book knows of messages that were put off: none comes late, and a REQ for long leaves a copy in the log, for one channel.
 
-use super::{Book, ChannelKey};
-use crate::base::{MessagePlace, PartitionId};
+use super::{Book, ChannelKey, Found};
+use crate::base::MessagePlace;
 use crate::format::batch::CopyOf;
 use crate::sim::node::reader::Kind;
 
 impl Book {
-    /// A copy has the body of the message whose id it says.
-    pub(super) fn a_copy_names_its_message(&self, topic: usize, partition: u16, n: usize, copy_of: CopyOf<'_>) {
-        let first = MessagePlace::new(PartitionId(partition), copy_of.log_id);
+    /// A copy that stands at this id has the body of the message whose id it says.
+    pub fn a_copy_names_its_message(&self, found: &mut Found, at: (usize, MessagePlace), n: usize, copy_of: CopyOf<'_>) {
+        let (topic, id) = at;
+        found.copies.entry(n).or_default().push(((topic, copy_of.channel.to_owned()), id));
+        let first = MessagePlace::new(id.partition, copy_of.log_id);
         let named = self.ids.get(&(topic, first));
         assert!(named.is_none_or(|named| *named == n), "ids_and_offsets_never_repeat: a copy of message {n} says {first:?}");
         assert!(copy_of.attempts > 0, "ids_and_offsets_never_repeat: message {n} was put off and never delivered");
+    }
+
+    /// Whether a client was told which message has this id.
+    pub fn is_named(&self, topic: usize, id: MessagePlace) -> bool {
+        self.ids.contains_key(&(topic, id))
     }
 
     /// A native client got a copy, which it confirms by the id at which the copy stands. Returns the id that NSQ clients know.
@@ -30,6 +37,11 @@ impl Book {
         self.counts.put_off += 1;
     }
 
+    /// The time of clients, and the wall clock of nodes that all have one.
+    pub fn time_is(&mut self, now_ms: u64) {
+        (self.now_ms, self.wall_ms) = (now_ms, now_ms);
+    }
+
     pub(super) fn may_be_twice(&self, channel: &ChannelKey, id: MessagePlace) -> bool {
         self.put_off.contains(&(channel.clone(), id))
     }
@@ -38,7 +50,9 @@ impl Book {
     /// they do.
     pub fn none_is_late(&self, since_ms: u64) {
         let is_over = |due_by_ms: u64| due_by_ms > since_ms && due_by_ms + LATE_MS <= self.wall_ms;
-        for (n, m) in self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged && m.delay_ms > 0 && is_over(m.due_by_ms)) {
+        for (n, m) in
+            self.messages.iter().enumerate().filter(|(_, m)| m.is_acknowledged && m.delay_ms > 0 && is_over(m.due_by_ms))
+        {
             let missing = |c: &&ChannelKey| Kind::of(&c.1).is_none() && !self.channels[*c].finished.contains(&n);
             let late = self.owed(n, self.place(n).or(self.anywhere(n))).find(missing);
             let (due, now) = (m.due_by_ms, self.wall_ms);
