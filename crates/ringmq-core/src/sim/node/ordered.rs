@@ -33,6 +33,8 @@ pub struct Order {
     deferred: BTreeMap<(ChannelKey, MessagePlace), Deferred>,
     /// Ids that an ordered channel passed and that name no message: copies for another channel.
     copies: BTreeSet<(usize, MessagePlace)>,
+    /// Ids at which copies stand that native clients got: they name a message that has another id.
+    aliases: BTreeSet<(usize, MessagePlace)>,
     /// Rises whenever a partition's leader may be another, or one that forgot what was deferred.
     terms: BTreeMap<(usize, u16), u64>,
     /// Deferred messages that came when they should.
@@ -42,6 +44,11 @@ pub struct Order {
 }
 
 impl Order {
+    /// A copy stands at this id.
+    pub fn is_alias(&mut self, topic: usize, id: MessagePlace) {
+        self.aliases.insert((topic, id));
+    }
+
     /// A message has this id: no ordered channel may have passed it as a copy.
     pub fn names_a_message(&self, topic: usize, id: MessagePlace) {
         assert!(!self.copies.contains(&(topic, id)), "ordered_channel_in_order: {id:?} of topic {topic} was passed unseen");
@@ -112,7 +119,7 @@ impl Book {
 
     /// An id that names no message, where others do: [`Order::names_a_message`] holds it against what comes later.
     fn is_copy(&self, topic: usize, at: MessagePlace) -> bool {
-        self.counts.put_off > 0 && !self.is_named(topic, at)
+        self.counts.put_off > 0 && (!self.is_named(topic, at) || self.order.aliases.contains(&(topic, at)))
     }
 
     fn ordered_channel_in_order(&mut self, channel: &ChannelKey, id: MessagePlace) {

@@ -26,6 +26,7 @@ impl Book {
         assert!(copy_of.channel == channel.1, "none_invented: {channel:?} gets a copy for {}", copy_of.channel);
         let n = self.none_invented(channel.0, body);
         self.ids.insert((channel.0, at), n);
+        self.order.is_alias(channel.0, at);
         MessagePlace::new(at.partition, copy_of.log_id)
     }
 
