@@ -7,6 +7,7 @@ pub mod coordinator;
 pub mod discovery;
 pub mod disk;
 pub mod doctor;
+pub mod etcd;
 pub mod http;
 pub mod inspect;
 pub mod load;
@@ -17,5 +18,7 @@ pub mod runtime;
 pub mod tls;
 
 pub use ringmq_client as client;
-pub use ringmq_core::{channel, config, journal, log, metrics, peer, replica, seam, session, shard, transport};
+pub use ringmq_core::{
+    agent, channel, config, controller, journal, log, metadata, metrics, peer, replica, seam, session, shard, transport,
+};
 pub use ringmq_protocol::{base, codec, format};

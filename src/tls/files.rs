@@ -42,6 +42,7 @@ pub struct Flags {
 
 pub const NATIVE: Flags = Flags { certificate: "native-tls-cert", key: "native-tls-key", ca: "native-tls-client-ca" };
 pub const NSQ: Flags = Flags { certificate: "tls-cert", key: "tls-key", ca: "tls-root-ca-file" };
+pub const ETCD: Flags = Flags { certificate: "etcd-tls-cert", key: "etcd-tls-key", ca: "etcd-tls-ca" };
 pub const PEER: Flags = Flags { certificate: "peer-tls-cert", key: "peer-tls-key", ca: "peer-tls-ca" };
 
 /// A value that all cores share and SIGHUP may replace. A connection keeps the value it began with.
@@ -183,6 +184,23 @@ pub fn https_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> 
     let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&versions(oldest));
     let builder = builder.map_err(TlsError::Other)?.with_root_certificates(trusted);
     Ok(Arc::new(builder.with_no_client_auth()))
+}
+
+/// How the node speaks with etcd over HTTPS: it trusts the CAs of --etcd-tls-ca, else those of the system.
+pub fn etcd_client(settings: &Settings) -> Result<Arc<ClientConfig>, TlsError> {
+    let trusted = match settings.etcd_tls_ca.as_str() {
+        "" => system_roots()?,
+        path => roots(Path::new(path)).map_err(of(ETCD.ca))?,
+    };
+    if settings.etcd_tls_cert.is_empty() {
+        let builder = ClientConfig::builder_with_provider(provider()).with_protocol_versions(&versions("1.2"));
+        let builder = builder.map_err(TlsError::Other)?.with_root_certificates(trusted);
+        return Ok(Arc::new(builder.with_no_client_auth()));
+    }
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(trusted), provider()).build();
+    let verifier = verifier.map_err(|e| bad_ca(ETCD, &settings.etcd_tls_ca, e.to_string()))?;
+    let own = Own::load(ETCD, &settings.etcd_tls_cert, &settings.etcd_tls_key)?;
+    Ok(Arc::new(own.client(&versions("1.2"), verifier)?))
 }
 
 /// The CAs of --tls-root-ca-file.

@@ -29,6 +29,6 @@ mod shown;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use files::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, https_client, nsq_terms};
+pub use files::{Flags, NATIVE, NSQ, PEER, PeerTerms, Terms, TlsError, doubt_of_own, etcd_client, https_client, nsq_terms};
 pub use links::{Dialed, Links, Port, Wire};
 pub use ringmq_protocol::pem::{self, PemError};

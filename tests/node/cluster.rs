@@ -32,13 +32,13 @@ struct LinkState {
 }
 
 /// What stands between a node and another one that it dials.
-struct Link {
-    address: SocketAddr,
+pub struct Link {
+    pub address: SocketAddr,
     state: Arc<LinkState>,
 }
 
 impl Link {
-    fn to(target: SocketAddr) -> Link {
+    pub fn to(target: SocketAddr) -> Link {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
         let state = Arc::new(LinkState::default());
@@ -57,6 +57,21 @@ impl Link {
             }
         });
         Link { address, state }
+    }
+
+    /// Nothing comes through any more, and nothing is closed.
+    pub fn hold(&self) {
+        self.set(HELD);
+    }
+
+    pub fn heal(&self) {
+        self.set(OPEN);
+    }
+
+    /// Connections end; new ones are taken.
+    pub fn drop_connections(&self) {
+        self.set(CUT);
+        self.set(OPEN);
     }
 
     fn set(&self, mode: u8) {
@@ -214,6 +229,43 @@ impl Cluster {
             node.wait_ready().unwrap_or_else(|e| panic!("{e}"));
         }
         cluster
+    }
+
+    /// Three nodes whose etcd says who leads what; its lease lasts three seconds, unless `flags` say otherwise.
+    pub fn start_with_etcd(urls: &[String], flags: &[&str]) -> Cluster {
+        let mut all = vec!["--shards=2", "--journal-bytes=8MiB", "--max-bytes-per-file=1MiB", "--follower-limit=1500ms"];
+        all.extend(["--retention=1h", "--replica-write-limit=3s", "--replica-retry=200ms", "--replica-heartbeat=200ms"]);
+        all.extend(["--lease-ttl=3s", "--lease-ttl-floor=1s"]);
+        all.extend(flags);
+        let mut nodes: Vec<Node> = NAMES.iter().map(|name| Node::prepare_with_etcd(urls, name, &all)).collect();
+        nodes.iter_mut().for_each(Node::spawn);
+        nodes.iter_mut().for_each(|node| node.wait_ready().unwrap_or_else(|e| panic!("{e}")));
+        let file = ClusterFile { version: 0, topics: vec![] };
+        Cluster { nodes, ids: vec![], file, links: vec![] }
+    }
+
+    /// The node that leads the partition, once one does.
+    pub fn leader(&self, topic: &str, partition: usize) -> usize {
+        let mut found = None;
+        until(
+            || {
+                found = (0..self.nodes.len()).find(|n| self.nodes[*n].is_up() && self.role(*n, topic, partition) == "leader");
+                found.is_some()
+            },
+            || {
+                let logs: Vec<String> = self.nodes.iter().map(Node::log).collect();
+                format!(
+                    "somebody leads {topic}/{partition}:
+{}",
+                    logs.join(
+                        "
+----
+"
+                    )
+                )
+            },
+        );
+        found.expect("it was found")
     }
 
     fn link(&self, from: usize, to: usize) -> &Link {

@@ -6,6 +6,7 @@
 #![allow(dead_code)] // each test binary uses a part of it
 
 pub mod cluster;
+pub mod etcd;
 pub mod pki;
 pub mod small_disk;
 pub mod stock;
@@ -27,9 +28,17 @@ pub struct Node {
     folder: tempfile::TempDir,
     data: PathBuf,
     ports: Ports,
-    /// It has a cluster file, which the test writes.
-    is_clustered: bool,
+    membership: Membership,
     flags: Vec<String>,
+}
+
+/// Whose node it is.
+enum Membership {
+    Alone,
+    /// It has a cluster file, which the test writes.
+    File,
+    /// URLs of its etcd, and its name.
+    Etcd(Vec<String>, String),
 }
 
 /// A fast source of chance; what a seed gives is always the same.
@@ -124,13 +133,20 @@ impl Node {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
         let data = data.unwrap_or_else(|| folder.path().join("data"));
         let flags = flags.iter().map(|flag| flag.to_string()).collect();
-        Node { child: None, folder, data, ports: Ports::free(), flags, is_clustered: false }
+        Node { child: None, folder, data, ports: Ports::free(), flags, membership: Membership::Alone }
     }
 
     /// One of a cluster, with folder and ports, and not started: its cluster file is not written yet.
     pub fn prepare(flags: &[&str]) -> Node {
         let mut node = Self::new(None, flags);
-        node.is_clustered = true;
+        node.membership = Membership::File;
+        node
+    }
+
+    /// One of a cluster that an etcd decides; not started.
+    pub fn prepare_with_etcd(urls: &[String], name: &str, flags: &[&str]) -> Node {
+        let mut node = Self::new(None, flags);
+        node.membership = Membership::Etcd(urls.to_vec(), name.into());
         node
     }
 
@@ -163,8 +179,17 @@ impl Node {
         if !is_nsqd() {
             command.arg(format!("--native-address={}", self.ports.at(2)));
         }
-        if self.is_clustered {
-            command.arg(format!("--cluster-file={}", self.cluster_file().display()));
+        match &self.membership {
+            Membership::Alone => {}
+            Membership::File => {
+                command.arg(format!("--cluster-file={}", self.cluster_file().display()));
+            }
+            Membership::Etcd(urls, name) => {
+                command.args(urls.iter().map(|url| format!("--etcd-endpoints={url}")));
+                command.args([&format!("--node-name={name}"), "--broadcast-address=127.0.0.1"]);
+            }
+        }
+        if !matches!(self.membership, Membership::Alone) {
             command.arg(format!("--peer-address={}", self.ports.at(3)));
         }
         command.args(&self.flags).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);

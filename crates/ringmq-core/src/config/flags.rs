@@ -186,6 +186,9 @@ pub fn load(
     if settings.broadcast_address.is_empty() {
         settings.broadcast_address = surroundings.hostname.clone();
     }
+    if settings.node_name.is_empty() {
+        settings.node_name = surroundings.hostname.clone();
+    }
     if settings.shards == 0 {
         settings.shards = surroundings.cpus.clamp(1, find("shards").map_or(1, |row| row.max as u16));
     }

@@ -238,8 +238,38 @@ settings! {
         cluster_file: String = String::new(), Unit::Text, 0, 0, "cluster-file", ["empty: the node is alone"],
             "TOML file that names the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). \
              SIGHUP makes the node read it again";
+        etcd_endpoints: Vec<String> = Vec::new(), Unit::List, 0, 0, "etcd-endpoints", ["none"],
+            "URLs of the members of an etcd v3, such as http://10.0.0.1:2379, that decides who leads what (docs/cluster.md). Given once for \
+             each, or separated by commas. Not beside --cluster-file";
+        etcd_tls_ca: String = String::new(), Unit::Text, 0, 0, "etcd-tls-ca", ["empty: those of the system"],
+            "PEM file of CAs that sign the certificates of etcd's members; for endpoints of https://";
+        etcd_tls_cert: String = String::new(), Unit::Text, 0, 0, "etcd-tls-cert", ["empty: no client certificate"],
+            "PEM file of the certificate chain that the node shows etcd";
+        etcd_tls_key: String = String::new(), Unit::Text, 0, 0, "etcd-tls-key", ["empty: no client certificate"],
+            "PEM file of the private key of --etcd-tls-cert";
+        etcd_user: String = String::new(), Unit::Text, 0, 0, "etcd-user", ["empty: etcd asks nobody"],
+            "Name of the node's user in etcd";
+        etcd_password_file: String = String::new(), Unit::Text, 0, 0, "etcd-password-file", ["empty: etcd asks nobody"],
+            "File whose first line is the password of --etcd-user";
+        cluster_name: String = "main".into(), Unit::Text, 0, 0, "cluster-name",
+            "Name of the cluster in etcd: its keys begin with /ringmq/NAME/. Several clusters may share an etcd";
+        node_name: String = String::new(), Unit::Text, 0, 0, "node-name", ["the host's name"],
+            "Name of the node in logs, statistics and errors; only with --etcd-endpoints";
+        zone: String = String::new(), Unit::Text, 0, 0, "zone", ["empty: one zone"],
+            "Name of what fails as a whole, such as a rack: replicas of a partition are spread over the zones";
+        lease_ttl_ms: u64 = 10 * SECOND, Unit::Millis, SECOND, MINUTE, "lease-ttl",
+            "Time without a word from the node after which etcd gives its partitions other leaders. At least --lease-ttl-floor";
+        lease_ttl_floor_ms: u64 = 5 * SECOND, Unit::Millis, SECOND, MINUTE, "lease-ttl-floor",
+            "Shortest --lease-ttl that is taken: a shorter one does not outlast an election of etcd. Only a test has a reason to lower it";
+        replicas: u16 = 3, Unit::Count, 1, 5, "replicas",
+            "Replicas of each partition of a topic that its first PUB or SUB creates; only with --etcd-endpoints";
+        min_isr: u16 = 0, Unit::Count, 0, 5, "min-isr", ["0, more than half of --replicas"],
+            "In-sync replicas without which a partition of such a topic takes no publish";
         peer_address: String = "0.0.0.0:4170".into(), Unit::Address, 0, 0, "peer-address",
-            "Where the other nodes of the cluster connect; only with --cluster-file";
+            "Where the other nodes of the cluster connect; only in a cluster";
+        broadcast_peer_address: String = String::new(), Unit::Text, 0, 0, "broadcast-peer-address",
+            ["broadcast-address with the port of peer-address"],
+            "host:port at which the other nodes reach this one; only with --etcd-endpoints";
         peer_tls_cert: String = String::new(), Unit::Text, 0, 0, "peer-tls-cert", ["empty: no TLS"],
             "PEM file of the certificate chain that this node shows its peers. With it peers speak TLS only";
         peer_tls_key: String = String::new(), Unit::Text, 0, 0, "peer-tls-key", ["empty: no TLS"],
@@ -391,18 +421,77 @@ impl Settings {
         }
         self.check_tls()?;
         self.check_native_tls()?;
+        self.check_etcd()?;
         self.check_cluster()
     }
 
     /// True if the node is one of several.
     pub fn is_clustered(&self) -> bool {
-        !self.cluster_file.is_empty()
+        !self.cluster_file.is_empty() || self.has_etcd()
+    }
+
+    /// Whether an etcd decides who leads what.
+    pub fn has_etcd(&self) -> bool {
+        !self.etcd_endpoints.is_empty()
+    }
+
+    /// In-sync replicas that a topic of the cluster needs for a write, where nobody says another number.
+    pub fn min_isr_of(&self, replicas: u16) -> u16 {
+        match self.min_isr {
+            0 => replicas / 2 + 1,
+            given => given.min(replicas),
+        }
+    }
+
+    fn check_etcd(&self) -> Result<(), ConfigError> {
+        let show = |name: &str, n| find(name).map(|row| row.show(&Value::Number(n))).unwrap_or_default();
+        let first = self.etcd_endpoints.first();
+        let given = |name: &str, text: &String| (!text.is_empty()).then(|| format!("{name} ({text})"));
+        let of_etcd = [
+            ("etcd-tls-ca", &self.etcd_tls_ca),
+            ("etcd-tls-cert", &self.etcd_tls_cert),
+            ("etcd-user", &self.etcd_user),
+            ("zone", &self.zone),
+        ];
+        let alone = of_etcd.iter().find_map(|(name, text)| given(name, text));
+        let pairs = [
+            ("etcd-tls-cert", &self.etcd_tls_cert, "etcd-tls-key", &self.etcd_tls_key),
+            ("etcd-tls-key", &self.etcd_tls_key, "etcd-tls-cert", &self.etcd_tls_cert),
+            ("etcd-user", &self.etcd_user, "etcd-password-file", &self.etcd_password_file),
+            ("etcd-password-file", &self.etcd_password_file, "etcd-user", &self.etcd_user),
+        ];
+        let lonely = pairs.iter().find(|(_, text, _, other)| !text.is_empty() && other.is_empty());
+        let error = match (first, alone, lonely) {
+            (Some(first), ..) if !self.cluster_file.is_empty() => format!(
+                "etcd-endpoints ({first}) and cluster-file ({}) both say who leads what: give one of them",
+                self.cluster_file
+            ),
+            (None, Some(alone), _) => format!("{alone} needs etcd-endpoints"),
+            (_, _, Some((name, text, missing, _))) => format!("{name} ({text}) needs {missing}"),
+            _ if self.lease_ttl_ms < self.lease_ttl_floor_ms => format!(
+                "lease-ttl ({}) must not be below lease-ttl-floor ({})",
+                show("lease-ttl", self.lease_ttl_ms),
+                show("lease-ttl-floor", self.lease_ttl_floor_ms)
+            ),
+            _ if self.min_isr > self.replicas => {
+                format!(
+                    "min-isr ({}) must not be above replicas ({}): no publish would ever be taken",
+                    self.min_isr, self.replicas
+                )
+            }
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Contradiction(error))
     }
 
     /// True if the node starts without the native protocol when its address is taken: nobody set the address.
     pub fn is_native_optional(&self) -> bool {
         let asked = ["native-address", "native-tls-cert"];
-        !asked.iter().any(|name| self.given.contains(name)) && self.native_address == Settings::default().native_address
+        // With an etcd the others are told of it.
+        let is_told = self.has_etcd();
+        !is_told
+            && !asked.iter().any(|name| self.given.contains(name))
+            && self.native_address == Settings::default().native_address
     }
 
     fn check_cluster(&self) -> Result<(), ConfigError> {
@@ -436,7 +525,7 @@ impl Settings {
                 )
             }
             (Some((name, path)), None) if !self.is_clustered() => {
-                format!("{name} ({path}) is for peers, which a node without --cluster-file does not have")
+                format!("{name} ({path}) is for peers, which a node without --cluster-file and --etcd-endpoints does not have")
             }
             _ => return Ok(()),
         };
@@ -621,11 +710,33 @@ mod tests {
             (["c", "k", "", "f"], "peer-tls-cert (c) needs peer-tls-ca"),
             (["", "k", "a", "f"], "peer-tls-key (k) needs peer-tls-cert"),
             (["", "", "a", ""], "peer-tls-ca (a) needs peer-tls-cert"),
-            (["c", "k", "a", ""], "a node without --cluster-file does not have"),
+            (["c", "k", "a", ""], "a node without --cluster-file and"),
         ] {
             let error = check(given[0], given[1], given[2], given[3]).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
+    }
+
+    #[test]
+    fn an_etcd_is_alone_in_saying_who_leads_what() {
+        let check = |settings: Settings| settings.check().map_err(|e| e.to_string());
+        let etcd = || Settings { etcd_endpoints: vec!["http://h:2379".into()], ..Settings::default() };
+        assert_eq!(check(etcd()), Ok(()));
+        let (text, none) = (String::from("x"), String::new());
+        for (settings, wanted) in [
+            (Settings { cluster_file: text.clone(), ..etcd() }, "both say who leads what"),
+            (Settings { zone: text.clone(), ..Settings::default() }, "zone (x) needs etcd-endpoints"),
+            (Settings { etcd_user: text.clone(), ..etcd() }, "etcd-user (x) needs etcd-password-file"),
+            (Settings { etcd_tls_key: text.clone(), ..etcd() }, "etcd-tls-key (x) needs etcd-tls-cert"),
+            (Settings { lease_ttl_ms: 2000, ..etcd() }, "lease-ttl (2s) must not be below lease-ttl-floor (5s)"),
+            (Settings { min_isr: 4, etcd_user: none, ..etcd() }, "min-isr (4) must not be above replicas (3)"),
+        ] {
+            let error = check(settings).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+        }
+        assert_eq!(check(Settings { lease_ttl_ms: 2000, lease_ttl_floor_ms: 1000, ..etcd() }), Ok(()));
+        assert_eq!([1, 2, 3, 5].map(|replicas| etcd().min_isr_of(replicas)), [1, 2, 2, 3]);
+        assert_eq!(Settings { min_isr: 3, ..etcd() }.min_isr_of(2), 2);
     }
 
     #[test]

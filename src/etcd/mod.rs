@@ -1,0 +1,274 @@
+//! A client of etcd v3 through its JSON gateway: HTTP/1.1 with hyper ([`docs/decisions/etcd.md`] says why not gRPC).
+//!
+//! It carries [`Request`]s and brings answers, and judges none. It lives on the coordinator's thread, inside a `LocalSet`. Every wait of
+//! it ends: a request is answered within a second, or its outcome is unknown.
+//!
+//! | file | its concept |
+//! |---|---|
+//! | mod | [`Etcd`]: which endpoint is in use, failover, users |
+//! | json | requests and answers as the gateway writes them; pure |
+//! | fault | what an error of etcd says about a request; pure |
+//! | link | one HTTP connection to one endpoint, with TLS |
+//! | watch | the changes of a prefix, as a stream |
+//! | health | version and alarms of the members |
+//!
+//! **Failover.** One endpoint is in use at a time. The first request that it does not answer, or answers in a way that says that the
+//! member has no quorum, ends all its connections, the watch's too, and the next endpoint is used.
+//!
+//! **Silence.** A member that sleeps answers no renewal, which the node sends every few seconds. A connection that is half open ends by
+//! TCP's own keepalive; a watch is opened anew every [`watch::RENEWED_EVERY`], which proves that it is heard.
+
+pub mod fault;
+pub mod health;
+mod json;
+mod link;
+mod watch;
+
+use crate::metadata::request::{Answer, Failure, KeyValue, Listing, Outcome, Request};
+use fault::{Fault, Judged};
+pub use link::Endpoint;
+use link::{Link, LinkError};
+use rustls::ClientConfig;
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch as signal};
+use tokio::time::{Instant, timeout_at};
+pub use watch::WatchEnd;
+
+/// Time for an answer. A member that needs longer is given up.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a page of a listing, which may have megabytes.
+const PAGE_PATIENCE: Duration = Duration::from_secs(5);
+/// Time to connect, with TLS.
+const CONNECT_PATIENCE: Duration = Duration::from_millis(500);
+/// Keys of one page of a listing.
+const PAGE_KEYS: usize = 10_000;
+/// Keys of a whole listing; more are not believed.
+const LISTING_KEYS_MAX: usize = 4_000_000;
+/// Bytes of one answer.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// Requests at a time beside renewals.
+const IN_FLIGHT_MAX: usize = 16;
+/// Connections that are kept for the next request.
+const IDLE_MAX: usize = 4;
+
+/// Who the node is for etcd, where etcd asks.
+#[derive(Clone, Debug)]
+pub struct User {
+    pub name: String,
+    pub password: String,
+}
+
+#[derive(Clone)]
+pub struct Options {
+    /// At least one.
+    pub endpoints: Vec<Endpoint>,
+    /// For endpoints of `https://`.
+    pub tls: Option<Arc<ClientConfig>>,
+    pub user: Option<User>,
+    /// What every key begins with.
+    pub prefix: String,
+}
+
+/// The conversation with the metadata store, whichever it is.
+#[expect(async_fn_in_trait, reason = "it stays on one thread")]
+pub trait Store {
+    /// Carries one request. Ends within seconds.
+    async fn carry(&self, request: Request) -> Outcome;
+    /// Brings all changes of the prefix from this revision on, whole revisions in their order, until it ends.
+    async fn follow(&self, from: u64, heard: &mut dyn FnMut(Vec<crate::metadata::request::Change>)) -> WatchEnd;
+}
+
+pub struct Etcd {
+    options: Options,
+    /// Place of the endpoint in use.
+    at: Cell<usize>,
+    /// Rises whenever an endpoint is given up.
+    era: signal::Sender<u64>,
+    /// Connections to the endpoint in use that nothing waits on.
+    idle: RefCell<Vec<Link>>,
+    token: RefCell<Option<String>>,
+    places: Semaphore,
+    /// Since when no endpoint has answered.
+    silent: Cell<Option<Instant>>,
+}
+
+impl Etcd {
+    pub fn new(options: Options) -> Etcd {
+        assert!(!options.endpoints.is_empty(), "the settings name one at least");
+        Etcd {
+            options,
+            at: Cell::new(0),
+            era: signal::Sender::new(0),
+            idle: RefCell::default(),
+            token: RefCell::default(),
+            places: Semaphore::new(IN_FLIGHT_MAX),
+            silent: Cell::new(None),
+        }
+    }
+
+    fn endpoint(&self) -> &Endpoint {
+        &self.options.endpoints[self.at.get() % self.options.endpoints.len()]
+    }
+
+    /// Gives up the endpoint that was in use in this era, if it still is.
+    fn leave(&self, era: u64, why: &dyn std::fmt::Display) {
+        if *self.era.borrow() != era {
+            return;
+        }
+        let left = self.endpoint().clone();
+        self.at.set((self.at.get() + 1) % self.options.endpoints.len());
+        self.idle.borrow_mut().clear();
+        if self.silent.get().is_none() {
+            self.silent.set(Some(Instant::now()));
+            tracing::warn!(endpoint = %left, next = %self.endpoint(), "etcd does not answer, the next endpoint is tried: {why}");
+        } else {
+            tracing::debug!(endpoint = %left, "etcd does not answer: {why}");
+        }
+        self.era.send_replace(era + 1);
+    }
+
+    fn answered(&self) {
+        if let Some(since) = self.silent.take() {
+            let ms = since.elapsed().as_millis() as u64;
+            tracing::info!(endpoint = %self.endpoint(), ms, "etcd answers again");
+        }
+    }
+
+    async fn link(&self, until: Instant) -> Result<Link, LinkError> {
+        if let Some(link) = self.idle.borrow_mut().pop() {
+            return Ok(link);
+        }
+        Link::connect(self.endpoint(), self.options.tls.clone(), until.min(Instant::now() + CONNECT_PATIENCE)).await
+    }
+
+    /// One question, on any connection. What surely was not sent is tried on the other endpoints.
+    async fn ask(&self, path: &str, body: &Value, patience: Duration) -> Result<Value, Fault> {
+        let body = body.to_string();
+        let until = Instant::now() + patience;
+        let mut left = self.options.endpoints.len();
+        let mut is_token_new = false;
+        loop {
+            let era = *self.era.borrow();
+            let asked = self.ask_once(path, &body, until).await;
+            let fault = match asked {
+                Ok(answer) => {
+                    self.answered();
+                    return Ok(answer);
+                }
+                Err(fault) => fault.at(self.endpoint()),
+            };
+            if fault.judged == Judged::Token && self.options.user.is_some() && !std::mem::replace(&mut is_token_new, true) {
+                self.token.replace(None);
+                continue;
+            }
+            if fault.leaves() {
+                self.leave(era, &fault);
+            }
+            left -= 1;
+            if fault.judged != Judged::NotSent || left == 0 || Instant::now() >= until {
+                return Err(fault);
+            }
+        }
+    }
+
+    async fn ask_once(&self, path: &str, body: &str, until: Instant) -> Result<Value, Fault> {
+        let token = self.token(until).await?;
+        loop {
+            let is_reused = !self.idle.borrow().is_empty();
+            let era = *self.era.borrow();
+            let mut link = self.link(until).await?;
+            let sent = timeout_at(until, link.ask(path, body, token.as_deref(), ANSWER_BYTES_MAX)).await;
+            let answer = match sent {
+                Err(_) => return Err(Fault::silent()),
+                // It was closed while nothing waited on it.
+                Ok(Err(LinkError::NotSent(_))) if is_reused => continue,
+                Ok(answer) => answer?,
+            };
+            if era == *self.era.borrow() && self.idle.borrow().len() < IDLE_MAX {
+                self.idle.borrow_mut().push(link);
+            }
+            return fault::judge(answer);
+        }
+    }
+
+    /// `None`: etcd does not ask who this is.
+    async fn token(&self, until: Instant) -> Result<Option<String>, Fault> {
+        let Some(User { name, password }) = &self.options.user else { return Ok(None) };
+        if let Some(token) = self.token.borrow().clone() {
+            return Ok(Some(token));
+        }
+        let body = serde_json::json!({ "name": name, "password": password }).to_string();
+        let mut link = self.link(until).await?;
+        let asked = timeout_at(until, link.ask("/v3/auth/authenticate", &body, None, ANSWER_BYTES_MAX)).await;
+        let answer = fault::judge(asked.map_err(|_| Fault::not_asked())??).map_err(Fault::of_user)?;
+        let token = answer["token"].as_str().ok_or_else(|| Fault::not_etcd("it gave no token"))?.to_owned();
+        self.token.replace(Some(token.clone()));
+        Ok(Some(token))
+    }
+
+    async fn list(&self) -> Result<Answer, Fault> {
+        let prefix = self.options.prefix.as_bytes();
+        let mut listing = Listing { revision: 0, entries: vec![] };
+        let mut first: Vec<u8> = prefix.to_vec();
+        loop {
+            let body = json::range(&first, prefix, PAGE_KEYS, listing.revision);
+            let page = json::page(self.ask("/v3/kv/range", &body, PAGE_PATIENCE).await?)?;
+            if listing.revision == 0 {
+                listing.revision = page.revision;
+            }
+            listing.entries.extend(page.entries);
+            let last: Option<&KeyValue> = listing.entries.last();
+            match last.filter(|_| page.more) {
+                None => return Ok(Answer::Listed(listing)),
+                Some(_) if listing.entries.len() > LISTING_KEYS_MAX => {
+                    return Err(Fault::not_etcd("it lists more keys than a cluster can have"));
+                }
+                Some(last) => first = [&last.key[..], &[0]].concat(),
+            }
+        }
+    }
+
+    async fn carry_one(&self, request: Request) -> Result<Answer, Fault> {
+        let _place = match &request {
+            Request::Renew { .. } => None,
+            _ => self.places.acquire().await.ok(),
+        };
+        match request {
+            Request::List => self.list().await,
+            Request::Txn(txn) => json::committed(self.ask("/v3/kv/txn", &json::txn(&txn), PATIENCE).await?),
+            Request::Grant { ttl } => {
+                let seconds = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
+                let body = serde_json::json!({ "TTL": seconds.to_string() });
+                json::granted(self.ask("/v3/lease/grant", &body, PATIENCE).await?)
+            }
+            Request::Renew { lease } => {
+                let body = serde_json::json!({ "ID": lease.to_string() });
+                json::renewed(self.ask("/v3/lease/keepalive", &body, PATIENCE).await?)
+            }
+            Request::Revoke { lease } => {
+                let body = serde_json::json!({ "ID": lease.to_string() });
+                match self.ask("/v3/lease/revoke", &body, PATIENCE).await {
+                    Ok(_) => Ok(Answer::Revoked),
+                    Err(fault) if fault.is_no_lease() => Ok(Answer::Revoked),
+                    Err(fault) => Err(fault),
+                }
+            }
+        }
+    }
+}
+
+impl Store for Etcd {
+    async fn carry(&self, request: Request) -> Outcome {
+        self.carry_one(request).await.map_err(|fault| match fault.judged {
+            Judged::Unknown => Failure::Unknown(fault.to_string()),
+            _ => Failure::Refused(fault.to_string()),
+        })
+    }
+
+    async fn follow(&self, from: u64, heard: &mut dyn FnMut(Vec<crate::metadata::request::Change>)) -> WatchEnd {
+        watch::follow(self, from, heard).await
+    }
+}

@@ -1,0 +1,164 @@
+//! Members of an etcd as processes of their own (Debian's `etcd-server`), each with ports and a folder of its own, that leave nothing
+//! behind.
+
+use super::Ports;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// Elections within a tenth of a second.
+pub const FAST: [&str; 2] = ["--heartbeat-interval=10", "--election-timeout=100"];
+
+pub struct Member {
+    name: String,
+    child: Option<Child>,
+    folder: tempfile::TempDir,
+    ports: Ports,
+    flags: Vec<String>,
+    /// `https` with certificates.
+    scheme: &'static str,
+}
+
+/// Members of one cluster, all started and healthy.
+pub fn members(count: usize, flags: &[&str]) -> Vec<Member> {
+    let mut all: Vec<Member> = (0..count).map(|n| Member::new(&format!("n{n}"), "http", flags)).collect();
+    let initial = all.iter().map(|m| format!("{}=http://{}", m.name, m.peer())).collect::<Vec<_>>().join(",");
+    all.iter_mut().for_each(|member| member.flags.push(format!("--initial-cluster={initial}")));
+    all.iter_mut().for_each(Member::spawn);
+    all.iter().for_each(Member::wait_healthy);
+    all
+}
+
+impl Member {
+    fn new(name: &str, scheme: &'static str, flags: &[&str]) -> Member {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("cargo's folder for tests is writable");
+        let flags = flags.iter().map(|flag| flag.to_string()).collect();
+        Member { name: name.into(), child: None, folder, ports: Ports::free(), flags, scheme }
+    }
+
+    /// The only member of its cluster.
+    pub fn start(flags: &[&str]) -> Member {
+        members(1, flags).remove(0)
+    }
+
+    /// The same with TLS: `flags` name the files. It is not asked whether it is healthy.
+    pub fn start_with_tls(flags: &[&str]) -> Member {
+        let mut member = Member::new("n0", "https", flags);
+        member.flags.push(format!("--initial-cluster=n0=http://{}", member.peer()));
+        member.spawn();
+        let began = Instant::now();
+        while TcpStream::connect(member.client()).is_err() {
+            assert!(began.elapsed() < START_LIMIT, "etcd does not start:\n{}", member.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        member
+    }
+
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = std::fs::File::options().create(true).append(true).open(self.log_path()).expect("the folder is writable");
+        let mut command = Command::new("etcd");
+        for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("ETCD_")) {
+            command.env_remove(name);
+        }
+        let (scheme, client, peer) = (self.scheme, self.client(), self.peer());
+        command.arg(format!("--name={}", self.name)).arg(format!("--data-dir={}", self.folder.path().join("data").display()));
+        command.arg(format!("--listen-client-urls={scheme}://{client}"));
+        command.arg(format!("--advertise-client-urls={scheme}://{client}"));
+        command.arg(format!("--listen-peer-urls=http://{peer}")).arg(format!("--initial-advertise-peer-urls=http://{peer}"));
+        command.args(["--logger=zap", "--log-level=warn"]).args(&self.flags);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        self.child = Some(child.unwrap_or_else(|e| panic!("etcd cannot be started ({e}): tests/run installs etcd-server")));
+    }
+
+    pub fn wait_healthy(&self) {
+        let began = Instant::now();
+        while !self.get("/health").is_some_and(|answer| answer.contains(r#""health":"true""#)) {
+            assert!(began.elapsed() < START_LIMIT, "etcd does not start:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(self.client()).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok().map(|_| answer)
+    }
+
+    /// The answer to a request of the gateway.
+    pub fn post(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(self.client()).expect("etcd listens");
+        let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", body.len());
+        stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    }
+
+    pub fn client(&self) -> SocketAddr {
+        self.ports.at(0)
+    }
+
+    fn peer(&self) -> SocketAddr {
+        self.ports.at(1)
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.client())
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = self.child.as_ref().expect("it runs").id() as i32;
+        // SAFETY: our own child, which was not waited for yet, so that the id is still its own.
+        unsafe { libc::kill(pid, signal) };
+    }
+
+    pub fn pause(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    pub fn resume(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    pub fn restart(&mut self) {
+        self.kill();
+        self.spawn();
+        self.wait_healthy();
+    }
+
+    /// Comes back with nothing: as somebody who had its disk replaced.
+    pub fn wipe(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(self.folder.path().join("data")).expect("it is ours");
+        self.spawn();
+        self.wait_healthy();
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&std::fs::read(self.log_path()).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
