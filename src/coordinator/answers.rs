@@ -11,6 +11,7 @@ use crate::base::{Epoch, IdMap, PartitionId, Ticks, TopicRef};
 use crate::codec::peer::message::Route;
 use crate::seam::cluster::{Ask, ClusterNode, Fact};
 use crate::seam::membership::static_epoch;
+use crate::seam::outcome::PublishError;
 use crate::{base::NodeId, seam::membership::Membership};
 use std::fmt;
 use std::sync::Arc;
@@ -160,6 +161,9 @@ impl Answers {
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } => *route,
             Ask::Refresh { route } | Ask::Resign { route } => *route,
+            Ask::CreateTopic { name, .. } => {
+                return (Some(Fact::TopicRefused { name: name.clone(), error: PublishError::TopicNotExist }), None);
+            }
         };
         let found = file.topic_by_id(route.topic_id).and_then(|t| Some((t, t.partition(route.partition)?)));
         let Some((topic, p)) = found else {
@@ -186,6 +190,7 @@ impl Answers {
                 true => (self.partition(&topic.info, route.partition.0, p), None),
                 false => (None, Some(Note::NoEpoch { partition, above, epoch: p.epoch })),
             },
+            Ask::CreateTopic { .. } => (None, None),
             Ask::Resign { .. } => {
                 let others: Vec<NodeId> = p.isr.iter().copied().filter(|n| *n != self.me).collect();
                 let isr = file.names(&others).to_string();

@@ -217,7 +217,7 @@ impl Coordinator {
     }
 
     pub fn options(&self, generation: u64) -> ClusterOptions {
-        ClusterOptions { cluster_id: self.file().cluster_id, generation }
+        ClusterOptions { cluster_id: self.file().cluster_id, generation, creates_topics: false }
     }
 
     /// Handles for the cores, one each.

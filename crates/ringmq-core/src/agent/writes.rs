@@ -52,6 +52,8 @@ impl Agent {
             Ask::AskEpoch { route, above } => (at(route), Intent::Epoch { above }),
             Ask::Refresh { route } => (at(route), Intent::Read),
             Ask::Resign { route } => (at(route), Intent::Resign),
+            // Comes as an `Admin::CreateTopic`.
+            Ask::CreateTopic { .. } => return,
         };
         let waiting = self.writes.waiting.get(&at);
         // Everything else answers with the record, too.

@@ -3,8 +3,9 @@
 //!
 //! Every core hears every fact, and picks what concerns its partitions. Facts may be old or repeated: versions tell.
 
-use crate::base::{Epoch, PartitionId, Ticks, TopicRef};
+use crate::base::{Epoch, PartitionId, Ticks, TopicName, TopicRef};
 use crate::codec::peer::message::Route;
+use crate::seam::outcome::PublishError;
 use crate::{base::NodeId, seam::membership::Membership};
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub struct ClusterOptions {
     pub cluster_id: [u8; 16],
     /// Rises durably with each start of the node.
     pub generation: u64,
+    /// Whether a client's first PUB or SUB creates a topic ([`Ask::CreateTopic`]). Otherwise an operator names the topics.
+    pub creates_topics: bool,
 }
 
 /// A node of the cluster, this one too.
@@ -55,6 +58,8 @@ pub enum Fact {
     Read { revision: u64 },
     /// Refusal of an [`Ask::Propose`].
     ProposalRefused { route: Route, version: u64 },
+    /// Why a topic that [`Ask::CreateTopic`] asked for is not created.
+    TopicRefused { name: TopicName, error: PublishError },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -67,4 +72,7 @@ pub enum Ask {
     Refresh { route: Route },
     /// Wish of this node not to lead the partition.
     Resign { route: Route },
+    /// A topic of this name, with so many partitions if it is new; 0: as many as the cluster's topics have by default. Answered by
+    /// [`Fact::Topic`] or [`Fact::TopicRefused`].
+    CreateTopic { name: TopicName, partitions: u16 },
 }

@@ -66,6 +66,8 @@ pub enum Unwritable {
     NotConfirmed,
     #[error("a write failed on this node, it takes nothing for the partition until a restart")]
     Failed,
+    #[error("the cluster has not created the topic yet, try again in a moment")]
+    NotCreated,
 }
 
 impl PublishError {

@@ -87,6 +87,8 @@ struct Net {
     closed: Vec<ConnId>,
     next_conn: u64,
     resigned: Vec<usize>,
+    /// Topics that a core asked for.
+    wanted: Vec<TopicName>,
     /// Who came to the ISR, with what its disk had of channels then.
     joined: Vec<(usize, BTreeMap<String, u64>)>,
 }
@@ -131,6 +133,7 @@ impl Net {
             closed: vec![],
             next_conn: 0,
             resigned: vec![],
+            wanted: vec![],
             joined: vec![],
         };
         for i in 0..3 {
@@ -160,7 +163,7 @@ impl Net {
     fn start(&mut self, i: usize, mut disk: SimDisk) -> Node {
         let mut recovered = recover(&mut disk, &self.recover_options(i)).expect("a disk without faults");
         let generation = recovered.generation;
-        let cluster = ClusterOptions { cluster_id: [5; 16], generation };
+        let cluster = ClusterOptions { cluster_id: [5; 16], generation, creates_topics: self.settings.has_etcd() };
         let shard = |core: u16| {
             let own =
                 |p: &mut crate::log::state::RecoveredPartition| p.topic.core_of(p.dir.partition, self.cores) == CoreId(core);
@@ -230,7 +233,10 @@ impl Net {
     }
 
     fn answer(&mut self, node: usize, ask: Ask) {
-        let (Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route }) = &ask;
+        let route = match &ask {
+            Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route } => route,
+            Ask::CreateTopic { name, .. } => return self.wanted.push(name.clone()),
+        };
         let partition = route.partition.0;
         let m = &self.metadata[partition as usize];
         match ask {
@@ -248,6 +254,7 @@ impl Net {
             Ask::AskEpoch { .. } => {}
             Ask::Refresh { .. } => self.tell_partition(node, partition),
             Ask::Resign { .. } => self.resigned.push(node),
+            Ask::CreateTopic { .. } => {}
         }
     }
 

@@ -156,7 +156,7 @@ mod tests {
             seed: 1,
             connections_max: 0,
             node_id: OWN.0,
-            cluster: is_clustered.then_some(ClusterOptions { cluster_id: [7; 16], generation: 3 }),
+            cluster: is_clustered.then_some(ClusterOptions { cluster_id: [7; 16], generation: 3, creates_topics: false }),
             lent_min: LENT_MIN,
             tls: None,
         })

@@ -34,7 +34,7 @@ impl Engine {
             return Ok(true);
         }
         if self.is_clustered() {
-            return Err(PublishError::TopicNotExist);
+            return self.want_topic(now, name, partitions);
         }
         if self.topics.is_stuck(name) {
             return Err(PublishError::ReadOnly);

@@ -19,6 +19,7 @@ mod places;
 mod roles;
 mod status;
 mod view;
+mod wanted;
 
 use super::engine::{Attempt, Engine};
 
@@ -161,14 +162,17 @@ pub struct Cluster {
     work: VecDeque<(PartitionIdx, Event)>,
     is_working: bool,
     effects: Vec<Effect>,
+    wanted: wanted::WantedTopics,
 }
 
 impl Cluster {
-    pub fn new(me: NodeId, replica: ReplicaOptions, links: Links) -> Self {
+    /// `creates_topics`: a topic that nobody knows is asked for.
+    pub fn new(me: NodeId, replica: ReplicaOptions, links: Links, creates_topics: bool) -> Self {
         Cluster {
             me,
             links,
             spare_events: vec![],
+            wanted: wanted::WantedTopics::new(creates_topics),
             replica,
             nodes: Arc::new([]),
             lease: Lease::default(),

@@ -19,6 +19,8 @@ pub enum Timer {
     Stalls,
     /// Ephemeral topics that may go.
     Topics,
+    /// Clients that wait for a topic of the cluster.
+    Wanted,
     /// Client errors that the log was spared.
     Faults,
     Stop,

@@ -200,12 +200,19 @@ impl Topics {
     }
 
     /// A topic of the cluster, from its metadata.
-    pub fn learn_shared(&mut self, topic: &TopicRef) {
-        self.learn(topic);
+    pub fn learn_shared(&mut self, topic: &TopicRef) -> Waiters {
+        let waiters = self.learn(topic);
         if let Some(at) = self.find(&topic.name) {
             let shares = &mut self.known[at].shares;
             shares.get_or_insert_with(|| vec![KnownShare::default(); topic.partitions as usize].into());
         }
+        waiters
+    }
+
+    /// Whether a client that publishes to the topic here can be told what is so: this node serves a part of it, or others lead all.
+    pub fn is_settled(&self, name: &str) -> bool {
+        let Some(shares) = self.find(name).and_then(|at| self.known[at].shares.as_deref()) else { return true };
+        shares.iter().any(|s| s.share.serves) || shares.iter().all(|s| s.version > 0 && !s.leads)
     }
 
     /// It is no longer the cluster's.

@@ -91,3 +91,61 @@ fn each_partition_of_a_cluster_says_which_channel_is_its_first() {
         assert_eq!(bodies(&got), expected, "{channel}");
     }
 }
+
+/// Three nodes whose topics a client's first command creates.
+fn creating(cores: u16) -> Net {
+    Net::with(cores, 1, Settings { etcd_endpoints: vec!["http://e:1".into()], ..Settings::default() })
+}
+
+fn publish_new(net: &mut Net, conn: ConnId, body: &str) {
+    let mut bytes = vec![];
+    request::publish(&mut bytes, "new", body.as_bytes());
+    net.send(conn, &bytes);
+}
+
+#[test]
+fn a_first_publish_asks_for_its_topic_once_and_waits_until_it_has_a_leader() {
+    let mut net = creating(2);
+    let clients: Vec<ConnId> = (0..6).map(|i| net.connect_to(i % 2, i / 2 % 2)).collect();
+    clients.iter().enumerate().for_each(|(i, conn)| publish_new(&mut net, *conn, &i.to_string()));
+    assert_eq!(net.wanted.len(), 4, "each core that was asked asks once: {:?}", net.wanted);
+    assert!(net.wanted.iter().all(|name| **name == *"new") && clients.iter().all(|conn| net.take(*conn).is_empty()));
+    let topic = TopicInfo { name: TopicName::new("new").expect("valid"), id: TopicId([7; 16]), partitions: 1 };
+    net.topic = topic.into();
+    for node in 0..3 {
+        net.tell(node, Fact::Topic(net.topic.clone()));
+    }
+    net.run();
+    assert!(clients.iter().all(|conn| net.take(*conn).is_empty()), "nobody knows yet who leads it");
+    net.elect(0, 0);
+    net.pass_time(Duration::from_secs(1));
+    for (i, conn) in clients.into_iter().enumerate() {
+        let told = net.take(conn);
+        match i % 2 {
+            0 => assert_eq!(told, ["OK"], "the leader"),
+            _ => assert!(told[0].starts_with("E_FAILED_ON_NOT_LEADER"), "{told:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_topic_that_does_not_come_is_an_error_in_time() {
+    let mut net = creating(1);
+    let (late, refused, ephemeral) = (net.connect(0), net.connect(1), net.connect(2));
+    publish_new(&mut net, late, "x");
+    publish_new(&mut net, refused, "x");
+    let name = TopicName::new("new").expect("valid");
+    net.tell(1, Fact::TopicRefused { name, error: PublishError::TooManyTopics });
+    net.run();
+    let told = net.take(refused);
+    assert!(told[0].contains("--max-topics"), "{told:?}");
+    let mut bytes = vec![];
+    request::publish(&mut bytes, "new#ephemeral", b"x");
+    net.send(ephemeral, &bytes);
+    assert!(net.take(ephemeral)[0].starts_with("E_TOPIC_NOT_EXIST"));
+    net.pass_time(Duration::from_millis(net.settings.pub_waiting_timeout_ms + 100));
+    let told = net.take(late);
+    assert!(told[0].starts_with("E_FAILED_ON_NOT_WRITABLE"), "{told:?}");
+    publish_new(&mut net, late, "again");
+    assert_eq!(net.wanted.len(), 3, "it is asked for once more");
+}

@@ -53,6 +53,7 @@ impl Engine {
             Fact::TopicGone(topic) => self.on_topic_gone(now, &topic),
             Fact::Lease { until, revision } => self.change_lease(now, |lease| lease.renewed(until, revision)),
             Fact::Read { revision } => self.change_lease(now, |lease| lease.has_read(revision)),
+            Fact::TopicRefused { name, error } => self.topic_refused(&name, error),
             Fact::ProposalRefused { route, version } => {
                 if let Some(idx) = self.member_at(route) {
                     self.tell_member(now, idx, Event::ProposalRefused { version });
@@ -103,7 +104,8 @@ impl Engine {
             // The name came back as another topic.
             self.forget_topic(&old);
         }
-        self.topics.learn_shared(topic);
+        let waiters = self.topics.learn_shared(topic);
+        self.topic_came(topic, waiters);
         let places: Vec<_> = (self.cluster_mut().places.iter())
             .filter(|(route, _)| route.topic_id == topic.id)
             .map(|(route, &idx)| (route.partition, idx))
@@ -120,6 +122,7 @@ impl Engine {
         }
         cluster.note_leader(Route { topic_id: topic.id, partition }, &membership);
         self.topics.set_leads(&topic, partition, membership.version, leads);
+        self.look_at_wanted(&topic);
         if is_mine {
             self.record_topic(now, &topic);
         }

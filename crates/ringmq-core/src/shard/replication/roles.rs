@@ -109,7 +109,9 @@ impl Engine {
 
     /// What a partition's core says of it. A subscription to all that this node leads takes in what it leads now.
     pub(in crate::shard) fn on_share(&mut self, now: Now, topic: &TopicRef, partition: PartitionId, share: Share) {
-        if !self.topics.set_share(topic, partition, share) {
+        let serves_now = self.topics.set_share(topic, partition, share);
+        self.look_at_wanted(topic);
+        if !serves_now {
             return;
         }
         let wants = |s: &Subscription| s.follows_leaders && s.topic.id == topic.id && s.part_of(partition).is_none();

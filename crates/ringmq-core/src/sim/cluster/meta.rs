@@ -166,6 +166,7 @@ impl Meta {
     pub fn ask(&mut self, from: usize, ask: Ask, now: u64, rng: &mut Rng) -> Answer {
         let route = match &ask {
             Ask::Propose { route, .. } | Ask::AskEpoch { route, .. } | Ask::Refresh { route } | Ask::Resign { route } => *route,
+            Ask::CreateTopic { .. } => unreachable!("the plan names the topics"),
         };
         let Some(key) = self.key(route) else { return Answer::default() };
         let id = self.nodes[from].id;
@@ -193,7 +194,7 @@ impl Meta {
                 let changed = self.elect(key, Some(from), now, rng).then_some(key);
                 Answer { changed, fact: None }
             }
-            Ask::Refresh { .. } | Ask::AskEpoch { .. } | Ask::Resign { .. } => {
+            Ask::Refresh { .. } | Ask::AskEpoch { .. } | Ask::Resign { .. } | Ask::CreateTopic { .. } => {
                 Answer { fact: Some(self.fact(from, key)), changed: None }
             }
         }

@@ -267,7 +267,7 @@ impl World {
         let settings = Arc::new(self.settings(recovered.journals[0].file_len));
         let Recovered { generation, topics: known, mut partitions, journals, .. } = recovered;
         let cores = journals.len() as u16;
-        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation });
+        let cluster = self.is_clustered().then_some(ClusterOptions { cluster_id: CLUSTER, generation, creates_topics: false });
         let mut shards = vec![];
         for (core, &journal) in journals.iter().enumerate() {
             let core = CoreId(core as u16);
