@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod load;
 pub mod mesh;
 pub mod net;
+pub mod operator;
 pub mod ring;
 pub mod runtime;
 pub mod tls;

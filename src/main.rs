@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => with_settings(matches, |settings, level| serve(matches, settings, level)),
         Some(("doctor", matches)) => with_settings(matches, |settings, _| parts::doctor(&settings, measuring(matches))),
         Some(("inspect", matches)) => inspect(matches),
+        Some(("cluster", matches)) => with_settings(matches, |settings, _| cluster(matches, &settings)),
         Some(("node-id", matches)) => parts::node_id(matches.get_one::<String>("data-path").expect("clap asks for it")),
         Some(("load", matches)) => load(matches),
         Some(("lookupd", matches)) => lookupd(matches),
@@ -168,6 +169,21 @@ fn command() -> Command {
              Exit codes: 0 all is well, 1 there is damage or a difference, or it cannot be read, 2 a wrong call, 3 something was \
              written by a newer version of ringmq, which alone can judge it.",
         );
+    let cluster = Command::new("cluster")
+        .about("Print what the etcd of --etcd-endpoints says of the cluster; changes nothing")
+        .long_about(
+            "Print what the etcd of --etcd-endpoints says of the cluster of --cluster-name. It needs no node, and changes nothing. \
+             `status` is the page for the night: who is away, and which partitions have no leader or too few replicas in sync.",
+        )
+        .arg(
+            Arg::new("what")
+                .required(true)
+                .value_parser(clap::builder::PossibleValuesParser::new(ringmq::operator::WORDS))
+                .help("What to print"),
+        )
+        .arg(Arg::new("json").long("json").action(clap::ArgAction::SetTrue).help("Print JSON").help_heading("Print"))
+        .arg(Arg::new("topic").long("topic").value_name("name").help("Only this topic").help_heading("Print"))
+        .after_help("Exit codes: 0 all is well, 1 it is not, or etcd does not answer, 2 a wrong call.");
     let node_id = Command::new("node-id")
         .about("Print the id of a data path's node, for the cluster file; a data path that holds nothing gets its id now")
         .arg(
@@ -187,6 +203,7 @@ fn command() -> Command {
         .subcommand(config::flags::add_flags(serve))
         .subcommand(config::flags::add_flags(doctor))
         .subcommand(inspect)
+        .subcommand(config::flags::add_flags(cluster))
         .subcommand(node_id)
         .subcommand(ringmq::load::command())
         .subcommand(ringmq_lookupd::options::command("lookupd"))
@@ -275,6 +292,12 @@ fn inspect(matches: &ArgMatches) -> ExitCode {
         (false, [data_path]) => parts::inspect(|out| ringmq::inspect::run(Path::new(data_path), &options, out)),
         (false, _) => misused("one data path at a time, unless they are to be compared (--compare)"),
     }
+}
+
+fn cluster(matches: &ArgMatches, settings: &config::Settings) -> ExitCode {
+    let word = matches.get_one::<String>("what").expect("clap asks for it");
+    let what = ringmq::operator::What::of(word).expect("clap knows the words");
+    parts::cluster(settings, what, matches.get_one::<String>("topic").map(String::as_str), matches.get_flag("json"))
 }
 
 fn misused(what: &str) -> ExitCode {

@@ -85,7 +85,7 @@ fn front(settings: Arc<Settings>, log_level: Box<dyn LogLevel>) -> Front {
     let start = move |s: FrontStart| {
         let tcp_port = s.tcp_address.port();
         let listeners = Listeners { http: s.listener, lookups: s.lookups };
-        let around = Around { spare_bytes: s.spare_bytes, log_level };
+        let around = Around { spare_bytes: s.spare_bytes, log_level, hub: s.hub };
         let server =
             HttpServer::start(&settings, listeners, s.cores, tcp_port, s.port, waker, around).map_err(|e| e.to_string())?;
         tracing::info!(http = %server.address(), "http listens");
@@ -158,6 +158,15 @@ pub fn inspect(look: impl FnOnce(&mut dyn std::io::Write) -> Result<Verdict, Ins
             eprintln!("ringmq: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// 1 also when something of the cluster is not well; the table has said what.
+pub fn cluster(settings: &Settings, what: ringmq::operator::What, topic: Option<&str>, is_json: bool) -> ExitCode {
+    match ringmq::operator::run(settings, what, topic, is_json, &mut std::io::stdout()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => failed(error.to_string()),
     }
 }
 

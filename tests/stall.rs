@@ -6,7 +6,7 @@
 //! It proves liveness only; what it cannot show is a hang rarer than one in some ten thousand wakes. That it can find one
 //! was tried: with `PREEMPT_TIMER` at 100 us (src/runtime/cores.rs) it fails within its first two phases.
 
-use ringmq::base::{ConnId, CoreId, DiskOp, Durability, FileId, Now, OpId, Rng, Ticks};
+use ringmq::base::{ConnId, CoreId, DiskOp, Durability, FileId, NodeId, Now, OpId, Rng, Ticks};
 use ringmq::config::Settings;
 use ringmq::format::storage::Storage as _;
 use ringmq::mesh::Wake;
@@ -221,7 +221,7 @@ fn serve(data: String) {
             recovering.storage.fill(&FileId::Journal(core), JOURNAL_BLOCKS * BLOCK as u64).map_err(|e| e.to_string())?;
         }
         let builds = (0..recovering.cores).map(|_| Box::new(Toy::new) as Build<Toy>).collect();
-        Ok(Recovered { builds, generation: 1 })
+        Ok(Recovered { builds, generation: 1, me: NodeId([1; 16]) })
     };
     run_node(Arc::new(settings), stop, front, |_| 0, recover, || {}).unwrap();
     println!("stopped");

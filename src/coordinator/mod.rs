@@ -1,5 +1,6 @@
-//! Says who the nodes of a cluster are and who replicates and leads which partition, from a file that an operator writes
-//! (`--cluster-file`, docs/cluster.md). Nothing is automatic: what the replicas would have changed is said in the log.
+//! Says who the nodes of a cluster are and who replicates and leads which partition. Either an operator writes that into a file
+//! (`--cluster-file`, docs/cluster.md): nothing is automatic, and what the replicas would have changed is said in the log. Or an etcd has
+//! it (`--etcd-endpoints`), and the nodes change it by themselves.
 //!
 //! | file | its concept |
 //! |---|---|
@@ -9,15 +10,25 @@
 //! | copy | the file in force, kept in the data path twice, so that a restart knows it |
 //! | offers | who was told to be able to join an ISR, kept there twice |
 //! | mod | the node's coordinator: reads the file at the start and on SIGHUP, and hands it to the cores |
+//! | store | with an etcd: what is checked before the node starts |
+//! | memory | with an etcd: what the data path remembers of its cluster |
+//! | driver | with an etcd: the thread that carries what the agent asks for |
+//! | hub | between that thread and the cores |
+//! | cluster | either of the two, as the runtime sees it |
 //!
-//! It has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when SIGHUP
+//! With a file it has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when SIGHUP
 //! came); each core looks at each turn whether another version is in force, which is one atomic load.
 
 pub mod answers;
 pub mod change;
+pub mod cluster;
 pub mod copy;
+pub mod driver;
 pub mod file;
+pub mod hub;
+mod memory;
 pub mod offers;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -104,6 +115,45 @@ pub enum CoordinatorError {
         data = data.display()
     )]
     GenerationUsedUp { data: PathBuf, generation: u64 },
+    #[error("{0}")]
+    Etcd(String),
+    #[error(
+        "{path} does not hold ({what}): it says to which cluster of an etcd this data path belongs. If that is the one of \
+         --etcd-endpoints and --cluster-name, remove {path} and start again",
+        path = path.display()
+    )]
+    BadMemory { path: PathBuf, what: String },
+    #[error(
+        "{data} belongs to the cluster {known:?} and not to {asked:?} (--cluster-name). Name the data path or the cluster that is meant",
+        data = data.display()
+    )]
+    OtherName { data: PathBuf, known: String, asked: String },
+    #[error(
+        "the cluster {name:?} of this etcd has the id {found}, and this data path is of the cluster {known}: it is another etcd, or it was \
+         begun anew. Nothing is changed. Name the --etcd-endpoints that this data path belongs to"
+    )]
+    OtherCluster { name: String, known: NodeId, found: NodeId },
+    #[error(
+        "{data} was that of node {known} in its cluster, and is that of node {found} now: parts of two data paths were mixed. Move it \
+         away and begin with an empty one: the node catches up",
+        data = data.display()
+    )]
+    OtherNode { data: PathBuf, known: NodeId, found: NodeId },
+    #[error(
+        "{data} belongs to a cluster that an etcd decides ({memory}), and there are no --etcd-endpoints: start it with them",
+        memory = memory.display(),
+        data = data.display()
+    )]
+    BelongsToAnEtcd { data: PathBuf, memory: PathBuf },
+    #[error(
+        "{data} belongs to a cluster of a static file ({copy}), and --etcd-endpoints names an etcd: begin with an empty data path, or start \
+         with --cluster-file",
+        copy = copy.display(),
+        data = data.display()
+    )]
+    BelongsToAFile { data: PathBuf, copy: PathBuf },
+    #[error("the coordinator's thread does not start: {0}; raise the limit of processes (ulimit -u)")]
+    Thread(io::Error),
     #[error(transparent)]
     Data(#[from] RecoverError),
     #[error(transparent)]
@@ -139,10 +189,19 @@ pub enum Reread {
 }
 
 impl Coordinator {
-    /// Reads and checks all there is, and changes nothing. `None`: the node is alone.
+    /// Reads and checks all there is, and changes nothing. `None`: there is no cluster file.
     pub fn open(settings: &Settings) -> Result<Option<Coordinator>, CoordinatorError> {
         let data = PathBuf::from(&settings.data_path);
         let copies = copy::paths(&data);
+        let memory = memory::path(&data);
+        match (settings.has_etcd(), memory.exists()) {
+            (true, _) => {
+                let copy = copies.into_iter().find(|copy| copy.exists());
+                return copy.map_or(Ok(None), |copy| Err(CoordinatorError::BelongsToAFile { data, copy }));
+            }
+            (false, true) => return Err(CoordinatorError::BelongsToAnEtcd { data, memory }),
+            (false, false) => {}
+        }
         if !settings.is_clustered() {
             return match copies.iter().any(|copy| copy.exists()) {
                 true => Err(CoordinatorError::BelongsToACluster { data, copies }),

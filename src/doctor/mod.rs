@@ -5,6 +5,7 @@
 //! ([`measure`]).
 
 mod cluster;
+mod etcd;
 pub mod measure;
 mod memory;
 mod occupied;
@@ -71,6 +72,7 @@ pub fn check(settings: &Settings) -> Vec<Finding> {
     findings.extend(tls::check(settings, UnixTime::now()));
     findings.extend(storage::check(settings));
     findings.extend(cluster::check(settings));
+    findings.extend(etcd::check(settings));
     findings
 }
 

@@ -23,6 +23,7 @@ mod tests;
 mod topics;
 
 use crate::config::Settings;
+use crate::coordinator::hub::Hub;
 use crate::discovery::{Discovery, Identity};
 use crate::mesh::{HttpPort, Wake};
 use crate::metrics::Latency;
@@ -82,6 +83,8 @@ pub struct Around {
     /// Bytes of kept space for new segments, for /stats.
     pub spare_bytes: SpareBytes,
     pub log_level: Box<dyn LogLevel>,
+    /// Of a node whose cluster an etcd decides: its condition, and who carries requests of operators.
+    pub hub: Option<Arc<Hub>>,
 }
 
 /// The running thread.

@@ -22,7 +22,11 @@ const PROBE: &str = "ping#ephemeral";
 pub async fn ping(node: &Node) -> Reply {
     let probe = TopicName::new(PROBE).ok();
     let shards = ask_all(node, probe, None, false).await;
-    let health = crate::metrics::node::ping(&shards);
+    let condition = node.around.hub.as_ref().map_or(Ok(()), |hub| hub.condition());
+    let health = match (crate::metrics::node::ping(&shards), condition) {
+        (health, Err(why)) if health == "OK" => format!("NOK - {why}"),
+        (health, _) => health,
+    };
     let status = if health == "OK" { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
     text(status, health)
 }

@@ -209,7 +209,7 @@ impl Cores {
             4150,
             http_port,
             http_wake,
-            Around { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()) },
+            Around { spare_bytes: Box::new(|| SPARE_BYTES), log_level: Box::new(Level::default()), hub: None },
         )
         .expect("it is given all");
         let address = server.address();

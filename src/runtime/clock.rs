@@ -42,7 +42,8 @@ fn nanoseconds(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn ticks() -> Ticks {
+/// CLOCK_BOOTTIME.
+pub fn ticks() -> Ticks {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` is writable; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };

@@ -6,7 +6,7 @@ use super::machine::Machine;
 use super::stop::{CoresStop, StopHandle};
 use super::turn::{Core, ListenerKind};
 use crate::base::CoreId;
-use crate::coordinator::Desk;
+use crate::coordinator::cluster::{CoreDesk, Desks};
 use crate::disk::{DiskOptions, ShardDisk};
 use crate::mesh::{Port, Wake};
 use crate::net::{Net, NetOptions};
@@ -50,7 +50,7 @@ pub struct CoresOptions {
     /// The same with other nodes.
     pub peer_tls: Option<PeerTerms>,
     /// Coordinator of a clustered node; each core gets a clone.
-    pub coordinator: Option<Desk>,
+    pub coordinator: Option<Desks>,
 }
 
 /// Makes a core's machine, on the core's own thread.
@@ -150,7 +150,7 @@ pub fn run_cores<M: Machine + 'static>(
             stop: cores_stop.clone(),
             tls: options.tls.clone(),
             peer_tls: options.peer_tls.clone(),
-            coordinator: options.coordinator.clone(),
+            coordinator: options.coordinator.as_ref().map(Desks::desk),
         };
         let ready = ready.clone();
         let builder = executor(cpus[i % cpus.len()]).name(&format!("core-{}", core.0));
@@ -196,7 +196,7 @@ struct Start {
     stop: Arc<CoresStop>,
     tls: Option<Terms>,
     peer_tls: Option<PeerTerms>,
-    coordinator: Option<Desk>,
+    coordinator: Option<CoreDesk>,
 }
 
 impl Start {

@@ -1,13 +1,17 @@
 //! A whole node, from its settings to its end: lock, checks, recovery, cores, HTTP, and back down.
 
-use super::clock::Clock;
+use super::clock::{self, Clock};
 use super::cores::{self, Build, CoreParts, CoresError, CoresOptions};
 use super::machine::Machine;
 use super::slice::{self, Answer};
 use super::stop::{self, StopHandle};
 use super::turn::ListenerKind;
+use crate::base::NodeId;
 use crate::codec::nsq::layers;
 use crate::config::Settings;
+use crate::coordinator;
+use crate::coordinator::cluster::{Cluster, Running};
+use crate::coordinator::hub::Hub;
 use crate::coordinator::{Coordinator, CoordinatorError};
 use crate::disk::spares::Spares;
 use crate::disk::{BlockingStorage, DataLock, DiskOptions, LockError, files, lock};
@@ -69,6 +73,8 @@ pub struct FrontStart {
     pub tcp_address: SocketAddr,
     /// Bytes in `spare/`: of segments that were removed, kept for new ones.
     pub spare_bytes: SpareBytes,
+    /// Of a node whose cluster an etcd decides: why it cannot serve, if it cannot.
+    pub hub: Option<Arc<Hub>>,
 }
 
 /// Ends the HTTP thread; returns when it takes no more and has answered.
@@ -92,7 +98,7 @@ pub struct Recovering<'a> {
     /// Random, for ids.
     pub seed: u64,
     /// Coordinator of a clustered node.
-    pub coordinator: Option<&'a Coordinator>,
+    pub coordinator: Option<&'a Cluster>,
     /// Terms for NSQ clients that ask for TLS.
     pub nsq_tls: Option<layers::Terms>,
 }
@@ -103,6 +109,8 @@ pub struct Recovered<M> {
     pub builds: Vec<Build<M>>,
     /// Generation of this startup.
     pub generation: u64,
+    /// Of the data path.
+    pub me: NodeId,
 }
 
 /// Runs a node until `stop` is asked to; returns when everything is durable and closed.
@@ -136,8 +144,11 @@ pub fn run_node<M: Machine + 'static>(
         return Err(NodeError::Doctor { failures });
     }
     files::write_probe(data).map_err(|source| NodeError::DataPath { path: settings.data_path.clone(), source })?;
-    let coordinator = Coordinator::open(&settings)?;
-    addresses.do_without_native(coordinator.as_ref())?;
+    let mut cluster = Cluster::open(&settings, random_id()?, || stop.is_requested())?;
+    if stop.is_requested() {
+        return Ok(()); // it may have waited for its cluster until then
+    }
+    addresses.do_without_native(cluster.as_ref())?;
 
     let spares = Arc::new(Spares::open(data, settings.spare_bytes, settings.max_bytes_per_file));
     let mut storage = BlockingStorage::new(data).with_spares(spares.clone());
@@ -147,13 +158,13 @@ pub fn run_node<M: Machine + 'static>(
         cores,
         now_unix_ns: clock.now().unix_ns,
         seed: random()?,
-        coordinator: coordinator.as_ref(),
+        coordinator: cluster.as_ref(),
         nsq_tls,
     };
-    let Recovered { builds, generation } = recover(recovering).map_err(NodeError::Recovery)?;
+    let Recovered { builds, generation, me } = recover(recovering).map_err(NodeError::Recovery)?;
     drop(storage); // and with it the locks, which the cores take over
-    if let Some(coordinator) = &coordinator {
-        coordinator.begin(generation)?;
+    if let Some(cluster) = &mut cluster {
+        cluster.begin(me, generation)?;
     }
     assert_eq!(builds.len(), cores as usize, "recovery prepares every core");
     tracing::info!(ms = begun.elapsed().as_millis() as u64, cores, "recovered");
@@ -174,10 +185,15 @@ pub fn run_node<M: Machine + 'static>(
         clock,
         tls: tls.clone(),
         peer_tls: peer_tls.clone(),
-        coordinator: coordinator.as_ref().map(|c| c.of_cores(generation)).transpose()?,
+        coordinator: cluster.as_ref().map(|c| c.desks(generation)).transpose()?,
     };
     let running = cores::run_cores(&options, parts, &stop)?;
-    let started = (front.start)(FrontStart { port: http_port, listener, lookups, cores, tcp_address, spare_bytes });
+    let hub = cluster.as_ref().and_then(Cluster::hub);
+    let cores_stop = running.stop_handle();
+    let (wake, lent) =
+        (Box::new(move || cores_stop.wake_all()), coordinator::store::Clock { now: clock::ticks, seed: random()? });
+    let coordinator = cluster.map(|c| c.start(generation, cores, wake, lent)).transpose()?;
+    let started = (front.start)(FrontStart { port: http_port, listener, lookups, cores, tcp_address, spare_bytes, hub });
     if started.is_ok() {
         let [native, peers] = [native, peers].map(Option::unwrap_or_default);
         tracing::info!(tcp = %tcp_address, http = %http_address, native, peers, cores, "ready");
@@ -185,8 +201,7 @@ pub fn run_node<M: Machine + 'static>(
             tracing::info!("SIGHUP: rereading the settings, TLS files and cluster file that can change now");
             reread();
             reread_tls(&settings, tls.as_ref(), peer_tls.as_ref());
-            if let Some(coordinator) = &coordinator {
-                coordinator.reread_and_tell();
+            if coordinator.as_ref().is_some_and(Running::reread) {
                 running.wake();
             }
         });
@@ -201,7 +216,10 @@ pub fn run_node<M: Machine + 'static>(
         Err(what) => Some(what),
     };
     running.request_stop();
-    let ended = running.join()?;
+    let ended = running.join();
+    // What was taken is durable and answered: others may lead from now on.
+    coordinator.into_iter().for_each(Running::stop);
+    let ended = ended?;
     for core in &ended {
         tracing::info!(core = core.core(), turns = %core.turns, stalls = core.stalls, "core ended: its turns and how long they took");
     }
@@ -278,9 +296,9 @@ impl Addresses {
     }
 
     /// A default address that somebody else has is no reason not to start, unless other nodes send native clients to this one.
-    fn do_without_native(&mut self, coordinator: Option<&Coordinator>) -> Result<(), NodeError> {
+    fn do_without_native(&mut self, cluster: Option<&Cluster>) -> Result<(), NodeError> {
         let Some(source) = self.native_refusal.take() else { return Ok(()) };
-        if let Some(listed) = coordinator.and_then(Coordinator::listed_native_address) {
+        if let Some(listed) = cluster.and_then(Cluster::file).and_then(Coordinator::listed_native_address) {
             return Err(NodeError::NativeListed { source, listed });
         }
         tracing::warn!(
@@ -325,6 +343,12 @@ fn parts<M>(addresses: Addresses, builds: Vec<Build<M>>, http_wake: Arc<dyn Wake
     let parts = each.map(|(((listeners, port), wake), build)| CoreParts { listeners, port, wake, build }).collect();
     let lookups = lookups.map(Reserved::listen).transpose()?;
     Ok(Parts { parts, http_port, listener: http.listen()?, lookups })
+}
+
+/// 128 bits from the kernel.
+fn random_id() -> Result<[u8; 16], NodeError> {
+    let (first, second) = (random()?, random()?);
+    Ok((u128::from(first) << 64 | u128::from(second)).to_be_bytes())
 }
 
 /// 64 bits from the kernel.

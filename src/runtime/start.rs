@@ -3,7 +3,7 @@
 use super::cores::Build;
 use super::machine::Machine;
 use super::node::{self, Recovering};
-use crate::base::{CoreId, Epoch, Now, Ticks};
+use crate::base::{CoreId, Epoch, NodeId, Now, Ticks};
 use crate::log::recovery::{RecoverOptions, Recovered, Report, Severity, recover};
 use crate::seam::event::{Effects, Event};
 use crate::shard::{LENT_MIN, Shard, ShardOptions};
@@ -51,7 +51,8 @@ pub fn recover_shards(r: Recovering<'_>) -> Result<node::Recovered<Shard>, Strin
         ms = begun.elapsed().as_millis() as u64,
         "data path is ready; new journals stand empty"
     );
-    Ok(node::Recovered { generation: recovered.generation, builds: shards(r, recovered) })
+    let (generation, me) = (recovered.generation, NodeId(recovered.node_id));
+    Ok(node::Recovered { generation, me, builds: shards(r, recovered) })
 }
 
 fn tell(report: &Report) {

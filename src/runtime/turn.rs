@@ -21,7 +21,7 @@ use super::clock::Clock;
 use super::machine::Machine;
 use super::stop::CoresStop;
 use crate::base::{CoreId, Now};
-use crate::coordinator::Desk;
+use crate::coordinator::cluster::CoreDesk;
 use crate::disk::{Completion, ShardDisk};
 use crate::mesh::Port;
 use crate::net::{Net, NetEvent};
@@ -58,7 +58,7 @@ pub struct Core<M> {
     pub id: CoreId,
     pub machine: M,
     /// Coordinator of a clustered node.
-    pub coordinator: Option<Desk>,
+    pub coordinator: Option<CoreDesk>,
     /// Ring of this core; `net` and `disk` put their operations on it.
     pub ring: SharedRing,
     pub net: Net,
@@ -178,7 +178,7 @@ impl<M: Machine> Core<M> {
         self.port.flush();
         let deadline = self.machine.deadline().into_iter().chain(self.links.deadline()).min();
         self.net.set_deadline(deadline.map(|at| self.clock.instant(at)));
-        let is_answered = self.coordinator.as_ref().is_some_and(Desk::has_news);
+        let is_answered = self.coordinator.as_ref().is_some_and(CoreDesk::has_news);
         let is_busy = self.net.submit()? || is_answered; // the kernel does much of its socket work in here
         let carried = Instant::now();
         self.stalls.turn(TurnTimes { begun, events, decided, carried }, counts);

@@ -1,0 +1,269 @@
+//! The coordinator's thread: carries what the pure [`Agent`] asks of the store, brings it answers, watch events and the cores' questions,
+//! and tells the cores what it concludes.
+//!
+//! It decides nothing but how long to sleep. Its clock is CLOCK_BOOTTIME, as the cores' is: leases go on while a machine is suspended.
+
+use super::hub::{Hub, Told};
+use super::memory::Memory;
+use crate::agent::{Admin, AdminError, Agent, AgentOptions, Effect, Event, Note};
+use crate::base::{Ticks, TopicName};
+use crate::config::Settings;
+use crate::controller::ControllerOptions;
+use crate::etcd::{Store, WatchEnd};
+use crate::metadata::keys::Layout;
+use crate::metadata::record::{MemberRecord, NodeRecord, Suspects};
+use crate::seam::cluster::{Ask, Fact};
+use crate::seam::outcome::{PublishError, Unwritable};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+/// Longest sleep: tokio's clock stands still while the machine is suspended.
+const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Pause before the end of a watch is told: what follows it is a whole listing.
+const WATCH_PAUSE: Duration = Duration::from_millis(50);
+/// What a lease loses for the scheduling of this process and for clocks that go differently.
+const MARGIN: Duration = Duration::from_millis(500);
+/// Backstop: the client of the store answers earlier.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same line of the log again, at most once in this time.
+const SAID_EVERY: Duration = Duration::from_secs(10);
+
+/// Who the node is, and where.
+pub struct Place {
+    pub member: MemberRecord,
+    /// Id of the machine. With the data path it names the process that holds the lock.
+    pub machine: String,
+    pub generation: u64,
+    pub memory: Memory,
+    pub data: PathBuf,
+    pub layout: Layout,
+    pub settings: Arc<Settings>,
+    /// CLOCK_BOOTTIME.
+    pub now: fn() -> Ticks,
+    pub seed: u64,
+}
+
+impl Place {
+    fn agent(&self) -> Agent {
+        let Place { settings, memory, .. } = self;
+        let ttl = Duration::from_millis(settings.lease_ttl_ms);
+        let data_path = self.data.canonicalize().unwrap_or_else(|_| self.data.clone()).to_string_lossy().into_owned();
+        let record =
+            NodeRecord { machine: self.machine.clone(), data_path, start: self.generation, suspects: Suspects::default() };
+        Agent::new(AgentOptions {
+            me: memory.node,
+            layout: self.layout.clone(),
+            ttl,
+            margin: MARGIN,
+            patience: PATIENCE,
+            record,
+            member: self.member.clone(),
+            cluster: Some(memory.id),
+            seen: memory.revision,
+            // Never used: the cluster has an id.
+            fresh_id: memory.id,
+            replicas: u8::try_from(settings.replicas).unwrap_or(u8::MAX),
+            partitions: settings.partitions,
+            controller: ControllerOptions { ttl, ..ControllerOptions::default() },
+            seed: self.seed,
+        })
+    }
+}
+
+/// Who waits for what became of an operator's request.
+enum Waiting {
+    Operator(oneshot::Sender<Result<String, AdminError>>),
+    /// Clients, on the cores.
+    Clients(TopicName),
+}
+
+struct Driver<S> {
+    store: Rc<S>,
+    agent: Agent,
+    place: Place,
+    hub: Arc<Hub>,
+    /// Where the tasks of requests and of the watch bring what they heard.
+    heard: UnboundedSender<Event>,
+    watch: Option<AbortHandle>,
+    waiting: BTreeMap<u64, Waiting>,
+    tokens: u64,
+    /// Why the agent refuses the store, or what it said of its lease.
+    trouble: String,
+    /// The last line of the log, and when.
+    said: Option<(String, Instant)>,
+    is_over: bool,
+}
+
+/// Runs until the node stops and its lease is given back.
+pub async fn run(store: impl Store + 'static, place: Place, hub: Arc<Hub>, mut told: UnboundedReceiver<Told>) {
+    let (heard, mut events) = unbounded_channel();
+    let mut driver = Driver {
+        store: Rc::new(store),
+        agent: place.agent(),
+        place,
+        hub,
+        heard,
+        watch: None,
+        waiting: BTreeMap::new(),
+        tokens: 0,
+        trouble: "etcd was not read yet".into(),
+        said: None,
+        is_over: false,
+    };
+    driver.step([Event::Tick]);
+    while !driver.is_over {
+        let first = tokio::select! {
+            biased;
+            event = events.recv() => event,
+            told = told.recv() => told.and_then(|told| driver.event(told)),
+            () = sleep(driver.pause()) => Some(Event::Tick),
+        };
+        // What waits behind it is one step for the cores.
+        let mut all: Vec<Event> = first.into_iter().collect();
+        while let Ok(event) = events.try_recv() {
+            all.push(event);
+        }
+        while let Ok(told) = told.try_recv() {
+            all.extend(driver.event(told));
+        }
+        driver.step(all);
+    }
+}
+
+impl<S: Store + 'static> Driver<S> {
+    fn pause(&self) -> Duration {
+        let now = (self.place.now)();
+        self.agent.deadline().map_or(SLEEP_MAX, |at| at.since(now).min(SLEEP_MAX))
+    }
+
+    fn event(&mut self, told: Told) -> Option<Event> {
+        let (admin, waiting) = match told {
+            Told::Stop => return Some(Event::Stop),
+            // Several cores may ask for one topic.
+            Told::Ask(Ask::CreateTopic { name, .. }) if self.is_wanted(&name) => return None,
+            Told::Ask(Ask::CreateTopic { name, partitions }) => {
+                let min_isr = u8::try_from(self.place.settings.min_isr).unwrap_or(u8::MAX);
+                (Admin::CreateTopic { name: name.clone(), partitions, replicas: 0, min_isr }, Waiting::Clients(name))
+            }
+            Told::Ask(ask) => return Some(Event::Ask(ask)),
+            Told::Admin { admin, answer } => (admin, Waiting::Operator(answer)),
+        };
+        self.tokens += 1;
+        self.waiting.insert(self.tokens, waiting);
+        Some(Event::Admin { token: self.tokens, admin })
+    }
+
+    fn is_wanted(&self, name: &TopicName) -> bool {
+        self.waiting.values().any(|waiting| matches!(waiting, Waiting::Clients(wanted) if wanted == name))
+    }
+
+    fn step(&mut self, events: impl IntoIterator<Item = Event>) {
+        let mut effects = vec![];
+        for event in events {
+            self.agent.step((self.place.now)(), event, &mut effects);
+        }
+        let mut facts = vec![];
+        for effect in effects {
+            match effect {
+                Effect::Send { token, request } => {
+                    let (store, heard) = (self.store.clone(), self.heard.clone());
+                    tokio::task::spawn_local(async move {
+                        let outcome = store.carry(request).await;
+                        let _ = heard.send(Event::Answered { token, outcome });
+                    });
+                }
+                Effect::Watch { from } => self.watch(from),
+                Effect::Fact(fact) => facts.push(fact),
+                Effect::Remember { cluster, seen } => self.remember(cluster, seen),
+                Effect::Admin { token, result } => facts.extend(self.done(token, result)),
+                Effect::Refuse(error) => {
+                    self.trouble = error.to_string();
+                    self.say(tracing::Level::ERROR, error.to_string());
+                }
+                Effect::Say(note) => self.note(&note),
+                Effect::Stopped => self.is_over = true,
+            }
+        }
+        self.hub.tell(&facts);
+        self.hub.set_condition(match self.agent.session() {
+            Some(_) => Ok(()),
+            None => Err(self.trouble.clone()),
+        });
+    }
+
+    /// What clients are to hear of a request.
+    fn done(&mut self, token: u64, result: Result<String, AdminError>) -> Option<Fact> {
+        match self.waiting.remove(&token)? {
+            Waiting::Operator(answer) => {
+                let _ = answer.send(result);
+                None
+            }
+            Waiting::Clients(name) => {
+                // One that is there in another form is there.
+                let error = result.err().filter(|error| !matches!(error, AdminError::TopicDiffers(_)))?;
+                self.say(tracing::Level::WARN, format!("topic {name}, which a client wants, is not created: {error}"));
+                Some(Fact::TopicRefused { name, error: PublishError::NotWritable(Unwritable::NotCreated) })
+            }
+        }
+    }
+
+    fn note(&mut self, note: &Note) {
+        let text = note.to_string();
+        let level = match note {
+            Note::Lapsed | Note::SessionOver { .. } | Note::WaitsForOther { .. } => {
+                self.trouble = text.clone();
+                tracing::Level::ERROR
+            }
+            Note::Unreadable(_) => tracing::Level::ERROR,
+            Note::Failed(_) => tracing::Level::WARN,
+            _ => tracing::Level::INFO,
+        };
+        self.say(level, text);
+    }
+
+    fn say(&mut self, level: tracing::Level, text: String) {
+        if self.said.as_ref().is_some_and(|(last, at)| *last == text && at.elapsed() < SAID_EVERY) {
+            return;
+        }
+        match level {
+            tracing::Level::ERROR => tracing::error!("{text}"),
+            tracing::Level::WARN => tracing::warn!("{text}"),
+            _ => tracing::info!("{text}"),
+        }
+        self.said = Some((text, Instant::now()));
+    }
+
+    fn watch(&mut self, from: u64) {
+        if let Some(before) = self.watch.take() {
+            before.abort();
+        }
+        let (store, heard) = (self.store.clone(), self.heard.clone());
+        let task = tokio::task::spawn_local(async move {
+            let end = store.follow(from, &mut |changes| drop(heard.send(Event::Watched(changes)))).await;
+            match end {
+                WatchEnd::Lost(why) => tracing::info!("the watch of etcd is lost, everything is listed again: {why}"),
+                WatchEnd::Compacted { revision } => {
+                    tracing::info!(revision, "etcd has compacted what the watch was to go on with: everything is listed again");
+                }
+            }
+            sleep(WATCH_PAUSE).await;
+            let _ = heard.send(Event::WatchLost);
+        });
+        self.watch = Some(task.abort_handle());
+    }
+
+    fn remember(&mut self, cluster: [u8; 16], seen: u64) {
+        let memory = &mut self.place.memory;
+        (memory.id, memory.revision) = (cluster, memory.revision.max(seen));
+        if let Err(error) = memory.write(&self.place.data) {
+            tracing::error!("what was seen of etcd is not remembered: {error}");
+        }
+    }
+}

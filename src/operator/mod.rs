@@ -1,0 +1,63 @@
+//! `ringmq cluster`: what the etcd of a cluster says about it, as tables or JSON. It reads and changes nothing, and needs no node.
+
+mod report;
+
+use crate::config::Settings;
+use crate::coordinator::CoordinatorError;
+use crate::coordinator::store;
+use crate::metadata::view::{View, ViewError};
+use report::Report;
+use std::io::{self, Write};
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    Status,
+    Nodes,
+    Topics,
+    Partitions,
+}
+
+/// The words of [`What`], as the command line has them.
+pub const WORDS: [&str; 4] = ["status", "nodes", "topics", "partitions"];
+
+impl What {
+    pub fn of(word: &str) -> Option<What> {
+        let all = [What::Status, What::Nodes, What::Topics, What::Partitions];
+        WORDS.iter().position(|known| *known == word).map(|at| all[at])
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    #[error("--etcd-endpoints is missing: it names the etcd that is asked")]
+    NoEtcd,
+    #[error(transparent)]
+    Coordinator(#[from] CoordinatorError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error("cannot print: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Prints; whether all is well: each partition has a leader, its replicas are in sync, no node is away.
+pub fn run(
+    settings: &Settings,
+    what: What,
+    topic: Option<&str>,
+    is_json: bool,
+    out: &mut dyn Write,
+) -> Result<bool, OperatorError> {
+    if !settings.has_etcd() {
+        return Err(OperatorError::NoEtcd);
+    }
+    let (layout, listing) = store::list(settings)?;
+    let mut view = View::new(layout, 0);
+    view.replace(listing, None)?;
+    let report = Report::of(&view, &settings.cluster_name, topic);
+    match is_json {
+        true => writeln!(out, "{}", report.json(what))?,
+        false => out.write_all(report.text(what).as_bytes())?,
+    }
+    Ok(report.is_well())
+}

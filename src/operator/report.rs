@@ -1,0 +1,263 @@
+//! A cluster's metadata as an operator reads it.
+
+use super::What;
+use crate::base::NodeId;
+use crate::metadata::view::View;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Partitions that `status` names; of more it tells the number.
+const NAMED_MAX: usize = 50;
+
+struct Node {
+    id: NodeId,
+    name: String,
+    is_there: bool,
+    is_draining: bool,
+    zone: String,
+    version: String,
+    address: String,
+    replicas: usize,
+    leads: usize,
+}
+
+struct Topic {
+    name: String,
+    partitions: u16,
+    replicas: u8,
+    min_isr: u8,
+}
+
+struct Partition {
+    topic: String,
+    number: u16,
+    /// `None`: nobody leads it, or the one who did is away.
+    leader: Option<String>,
+    epoch: u64,
+    isr: Vec<String>,
+    replicas: Vec<String>,
+    /// What is not as it should be.
+    troubles: Vec<&'static str>,
+}
+
+pub struct Report {
+    cluster: String,
+    id: Option<[u8; 16]>,
+    revision: u64,
+    controller: Option<String>,
+    nodes: Vec<Node>,
+    topics: Vec<Topic>,
+    partitions: Vec<Partition>,
+}
+
+impl Report {
+    /// `topic`: only this one.
+    pub fn of(view: &View, cluster: &str, topic: Option<&str>) -> Report {
+        let name = |id: NodeId| view.member(id).map_or_else(|| id.to_string(), |e| e.value.name.clone());
+        let mut nodes: Vec<Node> = view.members().map(|(id, e)| node(view, id, &e.value)).collect();
+        nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        let is_asked = |topic_name: &str| topic.is_none_or(|asked| asked == topic_name);
+        let wanted: Vec<_> = view.topics().filter(|e| is_asked(&e.value.info.name)).collect();
+        let partitions = wanted.iter().flat_map(|t| view.partitions_of(t.value.info.id).map(move |(number, e)| (t, number, e)));
+        let partitions = partitions
+            .map(|(t, number, e)| {
+                let p = &e.value;
+                let leader = p.leader.filter(|l| view.session(l.node) == Some(l.session)).map(|l| name(l.node));
+                let mut troubles = vec![];
+                if leader.is_none() {
+                    troubles.push("no leader");
+                }
+                if p.isr.len() < p.min_isr as usize {
+                    troubles.push("below min_isr");
+                }
+                if p.isr.len() < p.replicas.len() || p.replicas.len() < t.value.record.replicas as usize {
+                    troubles.push("too few in sync");
+                }
+                let names = |ids: &[NodeId]| ids.iter().map(|id| name(*id)).collect();
+                let (isr, replicas) = (names(&p.isr), names(&p.replicas));
+                Partition { topic: t.value.info.name.to_string(), number, leader, epoch: p.epoch, isr, replicas, troubles }
+            })
+            .collect();
+        let topics = wanted.iter().map(|e| {
+            let r = &e.value.record;
+            Topic { name: e.value.info.name.to_string(), partitions: r.partitions, replicas: r.replicas, min_isr: r.min_isr }
+        });
+        Report {
+            cluster: cluster.into(),
+            id: view.cluster_id(),
+            revision: view.read(),
+            controller: view.controller().map(|e| name(e.value.node)),
+            nodes,
+            topics: topics.collect(),
+            partitions,
+        }
+    }
+
+    pub fn is_well(&self) -> bool {
+        self.partitions.iter().all(|p| p.troubles.is_empty()) && self.nodes.iter().all(|n| n.is_there)
+    }
+
+    fn troubled(&self, trouble: &str) -> usize {
+        self.partitions.iter().filter(|p| p.troubles.contains(&trouble)).count()
+    }
+
+    pub fn text(&self, what: What) -> String {
+        match what {
+            What::Status => self.status(),
+            What::Nodes => table(
+                &["node", "state", "zone", "replicas", "leads", "address", "version", "id"],
+                self.nodes.iter().map(|n| {
+                    let counts = [n.replicas.to_string(), n.leads.to_string()];
+                    let [replicas, leads] = counts;
+                    vec![
+                        n.name.clone(),
+                        n.state().into(),
+                        n.zone.clone(),
+                        replicas,
+                        leads,
+                        n.address.clone(),
+                        n.version.clone(),
+                        n.id.to_string(),
+                    ]
+                }),
+            ),
+            What::Topics => table(
+                &["topic", "partitions", "replicas", "min_isr"],
+                self.topics
+                    .iter()
+                    .map(|t| vec![t.name.clone(), t.partitions.to_string(), t.replicas.to_string(), t.min_isr.to_string()]),
+            ),
+            What::Partitions => partitions(self.partitions.iter()),
+        }
+    }
+
+    fn status(&self) -> String {
+        let mut text = String::new();
+        let id = self.id.map_or_else(|| "none yet".into(), |id| NodeId(id).to_string());
+        let away: Vec<&str> = self.nodes.iter().filter(|n| !n.is_there).map(|n| n.name.as_str()).collect();
+        let _ = writeln!(text, "cluster     {} (id {id}, etcd's revision {})", self.cluster, self.revision);
+        let _ = writeln!(text, "controller  {}", self.controller.as_deref().unwrap_or("nobody: no node is registered"));
+        let _ = writeln!(
+            text,
+            "nodes       {}, away: {}",
+            self.nodes.len(),
+            if away.is_empty() { "none".into() } else { away.join(", ") }
+        );
+        let _ = writeln!(
+            text,
+            "partitions  {}, without a leader: {}, below min_isr: {}, too few in sync: {}",
+            self.partitions.len(),
+            self.troubled("no leader"),
+            self.troubled("below min_isr"),
+            self.troubled("too few in sync")
+        );
+        let troubled: Vec<&Partition> = self.partitions.iter().filter(|p| !p.troubles.is_empty()).collect();
+        if !troubled.is_empty() {
+            text.push('\n');
+            text += &partitions(troubled.iter().take(NAMED_MAX).copied());
+        }
+        if troubled.len() > NAMED_MAX {
+            let _ = writeln!(text, "and {} more: ringmq cluster partitions", troubled.len() - NAMED_MAX);
+        }
+        text
+    }
+
+    pub fn json(&self, what: What) -> Value {
+        let nodes = || self.nodes.iter().map(Node::json).collect::<Vec<_>>();
+        let topics = || self.topics.iter().map(Topic::json).collect::<Vec<_>>();
+        let partitions = |only_troubled: bool| {
+            let wanted = self.partitions.iter().filter(|p| !only_troubled || !p.troubles.is_empty());
+            wanted.map(Partition::json).collect::<Vec<_>>()
+        };
+        match what {
+            What::Nodes => json!(nodes()),
+            What::Topics => json!(topics()),
+            What::Partitions => json!(partitions(false)),
+            What::Status => json!({
+                "cluster": self.cluster,
+                "id": self.id.map(|id| NodeId(id).to_string()),
+                "revision": self.revision,
+                "controller": self.controller,
+                "is_well": self.is_well(),
+                "nodes": nodes(),
+                "partitions": self.partitions.len(),
+                "without_leader": self.troubled("no leader"),
+                "below_min_isr": self.troubled("below min_isr"),
+                "too_few_in_sync": self.troubled("too few in sync"),
+                "troubled": partitions(true),
+            }),
+        }
+    }
+}
+
+fn node(view: &View, id: NodeId, member: &crate::metadata::record::MemberRecord) -> Node {
+    let leads = |at: &(crate::base::TopicId, u16)| {
+        view.partition(at.0, at.1)
+            .and_then(|e| e.value.leader)
+            .is_some_and(|l| l.node == id && view.session(id) == Some(l.session))
+    };
+    Node {
+        id,
+        name: member.name.clone(),
+        is_there: view.session(id).is_some(),
+        is_draining: view.is_draining(id),
+        zone: member.zone.clone(),
+        version: member.version.clone(),
+        address: member.tcp_address.clone().unwrap_or_default(),
+        replicas: view.replica_count(id),
+        leads: view.replicas_of(id).filter(leads).count(),
+    }
+}
+
+impl Node {
+    fn state(&self) -> &'static str {
+        match (self.is_there, self.is_draining) {
+            (true, false) => "there",
+            (true, true) => "draining",
+            (false, _) => "away",
+        }
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "name": self.name, "id": self.id.to_string(), "state": self.state(), "zone": self.zone, "version": self.version,
+            "tcp_address": self.address, "replicas": self.replicas, "leads": self.leads,
+        })
+    }
+}
+
+impl Topic {
+    fn json(&self) -> Value {
+        json!({ "topic": self.name, "partitions": self.partitions, "replicas": self.replicas, "min_isr": self.min_isr })
+    }
+}
+
+impl Partition {
+    fn json(&self) -> Value {
+        json!({
+            "topic": self.topic, "partition": self.number, "leader": self.leader, "epoch": self.epoch, "isr": self.isr,
+            "replicas": self.replicas, "troubles": self.troubles,
+        })
+    }
+}
+
+fn partitions<'a>(all: impl Iterator<Item = &'a Partition>) -> String {
+    let row = |p: &Partition| {
+        let leader = p.leader.clone().unwrap_or_else(|| "nobody".into());
+        let (isr, replicas) = (p.isr.join(" "), p.replicas.join(" "));
+        vec![p.topic.clone(), p.number.to_string(), leader, p.epoch.to_string(), isr, replicas, p.troubles.join(", ")]
+    };
+    table(&["topic", "partition", "leader", "epoch", "isr", "replicas", "trouble"], all.map(row))
+}
+
+/// Columns as wide as what stands in them.
+fn table(heads: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let rows: Vec<Vec<String>> = [heads.iter().map(|head| head.to_string()).collect()].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}

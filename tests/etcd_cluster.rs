@@ -1,0 +1,106 @@
+//! Three nodes and a real etcd, as processes: topics come into being by a client's first command, and a killed leader is replaced by
+//! nobody's hand. What was acknowledged is never lost.
+
+mod node;
+
+use node::Client;
+use node::cluster::{Cluster, Publisher, consume, until};
+use node::etcd::{FAST, Member};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[test]
+fn a_killed_leader_is_replaced_and_comes_back_as_a_follower() {
+    let etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    // All nodes are asked at once for a topic that nobody knows.
+    let mut publishers: Vec<Publisher> = (0..3).map(|_| Publisher::new(&cluster, "orders")).collect();
+    std::thread::scope(|scope| publishers.iter_mut().for_each(|p| drop(scope.spawn(|| p.publish(50)))));
+    let acknowledged: BTreeSet<Vec<u8>> = publishers.iter().flat_map(|p| p.acknowledged.clone()).collect();
+    let publisher = publishers.swap_remove(0);
+    let background = publisher.in_background();
+    background.wait_more(300);
+    let first = cluster.leader("orders", 0);
+    cluster.nodes[first].kill();
+    let second = cluster.leader("orders", 0);
+    assert_ne!(first, second);
+    background.wait_more(300);
+    cluster.nodes[first].spawn();
+    cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.wait_role(first, "orders", 0, "follower");
+    let isr = |cluster: &Cluster| cluster.replica(second, "orders", 0).and_then(|r| r["isr"].as_array().map(Vec::len));
+    until(
+        || isr(&cluster) == Some(3),
+        || format!("it is in the ISR again: {:?}\n{}", isr(&cluster), cluster.nodes[second].log()),
+    );
+    background.wait_more(100);
+    let publisher = background.stop();
+    cluster.wait_equal(&[0, 1, 2], "orders", 0);
+    let all: Vec<Vec<u8>> = publisher.acknowledged.iter().cloned().chain(acknowledged).collect();
+    consume(cluster.nodes[second].tcp(), "orders", "c", &all);
+    cluster.stop_and_compare(publisher.acknowledged.len());
+}
+
+#[test]
+fn a_stopped_node_gives_its_lease_back_and_nobody_waits_for_its_end() {
+    let etcd = Member::start(&FAST);
+    // Nobody could wait for this one.
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &["--lease-ttl=60s"]);
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(50);
+    let first = cluster.leader("orders", 0);
+    cluster.nodes[first].stop();
+    publisher.publish(50);
+    let second = cluster.leader("orders", 0);
+    // A killed process on the same data path is known to be gone.
+    cluster.nodes[first].spawn();
+    cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    cluster.nodes[first].kill();
+    cluster.nodes[first].spawn();
+    cluster.nodes[first].wait_ready().unwrap_or_else(|e| panic!("{e}"));
+    publisher.publish(50);
+    consume(cluster.nodes[second].tcp(), "orders", "c", &publisher.acknowledged);
+}
+
+#[test]
+fn leaders_stop_while_etcd_sleeps_and_go_on_when_it_is_back() {
+    let mut etcd = Member::start(&FAST);
+    let cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let background = Publisher::new(&cluster, "orders").in_background();
+    background.wait_more(100);
+    // A restart within the time of the lease costs nothing.
+    etcd.restart();
+    background.wait_more(100);
+    etcd.pause();
+    let leader = cluster.leader("orders", 0);
+    let lapsed = || cluster.nodes[leader].get("/ping").is_ok_and(|answer| answer.contains("lease of this node is over"));
+    until(lapsed, || format!("/ping says so:\n{}", cluster.nodes[leader].log()));
+    background.stands_still(Duration::from_secs(2));
+    etcd.resume();
+    background.wait_more(200);
+    let publisher = background.stop();
+    let leader = cluster.leader("orders", 0);
+    consume(cluster.nodes[leader].tcp(), "orders", "c", &publisher.acknowledged);
+    for node in &cluster.nodes {
+        until(|| node.get("/ping").is_ok_and(|answer| answer.ends_with("OK")), || format!("all is well:\n{}", node.log()));
+    }
+}
+
+#[test]
+fn a_wiped_etcd_changes_nothing_and_a_data_path_stays_in_its_cluster() {
+    let mut etcd = Member::start(&FAST);
+    let mut cluster = Cluster::start_with_etcd(&[etcd.url()], &[]);
+    let mut publisher = Publisher::new(&cluster, "orders");
+    publisher.publish(50);
+    etcd.wipe();
+    for node in &cluster.nodes {
+        let refuses = || node.get("/ping").is_ok_and(|answer| answer.contains("the metadata store"));
+        until(refuses, || format!("it says that the store is not its own:\n{}", node.log()));
+    }
+    let refused = Client::connect(cluster.nodes[0].tcp()).expect("it listens").publish("orders", b"x");
+    assert!(refused.is_err(), "nobody leads by a store that is not the cluster's");
+    cluster.nodes[0].kill();
+    cluster.nodes[0].spawn();
+    let ended = cluster.nodes[0].wait_ready().expect_err("it does not start");
+    assert!(ended.contains("etcd has no key `id` of this cluster"), "{ended}");
+}
