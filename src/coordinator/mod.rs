@@ -16,8 +16,8 @@
 //! | hub | between that thread and the cores |
 //! | cluster | either of the two, as the runtime sees it |
 //!
-//! With a file it has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when SIGHUP
-//! came); each core looks at each turn whether another version is in force, which is one atomic load.
+//! With a file it has no thread but the one that writes offers down. The first thread of the node reads the file (at the start, and when
+//! SIGHUP came); each core looks at each turn whether another version is in force, which is one atomic load.
 
 pub mod answers;
 pub mod change;
@@ -146,8 +146,8 @@ pub enum CoordinatorError {
     )]
     BelongsToAnEtcd { data: PathBuf, memory: PathBuf },
     #[error(
-        "{data} belongs to a cluster of a static file ({copy}), and --etcd-endpoints names an etcd: begin with an empty data path, or start \
-         with --cluster-file",
+        "{data} belongs to a cluster of a static file ({copy}), and --etcd-endpoints names an etcd: begin with an empty data path, or \
+         start with --cluster-file",
         copy = copy.display(),
         data = data.display()
     )]

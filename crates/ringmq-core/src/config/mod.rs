@@ -239,8 +239,8 @@ settings! {
             "TOML file that names the nodes, the topics, and the replicas and leader of each partition (docs/cluster.md). \
              SIGHUP makes the node read it again";
         etcd_endpoints: Vec<String> = Vec::new(), Unit::List, 0, 0, "etcd-endpoints", ["none"],
-            "URLs of the members of an etcd v3, such as http://10.0.0.1:2379, that decides who leads what (docs/cluster.md). Given once for \
-             each, or separated by commas. Not beside --cluster-file";
+            "URLs of the members of an etcd v3, such as http://10.0.0.1:2379, that decides who leads what (docs/cluster.md). Given once \
+             for each, or separated by commas. Not beside --cluster-file";
         etcd_tls_ca: String = String::new(), Unit::Text, 0, 0, "etcd-tls-ca", ["empty: those of the system"],
             "PEM file of CAs that sign the certificates of etcd's members; for endpoints of https://";
         etcd_tls_cert: String = String::new(), Unit::Text, 0, 0, "etcd-tls-cert", ["empty: no client certificate"],
