@@ -104,7 +104,8 @@ impl Controller {
         free.min_by_key(|p| (shared(p), p.load(), p.node)).map(|p| p.node)
     }
 
-    /// What evens the load out a little: records that are looked at next. Nothing while replicas catch up, or a node that is away may still come back.
+    /// Moves that make the load a little more even, as records to look at next. None while replicas catch up, or while a node that is away
+    /// may still come back.
     pub(super) fn balance(&self, now: Ticks, view: &View) -> Vec<Move> {
         let is_settled = self.away.keys().all(|node| self.replaced.contains(node));
         let is_calm = self.rebuilding.is_empty() && is_settled && now >= self.hold_until && self.in_flight.is_empty();

@@ -255,8 +255,8 @@ pub struct Cursors {
     /// Idempotent producers whose batches the leader's log does not hold any more, with the list of all channels: the follower's
     /// log may begin behind them, too. At most [`PRODUCERS_TOLD_MAX`].
     pub producers: Vec<Producer>,
-    /// Damage may have taken channels from this leader, or from one before it, and no operator has accepted that: who leads next lacks them,
-    /// too. Not with an operation.
+    /// True if damage may have taken channels from this leader, or from one before it, and no operator has accepted that: the next leader
+    /// lacks them, too. Not with an operation.
     pub channels_lost: bool,
 }
 
